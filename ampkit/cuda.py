@@ -15,22 +15,10 @@ from .core.tensor import Tensor
 from .optim.flat.arena import Arena
 
 __all__ = [
-    "current_device",
-    "device",
-    "device_count",
-    "empty_cache",
-    "get_device_capability",
-    "get_device_name",
-    "is_available",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "memory_allocated",
-    "memory_reserved",
-    "reset_peak_memory_stats",
-    "set_device",
-    "synchronize",
-]
+    "current_device", "device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
+    "is_available", "manual_seed", "manual_seed_all", "max_memory_allocated", "memory_allocated", "memory_reserved",
+    "reset_peak_memory_stats", "set_device", "synchronize",
+]  # fmt: skip
 
 
 def is_available() -> bool:

@@ -129,7 +129,8 @@ def _rows(times: Iterable[tuple[_Span, float]]) -> list[Row]:
     for span, seconds in times:
         calls, before, size = sums.get((span.name, span.kernel), (0, 0.0, 0))
         sums[span.name, span.kernel] = calls + 1, before + seconds, size + span.bytes
-    return sorted((Row(*key, *found) for key, found in sums.items()), key=lambda row: -row.seconds)
+    rows = [Row(name, kernel, *found) for (name, kernel), found in sums.items()]
+    return sorted(rows, key=lambda row: -row.seconds)
 
 
 def _bytes(values: Any) -> int:

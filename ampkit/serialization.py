@@ -89,7 +89,7 @@ def load(
 def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
     """The object that `encode` was given, or the tensors of another safetensors file; errors name the file `f`."""
     with foreign(*_safetensors(f)):
-        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)  # type: ignore[no-untyped-call]  # a library without types
+        items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)
     tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
     if description is None:
         return tensors
@@ -157,9 +157,8 @@ def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
 
 def _key(key: Any, path: str) -> str | int:
     if type(key) not in (str, int):
-        raise DTypeError(
-            "save", "strings or integers as the keys of dicts", f"a {type(key).__name__} in {path or 'the top'!r}"
-        )
+        got = f"a {type(key).__name__} in {path or 'the top'!r}"
+        raise DTypeError("save", "strings or integers as the keys of dicts", got)
     return key
 
 

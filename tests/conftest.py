@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if getattr(config.option, "dist", "no") == "load":  # -n: a worker that has run its share takes from the others'
+        config.option.dist = "worksteal"
     device = config.getoption("--device")
     if config.getoption("--contract"):
         if "fma" not in emulator.cpu_flags():

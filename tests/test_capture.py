@@ -363,15 +363,15 @@ def test_a_batch_from_the_host_is_named(device):
 @pytest.fixture
 def room(emulation, device):
     """A function that limits how many more bytes the device has; without a number it removes the limit."""
-    everything = memory.ALL
+    everything = memory.DEVICE_BYTES
 
     def leave(more=None):
         gc.collect()
         memory.pool.free_all_blocks()
-        memory.ALL = everything if more is None else memory.used() + more
+        memory.DEVICE_BYTES = everything if more is None else memory.used() + more
 
     yield leave
-    memory.ALL = everything
+    memory.DEVICE_BYTES = everything
 
 
 def dropping():

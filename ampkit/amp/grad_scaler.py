@@ -14,19 +14,20 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base.dtypes import float64
-from ..base.errors import ArgumentError, DTypeError, StateError, switch
+from ..base.errors import DTypeError, StateError, switch
 from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from ..core.fp_errors import ignore_fp_errors
 from ..core.saved_state import need_keys
 from ..core.tensor import Tensor, uses
-from ..optim.argument_checks import refuse_scaled, to_python
+from ..optim.argument_checks import refuse_scaled
 from ..optim.flat.memory import read_scalar
 from ..optim.flat.segment import Segment
 from ..optim.optimizer import Optimizer
 from .found_inf import FoundInf, OptState, StepResult
 from .loss_scale import LossScale, ScaleState
 from .scale_monitor import ScaleMonitor
-from .scaled_loss import need_loss, scaled
+from .scaled_loss import scaled
+from .scaler_checks import need_loss, no_gradients, refuse_arguments, scale_number
 
 _ONCE = "call scaler.update() at the end of every iteration"
 
@@ -110,7 +111,7 @@ class GradScaler:
         """
         if not self._enabled:
             return StepResult(None, optimizer.step(*args, **kwargs))
-        _refuse_arguments(args, kwargs)
+        refuse_arguments(args, kwargs)
         check = self._check_of("step", optimizer)
         if optimizer.needs_closure:
             cure = "call optimizer.step(closure) without a scaler, in float32 or bfloat16"
@@ -123,7 +124,7 @@ class GradScaler:
         else:
             self._unscale(present, check)
         if check.flag is None:
-            raise _no_gradients(optimizer)
+            raise no_gradients(optimizer)
         value = _step_if_finite(optimizer, present, check.flag)
         check.state = OptState.STEPPED
         return StepResult(check.flag, value)
@@ -140,7 +141,7 @@ class GradScaler:
         uses(self)
         checks = [check for check in self._checks.values() if check.flag is not None]
         if new_scale is not None:
-            self._scale.set(_number(new_scale))
+            self._scale.set(scale_number(new_scale))
         elif not checks:
             cure = "call scaler.step(optimizer) before scaler.update()"
             raise StateError("No inf checks were recorded prior to update.", help=cure)
@@ -296,28 +297,3 @@ def _step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Arr
             all_finite = np.logical_not(found_inf)
         return optimizer.advance(present, all_finite)
     return None if read_scalar(found_inf) else optimizer.step()  # a step of its own takes no flag
-
-
-def _refuse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    passed = [item for item in (*args, *kwargs.values()) if item is not None]
-    if any(callable(item) for item in passed):
-        cure = "compute the loss and call backward before scaler.step(optimizer)"
-        raise StateError("Closure use is not currently supported if GradScaler is enabled.", help=cure)
-    if passed:
-        raise ArgumentError("scaler.step", "an optimizer alone", f"{len(passed)} arguments more")
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Tensor) and (value.numel() != 1 or value.requires_grad):
-        raise ArgumentError("scaler.update", "a scale of one element that requires no grad", repr(value))
-    return value.item() if isinstance(value, Tensor) else to_python(value)
-
-
-def _no_gradients(optimizer: Optimizer) -> StateError:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    frozen = sum(1 for p in parameters if not p.requires_grad)
-    cure = (
-        f"none of its {len(parameters)} parameters has a gradient, and {frozen} of them require none: "
-        "was backward called since zero_grad, does the loss depend on them, or was it detached?"
-    )
-    return StateError("No inf checks were recorded for this optimizer.", help=cure)

@@ -164,9 +164,8 @@ class LossScale:
 def number(name: str, value: Any, low: float, high: float, range_: str | None = None) -> float:
     """`value` as a float. Raises ArgumentError unless it is a number in [low, high]; `range_` says so in words."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not low <= value <= high:
-        raise ArgumentError(
-            "GradScaler", f"{name} as a finite number {range_ or f'in [{low:g}, {high:g}]'}", repr(value)
-        )
+        got = repr(value)
+        raise ArgumentError("GradScaler", f"{name} as a finite number {range_ or f'in [{low:g}, {high:g}]'}", got)
     return float(value)
 
 

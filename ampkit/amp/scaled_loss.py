@@ -10,11 +10,10 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes, observe
 from ..base.dtypes import DType
-from ..base.errors import DTypeError, StateError
+from ..core.autograd.backward_pass import BackwardPass
 from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.autograd.node import Node, attach
 from ..core.autograd.scale_tag import ScaleTag
-from ..core.autograd.tape import BackwardPass
 from ..core.autograd.traced_array import TracedArray
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
@@ -36,14 +35,6 @@ class _ScaleLoss:
 
 
 _SCALE_LOSS = _ScaleLoss()
-
-
-def need_loss(loss: Tensor) -> None:
-    """Raise DTypeError unless the loss is floating-point, StateError if it is scaled already."""
-    if not loss.is_floating_point():
-        raise DTypeError("scaler.scale", "a floating-point loss", loss.dtype.name)
-    if (node := loss.node) is not None and node.tag is not None:
-        raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
 
 
 def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:

@@ -7,14 +7,6 @@ from . import function
 from .function import Function
 
 __all__ = [
-    "Function",
-    "backward",
-    "enable_grad",
-    "function",
-    "grad",
-    "gradcheck",
-    "gradgradcheck",
-    "inference_mode",
-    "no_grad",
-    "set_grad_enabled",
-]
+    "Function", "backward", "enable_grad", "function", "grad", "gradcheck", "gradgradcheck", "inference_mode",
+    "no_grad", "set_grad_enabled",
+]  # fmt: skip

@@ -27,7 +27,7 @@ def is_available() -> bool:
     from . import get
 
     try:
-        return not get("cuda").cudnn.trouble()  # type: ignore[attr-defined]  # of the CUDA backend
+        return not get("cuda").cudnn.unavailable_reason()  # type: ignore[attr-defined]  # of the CUDA backend
     except DeviceError:
         return False
 

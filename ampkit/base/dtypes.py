@@ -95,7 +95,7 @@ class finfo:
     def __init__(self, dtype: Any = float32):
         if not is_float(parse(dtype)):
             raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")
-        info: Any = ml_dtypes.finfo(parse(dtype))  # type: ignore[no-untyped-call]  # a library without types
+        info: Any = ml_dtypes.finfo(parse(dtype))
         self.dtype, self.bits = parse(dtype).name, int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)

@@ -20,7 +20,8 @@ from rich.markup import escape
 
 from .. import __version__, config
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
-from ..config.keys import SECTIONS, keys
+from ..config.keys import keys
+from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench

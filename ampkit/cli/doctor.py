@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
 from .. import backends
-from ..backends.cpu import threads
+from ..backends.cpu import cpuinfo, threads
+from ..backends.cpu.native import library as native
 from ..backends.cpu.onednn import library
 from ..base import dtypes
 from ..base.errors import DeviceError
@@ -98,25 +98,26 @@ def _onednn() -> Iterator[Finding]:
         yield Finding("oneDNN", "ok", f"{'.'.join(map(str, lib.version))}, {library.isa()}")
 
 
+def _compiled_kernels() -> Iterator[Finding]:
+    if found := native.instruction_set():
+        yield Finding("CPU kernels", "ok", f"compiled for {found}")
+    else:
+        cure = "NumPy's references run: all but products and convolutions takes several times as long"
+        yield Finding("CPU kernels", "note", native.unavailable_reason(), cure)
+
+
 def _cpu() -> Iterator[Finding]:
     if platform.system() != "Linux":
-        cure = "its 16-bit instructions are untried outside Linux"
-        yield Finding("CPU", "note", platform.processor() or "unknown", cure)
+        untried = "its 16-bit instructions are untried outside Linux"
+        yield Finding("CPU", "note", platform.processor() or "unknown", untried)
         return
-    info = Path("/proc/cpuinfo").read_text()
-    flags = set((_entry(info, "flags") or _entry(info, "Features")).split())
-    yield Finding("CPU", "ok", _entry(info, "model name") or platform.machine())
+    flags = cpuinfo.flags()
+    yield Finding("CPU", "ok", cpuinfo.entry("model name") or platform.machine())
     for dtype, instructions in (("bfloat16", BFLOAT16), ("float16", FLOAT16)):
         found = ", ".join(f"{flag} ({name})" for flag, name in instructions.items() if flag in flags)
         used = library.has_fast_matmul(dtypes.parse(dtype))
         cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
         yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
-
-
-def _entry(info: str, name: str) -> str:
-    """The first value of `name` in /proc/cpuinfo, or nothing."""
-    lines = (line.partition(":") for line in info.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
 
 
 def _cuda() -> Iterator[Finding]:
@@ -143,8 +144,9 @@ def _gpu(install: str) -> Iterator[Finding]:
         return
     yield Finding("GPU", "ok", gpus.describe())
     # Without these, array code runs products in float32, and convolutions and attention as products.
-    for topic, trouble in (("cublasLt", gpus.cublaslt.trouble()), ("cuDNN", gpus.cudnn.trouble())):
-        yield Finding(topic, "note" if trouble else "ok", trouble or "found", install if trouble else None)
+    reasons = {"cublasLt": gpus.cublaslt.unavailable_reason(), "cuDNN": gpus.cudnn.unavailable_reason()}
+    for topic, reason in reasons.items():
+        yield Finding(topic, "note" if reason else "ok", reason or "found", install if reason else None)
 
 
 def _cupy() -> str | None:
@@ -152,4 +154,4 @@ def _cupy() -> str | None:
     return f"{found[0]} {metadata.version(found[0])}" if found else None
 
 
-_EXAMINATIONS = (_python, _packages, _blas, _onednn, _cpu, _cuda)
+_EXAMINATIONS = (_python, _packages, _blas, _onednn, _compiled_kernels, _cpu, _cuda)

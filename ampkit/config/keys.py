@@ -11,17 +11,7 @@ from pydantic_core import PydanticUndefined
 from ..base.limits import Limits
 from .derived import key_meanings
 from .field_types import Section
-from .sections import DATASETS, MODELS, OPTIMIZERS, SCHEDULES, Amp, Train
 from .write import toml_value
-
-SECTIONS: dict[str, dict[str, type[Section]]] = {
-    "model": MODELS,
-    "data": DATASETS,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-    "amp": {"": Amp},
-    "train": {"": Train},
-}
 
 
 class Key(NamedTuple):

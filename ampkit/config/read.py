@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,22 +15,14 @@ from pydantic_core import ErrorDetails
 from ..base.errors import ConfigError, FileError
 from ..base.files import content, reason
 from ..base.registry import Fault
-from .field_types import Section
 from .recipe import Recipe, misfits
-from .sections import DATASETS, MODELS, OPTIMIZERS, SCHEDULES, Amp, Data, Model, Optimizer, Schedule, Train
+from .sections import SECTIONS
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
-    "model": TypeAdapter(Model),
-    "data": TypeAdapter(Data),
-    "optimizer": TypeAdapter(Optimizer),
-    "schedule": TypeAdapter(Schedule),
-    "amp": TypeAdapter(Amp),
-    "train": TypeAdapter(Train),
+    name: TypeAdapter(annotation)
+    for name, annotation in get_type_hints(Recipe, include_extras=True).items()
+    if name in SECTIONS
 }
-
-
-_NAMED = {"model": MODELS, "data": DATASETS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
-_PLAIN: dict[str, type[Section]] = {"amp": Amp, "train": Train}
 
 # Pydantic's error types as ampkit's messages; the braces take the bounds that pydantic reports.
 _NEEDS = {
@@ -145,9 +137,8 @@ def _check(tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
         try:
             sections[name] = _CHECKS[name].validate_python(tables[name]) if name in tables else field.default
         except ValidationError as error:
-            faults += [
-                _fault(name, tables[name], detail) for detail in _without_repeats(error.errors(include_url=False))
-            ]
+            details = _without_repeats(error.errors(include_url=False))
+            faults += [_fault(name, tables[name], detail) for detail in details]
     return sections, faults
 
 
@@ -162,9 +153,9 @@ def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
     """One of pydantic's errors in a section as a Fault."""
     kind, given = error["type"], error["input"]
     if kind.startswith("union_tag"):
-        return _unknown_name(f"{section}.name", table.get("name"), list(_NAMED[section]))
+        return _unknown_name(f"{section}.name", table.get("name"), list(SECTIONS[section]))
     # Pydantic's path into a named section starts with that name.
-    steps = error["loc"][1:] if section in _NAMED else error["loc"]
+    steps = error["loc"] if "" in SECTIONS[section] else error["loc"][1:]
     key = section + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     if kind == "extra_forbidden":
         return Fault(key, "a known key", repr(steps[-1]), _hint(section, str(steps[-1]), table))
@@ -195,9 +186,8 @@ def _unknown_name(key: str, given: Any, words: list[str]) -> Fault:
 
 def _fields(section: str, table: Any) -> dict[str, Any]:
     """The keys of a section, of the kind that its table names."""
-    if section in _PLAIN:
-        return _PLAIN[section].model_fields
-    kind = _NAMED[section].get(table.get("name"))
+    kinds = SECTIONS[section]
+    kind = kinds.get("") or kinds.get(table.get("name"))
     return kind.model_fields if kind else {}
 
 
@@ -208,7 +198,7 @@ def _hint(section: str, key: str, table: Any = None) -> str | None:
 
 
 def _elsewhere(section: str, key: str) -> str | None:
-    kinds = [(name, kind) for name, named in _NAMED.items() for kind in named.values()] + list(_PLAIN.items())
+    kinds = [(name, kind) for name, named in SECTIONS.items() for kind in named.values()]
     owners = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
     return f"did you mean {' or '.join(f'{owner}.{key}' for owner in owners)}?" if owners else None
 

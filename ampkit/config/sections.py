@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -103,13 +103,11 @@ _import_all(data)
 MODELS = {name: _model_section(entry) for name, entry in MODEL_ENTRIES.items()}
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
 
-
-def _by_name(*kinds: type[Section]) -> dict[str, type[Section]]:
-    return {name: kind for kind in kinds for name in get_args(kind.model_fields["name"].annotation)}
-
-
 OPTIMIZERS = optimizers.OPTIMIZERS
-SCHEDULES = _by_name(optimizers.Constant, optimizers.Cosine, optimizers.Step, optimizers.Linear, optimizers.OneCycle)
+SCHEDULES: dict[str, type[Section]] = {
+    kind.__name__.lower(): kind
+    for kind in (optimizers.Constant, optimizers.Cosine, optimizers.Step, optimizers.Linear, optimizers.OneCycle)
+}
 
 
 class Amp(Section):
@@ -177,3 +175,13 @@ if TYPE_CHECKING:
     Schedule = Any
 else:
     Model, Data, Optimizer, Schedule = map(_one_of, (MODELS, DATASETS, OPTIMIZERS, SCHEDULES))
+
+# The kinds of each section by name; of a section of a single kind, by "".
+SECTIONS: dict[str, dict[str, type[Section]]] = {
+    "model": MODELS,
+    "data": DATASETS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "amp": {"": Amp},
+    "train": {"": Train},
+}

@@ -99,8 +99,9 @@ def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]
             value = value.tolist() if value.ndim == 1 else None
         if isinstance(value, (str, bytes, dict, type)) or not _holds_items(value, sized):
             return False
-        listed = isinstance(value, (list, tuple)) and item is not None
-        return not listed or all(type(one) in item.types or item.accepts(one) for one in value)  # type: ignore[union-attr]  # listed implies an item
+        if item is None or not isinstance(value, (list, tuple)):
+            return True
+        return all(type(one) in item.types or item.accepts(one) for one in value)
 
     return accepts
 

@@ -65,7 +65,7 @@ class Primitive:
     def __init__(self, name: str, module: str, reference: Function):
         self.name, self.module, self.reference = name, module, Kernel(reference, None)
         self.kernels: dict[str, list[Kernel]] = {}
-        self.min_elements: float = 0  # no kernel that is loaded takes a first array of fewer
+        self.min_elements: float = 0  # no kernel for NumPy arrays takes a first one of fewer
         self._loaded: set[str] = set()
 
     def on(
@@ -84,7 +84,8 @@ class Primitive:
 
         def register(run: Function) -> Kernel:
             kernel = Kernel(run, when, wants_cache, min_elements)
-            self.min_elements = min(self.min_elements, min_elements)
+            if backend == "cpu":
+                self.min_elements = min(self.min_elements, min_elements)
             self.kernels.setdefault(backend, []).append(kernel)
             return kernel
 
@@ -95,7 +96,8 @@ class Primitive:
         if backend not in self._loaded:
             self._loaded.add(backend)
             backends.load_kernels(backend, self.module)
-            self.min_elements = min((k.min_elements for found in self.kernels.values() for k in found), default=inf)
+            if backend == "cpu":
+                self.min_elements = min((kernel.min_elements for kernel in self.kernels.get("cpu", ())), default=inf)
         return self.kernels.setdefault(backend, [])
 
     def choose(self, backend: str, call: Function, args: Sequence[Any], params: Any) -> Kernel:
@@ -103,12 +105,13 @@ class Primitive:
 
         call(function, args, params) calls a predicate like the kernel.
         """
-        if args and type(args[0]) is np.ndarray and args[0].size < self.min_elements:
+        size = args[0].size if args and type(args[0]) is np.ndarray else inf
+        if size < self.min_elements:
             return self.reference
         kernels = self.kernels_of(backend)
         if kernels and not _reference_only.get():
             for kernel in kernels:
-                if kernel.when is None or call(kernel.when, args, params):
+                if size >= kernel.min_elements and (kernel.when is None or call(kernel.when, args, params)):
                     return kernel
         return self.reference
 

@@ -31,10 +31,10 @@ from ..base.dtypes import DType
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from . import dispatch, op_call, policy
 from .autograd import double_backward, traced_array
+from .autograd.backward_pass import BackwardPass
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
-from .autograd.tape import BackwardPass
 from .cast_plan import Plan, make_plan
 from .dispatch import Kernel, Primitive
 from .parameter import Parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -56,6 +56,9 @@ class Parameter(Tensor):
         free = self._grad is None and self.segment is not None and id(self) not in hooks.leaf_hooks
         return self.segment.gradient if free else None
 
+    def _can_keep(self, gradient: Array) -> bool:
+        return self.segment is None and super()._can_keep(gradient)
+
     def _new_grad_buffer(self) -> Array:
         return super()._new_grad_buffer() if self.segment is None else self.segment.gradient
 
@@ -69,8 +72,8 @@ class Parameter(Tensor):
         return super()._cast(dtype) if self.segment is None else self.segment.cast(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        twin = super().__deepcopy__(memo)
-        twin.name = self.name  # type: ignore[attr-defined]  # a Parameter
+        twin = cast(Parameter, super().__deepcopy__(memo))
+        twin.name = self.name
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:

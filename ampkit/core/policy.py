@@ -91,11 +91,8 @@ class Policy:
         return f'Policy{self.preset}("{self.dtype.name}"{overrides})'
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.preset, self.dtype.name, {name: category.value for name, category in self.overrides})
-
-
-def _restore(preset: str, dtype: str, overrides: dict[str, str]) -> Policy:
-    return Policy._intern(preset, dtype, overrides)
+        overrides = {name: category.value for name, category in self.overrides}
+        return Policy._intern, (self.preset, self.dtype.name, overrides)
 
 
 def low(dtype: Any, where: str) -> DType:

@@ -34,14 +34,12 @@ class Stream:
     def restore(self, state: tuple[int, int]) -> None:
         """Set the state to a pair (seed, next call). Raises ArgumentError, with nothing changed, for anything else."""
         if not isinstance(state, (tuple, list)) or len(state) != 2:
-            raise ArgumentError(
-                "set_rng_state", "a random state, a pair (seed, next call) of integers", repr(state)[:60]
-            )
+            needs = "a random state, a pair (seed, next call) of integers"
+            raise ArgumentError("set_rng_state", needs, repr(state)[:60])
         seed = _seed(state[0])
         if type(state[1]) is not int or not 0 <= state[1] < 2**64:
-            raise ArgumentError(
-                "set_rng_state", "a random state whose next call is an integer from 0 to 2**64 - 1", repr(state[1])
-            )
+            needs = "a random state whose next call is an integer from 0 to 2**64 - 1"
+            raise ArgumentError("set_rng_state", needs, repr(state[1]))
         self.seed, self.call = seed, state[1]
 
 

@@ -127,9 +127,8 @@ class Tensor(TensorBase, TensorMethods):
             got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
         if backends.backend_of(value.array) is not backends.backend_of(self.array):
-            raise DeviceError(
-                "grad", f"a Tensor on {self.device}", f"one on {value.device}", "move it with .to(device)"
-            )
+            got = f"one on {value.device}"
+            raise DeviceError("grad", f"a Tensor on {self.device}", got, "move it with .to(device)")
         array, tag = value.array, value.tag
         self.drop_grad()
         with backends.device_guard(self.array):
@@ -139,16 +138,19 @@ class Tensor(TensorBase, TensorMethods):
         """Set the gradient to None; other references to it keep its values."""
         self._grad = None
 
-    def accumulate(self, gradient: Array, tag: ScaleTag | None = None) -> None:
+    def accumulate(self, gradient: Array, tag: ScaleTag | None = None, owned: bool = False) -> None:
         """Add `gradient` [like self] to `grad`: the first write is a copy, later ones add.
+
+        owned: nothing else refers to the memory of `gradient`, which then becomes `grad` where it has its dtype and
+        layout and no optimizer holds the memory of `grad`.
 
         If the loss scale changed in between, the held gradient is rescaled to the new one. A sum of scaled and unscaled
         gradients is tagged as such, and raises where it is used.
         """
         if self._grad is None:
-            buffer = self._new_grad_buffer()
+            buffer = gradient if owned and self._can_keep(gradient) else self._new_grad_buffer()
             if gradient is not buffer:  # a backward may have written it there
-                buffer[...] = gradient
+                backends.backend_of(buffer).copy(buffer, gradient)
             self._grad = Tensor(buffer)
             self._grad.tag = tag
             return
@@ -161,6 +163,10 @@ class Tensor(TensorBase, TensorMethods):
             held[...] = sum_gradients(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
         else:
             held += gradient.astype(held.dtype, copy=False)
+
+    def _can_keep(self, gradient: Array) -> bool:
+        layout = gradient.flags.c_contiguous or gradient.strides == self.array.strides
+        return bool(layout and gradient.dtype == self._grad_dtype())
 
     def _new_grad_buffer(self) -> Array:
         return backends.backend_of(self.array).empty(self.array.shape, self._grad_dtype())

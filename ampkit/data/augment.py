@@ -70,7 +70,7 @@ def normalize(images: NDArray[np.uint8], mean: Sequence[float], std: Sequence[fl
     return images * np.float32(1 / (255 * scale)) - np.float32(shift / scale)
 
 
-def _below(words: Draws, bound: int) -> NDArray[np.int64]:
+def _below(words: NDArray[Any], bound: int) -> NDArray[np.int64]:
     # Random integers in [0, bound). The modulo of words of at least 32 bits has a bias below bound / 2^32.
     return (words % np.uint64(bound)).astype(np.int64)
 
@@ -112,10 +112,6 @@ class AugmentedImages(BatchDataset):
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        images, labels = self.batch([range(len(self))[index]])
-        return images[0], labels[0]
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
         """The items at `indices` [b], augmented for `epoch`: [images [b, c, h, w] float32, labels [b] int64]."""

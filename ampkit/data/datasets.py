@@ -25,7 +25,8 @@ class Dataset(Generic[_Item]):
         raise NotImplementedError(f"{type(self).__name__}.__getitem__")
 
     def __add__(self, other: Dataset[Any]) -> ConcatDataset:
-        return ConcatDataset([self, other])
+        parts: list[Any] = [self, other]
+        return ConcatDataset(parts)
 
 
 class IterableDataset(Dataset[_Item]):
@@ -45,14 +46,20 @@ class IterableDataset(Dataset[_Item]):
 
 
 class BatchDataset(Dataset[Any]):
-    """A map-style dataset that reads a whole batch at once and knows the epoch: a subclass also implements `batch`."""
+    """A map-style dataset that reads whole batches and knows the epoch: a subclass implements `batch` and `__len__`."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return tuple(column[0] for column in self.batch([range(len(self))[index]]))
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__}.__len__")
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
         """The items at `indices` [b] int64 in `epoch` (which augmentation depends on), as tensors [b, ...]."""
         raise NotImplementedError(f"{type(self).__name__}.batch")
 
 
-def _item(array: Any, index: Any) -> Tensor:
+def _row(array: Any, index: Any) -> Tensor:
     with backends.device_guard(array):
         return Tensor(array[index, ...])
 
@@ -75,7 +82,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
         try:
-            return tuple(_item(tensor.array, index) for tensor in self.tensors)
+            return tuple(_row(tensor.array, index) for tensor in self.tensors)
         except IndexError as error:
             raise RangeError("TensorDataset", f"an index within {len(self)} items", str(error)) from None
 
@@ -173,9 +180,10 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: random.Strea
     Fractions are rounded down; the remaining items go to the first parts, one each. generator: a random stream, by
     default the one of `manual_seed`. Raises ArgumentError unless the lengths sum to the dataset's.
     """
-    total, parts = len(dataset), list(lengths)
+    total = len(dataset)
+    parts: list[Any] = list(lengths)
     if not all(isinstance(n, int) for n in parts) and abs(sum(parts) - 1) < 1e-9 and min(parts) >= 0:
-        parts = [int(total * share) for share in parts]
+        parts = [int(total * fraction) for fraction in parts]
         for i in range(total - sum(parts)):
             parts[i % len(parts)] += 1
     if sum(parts) != total or any(not isinstance(n, int) or n < 0 for n in parts):
@@ -185,7 +193,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: random.Strea
     return [Subset(dataset, order[end - n : end]) for n, end in zip(parts, ends, strict=True)]
 
 
-def rows(dataset: Any, indices: Any, epoch: int) -> Any:
+def read_batch(dataset: Any, indices: Any, epoch: int) -> Any:
     """The batch at `indices` as tensors [b, ...] if the dataset, or that of its Subsets, reads batches; else None."""
     while type(dataset) is Subset:
         dataset, indices = dataset.dataset, np.asarray(dataset.indices)[indices]

@@ -23,9 +23,9 @@ class Batching(NamedTuple):
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Iterate over lists of items, one per batch, in the order of `dataset`; over items without batch_size."""
         items = iter(dataset)
-        return items if self.batch_size is None else self._full(items, self.batch_size)
+        return items if self.batch_size is None else self._lists(items, self.batch_size)
 
-    def _full(self, items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+    def _lists(self, items: Iterator[Any], size: int) -> Iterator[list[Any]]:
         while (batch := list(islice(items, size))) and not (self.drop_last and len(batch) < size):
             yield batch
 
@@ -51,15 +51,15 @@ class Ended:
     """Sent in place of a batch at the end of a worker's share."""
 
 
-_own = threading.local()  # a worker's iteration and its batches
+_this_worker = threading.local()  # a worker's iteration and its batches
 
 
 def next_batch(dataset: Any, batching: Batching, iteration: int) -> Any:
     """In a worker: the next batch of its share in the iteration of this number; or an Ended."""
-    if getattr(_own, "iteration", None) != iteration:
-        _own.iteration, _own.batches = iteration, batching.batches(dataset)
-    items = next(_own.batches, _own)
-    return Ended() if items is _own else batching.collated(items)
+    if getattr(_this_worker, "iteration", None) != iteration:
+        _this_worker.iteration, _this_worker.batches = iteration, batching.batches(dataset)
+    items = next(_this_worker.batches, _this_worker)
+    return Ended() if items is _this_worker else batching.collated(items)
 
 
 def in_turns(pools: Sequence[Executor], iteration: int, ahead: int, timeout: float) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from . import iterable_batches, loader_checks, workers
 from .collate import default_collate as default_collate
 from .collate import default_convert
 from .datasets import Dataset as Dataset
-from .datasets import IterableDataset, rows
+from .datasets import IterableDataset, read_batch
 from .datasets import TensorDataset as TensorDataset
 from .samplers import BatchSampler
 
@@ -80,14 +80,14 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
     ):
-        loader_checks.samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
-        loader_checks.workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
-        loader_checks.size(batch_size, drop_last)
-        self._streams = isinstance(dataset, IterableDataset)
-        if self._streams:
-            loader_checks.stream(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
+        loader_checks.check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
+        loader_checks.check_workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
+        loader_checks.check_batch_size(batch_size, drop_last)
+        self._is_iterable = isinstance(dataset, IterableDataset)
+        if self._is_iterable:
+            loader_checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
         elif sampler is None and batch_sampler is None:
-            loader_checks.length(dataset, batch_size, drop_last)
+            loader_checks.check_length(dataset, batch_size, drop_last)
         elif batch_sampler is None and batch_size is not None:
             batch_sampler = BatchSampler(cast(Iterable[int], sampler), batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
@@ -112,8 +112,8 @@ class DataLoader:
         if self.batch_sampler is not None:
             return len(cast(Sized, self.batch_sampler))
         items: Any = self.dataset if self.sampler is None else self.sampler
-        whole, rest = divmod(len(items), 1 if self.batch_size is None else self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        full, rest = divmod(len(items), 1 if self.batch_size is None else self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         if self.position and not self._resuming:
@@ -121,7 +121,7 @@ class DataLoader:
         resumed, self._resuming = self._resuming, False
         epoch, position = self.epoch, self.position
         for batch, place, last in (
-            self._streamed(position, resumed) if self._streams else self._indexed(epoch, position)
+            self._iterable_batches(position, resumed) if self._is_iterable else self._indexed_batches(epoch, position)
         ):
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
@@ -134,8 +134,8 @@ class DataLoader:
 
         Of an IterableDataset also the number of workers, and its own place, None if it keeps none.
         """
-        draw, batches = self._shuffle_seed() if self.shuffle else None, self._length()
-        place = {"num_workers": self.num_workers, "dataset": self._place} if self._streams else {}
+        draw, batches = self._shuffle_draw() if self.shuffle else None, self._length()
+        place = {"num_workers": self.num_workers, "dataset": self._place} if self._is_iterable else {}
         return {"draw": draw, "epoch": self.epoch, "position": self.position, "batches": batches, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ class DataLoader:
             cure = "use the dataset and the batch_size of the run that saved it"
             raise ArgumentError(where, f"{self._length()} batches per epoch", got, cure)
         count = state.get("num_workers", self.num_workers)
-        if self._streams and count != self.num_workers:
+        if self._is_iterable and count != self.num_workers:
             cure = "their number decides the order of the batches"
             raise ArgumentError(where, f"a state of {self.num_workers} workers", f"{count}", cure)
         epoch, position = (need_count(where, key, state[key]) for key in ("epoch", "position"))
@@ -164,7 +164,7 @@ class DataLoader:
     def _seek(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
 
-    def _shuffle_seed(self) -> tuple[int, int]:
+    def _shuffle_draw(self) -> tuple[int, int]:
         # As late as the first use, so that a `manual_seed` after this loader was made still rules it.
         if self._draw is None:
             self._draw = (self.generator or random.default).take()
@@ -174,7 +174,7 @@ class DataLoader:
         """The items of an epoch in order. [n] int64."""
         if not self.shuffle:
             return np.arange(len(self.dataset))
-        seed, call = self._shuffle_seed()
+        seed, call = self._shuffle_draw()
         # Philox has a key of two words: the second sets the shuffles apart from all other draws of the seed.
         return random.generator(seed | (call + 1) << 64, epoch).permutation(len(self.dataset))
 
@@ -195,17 +195,19 @@ class DataLoader:
         except (TypeError, NotImplementedError):  # a sampler or a stream without a length
             return None
 
-    def _indexed(self, epoch: int, position: int) -> Iterator[_Batch]:
+    def _indexed_batches(self, epoch: int, position: int) -> Iterator[_Batch]:
         """The batches of an epoch of a dataset with indices."""
         keys = _with_last(islice(self._keys(epoch), position, None))
         asked = ((epoch, key, self.batch_size is None, last) for key, last in keys)
         if not self.num_workers:
             return map(partial(_fetch, self.dataset, self.collate_fn), asked)
         return self._from_workers(
-            lambda pools: workers.in_order(partial(pools[0].submit, workers.run), asked, self._ahead, self.timeout)
+            lambda pools: workers.in_order(
+                lambda key: pools[0].submit(workers.run, key), asked, self._ahead, self.timeout
+            )
         )
 
-    def _streamed(self, position: int, resumed: bool) -> Iterator[_Batch]:
+    def _iterable_batches(self, position: int, resumed: bool) -> Iterator[_Batch]:
         """The batches of an epoch of an IterableDataset."""
         batching = iterable_batches.Batching(self.batch_size, self.drop_last, self.collate_fn)
         if self.num_workers:
@@ -231,15 +233,15 @@ class DataLoader:
         """Batches made by workers: all in one pool, those of an IterableDataset each in a pool of its own."""
         kept = self._idle_pools if self._pool_owner == os.getpid() else []  # a forked child cannot use its parent's
         pools, self._idle_pools = kept or self._pools(), []  # a second iteration at the same time has others
-        whole = False
+        failed = True
         try:
             yield from batches(pools)
-            whole = True
+            failed = False
         except GeneratorExit:  # left early
-            whole = True
+            failed = False
             raise
         finally:
-            if whole and self.persistent_workers and self.multiprocessing_context is not None:
+            if not failed and self.persistent_workers and self.multiprocessing_context is not None:
                 self._idle_pools, self._pool_owner = pools, os.getpid()
             else:
                 for pool in pools:
@@ -247,16 +249,16 @@ class DataLoader:
 
     def _pools(self) -> list[Executor]:
         batching = iterable_batches.Batching(self.batch_size, self.drop_last, self.collate_fn)
-        make, more = (iterable_batches.next_batch, (batching,)) if self._streams else (_fetch, (self.collate_fn,))
+        make, more = (iterable_batches.next_batch, (batching,)) if self._is_iterable else (_fetch, (self.collate_fn,))
         seed = (self.generator or random.default).seed
         work = workers.Work(make, self.dataset, more, self.num_workers, self.worker_init_fn, seed)
         numbers = list(range(self.num_workers))
-        return [self._pool(work, part) for part in ([[n] for n in numbers] if self._streams else [numbers])]
+        return [self._pool(work, part) for part in ([[n] for n in numbers] if self._is_iterable else [numbers])]
 
     def _pool(self, work: workers.Work, numbers: list[int]) -> Executor:
         if self.multiprocessing_context is not None:
             return workers.on_processes(work, numbers, self.multiprocessing_context)
-        own = copy.copy(work.dataset) if self._streams else work.dataset  # what a worker changes is its own share
+        own = copy.copy(work.dataset) if self._is_iterable else work.dataset  # what a worker changes is its own share
         return workers.on_threads(work._replace(dataset=own), numbers)
 
 
@@ -267,7 +269,7 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
         return (collate_fn or default_convert)(dataset[_plain(keys)]), None, last
     if not isinstance(keys, Iterable):
         raise DTypeError("DataLoader", "batches of keys from batch_sampler", shown(keys))
-    if collate_fn is None and (found := rows(dataset, np.asarray(keys), epoch)) is not None:
+    if collate_fn is None and (found := read_batch(dataset, np.asarray(keys), epoch)) is not None:
         return found, None, last
     return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), None, last
 

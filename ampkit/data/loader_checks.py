@@ -10,7 +10,7 @@ from ..base.errors import ArgumentError
 from .workers import check_context
 
 
-def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
+def check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
     """Refuse arguments that decide the same thing."""
     if sampler is not None and shuffle:
         raise ArgumentError("DataLoader", "a sampler or shuffle", "both", "RandomSampler shuffles")
@@ -19,7 +19,7 @@ def samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, dr
         raise ArgumentError("DataLoader", "a batch_sampler alone, which decides the batches", got)
 
 
-def stream(**given: Any) -> None:
+def check_iterable(**given: Any) -> None:
     """Refuse arguments that choose items of an IterableDataset."""
     for name, value in given.items():
         if value is not None and value is not False:
@@ -27,7 +27,7 @@ def stream(**given: Any) -> None:
             raise ArgumentError("DataLoader", f"no {name} for an IterableDataset", f"{value}", cure)
 
 
-def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
+def check_workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
     """Refuse wrong numbers and kinds of workers, and arguments for workers without any."""
     if not isinstance(count, int | np.integer) or count < 0:
         raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
@@ -42,7 +42,7 @@ def workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: An
     check_context(context)
 
 
-def size(batch_size: Any, drop_last: bool) -> None:
+def check_batch_size(batch_size: Any, drop_last: bool) -> None:
     """Refuse a batch_size that is no positive integer."""
     if batch_size is None and drop_last:
         raise ArgumentError("DataLoader", "a batch_size for drop_last", "None, which gives single items")
@@ -50,7 +50,7 @@ def size(batch_size: Any, drop_last: bool) -> None:
         raise ArgumentError("DataLoader", "batch_size of at least 1", repr(batch_size))
 
 
-def length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
+def check_length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
     """Refuse a dataset without a length, or too short for a batch."""
     try:
         found = len(dataset)

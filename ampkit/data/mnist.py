@@ -30,11 +30,7 @@ _MIRROR = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 SOURCES: dict[str, Source] = {
     name: Source(f"{_MIRROR}{name}.gz", size, sha256)
     for name, size, sha256 in [
-        (
-            "train-images-idx3-ubyte",
-            9912422,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        ),
+        ("train-images-idx3-ubyte", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
         ("train-labels-idx1-ubyte", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
         ("t10k-images-idx3-ubyte", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
         ("t10k-labels-idx1-ubyte", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
@@ -46,10 +42,7 @@ MOST_BYTES = 2**30  # of values in a file: a small gzip file can unpack to any s
 
 
 def load(
-    split: Literal["train", "test"],
-    folder: str | Path,
-    download: bool = False,
-    sources: Mapping[str, Source] = SOURCES,
+    split: Literal["train", "test"], folder: str | Path, download: bool = False, sources: Mapping[str, Source] = SOURCES
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The training split (60,000 images) or the test split (10,000 images) of MNIST.
 

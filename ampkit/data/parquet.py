@@ -66,9 +66,6 @@ class Columns(BatchDataset):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return tuple(column[0] for column in self.batch([range(len(self))[index]]))
-
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
         """The rows at `indices` [b]: a tensor [b] or [b, n] for each column; `epoch` is ignored."""
         return [Tensor(array) for array in self.arrays(indices)]
@@ -92,7 +89,7 @@ class Columns(BatchDataset):
         return {"files": self.paths, "columns": self.columns, "kept": self.kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # for pickling
+        Columns.__init__(self, **state)
 
     def _group(self, number: int) -> list[NDArray[Any]]:
         with self._lock:
@@ -156,10 +153,6 @@ class Table(BatchDataset):
 
     def __len__(self) -> int:
         return len(self.columns)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        inputs, labels = self.batch([range(len(self))[index]])
-        return inputs[0], labels[0]
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
         """The rows at `indices`: [inputs [b, *shape] float32, labels [b] int64]."""
@@ -256,8 +249,9 @@ def load_splits(
     held_out = max(1, round(len(rows) * validation))
     if held_out >= len(rows):
         raise ConfigError("data.files", "at least two rows, one of them held out", f"{len(rows)}")
-    order = random.generator(seed, 0).permutation(len(rows))
-    return Splits(Subset(rows, order[held_out:]), Subset(rows, np.sort(order[:held_out])))
+    order: Any = random.generator(seed, 0).permutation(len(rows))
+    order[:held_out].sort()
+    return Splits(Subset(rows, order[held_out:]), Subset(rows, order[:held_out]))
 
 
 for _name in ("parquet", "arrow"):

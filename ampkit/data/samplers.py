@@ -138,7 +138,8 @@ class BatchSampler(Sampler[list[int]]):
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool):
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError("BatchSampler", "batch_size of at least 1", repr(batch_size))
-        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        self.sampler: Any = sampler
+        self.batch_size, self.drop_last = batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         keys = iter(self.sampler)
@@ -146,8 +147,8 @@ class BatchSampler(Sampler[list[int]]):
             yield batch
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.sampler), self.batch_size)  # type: ignore[arg-type]  # raises without a length
-        return whole + (rest > 0 and not self.drop_last)
+        full, rest = divmod(len(self.sampler), self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
 
 
 def _draw(generator: random.Stream | None) -> np.random.Generator:

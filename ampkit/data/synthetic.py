@@ -30,7 +30,7 @@ def images(
     count: images. shape: channels, height and width. classes: of the labels. seed: of the random draws.
     Raises ArgumentError for sizes below 1.
     """
-    _need("synthetic.images", 1, count=count, classes=classes, shape=prod(shape))
+    _need_at_least("synthetic.images", 1, count=count, classes=classes, shape=prod(shape))
     draw = random.generator(seed, 0)
     means = draw.standard_normal((classes, *shape), np.float32)
     labels = draw.integers(classes, size=count)
@@ -48,8 +48,8 @@ def tokens(
     cross-entropy that a model can reach is ln 3 = 1.0986 nats per token. count: sequences. seed: of the random draws.
     Raises ArgumentError for sizes below 1, or a vocab_size below 4.
     """
-    _need("synthetic.tokens", 1, count=count, block_size=block_size)
-    _need("synthetic.tokens", LEAST_VOCABULARY, vocab_size=vocab_size)
+    _need_at_least("synthetic.tokens", 1, count=count, block_size=block_size)
+    _need_at_least("synthetic.tokens", LEAST_VOCABULARY, vocab_size=vocab_size)
     walk = _walks(random.generator(seed, 0), count, block_size + 1, vocab_size)
     return walk[:, :-1], walk[:, 1:]
 
@@ -66,8 +66,8 @@ def masked_tokens(
     count: sequences. length: tokens of each. seed: of the random draws. fraction: of tokens that are to be predicted.
     Raises ArgumentError for sizes below 1, or a vocab_size below 6.
     """
-    _need("synthetic.masked_tokens", 1, count=count, length=length)
-    _need("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocab_size=vocab_size)
+    _need_at_least("synthetic.masked_tokens", 1, count=count, length=length)
+    _need_at_least("synthetic.masked_tokens", LEAST_MASKED_VOCABULARY, vocab_size=vocab_size)
     draw, first = random.generator(seed, 0), MASK + 1
     walk = _walks(draw, count, length, vocab_size - first) + first
     positions = draw.random((count, length)).argsort(axis=1)[:, : max(1, round(length * fraction))]
@@ -89,11 +89,12 @@ def maps(
     count: images. shape: channels, height and width. classes: of the pixels. seed: of the random draws.
     Raises ArgumentError for sizes below 1.
     """
-    _need("synthetic.maps", 1, count=count, classes=classes, shape=prod(shape))
+    _need_at_least("synthetic.maps", 1, count=count, classes=classes, shape=prod(shape))
     draw, (channels, height, width) = random.generator(seed, 0), shape
     labels = np.zeros((count, height, width), np.int64)
     for _ in range(_RECTANGLES):
-        inside = _random_intervals(draw, count, height)[:, :, None] & _random_intervals(draw, count, width)[:, None, :]
+        rows, columns = (_random_interval_masks(draw, count, length) for length in (height, width))
+        inside = rows[:, :, None] & columns[:, None, :]
         labels = np.where(inside, draw.integers(classes, size=(count, 1, 1)), labels)
     colors = draw.standard_normal((classes, channels), np.float32)
     noise = draw.standard_normal((count, *shape), np.float32)
@@ -124,9 +125,9 @@ def speech(count: int, features: int, length: int, step: int, classes: int = 40,
     them silent, so that repeated letters are told apart. Sounds have from half of `length` to all of it, plus noise.
     Raises ArgumentError for sizes below 1, fewer than 2 classes, and a length below 8 steps.
     """
-    _need("synthetic.speech", 1, count=count, features=features, step=step)
-    _need("synthetic.speech", 2, classes=classes)
-    _need("synthetic.speech", 2 * _LONGEST * step, length=length)
+    _need_at_least("synthetic.speech", 1, count=count, features=features, step=step)
+    _need_at_least("synthetic.speech", 2, classes=classes)
+    _need_at_least("synthetic.speech", 2 * _LONGEST * step, length=length)
     draw, steps = random.generator(seed, 0), length // step
     ends = draw.integers(_SHORTEST, _LONGEST + 1, size=(count, steps)).cumsum(axis=1)
     counts = (ends <= draw.integers(steps // 2, steps + 1, size=(count, 1))).sum(axis=1)
@@ -173,7 +174,7 @@ def _walks(draw: np.random.Generator, count: int, length: int, vocabulary: int) 
     return walks
 
 
-def _random_intervals(draw: np.random.Generator, count: int, length: int) -> NDArray[np.bool_]:
+def _random_interval_masks(draw: np.random.Generator, count: int, length: int) -> NDArray[np.bool_]:
     """Random intervals of a quarter to a half of `length`, as masks. -> [count, length] bool."""
     size = draw.integers(max(1, length // 4), length // 2 + 2, size=(count, 1))
     first = (draw.random((count, 1)) * (length - size + 1)).astype(np.int64)
@@ -181,7 +182,7 @@ def _random_intervals(draw: np.random.Generator, count: int, length: int) -> NDA
     return (at >= first) & (at < first + size)
 
 
-def _need(where: str, least: int, **sizes: int) -> None:
+def _need_at_least(where: str, least: int, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < least:
             raise ArgumentError(where, f"{name} of at least {least}", str(size))

@@ -25,15 +25,15 @@ _Value = TypeVar("_Value")
 
 
 class Work(NamedTuple):
-    """The task of workers: make(dataset, *more, key) for each key.
+    """The task of workers: make(dataset, *arguments, key) for each key.
 
-    count: the number of workers. begin: called in each with its number before its first key. seed: of the first.
+    total: the number of workers. begin: called in each with its number before its first key. seed: of the first.
     """
 
     make: Callable[..., Any]
     dataset: Any
-    more: tuple[Any, ...] = ()
-    count: int = 1  # type: ignore[assignment]  # hides tuple.count
+    arguments: tuple[Any, ...] = ()
+    total: int = 1
     begin: Callable[[int], Any] | None = None
     seed: int = 0
 
@@ -49,7 +49,7 @@ class WorkerInfo(NamedTuple):
 
 def get_worker_info() -> WorkerInfo | None:
     """The calling worker, None outside of workers. An IterableDataset derives its share of the items from it."""
-    return getattr(_own, "info", None)
+    return getattr(_this_worker, "info", None)
 
 
 def in_order(
@@ -81,7 +81,7 @@ def in_order(
 
 def on_threads(work: Work, numbers: Sequence[int]) -> Executor:
     """A pool of threads with these worker numbers; they run in the caller's context, with its autocast."""
-    return _Threads(len(numbers), "ampkit-loader", _become_next, (work, _queued(queue.SimpleQueue, numbers)))
+    return _Threads(len(numbers), "ampkit-loader", _become_worker, (work, _queue_of(queue.SimpleQueue, numbers)))
 
 
 class _Threads(ThreadPoolExecutor):
@@ -102,10 +102,10 @@ def on_processes(work: Work, numbers: Sequence[int], context: Any) -> Executor:
         raise ArgumentError("DataLoader", "a dataset that can be pickled for processes", str(error), cure) from None
     context = multiprocessing.get_context(context) if isinstance(context, str) else context
     # A shared Value may be the memory of an older one, which a late process changes: a queue is this pool's alone.
-    return ProcessPoolExecutor(len(numbers), context, _begin, (task, _queued(context.SimpleQueue, numbers)))
+    return ProcessPoolExecutor(len(numbers), context, _begin_process, (task, _queue_of(context.SimpleQueue, numbers)))
 
 
-def _queued(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
+def _queue_of(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
     made = make()
     for number in numbers:
         made.put(number)
@@ -123,28 +123,28 @@ def check_context(context: Any) -> None:
 
 # in a worker
 
-_own = threading.local()  # its work, its info, and how it failed to begin; a process works in one thread
+_this_worker = threading.local()  # its work, its info, and how it failed to begin; a process works in one thread
 
 
-def _become_next(work: Work, numbers: Any) -> None:
+def _become_worker(work: Work, numbers: Any) -> None:
     number = numbers.get()
-    _own.work, _own.failed = work, None
-    _own.info = WorkerInfo(number, work.count, work.seed + number, work.dataset)
+    _this_worker.work, _this_worker.failed = work, None
+    _this_worker.info = WorkerInfo(number, work.total, work.seed + number, work.dataset)
     try:
         if work.begin is not None:
             work.begin(number)
     except Exception as error:  # raised by the first batch
-        _own.failed = error
+        _this_worker.failed = error
 
 
-def _begin(task: bytes, numbers: Any) -> None:
+def _begin_process(task: bytes, numbers: Any) -> None:
     # Ctrl-C, and SIGHUP of a closed terminal, reach the whole group of processes: the one that started this ends it.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if blas.can_set_num_threads():
         blas.set_num_threads(1)
-    _become_next(pickle.loads(task), numbers)
+    _become_worker(pickle.loads(task), numbers)
 
 
 def _end_with_parent() -> None:
@@ -156,6 +156,6 @@ def _end_with_parent() -> None:
 
 def run(key: Any) -> Any:
     """In a worker: the value of a key."""
-    if _own.failed is not None:
-        raise _own.failed
-    return _own.work.make(_own.work.dataset, *_own.work.more, key)
+    if _this_worker.failed is not None:
+        raise _this_worker.failed
+    return _this_worker.work.make(_this_worker.work.dataset, *_this_worker.work.arguments, key)

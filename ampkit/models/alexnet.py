@@ -15,12 +15,14 @@ from ..nn.factory import check_sizes
 class AlexNet(nn.Module):
     """Five convolutions with ReLU and three max pools, then three Linear: [N, in_channels, H, W] -> [N, num_classes].
 
-    The convolutions' output is averaged to 6x6, so images need at least 63 x 63 pixels. hidden: the width of the two
-    hidden Linear. dropout: the probability of a zero before each of them. Weights are initialized as by Conv2d and
-    Linear. Raises ArgumentError for sizes that are no positive integers.
+    61 million parameters with 1000 classes. The convolutions' output is averaged to 6x6, so images need at least
+    63 x 63 pixels. hidden: the width of the two hidden Linear. dropout: the probability of a zero before each of them.
+    Weights are initialized as by Conv2d and Linear. Raises ArgumentError for sizes that are no positive integers.
     """
 
-    def __init__(self, num_classes: int = 1000, dropout: float = 0.5, in_channels: int = 3, hidden: int = 4096):
+    def __init__(
+        self, num_classes: Classes = 1000, dropout: Probability = 0.5, in_channels: Size = 3, hidden: Size = 4096
+    ):
         super().__init__()
         check_sizes("AlexNet", num_classes=num_classes, in_channels=in_channels, hidden=hidden)
         self.features = nn.Sequential(
@@ -41,14 +43,5 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def alexnet(
-    num_classes: Classes = 1000, dropout: Probability = 0.5, in_channels: Size = 3, hidden: Size = 4096
-) -> AlexNet:
-    """AlexNet: 61 million parameters with 1000 classes; see AlexNet.
-
-    hidden: the width of the two hidden Linear. dropout: the probability of a zero before each of them.
-    """
-    return AlexNet(num_classes, dropout, in_channels, hidden)
-
-
-register_model(alexnet, "images", check=smallest_image(63))
+alexnet = AlexNet
+register_model(AlexNet, "images", name="alexnet", check=smallest_image(63))

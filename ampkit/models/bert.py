@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import nn, ops
-from ..base import dtypes
-from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Layers, Positive, Probability, Size
 from ..base.registry import Fault, divides, register_model
-from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import check_probability, check_sizes, new_parameter
 from ..nn.modules.fused import norm_of_sum
+from .token_models import need_tokens, preset_sizes
 
 
 @dataclass(frozen=True)
@@ -173,9 +172,8 @@ class BertModel(nn.Module):
         self.embeddings = BertEmbeddings(config)
         layers = nn.ModuleList(BertLayer(config) for _ in range(config.num_hidden_layers))
         self.encoder = nn.ModuleDict({"layer": layers})
-        self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
-        if not add_pooling_layer:
-            self.pooler = None
+        pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
+        self.register_module("pooler", pooler if add_pooling_layer else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -197,13 +195,10 @@ class BertModel(nn.Module):
         return x, None if self.pooler is None else ops.tanh(self.pooler.dense(x[:, 0]))
 
     def _check(self, input_ids: Tensor, mask: Tensor | None) -> None:
-        most, shape = self.config.max_position_embeddings, tuple(input_ids.shape)
-        if input_ids.ndim != 2 or not input_ids.numel() or shape[1] > most:
-            raise ShapeError("BertModel", f"input_ids [N, T] with N >= 1 and 1 <= T <= {most}", f"shape {shape}")
-        if input_ids.is_floating_point() or input_ids.dtype == dtypes.bool_:
-            raise DTypeError("BertModel", "input_ids of integers", input_ids.dtype.name)
-        if mask is not None and tuple(mask.shape) != shape:
-            raise ShapeError("BertModel", f"attention_mask {list(shape)}, as input_ids", f"{list(mask.shape)}")
+        need_tokens("BertModel", "input_ids", input_ids, self.config.max_position_embeddings)
+        if mask is not None and mask.shape != input_ids.shape:
+            needs = f"attention_mask {list(input_ids.shape)}, as input_ids"
+            raise ShapeError("BertModel", needs, f"{list(mask.shape)}")
 
 
 class BertLMPredictionHead(nn.Module):
@@ -267,9 +262,7 @@ def _initialize(model: nn.Module, std: float) -> None:
             init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=std)
-            if module.padding_idx is not None:
-                with no_grad():
-                    module.weight[module.padding_idx] = 0
+            module._zero_padding_row()
 
 
 def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
@@ -277,9 +270,7 @@ def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
 
     Presets: tiny, mini, small, medium, base and large, with BERT's 30,522 tokens. Raises ArgumentError for another.
     """
-    if preset not in PRESETS:
-        raise ArgumentError("bert", f"a preset: {', '.join(PRESETS)}", repr(preset))
-    return BertForMaskedLM(BertConfig(**{**PRESETS[preset], **changes}))
+    return _build(**preset_sizes("bert", PRESETS, preset, changes))
 
 
 def _build(**config: Any) -> BertForMaskedLM:

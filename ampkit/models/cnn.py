@@ -17,11 +17,18 @@ class CNN(nn.Module):
 
     input [N, in_channels, H, W] -> [N, num_classes]. Stage i has width * 2^i channels; the last stage is
     averaged over the image, so images need at least 2^(stages - 1) x 2^(stages - 1) pixels.
+    width: channels of the first stage. stages: pairs of 3x3 convolutions, each with twice the channels. dropout: the
+    probability of a zero before the Linear.
     After VGG: Simonyan and Zisserman 2014, arXiv:1409.1556; Ioffe and Szegedy 2015, arXiv:1502.03167.
     """
 
     def __init__(
-        self, in_channels: int = 1, num_classes: int = 10, width: int = 32, stages: int = 2, dropout: float = 0.0
+        self,
+        in_channels: Size = 1,
+        num_classes: Classes = 10,
+        width: Size = 32,
+        stages: Layers = 2,
+        dropout: Probability = 0.0,
     ):
         super().__init__()
         check_sizes("cnn", in_channels=in_channels, num_classes=num_classes, width=width, stages=stages)
@@ -42,21 +49,11 @@ def _block(before: int, after: int) -> list[nn.Module]:
     return [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
 
 
-def cnn(
-    in_channels: Size = 1, num_classes: Classes = 10, width: Size = 32, stages: Layers = 2, dropout: Probability = 0.0
-) -> CNN:
-    """A CNN for small images, such as the 8x8 digits; see CNN.
-
-    width: channels of the first stage. stages: pairs of 3x3 convolutions, each with twice the channels. dropout: the
-    probability of a zero before the Linear.
-    """
-    return CNN(in_channels, num_classes, width, stages, dropout)
-
-
 def _check(model: Any, data: Any) -> Iterator[Fault]:
     least = 0 if data is None else min(data.shape[1:])
     if data is not None and model.stages > (most := least.bit_length()):
         yield Fault("model.stages", f"at most {most}: each halves an image of {least} pixels", str(model.stages))
 
 
-register_model(cnn, "images", check=_check)
+cnn = CNN
+register_model(CNN, "images", name="cnn", check=_check)

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import nn, ops
-from ..base import dtypes
-from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.errors import ArgumentError
 from ..base.limits import Layers, Probability, Size
 from ..base.registry import Fault, divides, register_model
 from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import check_sizes
 from ..nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
+from .token_models import need_tokens, preset_sizes
 
 PRESETS: dict[str, dict[str, int]] = {
     "nano": {"vocab_size": 256, "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128},
@@ -130,11 +130,11 @@ class GPT(nn.Module):
                 init.normal_(parameter, std=0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
-        self._check(idx)
+        need_tokens("GPT", "idx", idx, self.block_size)
         parts = self.transformer
         position = ops.arange(idx.shape[1], device=idx.device)
         x = parts.drop(parts.wte(idx) + parts.wpe(position))
-        branch = None
+        branch: Any = None
         for block in parts.h:
             x, branch = block(x, branch)
         logits = self.lm_head(norm_of_sum(x, branch, parts.drop, parts.ln_f))
@@ -142,23 +142,13 @@ class GPT(nn.Module):
             return logits
         return logits, ops.cross_entropy(logits.reshape(-1, self.vocab_size), targets.reshape(-1))
 
-    def _check(self, idx: Tensor) -> None:
-        if idx.ndim != 2 or not idx.numel() or idx.shape[1] > self.block_size:
-            raise ShapeError(
-                "GPT", f"idx [N, T] with N >= 1 and 1 <= T <= {self.block_size}", f"shape {tuple(idx.shape)}"
-            )
-        if idx.is_floating_point() or idx.dtype == dtypes.bool_:
-            raise DTypeError("GPT", "idx of integers", idx.dtype.name)
-
 
 def gpt(preset: str = "nano", **changes: Any) -> GPT:
     """A GPT of a preset size; `changes` override arguments of GPT: `gpt("small", dropout=0.1)`.
 
     Presets: nano (bytes, 4 layers of width 128) and GPT-2's small, medium, large and xl; ArgumentError for another.
     """
-    if preset not in PRESETS:
-        raise ArgumentError("gpt", f"a preset: {', '.join(PRESETS)}", repr(preset))
-    return GPT(**{**PRESETS[preset], **changes})
+    return GPT(**preset_sizes("gpt", PRESETS, preset, changes))
 
 
 def _check(model: Any, data: Any) -> Iterator[Fault]:

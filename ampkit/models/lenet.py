@@ -28,7 +28,7 @@ class LeNet5(nn.Module):
     Raises ArgumentError for images below 12 pixels, ShapeError for images of another size.
     """
 
-    def __init__(self, in_channels: int = 1, num_classes: int = 10, image_size: int = 28):
+    def __init__(self, in_channels: Size = 1, num_classes: Classes = 10, image_size: Size = 28):
         super().__init__()
         check_sizes("LeNet5", in_channels=in_channels, num_classes=num_classes, image_size=image_size)
         if image_size < SMALLEST:
@@ -58,14 +58,10 @@ class LeNet5(nn.Module):
         return self.fc3(ops.tanh(self.fc2(ops.tanh(self.fc1(x)))))
 
 
-def lenet5(in_channels: Size = 1, num_classes: Classes = 10, image_size: Size = 28) -> LeNet5:
-    """LeNet-5 for square images, such as MNIST's; see LeNet5."""
-    return LeNet5(in_channels, num_classes, image_size)
-
-
 def _check(model: Any, data: Any) -> Iterator[Fault]:
     yield from square_images(model, data)
     yield from smallest_image(SMALLEST)(model, data)
 
 
-register_model(lenet5, "images", check=_check)
+lenet5 = LeNet5
+register_model(LeNet5, "images", name="lenet5", check=_check)

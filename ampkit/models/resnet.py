@@ -164,9 +164,8 @@ def resnet18(
     stem: "imagenet" reduces the image to a quarter of its size, "cifar" keeps it. zero_init_residual: each block starts
     as the identity. width: channels of the first stage. depth: a factor on the blocks per stage.
     """
-    return ResNet(
-        BasicBlock, deep((2, 2, 2, 2), depth), num_classes, zero_init_residual, stem, in_channels, width=width
-    )
+    options = num_classes, zero_init_residual, stem, in_channels
+    return ResNet(BasicBlock, deep((2, 2, 2, 2), depth), *options, width=width)
 
 
 def resnet34(
@@ -178,9 +177,8 @@ def resnet34(
     depth: Factor = 1.0,
 ) -> ResNet:
     """ResNet-34: 21.8 million parameters with 1000 classes; see resnet18."""
-    return ResNet(
-        BasicBlock, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
-    )
+    options = num_classes, zero_init_residual, stem, in_channels
+    return ResNet(BasicBlock, deep((3, 4, 6, 3), depth), *options, width=width)
 
 
 def resnet50(
@@ -192,9 +190,8 @@ def resnet50(
     depth: Factor = 1.0,
 ) -> ResNet:
     """ResNet-50: 25.6 million parameters with 1000 classes; see resnet18."""
-    return ResNet(
-        Bottleneck, deep((3, 4, 6, 3), depth), num_classes, zero_init_residual, stem, in_channels, width=width
-    )
+    options = num_classes, zero_init_residual, stem, in_channels
+    return ResNet(Bottleneck, deep((3, 4, 6, 3), depth), *options, width=width)
 
 
 for _build in (resnet18, resnet34, resnet50):

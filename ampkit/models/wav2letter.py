@@ -24,10 +24,10 @@ _WAVE, _HALVING, _LAST = (250, 160, 45), (48, 2, 23), (32, 1, 16)
 class Wav2Letter(nn.Module):
     """Log-probabilities of letters over time: input [N, num_features, T] -> [N, num_classes, T'].
 
-    input_type: "waveform", which a first convolution of stride 160 turns into `width` features (16 kHz to 100 Hz), or
-    features, "power_spectrum" or "mfcc"; a stride of 2 follows. num_features: channels of the input, 1 for a waveform.
-    width: channels of the inner convolutions. wide: channels of the last two hidden ones. `ctc_loss` takes the output
-    as [T', N, num_classes].
+    26 million parameters for waveforms. input_type: "waveform", which a first convolution of stride 160 turns into
+    `width` features (16 kHz to 100 Hz), or features, "power_spectrum" or "mfcc"; a stride of 2 follows. num_features:
+    channels of the input, 1 for a waveform. width: channels of the inner convolutions. wide: channels of the last two
+    hidden ones. `ctc_loss` takes the output as [T', N, num_classes].
     Raises ArgumentError for another input_type, ShapeError for input that is not [N, num_features, T].
     """
 
@@ -91,14 +91,10 @@ def _active(before: int, after: int, kernel: int, stride: int = 1, padding: int 
     return nn.Conv1d(before, after, kernel, stride, padding), nn.ReLU()
 
 
-def wav2letter(num_classes: int = 40, input_type: Input = "waveform", num_features: int = 1) -> Wav2Letter:
-    """Wav2Letter: 26 million parameters for waveforms; see Wav2Letter."""
-    return Wav2Letter(num_classes, input_type, num_features)
-
-
 def _check(model: Any, data: Any) -> Iterator[Fault]:
     if model.input_type == "waveform" and model.num_features != 1:
         yield Fault("model.num_features", "1 for a waveform", str(model.num_features))
 
 
+wav2letter = Wav2Letter
 register_model(Wav2Letter, "speech", name="wav2letter", check=_check)

@@ -57,6 +57,11 @@ def compute(module: Module, name: str, computed: ComputedAttribute) -> None:
 def restore(module: Module, name: str, tensor: Tensor) -> None:
     """Replace the computed attribute `name` of `module` by `tensor`, a Parameter or a buffer."""
     delattr(module, name)
+    register(module, name, tensor)
+
+
+def register(module: Module, name: str, tensor: Tensor) -> None:
+    """Register a tensor of `module`: a Parameter, or else a buffer."""
     if isinstance(tensor, Parameter):
         module.register_parameter(name, tensor)
     else:

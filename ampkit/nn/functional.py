@@ -3,5 +3,6 @@
 import sys
 
 from .. import ops
+from ..ops import *  # noqa: F403  # the names that type checkers and editors see
 
 sys.modules[__name__] = ops

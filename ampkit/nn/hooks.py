@@ -12,6 +12,7 @@ from ..core.autograd.hooks import Handle
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
+TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a Module
 # By registration number: (function, whether it takes kwargs).
 Hooks = dict[int, tuple[Callable[..., Any], bool]]
 _Gradients = tuple[Any, ...]
@@ -33,8 +34,7 @@ def register(module: Any, hooks: Hooks, hook: Callable[..., Any], with_kwargs: b
 
 def has_hooks(module: Any) -> bool:
     """Whether `module` has a forward or backward hook."""
-    kinds = module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
-    return any(kinds)
+    return any(module.__dict__[table] for table in TABLES)
 
 
 def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -68,9 +68,8 @@ def trunc_normal_(
     Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
     if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
-        raise ArgumentError(
-            "trunc_normal_", "std > 0 and [a, b] near the mean", f"mean={mean}, std={std}, a={a}, b={b}"
-        )
+        got = f"mean={mean}, std={std}, a={a}, b={b}"
+        raise ArgumentError("trunc_normal_", "std > 0 and [a, b] near the mean", got)
     draw = _draw(generator)
     values = draw.normal(mean, std, tensor.shape)
     while (out := (values < a) | (values > b)).any():

@@ -33,19 +33,8 @@ class Module(ModuleTree):
         checked_constructor(cls)
 
     def __init__(self) -> None:
-        self.__dict__.update(
-            training=True,
-            _parameters={},
-            _buffers={},
-            _modules={},
-            _computed={},
-            _unsaved=set(),
-            _forward_pre_hooks={},
-            _forward_hooks={},
-            _backward_pre_hooks={},
-            _backward_hooks={},
-            _hooked=False,
-        )
+        tables = ("_parameters", "_buffers", "_modules", "_computed", *hooks.TABLES)
+        self.__dict__.update({name: {} for name in tables}, training=True, _unsaved=set(), _hooked=False)
 
     # call
 
@@ -68,12 +57,7 @@ class Module(ModuleTree):
         return hooks.register(self, self._forward_pre_hooks, hook, with_kwargs, prepend)
 
     def register_forward_hook(
-        self,
-        hook: Callable[..., Any],
-        *,
-        prepend: bool = False,
-        with_kwargs: bool = False,
-        always_call: bool = False,
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> Handle:
         """Call `hook(module, args, output)` after `forward`; a result other than None replaces the output.
 
@@ -116,21 +100,17 @@ class Module(ModuleTree):
         table[name] = value
 
     def _table(self, name: str, value: Any) -> dict[str, Any] | None:
-        tables = self.__dict__
-        if "_modules" not in tables:
+        tables: dict[str, dict[str, Any]]
+        if "_modules" not in self.__dict__:
             if isinstance(value, (Parameter, Module)):
-                cure = "call super().__init__() first in __init__"
-                raise StateError(f"{type(self).__name__}.{name}", "an initialized Module", "one that is not", cure)
+                raise _uninitialized(f"{type(self).__name__}.{name}")
             return None
         if isinstance(value, Parameter):
             return self._parameters
         if isinstance(value, Module):
             return self._modules
-        for kind, table in (
-            ("a Parameter", self._parameters),
-            ("a Module", self._modules),
-            ("a Tensor", self._buffers),
-        ):
+        tables = {"a Parameter": self._parameters, "a Module": self._modules, "a Tensor": self._buffers}
+        for kind, table in tables.items():
             if name in table:
                 if value is None or (table is self._buffers and isinstance(value, Tensor)):
                     return table
@@ -178,9 +158,7 @@ class Module(ModuleTree):
     def _register(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
         where = f"{type(self).__name__}: registering"
         if "_modules" not in self.__dict__:
-            raise StateError(
-                where, "an initialized Module", "one that is not", "call super().__init__() first in __init__"
-            )
+            raise _uninitialized(where)
         if not isinstance(name, str) or not name or "." in name:
             raise ArgumentError(where, "a name without a dot", repr(name))
         if value is not None and not isinstance(value, kind):
@@ -306,6 +284,10 @@ class Module(ModuleTree):
         if not rows:
             return f"{type(self).__name__}({_indented(extra)})"
         return "\n  ".join([f"{type(self).__name__}(", *extra.splitlines(), *rows]) + "\n)"
+
+
+def _uninitialized(where: str) -> StateError:
+    return StateError(where, "an initialized Module", "one that is not", "call super().__init__() first in __init__")
 
 
 def _indented(text: str) -> str:

@@ -99,11 +99,9 @@ class ModuleTree:
 
     def get_submodule(self, target: str) -> Module:
         """The module with the dotted name `target`; "" is this one. Raises ArgumentError for an unknown name."""
-        return (
-            cast("Module", self)
-            if not target
-            else look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
-        )
+        if not target:
+            return cast("Module", self)
+        return look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
 
     def get_parameter(self, target: str) -> Parameter:
         """The Parameter with the dotted name `target`. Raises ArgumentError for an unknown name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
-from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, Self, TypeAlias, cast, dataclass_transform
 
 from ..core.tensor import Tensor
 from .module import Module
@@ -30,7 +30,7 @@ class OpModule(Module):
             dataclass(eq=False, repr=False, match_args=False)(cls)
             for name in signature(cls.__init__).parameters.keys() & vars(cls).keys():
                 delattr(cls, name)  # a default, which would hide a buffer of that name
-            attributes = {f.name for f in fields(cls)} | {"training"}  # type: ignore[arg-type]  # subclasses are dataclasses
+            attributes = {f.name for f in fields(cast(Any, cls))} | {"training"}
             cls._op = staticmethod(op)
             cls._passed = tuple([name for name in signature(op).parameters if name in attributes])
         super().__init_subclass__()
@@ -46,7 +46,7 @@ class OpModule(Module):
 
     def extra_repr(self) -> str:
         """`name=value` of each attribute; `inplace` if it is True."""
-        shown = [f.name for f in fields(self) if f.repr and (f.name != "inplace" or self.inplace)]  # type: ignore[arg-type]  # subclasses are dataclasses
+        shown = [f.name for f in fields(cast(Any, self)) if f.repr and (f.name != "inplace" or self.inplace)]
         return ", ".join([f"{name}={getattr(self, name)!r}" for name in shown])
 
 

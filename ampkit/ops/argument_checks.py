@@ -17,7 +17,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
+from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 from ampkit.core.arguments import MOST, Checks, shown
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.nested import tensors_in
@@ -48,13 +48,15 @@ def check_all(names: dict[str, Any]) -> None:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    where = function.__qualname__.partition(".")[0]  # for a method, its class
+    outer, _, inner = function.__qualname__.partition(".")
+    is_method = bool(inner) and "<locals>" not in inner
     checks: list[Checks] = []  # built at the first call: annotations name classes that are defined later
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not checks:
             checks.append(Checks(function))
+        where = type(args[0]).__name__ if is_method and args else outer
         checks[0](where, args, kwargs)
         device = None if backends.gpus is None else _enter(where, args, kwargs)
         try:
@@ -173,13 +175,20 @@ def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> t
     return tuple([int(v) for v in found])
 
 
-def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that `shapes` broadcast to; raise ShapeError if they do not."""
+def broadcast_or_none(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that `shapes` broadcast to, or None."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        found = " and ".join(str(tuple(shape)) for shape in shapes)
-        raise ShapeError(where, "shapes that broadcast", found) from None
+        return None
+
+
+def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that `shapes` broadcast to; raise ShapeError if they do not."""
+    shape = broadcast_or_none(*shapes)
+    if shape is None:
+        raise ShapeError(where, "shapes that broadcast", " and ".join(str(tuple(shape)) for shape in shapes))
+    return shape
 
 
 def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
@@ -213,10 +222,14 @@ def check_factor(where: str, name: str, array: Any, other: str, like: Any, axes:
         raise ShapeError(where, f"{name} {wanted} for {other} {list(like.shape)}", f"{name} {list(shape)}")
 
 
+def broadcasts_to(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `full`."""
+    return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False))
+
+
 def check_addend(where: str, input: Any, shape: tuple[int, ...]) -> None:
-    got = np.shape(input)
-    if len(got) > len(shape) or any(n not in (1, m) for n, m in zip(got[::-1], shape[::-1], strict=False)):
-        raise ShapeError(where, f"input that broadcasts to {list(shape)}", f"input {list(got)}")
+    if not broadcasts_to(np.shape(input), shape):
+        raise ShapeError(where, f"input that broadcasts to {list(shape)}", f"input {list(np.shape(input))}")
 
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -241,13 +254,26 @@ def integer_factor(where: str, name: str, factor: Any, *operands: Any) -> Any:
     return int(factor)
 
 
+def check_values(
+    where: str, values: Any, bad: Any, needs: str, cure: str | None = None, error: type[AmpkitError] = RangeError
+) -> None:
+    """Raise `error` for the first of `values` that the mask `bad` marks. On a GPU the error comes from a later call."""
+
+    def fail(value: Any, position: Any) -> None:
+        raise error(where, needs, f"{value} at position {position}", cure)
+
+    backends.backend_of(values).raise_if(values, bad, fail)
+
+
+def check_floating(where: str, input: Tensor) -> None:
+    """Raise DTypeError unless the elements are floating-point numbers."""
+    if not input.is_floating_point():
+        raise DTypeError(where, "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+
+
 def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
     """Raise RangeError for an index outside [lowest, length). On a GPU the error comes from a later call."""
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError(name, f"indices from {lowest} to {length - 1}", f"{value} at position {position}")
-
-    backends.backend_of(index).raise_if(index, (index < lowest) | (index >= length), fail)
+    check_values(name, index, (index < lowest) | (index >= length), f"indices from {lowest} to {length - 1}")
 
 
 def check_integer_index(name: str, index: Any) -> None:

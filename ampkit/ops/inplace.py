@@ -21,8 +21,9 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
 from .argument_checks import check_representable
+from .creation.random import draw_dtype
 from .indexing.deterministic_scatter import assign_last_wins
-from .indexing.getitem import basic_getitem, parse_index_item, split_mixed_index
+from .indexing.getitem import basic_getitem, parse_index, split_mixed_index
 from .indexing.index_select import index_put_
 from .pointwise.conversion import to
 from .shape.broadcasting import broadcast_to
@@ -74,9 +75,8 @@ def _write_tensor(where: str, self: Tensor, values: Tensor) -> Tensor:
     try:
         values = broadcast_to(values, tuple(self.shape))
     except ShapeError:
-        raise ShapeError(
-            where, f"values that broadcast to {tuple(self.shape)}", f"shape {tuple(values.shape)}"
-        ) from None
+        needs = f"values that broadcast to {tuple(self.shape)}"
+        raise ShapeError(where, needs, f"shape {tuple(values.shape)}") from None
     return take(self, to(values, dtype=self.dtype)) if is_recorded(self, values) else write(self, values.array)
 
 
@@ -105,14 +105,14 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: ran
     """Overwrite with samples of a normal distribution."""
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
-    return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, _draw_dtype(self)), generator)
+    return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype)), generator)
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with uniform samples from [a, b)."""
     if not a <= b:
         raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
-    return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, _draw_dtype(self)), generator)
+    return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, draw_dtype(self.dtype)), generator)
 
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
@@ -128,7 +128,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream |
     """Overwrite with samples of an exponential distribution of rate lambd. Raises ArgumentError unless lambd > 0."""
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
-    return _fill_random(self, lambda g: g.standard_exponential(self.shape, _draw_dtype(self)) / lambd, generator)
+    return _fill_random(self, lambda g: g.standard_exponential(self.shape, draw_dtype(self.dtype)) / lambd, generator)
 
 
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
@@ -136,7 +136,7 @@ def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: ran
     if not std > 0:
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
     return _fill_random(
-        self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, _draw_dtype(self))), generator
+        self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype))), generator
     )
 
 
@@ -186,10 +186,6 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     return write(self, values)
 
 
-def _draw_dtype(self: Tensor) -> Any:
-    return np.float64 if self.dtype == dtypes.float64 else np.float32
-
-
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
     with ignore_fp_errors():
         values = draw(random.generator(*(generator or random.default).take()))
@@ -205,12 +201,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     source = getattr(value, "array", value)
     if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.dtype)):
         need_float(self)
-    parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
+    parts = parse_index(index)
     need_changeable(self)
     try:
-        with backends.device_guard(
-            self.array, source, *(parts if type(parts) is tuple else (parts,)), where="x[index] = value"
-        ):
+        with backends.device_guard(self.array, source, *parts, where="x[index] = value"):
             if is_recorded(self, value):
                 _assign_recorded(self, parts, value)
             else:
@@ -222,10 +216,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:
-    target = self.array
-    if type(parts) is tuple and any(hasattr(part, "dtype") for part in parts):
-        first, parts = split_mixed_index(parts)
-        target = target if first is None else target[first]
+    first, parts = split_mixed_index(parts) if any(hasattr(part, "dtype") for part in parts) else (None, parts)
+    target = self.array if first is None else self.array[first]
     with ignore_fp_errors():
         assign_last_wins(target, parts, value)
     self.changed()
@@ -233,13 +225,11 @@ def _assign(self: Tensor, parts: Any, value: Any) -> None:
 
 def _assign_recorded(self: Tensor, parts: Any, value: Any) -> None:
     """`_assign` on the tape: a basic index overwrites a view of self; index arrays, an `index_put_` of such a view."""
-    arrays = any(hasattr(part, "dtype") for part in (parts if type(parts) is tuple else (parts,)))
-    first = parts
-    if arrays:
-        first, parts = split_mixed_index(parts) if type(parts) is tuple else (None, parts)
+    arrays = any(hasattr(part, "dtype") for part in parts)
+    first, parts = split_mixed_index(parts) if arrays else (parts, ())
     view = self if first is None else basic_getitem(self, first)
     if arrays:
-        copied = tuple([p.copy() if hasattr(p, "dtype") else p for p in (parts if type(parts) is tuple else (parts,))])
+        copied = tuple([p.copy() if hasattr(p, "dtype") else p for p in parts])
         values = value if isinstance(value, Tensor) else tensor(value, self.dtype, self.device)
         change(index_put_, view, values, copied, False)
     elif isinstance(value, Tensor):

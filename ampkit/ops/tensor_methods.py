@@ -13,7 +13,7 @@ from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.tensor import Tensor
 from ampkit.ops import inplace, numpy_interop, tensor_info
 
-from .argument_checks import checked, parse_shape
+from .argument_checks import broadcasts_to, checked, parse_shape
 from .indexing.getitem import getitem
 from .pointwise.arithmetic import div_, rdiv
 from .shape.repeat_and_flip import unfold_axis
@@ -21,34 +21,38 @@ from .shape.repeat_and_flip import unfold_axis
 __all__: list[str] = []
 
 
+# Functions that are methods too, with self as first argument, and have an in-place form, `add_`: its result has self's
+# shape and is rounded to its dtype.
+IN_PLACE = [
+    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
+    "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
+    "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
+    "ceil", "clamp", "clamp_max", "clamp_min", "clip", "conj_physical", "copysign", "cos", "cosh", "cumprod", "cumsum",
+    "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fix", "float_power",
+    "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "greater", "greater_equal", "gt", "heaviside", "hypot",
+    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp", "le", "lerp", "less",
+    "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "lt", "masked_fill", "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative",
+    "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt", "scatter",
+    "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub",
+    "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
+]  # fmt: skip
+
 # Methods that call the function of the same name with self as first argument.
 METHODS = [
-    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all",
-    "allclose", "amax", "amin", "aminmax", "any", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
-    "arctanh", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh", "baddbmm",
-    "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
-    "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky_solve", "chunk", "clamp",
-    "clamp_max", "clamp_min", "clip", "clone", "conj", "conj_physical", "contiguous", "copysign", "corrcoef", "cos",
-    "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "det", "diag",
-    "diag_embed", "diagflat", "diagonal", "diff", "digamma", "dist", "div", "divide", "dot", "dsplit", "eq",
-    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expand", "expm1", "fix", "flatten", "flip", "fliplr",
-    "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "ger",
-    "greater", "greater_equal", "gt", "hardshrink", "heaviside", "histc", "histogram", "hsplit", "hypot",
-    "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inner", "inverse",
-    "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "lcm", "ldexp",
-    "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "log_softmax", "logaddexp",
-    "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
-    "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "matrix_power", "max", "maximum",
-    "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "mul", "multinomial",
-    "multiply", "mv", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg",
-    "negative", "nonzero", "norm", "not_equal", "outer", "permute", "pinverse", "positive", "pow", "prelu", "prod",
-    "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder", "renorm", "repeat",
-    "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add",
-    "scatter_reduce", "select", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slogdet", "softmax",
-    "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "sub", "subtract", "sum", "swapaxes", "swapdims",
-    "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "to", "topk", "trace", "transpose",
-    "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze",
-    "var", "vdot", "vsplit", "xlogy",
+    *IN_PLACE, "all", "allclose", "amax", "amin", "aminmax", "any", "argmax", "argmin", "argsort", "argwhere",
+    "bernoulli", "bincount", "bmm", "broadcast_to", "cholesky_solve", "chunk", "clone", "conj", "contiguous",
+    "corrcoef", "count_nonzero", "cov", "cross", "cummax", "cummin", "det", "diag", "diag_embed", "diagflat",
+    "diagonal", "diff", "dist", "dot", "dsplit", "equal", "expand", "flatten", "flip", "fliplr", "flipud", "fmax",
+    "fmin", "gather", "ger", "hardshrink", "histc", "histogram", "hsplit", "index_select", "inner", "inverse",
+    "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "log_softmax",
+    "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logsumexp", "masked_select", "matmul", "matrix_power", "max",
+    "maximum", "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "multinomial", "mv",
+    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nonzero", "norm", "outer", "permute", "pinverse",
+    "positive", "prelu", "prod", "quantile", "ravel", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll",
+    "rot90", "select", "signbit", "slogdet", "softmax", "sort", "split", "squeeze", "stack", "std", "sum", "swapaxes",
+    "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile", "to", "topk", "trace", "transpose", "unbind",
+    "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
 ]  # fmt: skip
 
 
@@ -62,30 +66,8 @@ OPERATORS = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-# Functions with an in-place form, `add_`. The result has self's shape and is rounded to its dtype.
-IN_PLACE = [
-    "abs", "absolute", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "arccos",
-    "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh",
-    "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "conj_physical", "copysign", "cos", "cosh",
-    "cumprod", "cumsum", "deg2rad", "digamma", "div", "divide", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1",
-    "fix", "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "greater", "greater_equal", "gt",
-    "heaviside", "hypot", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp",
-    "le", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logit", "lt", "masked_fill", "masked_scatter", "mul", "multiply", "nan_to_num",
-    "ne", "neg", "negative", "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm",
-    "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh",
-    "sqrt", "square", "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
-]  # fmt: skip
-
-IN_PLACE_VIEWS = [
-    "squeeze",
-    "swapaxes",
-    "swapdims",
-    "t",
-    "transpose",
-    "unsqueeze",
-]  # in place, changing only shape and strides
+# in place, changing only shape and strides
+IN_PLACE_VIEWS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]
 
 CASTS = {
     "float": dtypes.float32, "double": dtypes.float64, "half": dtypes.float16, "bfloat16": dtypes.bfloat16,
@@ -246,9 +228,9 @@ def _lengths(split_sizes: Any) -> list[int]:
 
 
 def _sum_to_size(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
-    lead = self.ndim - len(shape)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, self.shape[lead:], strict=True)):
+    if not broadcasts_to(shape, self.shape):
         raise ShapeError("sum_to_size", f"a size that broadcasts to {tuple(self.shape)}", f"{shape}")
+    lead = self.ndim - len(shape)
     over = [i for i in range(self.ndim) if i < lead or (shape[i - lead] == 1 != self.shape[i])]
     return f.reshape(f.sum(self, over), shape) if over else self
 

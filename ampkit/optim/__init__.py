@@ -20,25 +20,7 @@ from .rprop import Rprop
 from .sgd import SGD
 
 __all__ = [
-    "ASGD",
-    "LAMB",
-    "LBFGS",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Elementwise",
-    "Lion",
-    "NAdam",
-    "Optimizer",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "lr_scheduler",
+    "ASGD", "LAMB", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Elementwise",
+    "Lion", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "clip_grad_norm_", "clip_grad_value_", "lr_scheduler",
     "swa_utils",
-]
+]  # fmt: skip

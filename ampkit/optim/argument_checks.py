@@ -41,7 +41,7 @@ def annotated_limits(constructor: Any) -> dict[str, Limits | tuple[Limits, ...]]
         if (single := _limits_of(hint)) is not None:
             limits[name] = single
         elif each and None not in each:
-            limits[name] = tuple(each)  # type: ignore[arg-type]  # no None among them
+            limits[name] = tuple([limit for limit in each if limit is not None])
     return limits
 
 
@@ -69,10 +69,12 @@ def is_number(value: Any) -> bool:
 def check_limits(where: str, options: Mapping[str, Any], limits: LimitsByName) -> None:
     """Raise ArgumentError unless those of `options` that have limits are finite numbers within them."""
     for key, limit in limits.items():
-        if key in options and isinstance(limit, Limits):
+        if key not in options:
+            continue
+        if isinstance(limit, Limits):
             need_number(where, key, options[key], limit)
-        elif key in options:
-            _need_numbers(where, key, options[key], limit)  # type: ignore[arg-type]  # a tuple of limits
+        else:
+            _need_numbers(where, key, options[key], limit)
 
 
 def need_number(where: str, key: str, value: Any, limit: Limits) -> None:
@@ -148,6 +150,17 @@ def group_options(params: Any, where: str) -> list[dict[str, Any]]:
     if not found:
         raise ArgumentError(where, "parameters", "an empty list", "is model.parameters() a generator that was used up?")
     return found if isinstance(found[0], dict) else [{"params": found}]
+
+
+def group_parameters(group: Any, where: str, taken: Iterable[Parameter]) -> list[Parameter]:
+    """The Parameters of a group. Raises DTypeError unless it is a dict with some, ArgumentError for one of `taken`."""
+    if not isinstance(group, dict) or "params" not in group:
+        raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
+    parameters, others = parameters_of(group["params"], where), {id(p) for p in taken}
+    for number, parameter in enumerate(parameters):
+        if id(parameter) in others:
+            raise ArgumentError(where, "each parameter in one group", f"parameter {number} in two")
+    return parameters
 
 
 def parameters_of(params: Any, where: str) -> list[Parameter]:

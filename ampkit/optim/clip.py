@@ -46,12 +46,10 @@ def _scale_gradients(values: Array, factor: Array, all_finite: Array) -> None:
         np.multiply(mask_bits(values[part], bits, values[part]), by, out=values[part])
 
 
-power_sum = Primitive(
-    "power_sum", "optim.elementwise", _power_sum
-)  # (flat values, p, scratch) -> sum of |v|^p, largest |v| for inf; float64
-scale_gradients = Primitive(
-    "scale_gradients", "optim.elementwise", _scale_gradients
-)  # (flat values, factor, all_finite): times factor, or where not all_finite zeros; in place
+# (flat values, p, scratch) -> sum of |v|^p, or largest |v| for inf; float64
+power_sum = Primitive("power_sum", "optim.elementwise", _power_sum)
+# (flat values, factor, all_finite): values times factor, or zeros where not all_finite; in place
+scale_gradients = Primitive("scale_gradients", "optim.elementwise", _scale_gradients)
 
 
 def clip_grad_norm_(
@@ -71,10 +69,8 @@ def clip_grad_norm_(
     Pascanu et al. 2013, arXiv:1211.5063, algorithm 1.
     """
     strict = switch("clip_grad_norm_", "error_if_nonfinite", error_if_nonfinite)
-    limit, order = (
-        _need_non_negative("clip_grad_norm_", "max_norm", max_norm),
-        _need_order("clip_grad_norm_", norm_type),
-    )
+    limit = _need_non_negative("clip_grad_norm_", "max_norm", max_norm)
+    order = _need_order("clip_grad_norm_", norm_type)
     owners = _with_gradients("clip_grad_norm_", parameters)
     if not owners:
         return Tensor(backends.get(None).zeros((), dtypes.float32))

@@ -13,33 +13,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import wraps
+from itertools import count
 from typing import Any, ClassVar
-
-import numpy as np
 
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import DTypeError
 from ..base.limits import Limits
 from ..core.autograd.grad_mode import enable_grad
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import uses
-from .argument_checks import (
-    IMPLEMENTATION_FLAGS,
-    NOT_LOADED,
-    LimitsByName,
-    annotated_limits,
-    check_limits,
-    group_options,
-    need_flags,
-    need_groups,
-    need_implementation_flags,
-    parameters_of,
-    refuse_scaled,
-    to_python,
-)
+from . import argument_checks as checks
+from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
 from .flat.memory import read_scalar
 from .flat.segment import Segment
@@ -72,13 +59,13 @@ class Optimizer:
     flags: ClassVar[frozenset[str]] = frozenset({"maximize", "stochastic_rounding"})  # options that are True or False
     counts_steps = True  # whether the state of a parameter has a "step"
     needs_closure = False  # whether `step` takes a closure only, which a GradScaler cannot pass on
-    not_loaded: frozenset[str] = NOT_LOADED  # options of a saved group that loading ignores
+    not_loaded: frozenset[str] = checks.NOT_LOADED  # options of a saved group that loading ignores
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in cls.__dict__:
             parameters = inspect.signature(cls.__init__).parameters.values()
-            cls.limits = {**cls.limits, **annotated_limits(cls.__init__)}
+            cls.limits = {**cls.limits, **checks.annotated_limits(cls.__init__)}
             cls.flags |= {p.name for p in parameters if type(p.default) is bool} - {*IMPLEMENTATION_FLAGS}
         if "step" in cls.__dict__:
             cls.step = _counted(cls.step)  # type: ignore[method-assign]  # wraps a subclass's step
@@ -90,7 +77,7 @@ class Optimizer:
         self._schedule: Any = None
         self.custom_state: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # of a subclass with its own `step`
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
-        for options in group_options(params, type(self).__name__):
+        for options in checks.group_options(params, type(self).__name__):
             groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
         for parameters, options in groups:  # only now, when all groups are checked, does a parameter move
             self._append(parameters, options)
@@ -112,7 +99,7 @@ class Optimizer:
             with enable_grad():
                 loss = closure()
         present = self.present()
-        refuse_scaled(where, [s.parameter for s in present], "call scaler.step(optimizer) instead")
+        checks.refuse_scaled(where, [s.parameter for s in present], "call scaler.step(optimizer) instead")
         self.advance(present, None)
         return loss
 
@@ -120,8 +107,7 @@ class Optimizer:
         """The segments whose parameter has a gradient. Raises StateError if another optimizer took a parameter."""
         segments = list(self._segments())
         for segment in segments:
-            if not segment.owns_parameter():
-                raise self._lost(segment)
+            segment.need_parameter(type(self).__name__)
         return [segment for segment in segments if segment.parameter._grad is not None]
 
     def advance(self, present: list[Segment], all_finite: Array | None) -> None:
@@ -152,11 +138,7 @@ class Optimizer:
     def _count(self, steps: Any) -> None:
         self.calls += 1
         with backends.device_guard(self.steps):
-            np.add(
-                self.steps,
-                backends.to_device_of(steps, self.steps) if hasattr(steps, "dtype") else steps,
-                out=self.steps,
-            )
+            self.steps += backends.to_device_of(steps, self.steps) if hasattr(steps, "dtype") else steps
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
@@ -175,19 +157,13 @@ class Optimizer:
     def check_options(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError for hyperparameters out of range; `options` may be some of them."""
         where = type(self).__name__
-        check_limits(where, options, self.limits)
-        need_flags(where, options, sorted(self.flags))
+        checks.check_limits(where, options, self.limits)
+        checks.need_flags(where, options, sorted(self.flags))
         ignored = (*IMPLEMENTATION_FLAGS, "differentiable")
-        need_implementation_flags(where, **{key: options[key] for key in ignored if key in options})
+        checks.need_implementation_flags(where, **{key: options[key] for key in ignored if key in options})
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
-        where = f"{type(self).__name__}, parameter group"
-        if not isinstance(group, dict) or "params" not in group:
-            raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
-        parameters, others = parameters_of(group["params"], where), {id(p) for p in taken}
-        for number, parameter in enumerate(parameters):
-            if id(parameter) in others:
-                raise ArgumentError(where, "each parameter in one group", f"parameter {number} in two")
+        parameters = checks.group_parameters(group, f"{type(self).__name__}, parameter group", taken)
         options = {**self.defaults, **{key: to_python(value) for key, value in group.items() if key != "params"}}
         self.check_options(options)
         return parameters, options
@@ -206,14 +182,6 @@ class Optimizer:
 
     def _segments(self) -> Iterator[Segment]:
         return (segment for arena in self._arenas() for segment in arena.segments)
-
-    def _lost(self, segment: Segment) -> StateError:
-        where, needs = f"{type(self).__name__}", "parameters that this optimizer holds"
-        if segment.parameter.segment is segment:
-            cure = "make the optimizer after the model has its device and dtype"
-            return StateError(where, needs, f"{segment.describe()}, whose memory was replaced", cure)
-        cure = "use the newest optimizer, or make this one anew"
-        return StateError(where, needs, f"{segment.describe()}, which a newer optimizer holds", cure)
 
     @property
     def schedule(self) -> Any:
@@ -257,17 +225,14 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
         state = {segment.number: {k: deepcopy(v) for k, v in entry.items()} for segment, entry in self._entries()}
-        groups, first = [], 0
-        for group in self.param_groups:
-            numbers = list(range(first, first + len(group["params"])))
-            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": numbers})
-            first += len(numbers)
+        numbers = count()
+        groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = f"{type(self).__name__}.load_state_dict"
-        groups, state = need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
+        groups, state = checks.need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
         saved_ids = [number for group in groups for number in group["params"]]
         options = [{k: to_python(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
         for group, saved in zip(self.param_groups, options, strict=True):
@@ -282,10 +247,8 @@ class Optimizer:
         if self._has_custom_state():  # whose other items the subclass alone knows
             entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
         return {
-            segment: need_entry(
-                where, segment, entries.get(segment.number, {}), self.state_shapes(segment), self.moments
-            )
-            for segment in self._segments()
+            s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s), self.moments)
+            for s in self._segments()
         }
 
     def _load(self, entries: dict[int, dict[str, Any]], checked: dict[Segment, Entry]) -> None:

@@ -24,11 +24,7 @@ class ParamGroup(MutableMapping[str, Any]):
     """
 
     def __init__(
-        self,
-        options: dict[str, Any],
-        arenas: list[Arena],
-        device_keys: tuple[str, ...],
-        owner: Callable[[], Any],
+        self, options: dict[str, Any], arenas: list[Arena], device_keys: tuple[str, ...], owner: Callable[[], Any]
     ):
         self.arenas, self._options, self._owner = arenas, dict(options), owner
         backend = arenas[0].backend if arenas else backends.get(None)

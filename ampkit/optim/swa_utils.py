@@ -20,7 +20,7 @@ from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
 from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, where_flag
 from .lr_scheduler.cyclic import SWALR as SWALR
-from .lr_scheduler.schedule import share
+from .lr_scheduler.schedule import fraction
 
 WeightRule = Callable[[Any], Any]  # number of weights averaged so far -> weight of the new ones in the average
 
@@ -65,7 +65,7 @@ class _Ema:
     """The constant weight 1 - decay of an exponential moving average."""
 
     def __init__(self, where: str, decay: float):
-        self.weight = 1 - share(where, "decay", decay)
+        self.weight = 1 - fraction(where, "decay", decay)
 
     def __call__(self, count: Any) -> Any:
         return self.weight

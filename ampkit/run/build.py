@@ -103,7 +103,6 @@ def region(recipe: Recipe) -> AbstractContextManager[Any]:
     amp = recipe.amp
     off = amp.dtype == "float32"
     make = Policy.fast if amp.policy == "fast" else Policy
-    policy = make(
-        "bfloat16" if off else amp.dtype, **amp.overrides
-    )  # checks the overrides also where they have no effect
+    # Made for float32 too, so that overrides are checked also where they have no effect.
+    policy = make("bfloat16" if off else amp.dtype, **amp.overrides)
     return nullcontext() if off else autocast(policy=policy)

@@ -26,10 +26,7 @@ from ..serialization import decode, encode, write
 
 FORMAT = 2
 _MANIFEST = {"format": int, "step": int, "file": str, "bytes": int, "sha256": str, "recipe": dict, "shapes": list}
-_FORMATS = {
-    1: _MANIFEST,
-    FORMAT: _MANIFEST | {"metrics": dict, "checksum": str},
-}  # format 1 has no checksum of its own
+_FORMATS = {1: _MANIFEST, FORMAT: _MANIFEST | {"metrics": dict, "checksum": str}}  # format 1 has no checksum of its own
 
 
 class Checkpoint(NamedTuple):

@@ -84,9 +84,9 @@ def _from_arrays(recipe: Recipe, splits: Splits) -> InputPipeline:
 def _from_images(recipe: Recipe, splits: Splits) -> InputPipeline:
     """Batches of images stored as bytes; training images are augmented anew in each epoch."""
     augmentation = recipe.data.model_dump(include={"crop", "flip", "cutout"})
-    train = AugmentedImages(*splits.train, splits.mean, splits.std, **augmentation, seed=recipe.train.seed)
-    held_out = AugmentedImages(*splits.held_out, splits.mean, splits.std)
-    return _from_datasets(recipe, Splits(train, held_out))
+    normalized = partial(AugmentedImages, mean=splits.mean, std=splits.std)
+    train = normalized(*splits.train, **augmentation, seed=recipe.train.seed)
+    return _from_datasets(recipe, Splits(train, normalized(*splits.held_out)))
 
 
 def _from_datasets(recipe: Recipe, splits: Splits) -> InputPipeline:
@@ -147,7 +147,7 @@ def _endless(loader: DataLoader, first: int) -> Iterator[Batch]:
         yield from map(tuple, loader)
 
 
-def _evenly_spaced(length: int, batch_size: int, batches: int | None) -> np.ndarray[Any, Any]:
+def _evenly_spaced(length: int, batch_size: int, batches: int | None) -> Any:
     """The indices to evaluate on: all, or enough for `batches`, evenly spaced."""
     wanted = length if batches is None else min(length, batches * batch_size)
     return np.linspace(0, length - 1, wanted).astype(np.int64)

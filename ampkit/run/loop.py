@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import backends
+from .. import backends, nn
+from ..amp.grad_scaler import GradScaler
 from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
 from ..base.errors import ArgumentError, NonFiniteError
@@ -20,6 +21,7 @@ from ..config import Recipe, continued
 from ..core import random
 from ..core.saved_state import is_number, need_count, need_keys
 from ..core.tensor import Tensor
+from ..optim import Optimizer
 from . import build
 from .checkpoint import Checkpoint, Checkpoints, restore, state_of
 from .input_pipeline import input_pipeline
@@ -187,7 +189,7 @@ class Run:
         self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
 
-    def _stateful(self) -> tuple[Any, ...]:
+    def _stateful(self) -> tuple[nn.Module, Optimizer, Any, GradScaler]:
         return self.model, self.optimizer, self.schedule, self.scaler
 
     # a step

@@ -11,22 +11,7 @@ from .closeness import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 from .differences import STEP, gradcheck, gradgradcheck
 
 __all__ = [
-    "GRADIENT_TOLERANCE",
-    "STEP",
-    "TOLERANCE",
-    "Case",
-    "Draw",
-    "assert_close",
-    "booleans",
-    "check",
-    "check_dtypes",
-    "check_gradients",
-    "check_precision",
-    "check_strides",
-    "definite",
-    "gradcheck",
-    "gradgradcheck",
-    "integers",
-    "normal",
-    "uniform",
-]
+    "GRADIENT_TOLERANCE", "STEP", "TOLERANCE", "Case", "Draw", "assert_close", "booleans", "check", "check_dtypes",
+    "check_gradients", "check_precision", "check_strides", "definite", "gradcheck", "gradgradcheck", "integers",
+    "normal", "uniform",
+]  # fmt: skip

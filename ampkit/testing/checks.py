@@ -42,11 +42,11 @@ def check_precision(case: Case, dtype: DType) -> None:
         floats_of(outs), low, [placed(s.astype(o.dtype)) for s, o in zip(seeds, floats_of(outs), strict=True)]
     )
     truth = gradients_of(floats_of(wants), high, [placed(s.astype(np.float64)) for s in seeds])
-    for got, want in zip(found, truth, strict=True):
-        assert (got is None) == (want is None), "a gradient is missing"
-        if got is not None:
-            assert got.dtype == dtype, f"a gradient in {got.dtype}, expected {dtype}"
-            assert_close(got, want, GRADIENT_TOLERANCE[dtype], "gradient")
+    for gradient, exact in zip(found, truth, strict=True):
+        assert (gradient is None) == (exact is None), "a gradient is missing"
+        if gradient is not None:
+            assert gradient.dtype == dtype, f"a gradient in {gradient.dtype}, expected {dtype}"
+            assert_close(gradient, exact, GRADIENT_TOLERANCE[dtype], "gradient")
 
 
 def check_strides(case: Case) -> None:

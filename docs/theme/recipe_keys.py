@@ -14,7 +14,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from ampkit.config.field_types import Section
-from ampkit.config.keys import SECTIONS, keys
+from ampkit.config.keys import keys
+from ampkit.config.sections import SECTIONS
 
 
 def on_files(files: Files, config: Any) -> Files:

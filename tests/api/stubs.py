@@ -123,8 +123,8 @@ def _definition(name: str, function: Any, imports: set[str], of_self: bool = Fal
 def _parameter(p: inspect.Parameter, function: Any, imports: set[str]) -> str:
     star = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
     kind = _annotation(function, p.name, imports) or COMPATIBILITY.get(p.name) or _by_default(p.default)
-    if _scalars(function) and kind == "Tensor" and p.name not in ("input", "self"):
-        kind = "Tensor | float"
+    if _scalars(function) and kind in ("Tensor", "Tensor | None") and p.name not in ("input", "self", "out"):
+        kind = kind.replace("Tensor", "Tensor | float")
     return f"{star}{p.name}: {kind}" + ("" if p.default is p.empty else " = ...")
 
 

@@ -23,7 +23,7 @@ ROWS = [
         {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "optim", "serialization", "special"}
         | {"testing", "utils"},
     ),
-    ("kernels", {"backends.cpu.kernels", "backends.cuda.kernels"}),
+    ("kernels", {"backends.cpu.kernels", "backends.cuda.kernels", "backends.elementwise.kernels"}),
     ("services", {"config", "capture", "profiler"}),
     ("run", {"run"}),
     ("command line", {"cli", "__main__", ""}),
@@ -121,7 +121,7 @@ def test_no_import_runs_in_a_circle():
 
 
 def is_kernel(name: str) -> bool:
-    return name.startswith(("backends.cpu.kernels", "backends.cuda.kernels"))
+    return name.startswith(("backends.cpu.kernels", "backends.cuda.kernels", "backends.elementwise.kernels"))
 
 
 def test_only_kernels_import_kernels():

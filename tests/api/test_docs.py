@@ -18,6 +18,7 @@ from optimizer_cases import OptimizerCase
 
 import ampkit
 from ampkit import nn, ops, optim, testing
+from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.core.op import ops as registry
@@ -147,7 +148,7 @@ def test_the_kernels_of_add_a_backend_are_dispatched_and_precise():
         for dtype in (ampkit.float32, ampkit.bfloat16):
             case = testing.Case("square", testing.normal(100, 100))
             testing.check_precision(case, dtype)
-            if library() is not None:
+            if native.library() is not None:
                 assert case(*case.tensors(dtype))[0].node.kernel.name == "square_cpu"
         if library() is not None:
             exec(compile(bindings, "docs/add-a-backend.md", "exec"), {"__name__": "docs"})
@@ -163,7 +164,8 @@ def test_the_page_for_pytorch_users_lists_the_public_names():
 
 def test_every_link_resolves():
     for page in PAGES:
-        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\(([^)#]+)\)", prose):
             assert link.startswith("https://") or (page.parent / link).exists(), f"{page}: {link}"
 
 
@@ -228,10 +230,11 @@ def test_a_page_that_loads_from_another_host_is_refused():
         offline.on_post_page('<script async src="https://example.org/a.js"></script>', page, None)
 
 
-def test_the_page_on_cuda_kernels_quotes_the_sources():
+def test_the_page_on_kernels_quotes_the_sources():
     page = (ROOT / "docs/add-a-kernel.md").read_text()
-    quotes = re.findall(r"```(?:cuda|python)\n(.*?)```", page, re.DOTALL)
-    sources = [path.read_text() for path in (ROOT / "ampkit/backends/cuda").rglob("*") if path.suffix in (".cu", ".py")]
-    assert len(quotes) == 4
+    quotes = re.findall(r"```(?:cuda|cpp|python)\n(.*?)```", page, re.DOTALL)
+    suffixes = (".cu", ".cpp", ".h", ".py")
+    sources = [path.read_text() for path in (ROOT / "ampkit/backends").rglob("*") if path.suffix in suffixes]
+    assert len(quotes) == 6
     for quote in quotes:
         assert any(quote in source for source in sources), quote

@@ -39,7 +39,10 @@ total: Tensor = x.sum() + 1 - 2.0 * x.mean(dim=(0, 1), keepdim=True) @ x.T
 first: Tensor = x[0].float().add_(1).reshape(-1)
 hidden: Tensor = ops.linear(x, x, out=None).to("cpu", dtype=ampkit.bfloat16)
 values, indices = x.topk(2)
+clamped: Tensor = x.clamp(0.0, max=1)
 number: float = x.exp().item()
+same: Tensor = nn.functional.relu(x)
+layer: nn.Linear = nn.Linear(4, 4)
 missing = x.no_such_method()
 wrong: str = x.relu()
 """

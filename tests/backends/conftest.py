@@ -6,9 +6,14 @@ import pytest
 from cuda_on_cpu import emulator, installed
 
 from ampkit.backends.cpu import threads
-from ampkit.backends.cpu.onednn.eltwise import computes
 from ampkit.backends.cpu.onednn.library import isa
-from ampkit.base.dtypes import bfloat16
+from ampkit.base.dtypes import bfloat16, float16
+
+
+def computes(dtype):
+    """Whether oneDNN has fast code in `dtype` on this CPU."""
+    needs = {bfloat16: ("AVX-512", "AMX"), float16: ("float16",)}.get(dtype, ("A",))
+    return any(name in isa() for name in needs)
 
 
 @pytest.fixture

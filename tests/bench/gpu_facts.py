@@ -82,7 +82,7 @@ def _cublaslt() -> str:
 
 
 def _cudnn(gpu: Any) -> str:
-    trouble = gpu.cudnn.trouble()
+    trouble = gpu.cudnn.unavailable_reason()
     if trouble:
         return f"none ({trouble})"
     cudnn = importlib.import_module("cudnn")

@@ -15,7 +15,6 @@ import json
 import platform
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from processes import Worker
 
 import ampkit
 from ampkit import models, ops, optim
@@ -161,34 +161,18 @@ def peak() -> int:
 # the rounds
 
 
-def start(work: str, variant: str, options: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--worker", work, variant, *options]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def ask(process: subprocess.Popen[str], steps: int) -> dict[str, Any]:
-    assert process.stdin and process.stdout
-    process.stdin.write(f"{steps}\n")
-    process.stdin.flush()
-    answer = process.stdout.readline()
-    if not answer:
-        raise SystemExit(f"a worker ended early: {process.args}")
-    found: dict[str, Any] = json.loads(answer)
-    return found
-
-
 def compare(work: str, variants: list[str], rounds: int, options: list[str]) -> dict[str, Any]:
-    processes = {variant: start(work, variant, options) for variant in variants}
+    processes = {variant: Worker([__file__, "--worker", work, variant, *options]) for variant in variants}
     found: dict[str, Any] = {}
     for variant, process in processes.items():
-        found[variant] = {"losses": ask(process, WARMUP)["losses"], "times": []}
+        found[variant] = {"losses": process.ask(WARMUP)["losses"], "times": []}
     for _ in range(rounds):
         for variant, process in processes.items():
-            answer = ask(process, STEPS)
+            answer = process.ask(STEPS)
             found[variant]["times"].append(answer["seconds"])
             found[variant]["bytes"] = answer["bytes"]
     for process in processes.values():
-        process.communicate()
+        process.end()
     for row in found.values():
         row["ms"] = statistics.median(row["times"]) * 1e3
     return found
@@ -218,6 +202,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], help="variants whose names contain one of these")
+    parser.add_argument("--without", nargs="+", default=[], help="no variants whose names contain one of these")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cpu-time", action="store_true", help="seconds of all threads, not of the clock on the wall")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -232,6 +217,7 @@ def main() -> None:
     for work in args.work:
         names = [*OURS, *THEIRS, *(IMAGES if work in ("resnet18", "convmixer") else [])]
         chosen = [n for n in names if any(part in n for part in args.only)]
+        chosen = [n for n in chosen if not any(part in n for part in args.without)]
         results[work] = compare(work, chosen, args.rounds, options)
         print(table(work, results[work]), end="\n\n", flush=True)
     if args.json:

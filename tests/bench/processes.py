@@ -1,7 +1,8 @@
-"""Child processes with a time limit, whose output is read line by line and whose own children end with them."""
+"""Child processes: with a time limit, read line by line, ended with their own children; or answering requests."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -46,6 +47,37 @@ class Process:
 
     def _errors(self) -> Any:
         return tempfile.TemporaryFile("w+") if self.log is None else self.log.open("a+")
+
+
+class Worker:
+    """A process that answers each line of JSON on its stdin by one on its stdout, until its stdin is closed."""
+
+    def __init__(self, arguments: Sequence[object]):
+        self.process = start(
+            [sys.executable, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+
+    def ask(self, request: Any) -> Any:
+        """The answer to a request; EOFError if the process ended instead."""
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise EOFError(f"a process ended early, with status {self.process.wait()}")
+        return json.loads(answer)
+
+    def end(self) -> None:
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=3)
+        kill(self.process)
+        self.process.stdout.close()
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

@@ -22,7 +22,8 @@ from ampkit.base.errors import FileError, NonFiniteError
 from ampkit.cli.display import comparison, findings
 from ampkit.cli.doctor import Finding
 from ampkit.cli.train import Signals
-from ampkit.config.keys import SECTIONS, keys
+from ampkit.config.keys import keys
+from ampkit.config.sections import SECTIONS
 from ampkit.core.op import ops
 from ampkit.run.bench import Result
 from ampkit.run.checkpoint import Checkpoints

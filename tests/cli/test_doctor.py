@@ -70,11 +70,9 @@ def test_a_system_that_was_never_tried_is_said_to_be_untried(monkeypatch, system
     assert "untried" in found["CPU"].cure
 
 
-def test_instructions_that_ampkit_does_not_use_are_not_sold_as_speed(monkeypatch, tmp_path):
-    info = tmp_path / "cpuinfo"
-    info.write_text("model name\t: A CPU\nflags\t\t: fpu amx_bf16 avx512_fp16\n")
+def test_instructions_that_ampkit_does_not_use_are_not_sold_as_speed(monkeypatch):
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(doctor, "Path", lambda path: info)
+    monkeypatch.setattr(doctor.cpuinfo, "flags", lambda: {"fpu", "amx_bf16", "avx512_fp16"})
     monkeypatch.setattr(doctor.library, "has_fast_matmul", lambda dtype: False)
     found = {finding.topic: finding for finding in doctor._cpu()}
     assert found["bfloat16 on the CPU"].found == "amx_bf16 (AMX)"
@@ -111,7 +109,7 @@ def test_what_is_missing_beside_cupy_is_that_of_cupy_s_cuda(monkeypatch):
     undo = backends.install(emulated())
     monkeypatch.setattr(install, "driver", lambda: "13.0")
     monkeypatch.setattr(doctor, "_cupy", lambda: "cupy-cuda12x 14.2.0")
-    monkeypatch.setattr(type(backends.get("cuda").cudnn), "trouble", lambda self: "none", raising=False)
+    monkeypatch.setattr(type(backends.get("cuda").cudnn), "unavailable_reason", lambda self: "none", raising=False)
     found = {finding.topic: finding for finding in doctor._cuda()}
     undo()
     assert found["cuDNN"].cure == CUDA12

@@ -13,7 +13,6 @@ from traced_memory import memory_below
 
 from ampkit.base.errors import ConfigError
 from ampkit.config import Recipe, dump, load, sections
-from ampkit.config.read import _NAMED
 from ampkit.core.policy import Cast
 
 FOLDER = Path(__file__).parents[2] / "recipes"
@@ -80,7 +79,7 @@ def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
 
 
 def test_every_key_that_may_be_none_is_none_by_default():
-    kinds = [sections.Amp, sections.Train, *(kind for named in _NAMED.values() for kind in named.values())]
+    kinds = [kind for kinds in sections.SECTIONS.values() for kind in kinds.values()]
     fields = [field for kind in kinds for field in kind.model_fields.values()]
     may_be_none = [field for field in fields if type(None) in get_args(field.annotation)]
     assert len(may_be_none) >= 5
@@ -344,7 +343,7 @@ def test_an_override_that_no_recipe_can_hold_is_one_clear_line(small, override, 
 
 
 def test_every_number_of_a_recipe_has_a_largest_one(small):
-    for section, kinds in {**_NAMED, "amp": {None: sections.Amp}, "train": {None: sections.Train}}.items():
+    for section, kinds in sections.SECTIONS.items():
         for name, kind in kinds.items():
             for key, field in kind.model_fields.items():
                 if not re.search(r"\b(int|float)\b", str(field.annotation)):

@@ -50,6 +50,17 @@ def test_an_array_smaller_than_every_kernel_takes_reaches_no_predicate():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("first", ["cpu", "another"])
+def test_each_kernel_takes_no_smaller_array_whatever_other_kernels_and_backends_take(first):
+    primitive = Primitive("step", "nothing", lambda x: x)
+    for size in (8, 4):
+        primitive.on("cpu", min_elements=size)(lambda x, size=size: x + size)
+    primitive.on("another")(lambda x: x)
+    primitive.kernels_of(first)
+    assert [primitive(np.zeros(n)).max() for n in (3, 4, 7, 8)] == [0, 4, 4, 8]
+
+
+@pytest.mark.cpu
 def test_a_node_names_the_reference_where_the_chosen_kernel_declined():
     kernels = ops.tanh.forward.kernels_of("cpu")
     kernels.insert(0, Kernel(lambda input, *, dtype: NotImplemented, None))

@@ -47,22 +47,22 @@ def missing() -> str:
     return ""
 
 
-def plan(signatures: list[Any], room: Path, compiles: bool = False) -> list[dict[str, Any]]:
+def plan(signatures: list[Any], folder: Path, compiles: bool = False) -> list[dict[str, Any]]:
     """Per signature of `backends.cuda.plans`: engines, how many, or the one that was compiled; or why it is refused.
 
     compiles: whether plans are made ready to run, which takes a second or two each for some.
     """
-    return _run("engines" if not compiles else "compiled", signatures, room)
+    return _run("engines" if not compiles else "compiled", signatures, folder)
 
 
-def workspaces(signatures: list[Any], room: Path) -> list[list[int]]:
+def workspaces(signatures: list[Any], folder: Path) -> list[list[int]]:
     """Per AttentionBackward: the bytes of workspace of each call that its gradients are computed by."""
-    return [found["calls"] for found in _run("calls", signatures, room)]
+    return [found["calls"] for found in _run("calls", signatures, folder)]
 
 
-def _run(what: str, signatures: list[Any], room: Path) -> list[dict[str, Any]]:
-    _build_driver(room)
-    paths = {"LD_LIBRARY_PATH": [room, *folders()], "PYTHONPATH": [HERE.parents[1]]}
+def _run(what: str, signatures: list[Any], folder: Path) -> list[dict[str, Any]]:
+    _build_driver(folder)
+    paths = {"LD_LIBRARY_PATH": [folder, *folders()], "PYTHONPATH": [HERE.parents[1]]}
     run = subprocess.run(
         [sys.executable, __file__],
         input=pickle.dumps((what, signatures)),
@@ -75,12 +75,12 @@ def _run(what: str, signatures: list[Any], room: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.decode().splitlines() if line.startswith("{")]
 
 
-def _build_driver(room: Path) -> None:
-    """Compile libcuda.so.1 into `room`: no_driver.c, and an alias of its no_device per other function of the driver."""
+def _build_driver(folder: Path) -> None:
+    """Compile libcuda.so.1 into `folder`: no_driver.c, and an alias of its no_device per other driver function."""
     source = HERE / "no_driver.c"
     defined = set(re.findall(r"^int (cu\w+)\(", source.read_text(), re.MULTILINE))
     absent = [f"-Wl,--defsym={name}=no_device" for name in sorted(driver_functions() - defined)]
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", room / "libcuda.so.1", source, *absent], check=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", source, *absent], check=True)
 
 
 @cache
@@ -132,12 +132,12 @@ def _calls(planner: Any, what: Any) -> dict[str, Any]:
     runtime = SimpleNamespace(getDevice=lambda: 0)
     library: Any = cudnn.Cudnn(SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     library._planner = lambda device: planner
-    library._start = lambda device, plan, addresses: found.append(plan.workspace)
+    library._execute = lambda device, plan, addresses: found.append(plan.workspace)
     use_deterministic_algorithms(what.deterministic)
     a, placed = what.forward, Placed.of
-    call = attention_slices.Backward(
+    call = cudnn.AttentionArrays(
         *map(placed, (a.query, a.key, a.value)), a.bias and placed(a.bias), None, placed(a.out), placed(a.lse),
-        placed(what.slope), tuple(map(placed, what.gradients)), a.causal, a.scale,
+        a.causal, a.scale, placed(what.dout), tuple(map(placed, what.gradients)),
     )  # fmt: skip
     assert attention_slices.attention_backward(library, call), library.refused
     return {"calls": found}
@@ -147,7 +147,7 @@ class Placed:
     """An array of a device that is not there: its layout and an address."""
 
     def __init__(self, held: Any):
-        self._held, self.shape, self.strides, self.dtype = held, held.shape, held.strides, held.dtype
+        self._numpy, self.shape, self.strides, self.dtype = held, held.shape, held.strides, held.dtype
         self.data = SimpleNamespace(ptr=held.ctypes.data & -16, device_id=0)
 
     @classmethod
@@ -157,7 +157,7 @@ class Placed:
         return cls(np.lib.stride_tricks.as_strided(held, layout.shape, steps))
 
     def __getitem__(self, index: Any) -> Placed:
-        return Placed(self._held[index])
+        return Placed(self._numpy[index])
 
 
 _ASKED = {"engines": _engines, "compiled": _compiled, "calls": _calls}

@@ -29,7 +29,7 @@ class EmulatedCublasLt:
         self.refused: dict[Product, int] = {}
         self.refuse: Callable[[Product], bool] = lambda product: False
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         return ""
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
@@ -43,7 +43,9 @@ class EmulatedCublasLt:
         return True
 
     def _multiply(self, product: Product, memory: Memory, alpha: float, beta: float) -> None:
-        a, b = (turned(view(m, at), t) for m, at, t in zip(product[:2], memory[:2], product.turn, strict=True))
+        a, b = (
+            transposed(view(m, at), t) for m, at, t in zip(product[:2], memory[:2], product.transposed, strict=True)
+        )
         a, b = (operand(x, product.compute) for x in (a, b))
         with np.errstate(all="ignore"):
             found = alpha * (a @ b) if alpha else np.zeros(product.d[1:3])  # as BLAS: NaN and all is left out
@@ -55,11 +57,13 @@ class EmulatedCublasLt:
 
 def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], list[Any]]:
     """The device's memory that a product reads, and what it writes."""
-    a, b, c, d = (emulated_cupy.lying(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
+    a, b, c, d = (emulated_cupy.array_at(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
     length = product.d.columns if product.epilogue is Epilogue.BGRADB else product.d.rows
-    vector = [emulated_cupy.lying(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
-    beside = Matrix(product.d.dtype, product.d.rows, product.d.columns, product.leading)
-    aux = [emulated_cupy.lying(view(beside, memory.aux))] if product.epilogue.has_aux else []
+    vector = (
+        [emulated_cupy.array_at(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
+    )
+    beside = Matrix(product.d.dtype, product.d.rows, product.d.columns, product.aux_leading)
+    aux = [emulated_cupy.array_at(view(beside, memory.aux))] if product.epilogue.has_aux else []
     given = [a, b, *([c] if beta else [])]
     if product.epilogue is Epilogue.BGRADB:
         return given, [d, *vector]
@@ -69,8 +73,8 @@ def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], 
 def check(product: Product, memory: Memory) -> None:
     """Hold a description to what cublasLt asks of one."""
     a, b, c, d = product[:4]
-    m, k = a[1:3][::-1] if product.turn[0] else a[1:3]
-    inner, n = b[1:3][::-1] if product.turn[1] else b[1:3]
+    m, k = a[1:3][::-1] if product.transposed[0] else a[1:3]
+    inner, n = b[1:3][::-1] if product.transposed[1] else b[1:3]
     assert (a.dtype, d.dtype) in _FITTING and a.dtype == b.dtype and c.dtype == d.dtype
     assert k == inner and (m, n) == d[1:3] == c[1:3] and min(m, n, k) > 0
     assert a.batch == b.batch == c.batch == d.batch
@@ -93,7 +97,7 @@ def view(matrix: Matrix, address: int) -> np.ndarray[Any, Any]:
     return np.lib.stride_tricks.as_strided(flat, (matrix.batch, matrix.rows, matrix.columns), strides)
 
 
-def turned(array: np.ndarray[Any, Any], turn: bool) -> np.ndarray[Any, Any]:
+def transposed(array: np.ndarray[Any, Any], turn: bool) -> np.ndarray[Any, Any]:
     return array.swapaxes(1, 2) if turn else array
 
 
@@ -113,8 +117,8 @@ def rounded(values: np.ndarray[Any, Any], product: Product) -> np.ndarray[Any, A
 
 def _with_aux(product: Product, memory: Memory, found: Any) -> Any:
     d = product.d
-    assert product.leading % 8 == 0 and product.leading >= d.rows
-    aux = view(Matrix(d.dtype, d.rows, d.columns, product.leading), memory.aux)
+    assert product.aux_leading % 8 == 0 and product.aux_leading >= d.rows
+    aux = view(Matrix(d.dtype, d.rows, d.columns, product.aux_leading), memory.aux)
     if product.epilogue is Epilogue.DGELU:
         return found * _gelu(aux.astype(np.float64))[1]
     if product.epilogue is Epilogue.GELU_AUX_BIAS:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cuda.libs import cudnn
+from ampkit.backends.cuda.libs.cudnn import AttentionArrays
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, bfloat16, float16, float32
 from ampkit.ops.nn import attention_math, conv_products
@@ -28,7 +29,7 @@ class EmulatedCudnn:
         self.lacks = set(lacks)
         self.calls: list[tuple[str, tuple[int, ...]]] = []
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         return ""
 
     def conv_forward(self, images, kernels, bias, maps, geometry, tf32=False) -> bool:
@@ -37,7 +38,7 @@ class EmulatedCudnn:
             return False
         x, k = _operands(tf32, images, kernels)
         found = conv_products.convolve(x, k, geometry, images.shape[1] // kernels.shape[1])
-        maps._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
+        maps._numpy[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
     def conv_data(self, maps, kernels, bias, images, geometry, tf32=False) -> bool:
@@ -46,7 +47,7 @@ class EmulatedCudnn:
             return False
         y, k = _operands(tf32, maps, kernels)
         found = conv_products.input_gradient(y, k, geometry, images.shape[1] // kernels.shape[1])
-        images._held[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
+        images._numpy[...] = found if bias is None else found + _wide(bias).reshape(-1, *(1,) * (found.ndim - 2))
         return True
 
     def conv_weight(self, images, maps, kernels, geometry, tf32=False) -> bool:
@@ -57,10 +58,11 @@ class EmulatedCudnn:
         ):
             return False
         x, y = _operands(tf32, images, maps)
-        kernels._held[...] = conv_products.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])
+        kernels._numpy[...] = conv_products.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])
         return True
 
-    def attention_forward(self, query, key, value, bias, dropped, out, lse, causal, scale) -> bool:
+    def attention_forward(self, call: AttentionArrays) -> bool:
+        query, key, value, bias, dropped, out, lse, causal, scale, *_ = call
         _need_heads(query, key, value, bias, out, lse)
         if not self._has("attention_forward", query, key, value, bias, out):
             return False
@@ -68,30 +70,31 @@ class EmulatedCudnn:
         weights, sums = _weights(a, causal, scale)
         keep = _need_dropped(dropped, query, key)
         found = (weights * keep.reshape(weights.shape)) @ a.value
-        out._held[...], lse._held[...] = found.reshape(out.shape), sums.reshape(lse.shape)
+        out._numpy[...], lse._numpy[...] = found.reshape(out.shape), sums.reshape(lse.shape)
         return True
 
-    def attention_backward(self, query, key, value, bias, dropped, out, lse, slope, gradients, causal, scale) -> bool:
+    def attention_backward(self, call: AttentionArrays) -> bool:
+        query, key, value, bias, dropped, out, lse, causal, scale, dout, gradients = call
         _need_heads(query, key, value, bias, out, lse)
-        _need_heads(*gradients, None, slope, lse)
-        assert [g.dtype for g in (*gradients, slope)] == [query.dtype] * 4
-        if not self._has("attention_backward", query, key, value, bias, slope):
+        _need_heads(*gradients, None, dout, lse)
+        assert [g.dtype for g in (*gradients, dout)] == [query.dtype] * 4
+        if not self._has("attention_backward", query, key, value, bias, dout):
             return False
         a, keep = _grouped(query, key, value, bias), _need_dropped(dropped, query, key)
-        # The result is read too: cuDNN takes the sums of its products with `slope` from it.
+        # The result is read too: cuDNN takes the sums of its products with `dout` from it.
         rows = a.query.shape[:-1]
-        given = (_wide(x).reshape(*rows, -1) for x in (out, slope, lse))
+        given = (_wide(x).reshape(*rows, -1) for x in (out, dout, lse))
         found = _attention_gradients(a, keep.reshape(*rows, -1), *given, causal, scale)
         for gradient, made in zip(gradients, found, strict=True):
-            gradient._held[...] = made.reshape(gradient.shape)
+            gradient._numpy[...] = made.reshape(gradient.shape)
         return True
 
-    def backward_workspace(self, query, key, value, bias, dropped, out, lse, slope, gradients, causal, scale) -> Any:
+    def backward_workspace(self, call: AttentionArrays) -> Any:
         if "attention_backward" in self.lacks:
             return None
         # As cuDNN plans it for an H100: the gradients of all scores in 16 bits, and three float32 numbers per row.
-        n, h, rows, width = query.shape
-        stored = 2 * key.shape[2] if are_deterministic_algorithms_enabled() else 4 * width
+        n, h, rows, width = call.query.shape
+        stored = 2 * call.key.shape[2] if are_deterministic_algorithms_enabled() else 4 * width
         return n * h * rows * (stored + 12)
 
     def __getattribute__(self, name: str) -> Any:
@@ -109,11 +112,11 @@ def _recorded(call: Any) -> Any:
     # Done at once, since the answer is whether it can be. In a capture that leaves no trace; launches do it again.
     def run(*arguments: Any, **options: Any) -> Any:
         given = emulated_cupy._arrays([*arguments, *options.values()])
-        kept = [(array, array._held.copy()) for array in given] if emulated_cupy.recording() else []
+        kept = [(array, array._numpy.copy()) for array in given] if emulated_cupy.recording() else []
         with np.errstate(all="ignore"):
             done = call(*arguments, **options)
         for array, values in kept:
-            array._held[...] = values
+            array._numpy[...] = values
         if done and kept:
             frozen = emulated_cupy.frozen(arguments)
             streams.perform(lambda: call(*frozen, **options), given, given)
@@ -123,7 +126,7 @@ def _recorded(call: Any) -> Any:
 
 
 def _wide(array: Any) -> Any:
-    return array._held.astype(np.float32)
+    return array._numpy.astype(np.float32)
 
 
 def _operands(tf32: bool, *arrays: Any) -> list[Any]:
@@ -206,8 +209,8 @@ def _need_dropped(dropped: Any, query: Any, key: Any) -> Any:
     assert keep.shape == (*query.shape[:3], key.shape[2]), keep.shape
     assert all(cudnn.aligned(n) and (n.size, n.dtype) == (1, float32) for n in (grows, shrinks))
     if not emulated_cupy.recording():  # nothing has been computed yet then
-        np.testing.assert_allclose(grows._held * shrinks._held, 1, rtol=1e-6)
-    return _wide(keep) * grows._held
+        np.testing.assert_allclose(grows._numpy * shrinks._numpy, 1, rtol=1e-6)
+    return _wide(keep) * grows._numpy
 
 
 def _scores(a: Any, causal: bool, scale: float) -> Any:
@@ -224,9 +227,9 @@ def _weights(a: Any, causal: bool, scale: float) -> tuple[Any, Any]:
     return np.exp(scores - sums), sums
 
 
-def _attention_gradients(a: Any, keep: Any, out: Any, slope: Any, lse: Any, causal: bool, scale: float) -> list[Any]:
+def _attention_gradients(a: Any, keep: Any, out: Any, dout: Any, lse: Any, causal: bool, scale: float) -> list[Any]:
     weights = np.exp(_scores(a, causal, scale) - lse)
-    ds = keep * (slope @ a.value.swapaxes(-1, -2)) - (slope * out).sum(-1, keepdims=True)
+    ds = keep * (dout @ a.value.swapaxes(-1, -2)) - (dout * out).sum(-1, keepdims=True)
     ds *= weights * np.float32(scale)
-    dk, dv = ds.swapaxes(-1, -2) @ a.query, (weights * keep).swapaxes(-1, -2) @ slope
+    dk, dv = ds.swapaxes(-1, -2) @ a.query, (weights * keep).swapaxes(-1, -2) @ dout
     return [ds @ a.key, dk.sum(2), dv.sum(2)]

@@ -60,10 +60,10 @@ def _current_device():
 class ndarray:
     """A device array: everything NumPy's arrays have of what CuPy's have.
 
-    held: a NumPy array. memory: the memory of a device that it lies in; None brings the host's to the current device.
+    held: a NumPy array. memory: the device memory that holds it; None copies it to the current device.
     """
 
-    __slots__ = ("__weakref__", "_device", "_held", "_memory")
+    __slots__ = ("__weakref__", "_device", "_memory", "_numpy")
     __hash__ = None
 
     def __init__(self, held: Any, memory: Any = None, memptr: Any = None, strides: Any = None):
@@ -73,9 +73,9 @@ class ndarray:
             memory = memptr.mem
         if memory is None and held.nbytes:
             made = _like(held)
-            made._held[...] = held
-            held, memory = made._held, made._memory
-        self._held, self._memory, self._device = held, memory, _current_device()
+            made._numpy[...] = held
+            held, memory = made._numpy, made._memory
+        self._numpy, self._memory, self._device = held, memory, _current_device()
 
     @property
     def device_id(self):
@@ -132,7 +132,7 @@ class ndarray:
         if found is None:
             found = _done(function, args, kwargs, out is not None or name in _CHANGING)
         if name == "diagonal":  # NumPy's alone is read-only
-            found._held.flags.writeable = True
+            found._numpy.flags.writeable = True
         if name in _WIDENING and _is_bfloat16(found):
             found = found.astype(np.float32)
         return found if out is None else out
@@ -142,7 +142,7 @@ class ndarray:
     def __getattr__(self, name):
         if name not in _CUPY["methods"]:
             raise AttributeError(f"CuPy's arrays have no {name!r}")
-        found = getattr(self._held, name)
+        found = getattr(self._numpy, name)
         if not callable(found) or name in ("dtype", "flags"):
             return _wrapped(found, [self]) if isinstance(found, np.ndarray) else found
         known = _CUPY["methods"][name]
@@ -163,7 +163,7 @@ class ndarray:
 
     @property
     def data(self):
-        address = self._held.__array_interface__["data"][0]
+        address = self._numpy.__array_interface__["data"][0]
         return types.SimpleNamespace(ptr=address, device_id=self.device_id, mem=self._memory)
 
     @property
@@ -172,25 +172,25 @@ class ndarray:
 
     @property
     def base(self):
-        whole = self._memory is None or self._held.nbytes + memory.UNIT > self._memory.size
-        return None if whole else ndarray(self._held.base, self._memory)
+        whole = self._memory is None or self._numpy.nbytes + memory.ALIGNMENT > self._memory.size
+        return None if whole else ndarray(self._numpy.base, self._memory)
 
     @property
     def __cuda_array_interface__(self):
-        return self._held.__array_interface__
+        return self._numpy.__array_interface__
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         """A copy on the host; one that need not wait arrives once the host has waited for the stream."""
         _refuse_recording("a copy to the host")
         stream = stream or streams.current_stream(self.device_id)
-        found = np.empty_like(self._held, order="C") if out is None else out
-        value = self._held.copy(order)
+        found = np.empty_like(self._numpy, order="C") if out is None else out
+        value = self._numpy.copy(order)
         if blocking or out is None:
             _wait(self.device_id)
             found[...] = value
         else:
             found.reshape(-1).view(np.uint8).fill(0xFF)
-            streams.touch(stream, [streams.Access(*streams.extent(self._held), False)])
+            streams.touch(stream, [streams.Access(*streams.extent(self._numpy), False)])
             streams.arrives(stream, lambda: np.copyto(found, value))
         return found
 
@@ -199,24 +199,24 @@ class ndarray:
         _refuse_from_host()
         stream = stream or streams.current_stream(self.device_id)
         with stream:
-            perform(lambda: np.copyto(self._held, array), writes=[self])
+            perform(lambda: np.copyto(self._numpy, array), writes=[self])
         value = array.copy()
         view = np.ndarray(array.shape, array.dtype, _raw_bytes(array))
         streams.arrives(stream, lambda: _need_unchanged(view, value))
 
     def item(self):
         _wait(self.device_id)
-        return self._held.item()
+        return self._numpy.item()
 
     def tolist(self):
         _wait(self.device_id)
-        return self._held.tolist()
+        return self._numpy.tolist()
 
     def __len__(self):
-        return len(self._held)
+        return len(self._numpy)
 
     def __iter__(self):
-        return (self[i] for i in range(len(self._held)))
+        return (self[i] for i in range(len(self._numpy)))
 
     def __getitem__(self, index):
         _count_masks(index)
@@ -226,13 +226,13 @@ class ndarray:
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
-        held, given = self._held, _arrays([index, value])
+        held, given = self._numpy, _arrays([index, value])
         index, value = _opened(index), _opened(value)
         with streams.of_a_test([self]):
             perform(lambda: _written(held, index, value), given, [self])
 
     def __repr__(self):
-        return f"device {self._held!r}"
+        return f"device {self._numpy!r}"
 
     def copy(self, order="C"):
         """On the current device, from whichever."""
@@ -248,10 +248,10 @@ class ndarray:
         return self.copy()
 
     def __reduce__(self):
-        return ndarray, (self._held,)
+        return ndarray, (self._numpy,)
 
     def __dlpack__(self, stream=None):
-        return _lying_on(2, self._held.__dlpack__())
+        return _lying_on(2, self._numpy.__dlpack__())
 
     def __dlpack_device__(self):
         return 2, 0
@@ -272,7 +272,7 @@ def _written(held, index, value):
 def _reading(name):
     def read(self):
         _wait(self.device_id)
-        return getattr(self._held, name)()
+        return getattr(self._numpy, name)()
 
     return read
 
@@ -386,7 +386,7 @@ def _count_masks(index):
 
 def _opened(value):
     if isinstance(value, ndarray):
-        return value._held
+        return value._numpy
     if isinstance(value, (tuple, list)):
         return type(value)(_opened(v) for v in value)
     if isinstance(value, dict):
@@ -426,7 +426,7 @@ def _done_here(function, args, kwargs, changes, owner, given):
         found = _wrapped(function(*args, **kwargs), given)
     for place, made in enumerate(_arrays([found])):
         if not any(made._memory is each._memory for each in given):
-            run = lambda held=made._held, place=place: np.copyto(held, _flat(function(*args, **kwargs))[place])  # noqa: E731
+            run = lambda held=made._numpy, place=place: np.copyto(held, _flat(function(*args, **kwargs))[place])  # noqa: E731
             perform(run, given, [made])
     return found
 
@@ -436,7 +436,7 @@ def _view(function, args, kwargs, owner=None):
     given = _arrays([owner, *args])
     found = _wrapped(function(*_opened(args), **_opened(kwargs)), given)
     made = _arrays([found])
-    seen = made and all(not m._held.nbytes or any(m._memory is g._memory for g in given) for m in made)
+    seen = made and all(not m._numpy.nbytes or any(m._memory is g._memory for g in given) for m in made)
     for each in made:
         each._device = given[0].device_id
     return found if seen else None
@@ -553,7 +553,7 @@ def _new(shape, dtype):
     return ndarray(np.ndarray(shape, dtype, segment.bytes, at.ptr - segment.ptr), at.mem)
 
 
-def lying(held):
+def array_at(held):
     """A device array over memory that is there already, which it does not keep."""
     segment = memory.segment_of(held.__array_interface__["data"][0])
     return ndarray(held, memory.UnownedMemory(segment.ptr, segment.size, None, segment.device_id))
@@ -562,20 +562,22 @@ def lying(held):
 def frozen(values):
     """The arrays among `values` as addresses, which keep no memory."""
     if isinstance(values, ndarray):
-        return values if values._memory is None else lying(values._held)
-    return tuple(map(frozen, values)) if type(values) is tuple else values
+        return values if values._memory is None else array_at(values._numpy)
+    if not isinstance(values, tuple):
+        return values
+    return type(values)(*map(frozen, values)) if hasattr(values, "_fields") else tuple(map(frozen, values))
 
 
 def _from_another_device(array):
     made, stream = _new(array.shape, array.dtype), streams.current_stream()
-    if not array._held.nbytes:
+    if not array._numpy.nbytes:
         return made
     if stream.capture is not None:
         streams.spoil(stream.capture, "cudaErrorStreamCaptureIsolation", "memory of another device")
-    touched = [streams.Access(*streams.extent(a._held), a is made) for a in (array, made)]
+    touched = [streams.Access(*streams.extent(a._numpy), a is made) for a in (array, made)]
     stream.tick()
     streams.touch(stream, touched)
-    made._held[...] = array._held
+    made._numpy[...] = array._numpy
     return made
 
 
@@ -641,8 +643,8 @@ def asnumpy(values, stream=None, order="C", out=None, *, blocking=True):
 def empty(shape, dtype=np.float64, order="C"):
     """Memory as the device gives it: aligned to 512 bytes, filled with what must not be read."""
     made = _new(shape if isinstance(shape, (tuple, list)) else (shape,), dtype)
-    if made._held.nbytes:
-        held = made._held.reshape(-1).view(np.uint8)
+    if made._numpy.nbytes:
+        held = made._numpy.reshape(-1).view(np.uint8)
         perform(lambda: held.fill(0xFF), writes=[made])  # NaN in every floating-point format
     return made
 
@@ -663,7 +665,7 @@ def get_default_pinned_memory_pool():
 
 def _properties(device):
     streams.Device(device)
-    about = {"totalGlobalMem": memory.ALL, "major": 9, "minor": 0, "multiProcessorCount": 132}
+    about = {"totalGlobalMem": memory.DEVICE_BYTES, "major": 9, "minor": 0, "multiProcessorCount": 132}
     return {"name": b"an emulated GPU", "sharedMemPerBlockOptin": launch_limits.BLOCK_SHARED_OPT_IN["sm_90"], **about}
 
 

@@ -35,15 +35,15 @@ FORWARD, REVERSE, SHUFFLED = 0, 1, 20211  # orders of the threads; any number ab
 FLAGS = ["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fvisibility=hidden"]
 FLAGS += ["-fno-gnu-unique", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-fcf-protection=none"]
 LINKED = ["-shared", "-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lc", "-lgcc_s"]  # and no sanitizer's
-MOST = (2**31 - 1, 65535, 65535, 1024, 1024, 64)  # blocks and threads along each axis
+MAX_SIZES = (2**31 - 1, 65535, 65535, 1024, 1024, 64)  # blocks and threads along each axis
 CONTRACTED = ["-ffp-contract=fast", "-mfma", "-fexpensive-optimizations"]  # a * b + c rounded once, where g++ finds it
-AT_ONCE = 60  # entries that one run of g++ compiles
+ENTRIES_PER_RUN = 60  # entries that one run of g++ compiles
 order = SHUFFLED
 extra_flags: list[str] = []
 
 
 @contextmanager
-def threads(how: int) -> Iterator[None]:
+def thread_order(how: int) -> Iterator[None]:
     """Within the block kernels run their threads FORWARD, in REVERSE, or shuffled by the seed `how`."""
     global order
     before, order = order, how
@@ -93,9 +93,9 @@ class RawModule:
     def __init__(self, code: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()):
         source = re.fullmatch(r'\s*#include "([\w/]+)\.cu"\s*', code)
         folders = [Path(o[2:]) for o in options if o.startswith("-I")]
-        home = next((f for f in folders if source and (f / f"{source[1]}.cu").exists()), None)
+        folder = next((f for f in folders if source and (f / f"{source[1]}.cu").exists()), None)
         self.code = code
-        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), source and source[1], home)
+        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), source and source[1], folder)
 
     def get_function(self, name: str) -> Function:
         """The entry `name`. Raises LookupError for one that the comments at the end of the file do not name."""
@@ -130,12 +130,12 @@ class Function:
         for address, size in self.shared:
             ctypes.memset(address, 0xFF, size)
         given = ((ctypes.c_uint * 6)(*sizes), ctypes.c_size_t(shared), pointers, order)
-        trouble = self.lib.cuda_on_cpu_launch(ctypes.byref(self.entry), *given)
-        if trouble:
-            raise LaunchError(f"{self.name}: {trouble.decode()}")
+        error = self.lib.cuda_on_cpu_launch(ctypes.byref(self.entry), *given)
+        if error:
+            raise LaunchError(f"{self.name}: {error.decode()}")
 
     def _check(self, sizes: Sequence[int], args: Sequence[Any], shared: int) -> None:
-        if any(not 1 <= n <= most for n, most in zip(sizes, MOST, strict=True)) or math.prod(sizes[3:]) > 1024:
+        if any(not 1 <= n <= most for n, most in zip(sizes, MAX_SIZES, strict=True)) or math.prod(sizes[3:]) > 1024:
             raise LaunchError(f"{self.name}: CUDA takes no grid {tuple(sizes[:3])} of blocks {tuple(sizes[3:])}")
         if shared > min(self.max_dynamic_shared_size_bytes, 227 << 10):
             limit = "48 KiB, or up to 227 KiB with max_dynamic_shared_size_bytes"
@@ -188,15 +188,17 @@ def mismatch(parameter: Parameter, given: Any) -> str | None:
     return None if same else f"of {given.dtype}; the parameter is {kind}{parameter.size}"
 
 
-def library(code: str, folders: tuple[str, ...], names: tuple[str, ...], source: str | None, home: Path | None) -> Any:
+def library(
+    code: str, folders: tuple[str, ...], names: tuple[str, ...], source: str | None, folder: Path | None
+) -> Any:
     """The compiled entries by name: (library, entry, its static shared memory)."""
-    if home is None:
+    if folder is None:
         return _loaded(code, folders, names, _digest(code, *map(Path, folders)))
-    return _loaded(code, folders, _entries(source, home), _digest(code, home))
+    return _loaded(code, folders, _entries(source, folder), _digest(code, folder))
 
 
-def _entries(source: str | None, home: Path) -> tuple[str, ...]:
-    return tuple(nvrtc.entries(source or "", home))
+def _entries(source: str | None, folder: Path) -> tuple[str, ...]:
+    return tuple(nvrtc.entries(source or "", folder))
 
 
 def _digest(code: str, *folders: Path) -> str:
@@ -209,7 +211,7 @@ def _digest(code: str, *folders: Path) -> str:
 @cache
 def _loaded(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> dict[str, Any]:
     found = {}
-    parts = [names[i : i + AT_ONCE] for i in range(0, len(names), AT_ONCE)]
+    parts = [names[i : i + ENTRIES_PER_RUN] for i in range(0, len(names), ENTRIES_PER_RUN)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         paths = list(pool.map(lambda part: _compiled(code, folders, part, digest), parts))
     for path in paths:
@@ -239,14 +241,14 @@ def _statics(path: Path) -> list[tuple[int, int]]:
 def _compiled(code: str, folders: tuple[str, ...], names: tuple[str, ...], digest: str) -> Path:
     name = hashlib.sha256("\n".join([digest, *names]).encode()).hexdigest()[:24]
     listed = "".join(f'    cuda_on_cpu_entries[i++] = ENTRY("{n}", {n});\n' for n in names)
-    table = TABLE.format(count=len(names), room=max(1, len(names)), listed=listed)
+    table = TABLE.format(count=len(names), length=max(1, len(names)), listed=listed)
     flags = [*LINKED, *_includes(), *(f"-I{f}" for f in folders)]
     return cached(cache_folder() / f"{name}.so", lambda path: build(_header() + code + table, path, flags))
 
 
 TABLE = """
 extern "C" {{
-__attribute__((visibility("default"))) cuda_on_cpu::Entry cuda_on_cpu_entries[{room}];
+__attribute__((visibility("default"))) cuda_on_cpu::Entry cuda_on_cpu_entries[{length}];
 __attribute__((visibility("default"))) int cuda_on_cpu_count = {count};
 __attribute__((visibility("default"))) const char* cuda_on_cpu_launch(
     const cuda_on_cpu::Entry* entry, const unsigned* sizes, size_t shared, void** arguments, int how) {{

@@ -12,7 +12,7 @@ from . import nvrtc_compiler
 
 ARCHS = ("sm_80", "sm_90")
 BLOCK_SHARED, BLOCK_SHARED_OPT_IN = 48 << 10, {"sm_80": 163 << 10, "sm_90": 227 << 10}  # bytes, static and dynamic
-REGISTERS = 65536  # of a multiprocessor, and the most of a block
+REGISTERS = 65536  # of a multiprocessor, and of a block at most
 PER_WARP = 256  # registers that a warp is given at once
 ANY_THREADS = REGISTERS // 256  # threads of a block that fit whatever the registers of each, 255 at most
 
@@ -25,7 +25,7 @@ def refusal(code: str, name: str, threads: int, dynamic: int, opted: int = BLOCK
     """
     if (not dynamic and threads <= ANY_THREADS) or nvrtc_compiler.missing():
         return None
-    found = (_refusal(price(code, name, arch), arch, threads, dynamic, opted) for arch in _archs(opted))
+    found = (_refusal(resource_usage(code, name, arch), arch, threads, dynamic, opted) for arch in _archs(opted))
     return next((text for text in found if text), None)
 
 
@@ -35,22 +35,22 @@ def _archs(opted: int) -> list[str]:
 
 
 @cache
-def price(code: str, name: str, arch: str) -> nvrtc_compiler.Compiled:
+def resource_usage(code: str, name: str, arch: str) -> nvrtc_compiler.Compiled:
     """What the entry `name` takes on `arch`."""
     return nvrtc_compiler.build_once(code, (name,), arch)[0]
 
 
-def _refusal(taken: nvrtc_compiler.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
-    most = BLOCK_SHARED if opted <= BLOCK_SHARED else BLOCK_SHARED_OPT_IN[arch]
-    if opted > BLOCK_SHARED and taken.shared + opted > most:
-        return f"{taken.shared} bytes of static shared memory and a limit of {opted}; {arch} has {most} for a block"
-    if taken.shared + dynamic > most:
-        return f"{taken.shared} bytes of static and {dynamic} of dynamic shared memory; {arch} has {most} for a block"
-    if threads > taken.threads:
-        return f"blocks of {threads} threads; its launch bounds allow {taken.threads}"
-    registers = registers_of(taken.registers, threads)
+def _refusal(usage: nvrtc_compiler.Compiled, arch: str, threads: int, dynamic: int, opted: int) -> str | None:
+    limit = BLOCK_SHARED if opted <= BLOCK_SHARED else BLOCK_SHARED_OPT_IN[arch]
+    if opted > BLOCK_SHARED and usage.shared + opted > limit:
+        return f"{usage.shared} bytes of static shared memory and a limit of {opted}; {arch} has {limit} for a block"
+    if usage.shared + dynamic > limit:
+        return f"{usage.shared} bytes of static and {dynamic} of dynamic shared memory; {arch} has {limit} for a block"
+    if threads > usage.threads:
+        return f"blocks of {threads} threads; its launch bounds allow {usage.threads}"
+    registers = registers_of(usage.registers, threads)
     if registers > REGISTERS:
-        each = f"{taken.registers} registers for each of {threads} threads"
+        each = f"{usage.registers} registers for each of {threads} threads"
         return f"{each} are {registers}; {arch} has {REGISTERS} for a block"
     return None
 

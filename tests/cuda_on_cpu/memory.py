@@ -3,8 +3,8 @@
 A pool behaves as CuPy's (cupy/cuda/memory.pyx, version 14): blocks of 512 bytes, one free list per stream, the smallest
 block that is large enough, split and merged again, and free segments given back when the driver has no memory. So
 freed memory is handed out again at the same address, as on a card, and what still uses it reads another's values.
-`fail_at` makes the driver refuse one allocation; every live block has a serial number, by which `Range.trouble` tells
-whether an address still belongs to whom it belonged when a launch was captured.
+`fail_at` makes the driver refuse one allocation; every live block has a serial number, by which `Range.stale_reason`
+tells whether an address still belongs to whom it belonged when a launch was captured.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ALL = 80 << 30  # bytes of each card
-UNIT = 512
+DEVICE_BYTES = 80 << 30  # bytes of each card
+ALIGNMENT = 512  # bytes; sizes of blocks are multiples of it
 NO_MEMORY = 2  # cudaErrorMemoryAllocation
 hooks: list[Any] = []  # told of all that pools allocate and free
 segments: list[int] = []  # where the driver's allocations begin, in order
 _segment_at: dict[int, weakref.ref[Memory]] = {}
 _released: deque[int] = deque()  # addresses of those that are gone, still among the others
-_given: defaultdict[int, int] = defaultdict(int)  # bytes by device
+_allocated_bytes: defaultdict[int, int] = defaultdict(int)  # bytes by device
 _serials = itertools.count(1)
 _mallocs = 0  # how often the driver was asked
-_failing: set[int] = set()  # the numbers of the allocations that it refuses
+_refused: set[int] = set()  # the numbers of the allocations that it refuses
 
 
 class CUDARuntimeError(RuntimeError):
@@ -85,23 +85,23 @@ class Memory(BaseMemory):
         if not size:
             return
         _mallocs += 1
-        if _mallocs in _failing or allocated(current.device) + size > ALL:
+        if _mallocs in _refused or allocated(current.device) + size > DEVICE_BYTES:
             raise CUDARuntimeError(NO_MEMORY, "cudaErrorMemoryAllocation", "out of memory")
-        raw = np.empty(size + UNIT, np.uint8)
-        start = -raw.__array_interface__["data"][0] % UNIT
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+        start = -raw.__array_interface__["data"][0] % ALIGNMENT
         self.bytes = raw[start : start + size]
         self.ptr = raw.__array_interface__["data"][0] + start
         self.blocks: dict[int, tuple[int, int]] = {}  # of live blocks, by address: size and serial
         _forget_released()
         bisect.insort(segments, self.ptr)
         _segment_at[self.ptr] = weakref.ref(self)
-        _given[self.device_id] += size
+        _allocated_bytes[self.device_id] += size
         weakref.finalize(self, _release, self.ptr, self.device_id, size).atexit = False
 
 
 def _release(ptr: int, device: int, size: int) -> None:
     # Perhaps in the middle of a call on the list of segments, when the garbage collector found it.
-    _given[device] -= size
+    _allocated_bytes[device] -= size
     _released.append(ptr)
 
 
@@ -122,7 +122,7 @@ def segment_of(address: int) -> Memory | None:
 
 def allocated(device: int) -> int:
     """Bytes that the driver has given out on a device."""
-    return _given[device]
+    return _allocated_bytes[device]
 
 
 def mallocs() -> int:
@@ -133,11 +133,11 @@ def mallocs() -> int:
 @contextmanager
 def fail_at(*numbers: int) -> Iterator[None]:
     """Within the block the driver refuses the allocations of these numbers, counted from 1 at its start."""
-    _failing.update(_mallocs + number for number in numbers)
+    _refused.update(_mallocs + number for number in numbers)
     try:
         yield
     finally:
-        _failing.clear()
+        _refused.clear()
 
 
 class Range(NamedTuple):
@@ -147,7 +147,7 @@ class Range(NamedTuple):
     stop: int
     serial: int
 
-    def trouble(self, first: int, last: int) -> str:
+    def stale_reason(self, first: int, last: int) -> str:
         """Why a launch cannot use the bytes, or "". Serials from `first` to `last` were allocated by its capture."""
         segment = segment_of(self.start)
         if segment is None:
@@ -220,7 +220,7 @@ class PooledMemory(BaseMemory):
         pool = self.pool()
         if pool is not None:
             pool.freed.append(self.ptr)  # in the middle of another call perhaps, when the garbage collector found it
-            pool.settle()
+            pool.free_pending()
             for hook in hooks:
                 hook.free_postprocess(
                     device_id=self.device_id, mem_size=self.size, mem_ptr=self.ptr, pmem_id=id(self)
@@ -274,7 +274,7 @@ class _DevicePool:
         self.total = self.limit = 0
 
     def malloc(self, nbytes: int) -> MemoryPointer:
-        size = -(-nbytes // UNIT) * UNIT
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if not size:
             return MemoryPointer(Memory(0), 0)
         stream = current_stream()
@@ -284,13 +284,13 @@ class _DevicePool:
             chunk = Chunk(self._from_driver(size), 0, size, stream)
         self.in_use[chunk.ptr] = chunk
         block = PooledMemory(chunk, self)
-        self.settle()
+        self.free_pending()
         for hook in hooks:
             about = {"device_id": block.device_id, "size": nbytes, "mem_size": size}
             hook.malloc_postprocess(**about, mem_ptr=block.ptr, pmem_id=id(block))
         return MemoryPointer(block, 0)
 
-    def settle(self) -> None:
+    def free_pending(self) -> None:
         """Put what was freed into the free lists, unless a call is at work on them, which does so at its end."""
         while self.freed and self.lock.acquire(blocking=False):
             try:
@@ -346,7 +346,7 @@ class _DevicePool:
         self._insert(chunk)
 
     def free_all_blocks(self, stream: Any = None) -> None:
-        self.settle()
+        self.free_pending()
         with self.lock:
             for number, free in self.free_chunks.items():
                 if stream is None or stream.ptr == number:
@@ -372,7 +372,7 @@ class MemoryPool:
         return self._here().malloc(nbytes)
 
     def used_bytes(self) -> int:
-        self._here().settle()
+        self._here().free_pending()
         return sum(chunk.size for chunk in self._here().in_use.values())
 
     def total_bytes(self) -> int:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ampkit.backends.cuda.nvrtc import KERNELS, OPTIONS, entries
+from ampkit.backends.cuda.nvrtc import FOLDERS, OPTIONS, entries
 
 from .sources import cache_folder, cached, headers, included
 
@@ -82,7 +82,7 @@ def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] 
 @cache
 def _text(code: str) -> str:
     """What `code` includes, and how it is compiled."""
-    return "".join(path.read_text() for path in (*included(code, [KERNELS]), Path(__file__)))
+    return "".join(path.read_text() for path in (*included(code, FOLDERS), Path(__file__)))
 
 
 def _price(name: str, lowered: str, log: str, ptx: str) -> Compiled:
@@ -135,9 +135,9 @@ class _Program:
     def _text(self, of_size: str, of_text: str) -> bytes:
         size = ctypes.c_size_t()
         self._do(of_size, self.handle, ctypes.byref(size))
-        room = ctypes.create_string_buffer(size.value)
-        self._do(of_text, self.handle, room)
-        return room.value
+        buffer = ctypes.create_string_buffer(size.value)
+        self._do(of_text, self.handle, buffer)
+        return buffer.value
 
     def lowered(self, name: str) -> str:
         """The name of an entry in the compiled code."""

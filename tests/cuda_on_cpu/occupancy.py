@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .launch_limits import REGISTERS, price, registers_of
+from .launch_limits import REGISTERS, registers_of, resource_usage
 from .traffic import Launch
 
 WARPS, BLOCKS = 64, 32  # of a multiprocessor, at most
@@ -20,9 +20,9 @@ class Occupancy(NamedTuple):
 
 
 def of(launch: Launch) -> Occupancy:
-    taken = price(f'#include "{launch.source}.cu"\n', launch.name, "sm_90")
-    blocks = resident(taken.registers, taken.shared + launch.dynamic, launch.threads)
-    return Occupancy(taken.registers, taken.shared, blocks * -(-launch.threads // 32) / WARPS)
+    usage = resource_usage(f'#include "{launch.source}.cu"\n', launch.name, "sm_90")
+    blocks = resident(usage.registers, usage.shared + launch.dynamic, launch.threads)
+    return Occupancy(usage.registers, usage.shared, blocks * -(-launch.threads // 32) / WARPS)
 
 
 def resident(registers: int, shared: int, threads: int) -> int:

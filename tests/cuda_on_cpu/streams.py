@@ -211,9 +211,9 @@ class Graph:
         """Raises RuntimeError where a launch would use memory that is not what it was when it was captured."""
         for number, action in enumerate(self.actions):
             for each in action.ranges:
-                trouble = each.trouble(self.first, self.last)
-                if trouble:
-                    raise StaleMemoryError(f"launch {number} of the graph uses {trouble}")
+                reason = each.stale_reason(self.first, self.last)
+                if reason:
+                    raise StaleMemoryError(f"launch {number} of the graph uses {reason}")
 
 
 class StaleMemoryError(RuntimeError):
@@ -266,7 +266,7 @@ class Device:
     @property
     def mem_info(self) -> tuple[int, int]:
         """Bytes free, and all."""
-        return memory.ALL - memory.allocated(self.id), memory.ALL
+        return memory.DEVICE_BYTES - memory.allocated(self.id), memory.DEVICE_BYTES
 
     def use(self) -> None:
         if not 0 <= self.id < COUNT:
@@ -346,9 +346,9 @@ def perform(run: Callable[[], Any], reads: Sequence[Any] = (), writes: Sequence[
     """
     stream = current_stream()
     for array in (*reads, *writes):
-        if array._held.nbytes and array._memory.segment is None:
+        if array._numpy.nbytes and array._memory.segment is None:
             raise StaleMemoryError("an array whose pool is gone, and its memory with it")
-        if array.device_id != stream.device_id and array._held.size:
+        if array.device_id != stream.device_id and array._numpy.size:
             there, here = array.device_id, stream.device_id
             text = f"The device where the array resides ({there}) is different from the current device ({here})."
             raise ValueError(f"{text} Unfortunately peer access is unavailable.")
@@ -372,7 +372,7 @@ def extent(held: Any) -> tuple[int, int]:
 
 
 def _accesses(arrays: Sequence[Any], writes: bool) -> list[Access]:
-    return [Access(*extent(array._held), writes) for array in arrays if array._held.size]
+    return [Access(*extent(array._numpy), writes) for array in arrays if array._numpy.size]
 
 
 def _join(clock: Clock, other: Clock) -> None:

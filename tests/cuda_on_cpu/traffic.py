@@ -91,11 +91,11 @@ def _once(seen: np.ndarray[Any, Any]) -> int:
 def bounds(array: Any) -> tuple[int, int]:
     """Where the elements of `array` begin and end."""
     if not hasattr(array, "ctypes"):
-        array = array._held
+        array = array._numpy
     return np.lib.array_utils.byte_bounds(array)
 
 
 def _compiled(wanted: tuple[str, dict[str, None]]) -> dict[str, Any]:
     source, names = wanted
     code = f'{COUNTERS}#include "{source}.cu"\n'
-    return emulator.library(code, (str(nvrtc.KERNELS),), tuple(names), None, None)
+    return emulator.library(code, tuple(map(str, nvrtc.FOLDERS)), tuple(names), None, None)

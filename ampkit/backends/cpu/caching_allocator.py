@@ -22,7 +22,7 @@ MIN_BYTES = 1 << 16  # smaller arrays come from the C library, at no cost worth 
 _PAGE = 1 << 12  # sizes are rounded up to whole pages
 CACHE_LINE = 64  # bytes; arrays begin on a boundary of it
 _Pointer = ctypes.c_void_p
-_DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)
+DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)  # of the address of the data in NumPy's array object, in CPython
 
 
 def _address_by_interface(array: HostArray) -> int:
@@ -31,12 +31,12 @@ def _address_by_interface(array: HostArray) -> int:
 
 def _address_by_struct(array: HostArray) -> int:
     # NumPy's C struct begins with the object header, two words, and the data pointer: eight times as fast to read.
-    return _Pointer.from_address(id(array) + _DATA_OFFSET).value or 0
+    return _Pointer.from_address(id(array) + DATA_OFFSET).value or 0
 
 
 _sample = np.zeros(8)
-_same = sys.implementation.name == "cpython" and _address_by_struct(_sample) == _address_by_interface(_sample)
-address = _address_by_struct if _same else _address_by_interface  # of an array's first element
+HAS_STRUCT = sys.implementation.name == "cpython" and _address_by_struct(_sample) == _address_by_interface(_sample)
+address = _address_by_struct if HAS_STRUCT else _address_by_interface  # of an array's first element
 
 
 class _Buffer(np.ndarray[Any, Any]):

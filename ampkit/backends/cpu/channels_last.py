@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ampkit.base.dtypes import DType, float16
+from ampkit.base.dtypes import DType
 
-from .device import in_format
+from .copies import copy
 from .onednn.primitive import HostArray, Layout, empty
-from .onednn.reorder import FORMATS, reorder
 
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
@@ -39,12 +38,10 @@ def nchw(images: HostArray) -> HostArray:
 
 def to_channels_last(images: HostArray, dtype: DType) -> HostArray:
     """Images [N, C, H, W] in `dtype`, stored channels-last: themselves if they are, else a copy."""
-    images = in_format(images, dtype) if images.dtype == float16 else images  # oneDNN may not read float16
     if images.dtype == dtype and nhwc(images).flags.c_contiguous:
         return images
     out = empty_channels_last(images.shape, dtype)
-    if min(images.strides) <= 0 or images.dtype not in FORMATS or not reorder(images, out):
-        out[...] = images
+    copy(out, images)
     return out
 
 

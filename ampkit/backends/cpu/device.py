@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base import dtypes
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import OutOfMemoryError
 
-from . import caching_allocator, float16_cast
-from .onednn.reorder import convert
+from . import caching_allocator
+from .copies import convert, copy
 
 _SMALL = 512  # elements; below, one call of NumPy is cheapest
 HostArray = np.ndarray[Any, Any]
@@ -52,15 +51,14 @@ class CPU:
         if array.size > _SMALL:
             if 0 in array.strides and (once := _without_broadcast(array)).size < array.size:
                 out = self.empty(array.shape, dtype)
-                out[...] = self.cast(once, dtype)
+                copy(out, np.broadcast_to(self.cast(once, dtype), array.shape))
                 return out
-            if (made := convert(array, dtype)) is not None:
-                return made
-            if dtype == dtypes.float16 and array.dtype == dtypes.float32:
-                return float16_cast.from_float32(array)
-            if dtype == dtypes.float32 and array.dtype == dtypes.float16:
-                return float16_cast.to_float32(array)
+            return convert(array, dtype)
         return array.astype(dtype)
+
+    def copy(self, target: HostArray, source: HostArray) -> None:
+        """Write `source`, broadcast, into `target`, rounded to nearest even."""
+        copy(target, np.broadcast_to(source, target.shape))
 
     def to_numpy(self, array: HostArray) -> HostArray:
         return array

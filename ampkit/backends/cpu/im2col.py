@@ -13,9 +13,9 @@ from ampkit.base.dtypes import bfloat16, float32, uint8
 from ampkit.base.version_counter import derived_value
 
 from .channels_last import empty_channels_last, nhwc
+from .copies import copy
 from .onednn.gemm import matmul_into
 from .onednn.primitive import HostArray, empty
-from .onednn.reorder import fill
 
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
@@ -79,7 +79,7 @@ def _gemm_into(
     # per version. False where oneDNN has no fast product.
     def make() -> HostArray:
         matrix = empty([kernels.shape[i] for i in order], kernels.dtype)
-        fill(matrix, kernels.transpose(order))
+        copy(matrix, kernels.transpose(order))
         return matrix.reshape(len(matrix), -1)
 
     found: HostArray | None = derived_value(version, kernels, ("patches", order), make)
@@ -97,7 +97,7 @@ def weight_gradient(images: HostArray, dy: HostArray, w: ConvGeometry, buffer: H
     if not matmul_into(nhwc(dy).reshape(-1, o).T, rows, found):
         return None
     ordered = found.reshape(o, *w.kernel, c).transpose(0, len(w.kernel) + 1, *range(1, len(w.kernel) + 1))
-    fill(out, ordered)
+    copy(out, ordered)
     return out
 
 
@@ -109,9 +109,9 @@ def _im2col(images: HostArray, w: ConvGeometry, backwards: bool = False) -> Host
     padded = empty((n, *w.padded_size, c), images.dtype)
     padded.view(uint8).fill(0)
     inside = [slice(before, before + size) for (before, _), size in zip(w.padding, w.input_size, strict=True)]
-    fill(padded[(slice(None), *inside)], images)
+    copy(padded[(slice(None), *inside)], images)
     rows = empty((n, *w.output_size, *w.kernel, c), images.dtype)
     pixels = w.taps()
     for (place, _), (_, met) in zip(pixels, pixels[::-1] if backwards else pixels, strict=True):
-        fill(rows[(slice(None),) * (1 + len(w.input_size)) + place[1:]], padded[(slice(None), *met[1:])])
+        copy(rows[(slice(None),) * (1 + len(w.input_size)) + place[1:]], padded[(slice(None), *met[1:])])
     return rows.reshape(-1, prod(w.kernel) * c)

@@ -6,7 +6,6 @@ NumPy's wheels contain OpenBLAS under prefixed names; system builds link one wit
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,8 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, StateError
 
+from .native import library as native
+from .native.library import usable_cpus as usable_cpus
 from .onednn import primitive
 from .onednn.library import library
 
@@ -43,18 +44,13 @@ def set_num_threads(threads: int) -> None:
         team(ctypes.c_int(threads))
     if blas is not None:
         blas(ctypes.c_int(threads if team is None else 1))
+    native.set_num_threads(threads)
 
 
 def get_num_threads() -> int:
     """The number of threads of matrix products; where no library tells, the number of usable CPUs."""
     count = _openmp_function("omp_get_max_threads") or _openblas_function("get_num_threads")
     return usable_cpus() if count is None else int(count())
-
-
-def use_one_thread() -> None:
-    """Make oneDNN use one thread when called from this Python thread, one of several workers."""
-    if (team := _openmp_function("omp_set_num_threads")) is not None:
-        team(ctypes.c_int(1))
 
 
 def can_set_num_threads() -> bool:
@@ -66,12 +62,6 @@ def _openmp_function(name: str) -> Any:
     # A function of the OpenMP runtime that oneDNN is linked with, or None.
     found = library()
     return None if found is None else getattr(found.cdll, name, None)
-
-
-def usable_cpus() -> int:
-    """The number of CPUs that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    return os.cpu_count() or 1 if affinity is None else len(affinity(0))
 
 
 def blas_name() -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import DType, float32, int32, int64
 
-from .nvrtc import STORED
+from .nvrtc import MAX_ELEMENTS, STORED
 
 Array = Any
 
@@ -17,16 +17,34 @@ def supports_dtypes(stored: DType, answered: DType) -> bool:
     return stored in STORED and answered in (stored, float32)
 
 
+def supports_array(array: Array) -> bool:
+    """Whether kernels read `array`: its dtype is in STORED, and it is neither empty nor too large."""
+    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
+
+
 def contiguous(array: Array) -> Array:
     """`array` itself if it is C-contiguous, else a contiguous copy."""
     return array if array.flags.c_contiguous else array.copy()
 
 
+def cast(array: Array, dtype: DType) -> Array:
+    """`array` itself if it has this dtype, else a rounded copy."""
+    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
+
+
 def to_float32(vector: Array | None) -> Array | None:
     """A weight, a bias or statistics as contiguous float32; None stays None."""
-    if vector is None or vector.dtype == float32:
-        return vector if vector is None else contiguous(vector)
-    return contiguous(backends.backend_of(vector).cast(vector, float32))
+    return None if vector is None else contiguous(cast(vector, float32))
+
+
+def to_int64(indices: Array) -> Array:
+    """Labels or lengths as contiguous int64."""
+    return contiguous(cast(indices, int64))
+
+
+def to_int32_or_int64(index: Array) -> Array:
+    """`index` itself if it has a dtype that kernels read, else as int64."""
+    return index if index.dtype in (int32, int64) else index.astype(int64)
 
 
 def vector_width(cols: int, *arrays: Array | None) -> int:

@@ -13,11 +13,11 @@ from .nvrtc import CUDA_ERRORS, Kernels
 
 OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
 
-Trouble = tuple[str, str, str] | None  # what is needed, what was found, the cure
+Problem = tuple[str, str, str] | None  # what is needed, what was found, the cure
 
 
-def two_of_cupy() -> Trouble:
-    """The trouble if CuPy is installed for two versions of CUDA, whose files overwrite each other; else None."""
+def two_of_cupy() -> Problem:
+    """The problem if CuPy is installed for two versions of CUDA, whose files overwrite each other; else None."""
     found = cupys()
     if len(found) < 2:
         return None
@@ -44,7 +44,7 @@ def one_line(error: BaseException) -> str:
     return next((line for line in reversed(lines) if "Error" in line or "error:" in line), lines[0])[-160:]
 
 
-def why_not(xp: Any, index: int | None = None) -> Trouble:
+def why_not(xp: Any, index: int | None = None) -> Problem:
     """Why CuPy cannot use a GPU: what is needed, what was found, the cure; None if it can."""
     try:
         return _why_not(xp, index)
@@ -52,7 +52,7 @@ def why_not(xp: Any, index: int | None = None) -> Trouble:
         return "CUDA's runtime", one_line(error), "see whether nvidia-smi works, and what `ampkit doctor` says"
 
 
-def _why_not(xp: Any, index: int | None) -> Trouble:
+def _why_not(xp: Any, index: int | None) -> Problem:
     runtime = xp.cuda.runtime
     driver, mine = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if not driver:
@@ -67,10 +67,10 @@ def _why_not(xp: Any, index: int | None) -> Trouble:
     if index is not None and index >= count:
         known = f"one of cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0"
         return known, f"cuda:{index}", "see which GPUs nvidia-smi lists, and CUDA_VISIBLE_DEVICES"
-    return device_trouble(xp, runtime.getDevice() if index is None else index)
+    return device_problem(xp, runtime.getDevice() if index is None else index)
 
 
-def device_trouble(xp: Any, index: int) -> Trouble:
+def device_problem(xp: Any, index: int) -> Problem:
     """Why one GPU cannot be used, as `why_not`."""
     capability = str(xp.cuda.Device(index).compute_capability)
     if int(capability) < OLDEST:
@@ -79,7 +79,7 @@ def device_trouble(xp: Any, index: int) -> Trouble:
     return _compiles(xp, index, cure_for(xp.cuda.runtime.runtimeGetVersion() // 1000))
 
 
-def _compiles(xp: Any, index: int, cure: str) -> Trouble:
+def _compiles(xp: Any, index: int, cure: str) -> Problem:
     """Why a small kernel cannot be compiled and loaded: CuPy alone brings neither the compiler nor CUDA's headers."""
     before = xp.cuda.runtime.getDevice()
     try:

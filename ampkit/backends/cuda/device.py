@@ -16,7 +16,7 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import DeviceError
 
 from . import allocator, install
-from .detection import device_trouble, one_line, two_of_cupy, why_not
+from .detection import device_problem, one_line, two_of_cupy, why_not
 from .launch import elementwise
 from .libs.cublaslt import CublasLt, CublasLtMemoryError
 from .libs.cudnn import Cudnn
@@ -93,9 +93,9 @@ class CUDA:
 
     def beside(self, index: int) -> CUDA:
         """A backend of another GPU with the same kernels and libraries. Raises DeviceError if it cannot be used."""
-        trouble = device_trouble(self.xp, index)
-        if trouble is not None:
-            raise DeviceError(f"cuda:{index}", *trouble)
+        problem = device_problem(self.xp, index)
+        if problem is not None:
+            raise DeviceError(f"cuda:{index}", *problem)
         return CUDA(self.xp, index, self.cublaslt, self.cudnn, kernels=self.kernels, gpus=self.gpus)
 
     def describe(self) -> str:
@@ -109,15 +109,19 @@ class CUDA:
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
         """Copy `values` to the device, preserving the order of axes in memory."""
+        return self._allocate(self._copied_in, values, dtype)
+
+    def _allocate(self, make: Callable[..., Array], *args: Any) -> Array:
+        """make(*args) with this device current; raises ampkit's error where memory is short."""
         try:
             with self.here():
-                return self._brought(values, dtype)
+                return make(*args)
         except MemoryError as error:
             raise self.out_of_memory_error(error) from None
 
-    def _brought(self, values: Any, dtype: DType | None) -> Array:
+    def _copied_in(self, values: Any, dtype: DType | None) -> Array:
         if self.gpus is not None and isinstance(values, self.xp.ndarray) and values.data.device_id != self.index:
-            values = self._copied(values)
+            values = self._copied_from_gpu(values)
         if not isinstance(values, np.ndarray) or values.flags.c_contiguous:
             return self.xp.asarray(values, dtype)
         order = np.argsort([-abs(step) for step in values.strides], kind="stable")  # CuPy would keep C's order alone
@@ -128,18 +132,10 @@ class CUDA:
         return self.asarray(values) if self.recording is None else self.recording.constant(values)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        try:
-            with self.here():
-                return self.xp.empty(shape, dtype)
-        except MemoryError as error:
-            raise self.out_of_memory_error(error) from None
+        return self._allocate(self.xp.empty, shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> Array:
-        try:
-            with self.here():
-                return self.xp.zeros(shape, dtype)
-        except MemoryError as error:
-            raise self.out_of_memory_error(error) from None
+        return self._allocate(self.xp.zeros, shape, dtype)
 
     def out_of_memory_error(self, error: Exception) -> Exception:
         """The error to raise for one of CuPy's: of memory, what was asked for, and who holds how much; else itself."""
@@ -150,7 +146,7 @@ class CUDA:
             held |= account(f"cuda:{self.index}")
         return self.usage.out_of_memory_error(str(error), held)
 
-    def _copied(self, array: Array) -> Array:
+    def _copied_from_gpu(self, array: Array) -> Array:
         """A copy of another GPU's array here. The work queued there comes before it, and what comes there later waits.
 
         CuPy orders neither: it copies on the current stream of the device that the copy is for.
@@ -171,15 +167,17 @@ class CUDA:
 
     def cast(self, array: Array, dtype: DType) -> Array:
         """Round `array` to the nearest value of `dtype`, ties to even, in the same memory layout."""
-        out = (
-            elementwise.forward("Copy", (array,), dtype)
-            if dtype in STORED and array.dtype in STORED
-            else NotImplemented
-        )
-        if out is NotImplemented:
-            with self.here():
-                return array.astype(dtype)
-        return out
+        if dtype in STORED and array.dtype in STORED:
+            out = elementwise.forward("Copy", (array,), dtype)
+            if out is not NotImplemented:
+                return out
+        with self.here():
+            return array.astype(dtype)
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Write `source`, broadcast, into `target`, rounded to nearest even."""
+        with self.here():
+            target[...] = source
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""
@@ -199,20 +197,20 @@ class CUDA:
         if self.recording is not None:
             self.recording.later.append((list(arrays), then))
             return
-        self._look()
+        self._call_ready()
         with self.here():
             host = [self._copied_out(array) for array in arrays]
             event = self.xp.cuda.get_current_stream().record()
         self._waiting.append((event, host, then))
 
     def _copied_out(self, array: Array) -> np.ndarray[Any, Any]:
-        room = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, 1).reshape(array.shape)
-        array.get(out=room, blocking=False)
-        return room
+        pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, 1).reshape(array.shape)
+        array.get(out=pinned, blocking=False)
+        return pinned
 
-    def _look(self) -> None:
-        # In order, as far as the device has come.
-        while self._waiting and self._waiting[0][0].done:
+    def _call_ready(self, synchronized: bool = False) -> None:
+        """Run pending callbacks in order, up to the first whose values the device has not copied yet."""
+        while self._waiting and (synchronized or self._waiting[0][0].done):
             _, host, then = self._waiting.popleft()
             then(*[values.item() for values in host])
 
@@ -241,9 +239,7 @@ class CUDA:
         """Wait for the device and run the pending callbacks."""
         with self.here():
             self.xp.cuda.get_current_stream().synchronize()
-        while self._waiting:
-            _, host, then = self._waiting.popleft()
-            then(*[values.item() for values in host])
+        self._call_ready(synchronized=True)
 
     def raise_if(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
         """Have `fail(value, position)` called for the first of `values` that `bad` marks, in a later call."""
@@ -275,6 +271,6 @@ def connect(index: int | None = None) -> CUDA:
             cure = f"train on the CPU; on a machine with a GPU: NVIDIA's driver, and {install.cure()}"
             raise DeviceError("cuda", "a GPU with NVIDIA's driver", "a machine without", cure) from None
         raise DeviceError("cuda", "CuPy", f"none: {one_line(error)}", install.cure()) from None
-    if (trouble := two_of_cupy() or why_not(xp, index)) is not None:
-        raise DeviceError("cuda", *trouble)
+    if (problem := two_of_cupy() or why_not(xp, index)) is not None:
+        raise DeviceError("cuda", *problem)
     return CUDA(xp, xp.cuda.runtime.getDevice() if index is None else index)

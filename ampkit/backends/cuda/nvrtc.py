@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import lru_cache, partial
 from hashlib import sha1
 from itertools import chain, product
 from pathlib import Path
@@ -23,14 +23,16 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import DeviceError
 
 KERNELS = Path(__file__).parent / "kernels"
+FOLDERS = (KERNELS, KERNELS.parents[1])  # where included files are: `elementwise/functions.h` is beside this package
 
 
 def _digest() -> str:
     """A digest of all sources, for CuPy's compile cache, whose key does not cover included files."""
-    return sha1(b"".join(p.read_bytes() for p in sorted(KERNELS.rglob("*.cu*")))).hexdigest()
+    sources = *sorted(KERNELS.rglob("*.cu*")), FOLDERS[1] / "elementwise" / "functions.h"
+    return sha1(b"".join(p.read_bytes() for p in sources)).hexdigest()
 
 
-OPTIONS = ("-std=c++17", f"-I{KERNELS}", f"-DAMPKIT_SOURCES=0x{_digest()[:8]}")
+OPTIONS = ("-std=c++17", *(f"-I{folder}" for folder in FOLDERS), f"-DAMPKIT_SOURCES=0x{_digest()[:8]}")
 C_NAMES: dict[DType, str] = {
     dtypes.float64: "double",
     dtypes.float32: "float",
@@ -79,10 +81,16 @@ def _not_loaded(name: str, error: Exception) -> DeviceError:
     return DeviceError(name, "a device that loads the kernel", str(error).partition("\n")[0], cure)
 
 
-@cache
-def typed(name: str, *types: DType | str) -> str:
-    """The template instance `name<...>`: dtypes as C++ types, text unchanged."""
-    return f"{name}<{', '.join(t if isinstance(t, str) else C_NAMES[t] for t in types)}>"
+@lru_cache(None, typed=True)  # typed: 1 and True differ
+def typed(name: str, *arguments: DType | str | int | bool) -> str:
+    """The template instance `name<...>`: dtypes and bools as in C++, numbers and text as they are."""
+    return f"{name}<{', '.join(_template_argument(a) for a in arguments)}>"
+
+
+def _template_argument(argument: DType | str | int | bool) -> str:
+    if isinstance(argument, np.dtype):
+        return C_NAMES[argument]
+    return str(argument).lower() if isinstance(argument, bool) else str(argument)
 
 
 def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: int = 0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,42 @@ def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
         got = type(gradient).__name__ if found is None else str(tuple(found))
         raise ShapeError(f"{node.op.name}_backward", f"a gradient of the input's shape {tuple(shape)}", got)
     return lead
+
+
+def is_sole_reference(gradients: list[Any], place: int) -> bool:
+    """Whether nothing but the list and one variable of the caller refers to the array at `place`, or to its memory.
+
+    Then it can be kept without a copy. False for an array that is not writeable, for one whose elements are not dense,
+    or a small part of memory that it would keep alive, and on devices whose arrays are not NumPy's.
+    """
+    array = gradients[place]
+    if type(array) is not np.ndarray or not array.flags.writeable or not _is_dense(array):
+        return False
+    count, memory = sys.getrefcount(gradients[place]), array
+    if count != _SOLE + 2:  # the caller's variable and the one here
+        return False
+    while isinstance(memory.base, np.ndarray):
+        if sys.getrefcount(memory.base) != _SOLE:
+            return False
+        memory = memory.base
+    return memory.base is None and 0 <= memory.nbytes - array.nbytes <= _SPARE_BYTES
+
+
+_SPARE_BYTES = 1 << 13  # what an allocator adds for alignment and by rounding to pages
+_sample = [np.empty(1)]
+_SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons
+
+
+def _is_dense(array: Any) -> bool:
+    # Whether the elements fill a range of memory, each once, in any order of the axes.
+    if array.flags.c_contiguous:
+        return True
+    expected = array.itemsize
+    for stride, length in sorted(zip(array.strides, array.shape, strict=True)):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return True
 
 
 def sum_gradients(held: Any, gradient: Any) -> Any:

@@ -12,7 +12,7 @@ from ..tensor import Edge, Tensor, tick
 from .scale_tag import ScaleTag
 
 if TYPE_CHECKING:
-    from .tape import BackwardPass
+    from .backward_pass import BackwardPass
 
 
 class Node:

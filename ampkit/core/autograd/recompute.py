@@ -13,9 +13,10 @@ from ampkit.base.errors import DTypeError, StateError
 from .. import policy, random
 from ..nested import tensors_in, with_tensors
 from ..tensor import Tensor, tick
+from .backward_pass import BackwardPass
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .node import Node, alias, attach
-from .tape import BackwardPass, target
+from .tape import target
 
 _recomputing: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
 

@@ -1,12 +1,10 @@
-"""The backward pass over the nodes that operations recorded (see core/autograd/node.py).
+"""`backward` and `grad`: gradients of tensors on the tape, by a BackwardPass with autocast off.
 
-Only this pass sums gradients over broadcast axes, casts them and adds them; an op's backward does none of it. Gradients
-are keyed by (node, output index). Autocast is off during a backward pass: the forward decided the dtypes.
+The dtypes were decided in the forward.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,154 +15,11 @@ from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
 from .. import fp_errors, policy
-from ..tensor import Edge, Tensor
-from . import hooks
-from .accumulate import reduce_to_input, sum_gradients
+from ..tensor import Tensor
+from .backward_pass import BackwardPass, edge_key
 from .grad_mode import set_grad_enabled
-from .node import Node, alias
-from .scale_tag import ScaleTag, mixed_scales
+from .node import alias
 from .traced_array import TracedArray
-
-
-class BackwardPass:
-    """One traversal of the tape, from the newest node to the oldest.
-
-    wanted: the tensors whose gradients `grad` returns; None accumulates into the leaves' `grad` instead. traced: record
-    the pass itself, for second derivatives; gradients are then TracedArrays. retain: keep what nodes saved.
-    leaves: the only leaves to write to; None for all.
-    """
-
-    def __init__(
-        self, wanted: Sequence[Tensor] | None, traced: bool, retain: bool, leaves: Sequence[Tensor] | None = None
-    ):
-        self.leaves = None if leaves is None else {id(leaf) for leaf in leaves}
-        self.traced, self.retain = traced, retain
-        self.wanted = None if wanted is None else {_key(t.edge): i for i, t in enumerate(wanted)}
-        self.found: dict[int, Any] = {}
-        self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
-        self._heap: list[tuple[int, Node]] = []
-        self._leaf_sums: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # sums of gradients of leaves that have hooks
-        self._written: dict[Tensor, None] = {}  # leaves whose post-accumulate hooks are due
-        self.tag: ScaleTag | None = None  # the scale of the gradients of the current node
-
-    def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None) -> None:
-        """Add `gradient` to what output `index` of a node, or a leaf, has received so far."""
-        if isinstance(source, Node):
-            self._add_to_node(source, index, gradient, tag)
-        elif self.wanted is None or (id(source), 0) in self.wanted:
-            self._add_to_leaf(source, gradient, tag)
-
-    def grad_buffers(self, node: Node) -> list[Any]:
-        """Per input of `node`, memory that its backward may write the gradient to, or None.
-
-        That is the optimizer's gradient memory, for the first gradient of a parameter in this step.
-        """
-        plain = self.wanted is None and self.leaves is None
-        found = [getattr(edge[0], "grad_buffer", None) if plain and edge is not None else None for edge in node.edges]
-        there = [id(buffer) for buffer in found if buffer is not None]
-        return found if len(set(there)) == len(there) else [None] * len(found)  # a parameter may be two inputs
-
-    def _add_to_leaf(self, leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
-        if self.leaves is not None and id(leaf) not in self.leaves:
-            return
-        if hooks.leaf_hooks and id(leaf) in hooks.leaf_hooks:  # a hook receives the sum over all uses of the leaf
-            held = self._leaf_sums.get(leaf)
-            if held is not None and held[1] is not tag:
-                raise mixed_scales("backward")
-            self._leaf_sums[leaf] = (gradient if held is None else sum_gradients(held[0], gradient), tag)
-        elif self.wanted is None:
-            _accumulate(leaf, gradient, tag)
-        else:
-            place = self.wanted[id(leaf), 0]
-            held = self.found.get(place)
-            self.found[place] = gradient if held is None else sum_gradients(held, gradient)
-        if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
-            self._written[leaf] = None
-
-    def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
-        met = self._held.get(node)
-        if met is None:
-            met = self._held[node] = [None] * len(node.outputs), tag
-            heapq.heappush(self._heap, (-node.serial, node))
-        elif met[1] is not tag:
-            raise mixed_scales("backward")
-        held = met[0]
-        held[index] = gradient if held[index] is None else sum_gradients(held[index], gradient)
-
-    def run(self) -> None:
-        """Visit nodes until every gradient has reached a leaf."""
-        while self._heap:
-            node = heapq.heappop(self._heap)[1]
-            dys, self.tag = self._held.pop(node)
-            if backends.gpus is not None:
-                _use_device_of(*dys)
-            if node.hooks is not None:
-                hooks.run(node.hooks, dys, self.tag)
-            if self.wanted is not None:
-                for index, dy in enumerate(dys):
-                    if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
-                        self.found[place] = dy
-            self._visit(node, dys)
-        for leaf, (gradient, tag) in self._leaf_sums.items():
-            found = [gradient]
-            if backends.gpus is not None:
-                _use_device_of(gradient)
-            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag)
-            if self.wanted is None:
-                _accumulate(leaf, found[0], tag)
-            else:
-                self.found[self.wanted[id(leaf), 0]] = found[0]
-        for leaf in self._written:
-            hooks.run_post_accumulate_hooks(leaf)
-
-    def _visit(self, node: Node, dys: list[Any]) -> None:
-        if node.saved is None:
-            cure = "call the first backward with retain_graph=True"
-            raise StateError(
-                "backward", "a graph that was not used before", f"one whose {node.op.name} is already freed", cure
-            )
-        if node.tag is not None and self.tag is not None:
-            raise mixed_scales("backward")
-        needs = node.op.needs(node)
-        gradients = (node.op.replay if self.traced else node.op.vjp)(node, dys, needs, self)
-        if not self.retain:
-            node.saved = None
-        tag = node.tag or self.tag
-        for edge, gradient, need in zip(node.edges, gradients, needs, strict=False):
-            if edge is None or gradient is None:
-                continue
-            source, index, shape, dtype = edge
-            if backends.gpus is not None:  # the gradient of a copy between devices is on the other one
-                _use_device_of(gradient)
-            if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
-                gradient = reduce_to_input(node, gradient, shape, need, dtype)  # most need no change
-            self.add(source, index, gradient, tag)
-
-
-def _use_device_of(*gradients: Any) -> None:
-    # Make the device of the gradients, traced or not, the current one; `_run_backward` restores the previous one.
-    for gradient in gradients:
-        if gradient is not None:
-            backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
-
-
-def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None) -> None:
-    """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
-    if not isinstance(gradient, TracedArray):
-        leaf.accumulate(gradient, tag)
-        return
-    held = leaf._grad
-    total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
-    leaf.accumulate(gradient.tensor.array, tag)
-    assert leaf._grad is not None
-    if total.edge is not None:
-        written = leaf._grad.exposed()  # an optimizer may hold the memory
-        leaf._grad, before = Tensor(written), leaf._grad
-        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
-
-
-def _key(edge: Edge | None) -> tuple[int, int]:
-    return (0, 0) if edge is None else (id(edge[0]), edge[1])
 
 
 def backward(
@@ -228,18 +83,12 @@ def grad(
     on raises StateError, or gives None with allow_unused=True, zeros with materialize_grads=True. The gradients carry
     no scale tag. Raises ArgumentError for only_inputs=False and is_grads_batched=True, which are not here.
     """
-    only_inputs, is_grads_batched = (
-        switch("grad", name, value)
-        for name, value in (("only_inputs", only_inputs), ("is_grads_batched", is_grads_batched))
-    )
-    if not only_inputs or is_grads_batched:
+    if not switch("grad", "only_inputs", only_inputs) or switch("grad", "is_grads_batched", is_grads_batched):
         wrong = "only_inputs=False" if not only_inputs else "is_grads_batched=True"
         raise ArgumentError("grad", "only_inputs=True and is_grads_batched=False", wrong)
     create_graph = switch("grad", "create_graph", create_graph)
-    allow_unused, materialize_grads = (
-        switch("grad", name, value)
-        for name, value in (("allow_unused", allow_unused), ("materialize_grads", materialize_grads))
-    )
+    allow_unused = switch("grad", "allow_unused", allow_unused)
+    materialize_grads = switch("grad", "materialize_grads", materialize_grads)
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     for position, item in enumerate(ins):
@@ -247,7 +96,7 @@ def grad(
             raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
     retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
     backward_pass = _run_backward(outs, seeds, ins, create_graph, retain)
-    found = [backward_pass.found.get((backward_pass.wanted or {})[_key(item.edge)]) for item in ins]
+    found = [backward_pass.found.get((backward_pass.wanted or {})[edge_key(item.edge)]) for item in ins]
     if materialize_grads:
         return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
     if not allow_unused and any(f is None for f in found):

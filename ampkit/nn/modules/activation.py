@@ -17,6 +17,12 @@ from ..factory import check_sizes, new_parameter
 from ..module import Module
 from ..op_module import UnaryOpModule
 
+__all__ = [
+    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
+    "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softmax2d",
+    "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
+]  # fmt: skip
+
 
 class ReLU(UnaryOpModule, op=ops.relu):
     """max(0, x)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ampkit import ops
@@ -18,6 +18,8 @@ from ..factory import check_probability, check_sizes, new_parameter
 from ..module import Module
 from .fused import self_attention
 from .linear import Linear
+
+__all__ = ["MultiheadAttention"]
 
 
 class MultiheadAttention(Module):
@@ -157,7 +159,7 @@ class MultiheadAttention(Module):
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> Any:
         if self.in_proj_weight is None:
-            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+            weights: Any = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         elif query is key and key is value:
             return ops.chunk(ops.linear(query, self.in_proj_weight, self.in_proj_bias), 3, -1)
         else:
@@ -212,7 +214,7 @@ def _map_distinct(function: Callable[[Tensor], Tensor], *tensors: Tensor) -> lis
     return [mapped[id(t)] for t in tensors]
 
 
-def _reshaped_mask(name: str, mask: Tensor, shapes: dict[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+def _reshaped_mask(name: str, mask: Tensor, shapes: Mapping[tuple[int, ...], tuple[int, ...]]) -> Tensor:
     if mask.dtype != dtypes.bool_ and not mask.is_floating_point():
         raise DTypeError("MultiheadAttention", f"{name} of booleans or floats", mask.dtype.name)
     if tuple(mask.shape) not in shapes:

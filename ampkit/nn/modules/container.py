@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError
 from ampkit.core.arguments import shown
@@ -13,15 +13,30 @@ from ampkit.core.tensor import Tensor
 from ..module import Module
 from .fused import chain
 
+__all__ = ["ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"]
 
-class _Listed:
-    """List methods over entries named "0", "1", ...: the base of Sequential, ModuleList and ParameterList."""
+_Entry = TypeVar("_Entry")
 
-    _entries: dict[str, Any]
-    _kind: type
+
+class _Container(Module):
+    # A module whose entries are all Modules, or all Parameters.
+
+    _kind: ClassVar[type] = Module
+
+    @property
+    def _entries(self) -> dict[str, Any]:
+        return self._modules if self._kind is Module else self._parameters
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def extra_repr(self) -> str:
+        rows = self._entries.items() if self._kind is Parameter else ()
+        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in rows)
+
+
+class _Listed(_Container):
+    # The methods of a list over entries named "0", "1", ...
 
     def __iter__(self) -> Iterator[Any]:
         return iter(list(self._entries.values()))
@@ -80,18 +95,11 @@ class _Listed:
         return value
 
     def _of(self, entries: dict[str, Any]) -> Any:
-        return type(self)(entries.values())
+        kind: Any = type(self)
+        return kind(entries.values())
 
 
-class _Modules(_Listed, Module):
-    _kind = Module
-
-    @property
-    def _entries(self) -> dict[str, Any]:
-        return self._modules
-
-
-class Sequential(_Modules):
+class Sequential(_Listed):
     """One module after the other: `Sequential(a, b)` or `Sequential({"first": a, "second": b})`; x -> b(a(x))."""
 
     def __init__(self, *args: Any):
@@ -103,13 +111,13 @@ class Sequential(_Modules):
             self.extend(args)
 
     def forward(self, input: Any) -> Any:
-        return chain(input, *self._modules.values())
+        return chain(input, *self._entries.values())
 
     def _of(self, entries: dict[str, Any]) -> Any:
         return type(self)(entries)
 
 
-class ModuleList(_Modules):
+class ModuleList(_Listed):
     """A list of modules, registered as "0", "1", ...; it has no forward."""
 
     def __init__(self, modules: Iterable[Module] | None = None):
@@ -120,7 +128,7 @@ class ModuleList(_Modules):
         return ModuleList([*self, *other])
 
 
-class ParameterList(_Listed, Module):
+class ParameterList(_Listed):
     """A list of Parameters, registered as "0", "1", ...; it has no forward."""
 
     _kind = Parameter
@@ -129,85 +137,65 @@ class ParameterList(_Listed, Module):
         super().__init__()
         self.extend(values or ())
 
-    @property
-    def _entries(self) -> dict[str, Any]:
-        return self._parameters
 
-    def extra_repr(self) -> str:
-        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in self._entries.items())
+class _Named(_Container, Generic[_Entry]):
+    # The methods of a dict. Not a subclass of Mapping, which Sequential would take for a mapping of modules.
+
+    keys: Any = Mapping.keys
+    values: Any = Mapping.values
+    items: Any = Mapping.items
+    pop: Any = MutableMapping.pop
+
+    def __getitem__(self, key: str) -> _Entry:
+        if key not in self._entries:
+            needs = f"one of {', '.join(self._entries) or 'no names'}"
+            raise _UnknownError(type(self).__name__, needs, repr(key))
+        return self._entries[key]
+
+    def __delitem__(self, key: str) -> None:
+        self[key]
+        del self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._entries))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
 
 
-class ModuleDict(Module):
+class ModuleDict(_Named[Module]):
     """Modules by name; it has no forward."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         super().__init__()
         self.update(modules or {})
 
-    def __getitem__(self, key: str) -> Module:
-        if key not in self._modules:
-            raise ArgumentError("ModuleDict", f"one of {', '.join(self._modules) or 'no names'}", repr(key))
-        return self._modules[key]
-
     def __setitem__(self, key: str, module: Module) -> None:
         self.register_module(key, module)
-
-    def __delitem__(self, key: str) -> None:
-        self.pop(key)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._modules))
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._modules
-
-    def keys(self) -> Any:
-        """The names."""
-        return self._modules.keys()
-
-    def values(self) -> Any:
-        """The modules."""
-        return self._modules.values()
-
-    def items(self) -> Any:
-        """(name, module) pairs."""
-        return self._modules.items()
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Add modules, or replace those of the same name."""
         for name, module in _named("ModuleDict", modules).items():
             self[name] = module
 
-    def pop(self, key: str) -> Module:
-        """Remove a module and return it."""
-        module = self[key]
-        del self._modules[key]
-        return module
 
-    def clear(self) -> None:
-        """Remove all modules."""
-        self._modules.clear()
-
-
-class ParameterDict(Module):
+class ParameterDict(_Named[Parameter]):
     """Parameters by name, with the methods of a mapping; it has no forward. A Tensor becomes a Parameter."""
 
-    # Not a subclass of Mapping, which Sequential would take for a mapping of modules.
-    __contains__, keys, values, items = Mapping.__contains__, Mapping.keys, Mapping.values, Mapping.items
-    get, setdefault, update = Mapping.get, MutableMapping.setdefault, MutableMapping.update
-    pop, popitem, clear = MutableMapping.pop, MutableMapping.popitem, MutableMapping.clear
+    _kind = Parameter
+
+    get: Any = Mapping.get
+    setdefault: Any = MutableMapping.setdefault
+    popitem: Any = MutableMapping.popitem
+    update: Any = MutableMapping.update
 
     def __init__(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None):
         super().__init__()
         self.update({} if parameters is None else _named("ParameterDict", parameters))
-
-    def __getitem__(self, key: str) -> Parameter:
-        if key not in self._parameters:
-            raise _UnknownError("ParameterDict", f"one of {', '.join(self._parameters) or 'no names'}", repr(key))
-        return self._parameters[key]
 
     def __setitem__(self, key: str, parameter: Tensor) -> None:
         entry = Parameter(parameter) if type(parameter) is Tensor else parameter
@@ -216,28 +204,15 @@ class ParameterDict(Module):
             raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", got)
         self.register_parameter(key, entry)
 
-    def __delitem__(self, key: str) -> None:
-        self[key]
-        del self._parameters[key]
-
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._parameters))
-
     def copy(self) -> ParameterDict:
         """A new ParameterDict of the same Parameters."""
-        return ParameterDict(self)
-
-    def extra_repr(self) -> str:
-        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in self.items())
+        return ParameterDict(self.items())
 
 
 def _named(where: str, items: Any) -> dict[str, Any]:
     # A mapping or (name, item) pairs, as a dict.
     pairs = items.items() if hasattr(items, "items") else items
-    found = list(pairs) if isinstance(pairs, Iterable) else [None]
+    found: list[Any] = list(pairs) if isinstance(pairs, Iterable) else [None]
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in found):
         raise DTypeError(where, "a mapping, or (name, item) pairs", shown(items))
     return dict(found)

@@ -12,6 +12,11 @@ from ..factory import check_sizes, is_size, new_parameter, per_axis
 from ..module import Module
 from .linear import init_uniform
 
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+
+_CONVOLUTIONS: Any = {1: ops.conv1d, 2: ops.conv2d, 3: ops.conv3d}
+_TRANSPOSED: Any = {1: ops.conv_transpose1d, 2: ops.conv_transpose2d, 3: ops.conv_transpose3d}
+
 
 class _Conv(Module):
     axes = 0
@@ -55,11 +60,12 @@ class _Conv(Module):
         """Initialize weight and bias again."""
         init_uniform(self)
 
-    def _convolved(self, op: Any, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = ops.pad(input, self._pad_widths(), self.padding_mode), 0
-        return op(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        convolve = _CONVOLUTIONS[self.axes]
+        return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _pad_widths(self) -> list[int]:
         # The padding in the order of `ops.pad`: the last axis first.
@@ -85,9 +91,6 @@ class Conv1d(_Conv):
 
     axes = 1
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolved(ops.conv1d, input)
-
 
 class Conv2d(_Conv):
     """Cross-correlation over two axes: input [N, in_channels, H, W] -> [N, out_channels, H', W'].
@@ -100,9 +103,6 @@ class Conv2d(_Conv):
 
     axes = 2
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolved(ops.conv2d, input)
-
 
 class Conv3d(_Conv):
     """Cross-correlation over three axes: input [N, in_channels, D, H, W] -> [N, out_channels, D', H', W'].
@@ -111,9 +111,6 @@ class Conv3d(_Conv):
     """
 
     axes = 3
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolved(ops.conv3d, input)
 
 
 class _ConvTranspose(_Conv):
@@ -141,9 +138,11 @@ class _ConvTranspose(_Conv):
         super().__init__(in_channels, out_channels, kernel_size, *options)
         self.output_padding = _padding(where, output_padding, self.stride)
 
-    def _transposed(self, op: Any, input: Tensor, output_size: Any) -> Tensor:
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        """output_size, the spatial axes such as (H', W') or the whole shape, overrides output_padding."""
         extra = self.output_padding if output_size is None else self._output_padding_for(input, output_size)
-        return op(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+        transpose = _TRANSPOSED[self.axes]
+        return transpose(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
     def _output_padding_for(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
         wanted = tuple(output_size)[-self.axes :] if isinstance(output_size, (tuple, list)) else (output_size,)
@@ -165,10 +164,6 @@ class ConvTranspose1d(_ConvTranspose):
 
     axes = 1
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (L',) or the whole shape, overrides output_padding."""
-        return self._transposed(ops.conv_transpose1d, input, output_size)
-
 
 class ConvTranspose2d(_ConvTranspose):
     """The transpose of Conv2d: input [N, in_channels, H, W] -> [N, out_channels, H', W'].
@@ -179,19 +174,11 @@ class ConvTranspose2d(_ConvTranspose):
 
     axes = 2
 
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (H', W') or the whole shape, overrides output_padding."""
-        return self._transposed(ops.conv_transpose2d, input, output_size)
-
 
 class ConvTranspose3d(_ConvTranspose):
     """The transpose of Conv3d: input [N, in_channels, D, H, W] -> [N, out_channels, ...]; see ConvTranspose2d."""
 
     axes = 3
-
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        """output_size, (D', H', W') or the whole shape, overrides output_padding."""
-        return self._transposed(ops.conv_transpose3d, input, output_size)
 
 
 def _padding(where: str, padding: Any, stride: tuple[int, ...]) -> Any:

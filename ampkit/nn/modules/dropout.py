@@ -7,6 +7,8 @@ from ampkit import ops
 from ..factory import check_probability
 from ..op_module import UnaryOpModule
 
+__all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
+
 
 class Dropout(UnaryOpModule, op=ops.dropout):
     """In training mode, zero each element with probability p and multiply the rest by 1/(1-p); else the identity.

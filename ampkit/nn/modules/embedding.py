@@ -14,6 +14,8 @@ from .. import init
 from ..factory import check_sizes, new_parameter, refuse_unsupported
 from ..module import Module
 
+__all__ = ["Embedding", "EmbeddingBag"]
+
 
 class Embedding(Module):
     """Rows of `weight` by index: input [...] of integers -> [..., embedding_dim].
@@ -54,6 +56,10 @@ class Embedding(Module):
     def reset_parameters(self) -> None:
         """Initialize the table again."""
         init.normal_(self.weight)
+        self._zero_padding_row()
+
+    def _zero_padding_row(self) -> None:
+        """Set the row at padding_idx, if there is one, to zeros."""
         if self.padding_idx is not None:
             with no_grad():
                 self.weight[self.padding_idx] = 0
@@ -72,8 +78,8 @@ class Embedding(Module):
         """An Embedding over the rows of `embeddings` [n, dim], frozen unless freeze=False."""
         if embeddings.ndim != 2:
             raise ShapeError("Embedding.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
-        options = (max_norm, norm_type, scale_grad_by_freq, sparse)
-        return cls(*embeddings.shape, padding_idx, *options, _weight=embeddings, _freeze=freeze)
+        n, dim = embeddings.shape
+        return cls(n, dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         return ops.embedding(input, self.weight, self.padding_idx)
@@ -113,7 +119,7 @@ class EmbeddingBag(Embedding):
         self.mode, self.include_last_offset = mode, include_last_offset
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # PyTorch's order of arguments
         cls,
         embeddings: Tensor,
         freeze: bool = True,
@@ -128,8 +134,9 @@ class EmbeddingBag(Embedding):
         """An EmbeddingBag over the rows of `embeddings` [n, dim], frozen unless freeze=False."""
         if embeddings.ndim != 2:
             raise ShapeError("EmbeddingBag.from_pretrained", "embeddings [n, dim]", f"shape {tuple(embeddings.shape)}")
-        options = (max_norm, norm_type, scale_grad_by_freq, mode, sparse)
-        bag = cls(*embeddings.shape, *options, embeddings, include_last_offset, padding_idx)
+        n, dim = embeddings.shape
+        unsupported = max_norm, norm_type, scale_grad_by_freq
+        bag = cls(n, dim, *unsupported, mode, sparse, embeddings, include_last_offset, padding_idx)
         bag.weight.requires_grad = not freeze
         return bag
 

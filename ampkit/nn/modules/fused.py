@@ -112,8 +112,8 @@ def chain(input: Any, *modules: Module) -> Any:
     for at, module in enumerate(modules):
         if at < after:
             continue
-        length = _LENGTHS.get(type(module))
-        fused = length and _fusion_of(modules[at : at + length])
+        length = _LENGTHS.get(type(module), 0)
+        fused = _fusion_of(modules[at : at + length]) if length else None
         if fused:
             after = at + length
             input = fused(input, *modules[at:after])

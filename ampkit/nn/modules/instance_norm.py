@@ -12,6 +12,8 @@ from ampkit.ops.argument_checks import checked
 from ..module import Module
 from .norm import _RunningNorm
 
+__all__ = ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm"]
+
 
 class _InstanceNorm(_RunningNorm):
     _axes: ClassVar[str]  # of a sample, after its channels

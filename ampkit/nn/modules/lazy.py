@@ -14,6 +14,7 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core.tensor import Tensor
 
+from .. import hooks
 from ..module import Module
 from ..module_tree import RUN_FIRST
 from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -21,7 +22,13 @@ from .instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .linear import Linear
 from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
-_PERSISTENT = {"training", "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks", "_hooked"}
+__all__ = [
+    "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
+    "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d", "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d", "LazyLinear",
+]  # fmt: skip
+
+_PERSISTENT = {"training", "_hooked", *hooks.TABLES}
 
 
 class _Lazy(Module):

@@ -13,6 +13,8 @@ from ..factory import check_sizes, new_parameter
 from ..module import Module
 from ..op_module import OpModule
 
+__all__ = ["Bilinear", "CosineSimilarity", "Identity", "Linear", "PairwiseDistance"]
+
 
 class Identity(Module):
     """Return the input; the constructor ignores its arguments."""

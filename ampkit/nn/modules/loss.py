@@ -16,6 +16,13 @@ from ampkit.core.torch_compat import reduction_of
 
 from ..op_module import OpModule
 
+__all__ = [
+    "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CrossEntropyLoss", "GaussianNLLLoss",
+    "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "MSELoss", "MarginRankingLoss", "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss", "MultiMarginLoss", "NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
+    "TripletMarginLoss", "TripletMarginWithDistanceLoss",
+]  # fmt: skip
+
 
 class _Loss(OpModule):
     reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
@@ -145,18 +152,21 @@ class MultiLabelSoftMarginLoss(_WeightedLoss, op=ops.multilabel_soft_margin_loss
     """
 
 
-class CrossEntropyLoss(_TargetLoss, op=ops.cross_entropy):
+class _ClassLoss(_TargetLoss, op=ops.nll_loss):
+    weight: Tensor | None = None
+    size_average: InitVar[bool | None] = None
+    ignore_index: int = -100
+    reduce: InitVar[bool | None] = None
+    reduction: str = "mean"
+
+
+class CrossEntropyLoss(_ClassLoss, op=ops.cross_entropy):
     """-log softmax(input)[target]: input [N, C, ...], target [N, ...] of labels or [N, C, ...] of probabilities.
 
     weight [C]: a factor per class. ignore_index: the label of elements to leave out. label_smoothing: the part of the
     target that is spread over all classes (Szegedy et al. 2015, arXiv:1512.00567, section 7).
     """
 
-    weight: Tensor | None = None
-    size_average: InitVar[bool | None] = None
-    ignore_index: int = -100
-    reduce: InitVar[bool | None] = None
-    reduction: str = "mean"
     label_smoothing: float = 0.0
 
     def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
@@ -165,14 +175,8 @@ class CrossEntropyLoss(_TargetLoss, op=ops.cross_entropy):
             raise ArgumentError("CrossEntropyLoss", "label_smoothing from 0 to 1", repr(self.label_smoothing))
 
 
-class NLLLoss(_TargetLoss, op=ops.nll_loss):
+class NLLLoss(_ClassLoss, op=ops.nll_loss):
     """-input[target]: log-probabilities input [N, C, ...], labels target [N, ...]; see CrossEntropyLoss."""
-
-    weight: Tensor | None = None
-    size_average: InitVar[bool | None] = None
-    ignore_index: int = -100
-    reduce: InitVar[bool | None] = None
-    reduction: str = "mean"
 
 
 class CTCLoss(_Loss, op=ops.ctc_loss):
@@ -245,7 +249,12 @@ class CosineEmbeddingLoss(_MarginLoss, op=ops.cosine_embedding_loss):
     """1 - cosine where target is 1, max(0, cosine - margin) where it is -1: input1, input2 [N, n], target [N]."""
 
 
-class TripletMarginLoss(_Loss, op=ops.triplet_margin_loss):
+class _TripletLoss(_Loss):
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return self.call_op(anchor, positive, negative)
+
+
+class TripletMarginLoss(_TripletLoss, op=ops.triplet_margin_loss):
     """max(0, margin + |anchor - positive| - |anchor - negative|) in the p-norm: all [N, n]."""
 
     margin: float = 1.0
@@ -256,11 +265,8 @@ class TripletMarginLoss(_Loss, op=ops.triplet_margin_loss):
     reduce: InitVar[bool | None] = None
     reduction: str = "mean"
 
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return self.call_op(anchor, positive, negative)
 
-
-class TripletMarginWithDistanceLoss(_Loss, op=ops.triplet_margin_with_distance_loss):
+class TripletMarginWithDistanceLoss(_TripletLoss, op=ops.triplet_margin_with_distance_loss):
     """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`, or the Euclidean distance."""
 
     _: KW_ONLY
@@ -273,6 +279,3 @@ class TripletMarginWithDistanceLoss(_Loss, op=ops.triplet_margin_with_distance_l
         super().__post_init__()
         if not self.margin > 0:
             raise ArgumentError("TripletMarginWithDistanceLoss", "a positive margin", repr(self.margin))
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return self.call_op(anchor, positive, negative)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ampkit import backends, ops
 from ampkit.base import dtypes
@@ -16,6 +16,8 @@ from ampkit.ops.argument_checks import checked
 from .. import init
 from ..factory import check_sizes, new_parameter, per_axis, zeros
 from ..module import Module
+
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 class _Norm(Module):
@@ -170,6 +172,15 @@ class _RunningNorm(_Norm):
 
 
 class _BatchNorm(_RunningNorm):
+    _layouts: ClassVar[tuple[str, ...]]  # the axes that may follow N and the channels
+
+    @checked
+    def _check(self, input: Tensor) -> None:
+        ranks = [2 + layout.count(",") for layout in self._layouts]
+        if input.ndim not in ranks or input.shape[1] != self.num_features:
+            needs = " or ".join(f"[N, {self.num_features}{layout}]" for layout in self._layouts)
+            raise ShapeError(type(self).__name__, f"input {needs}", f"shape {tuple(input.shape)}")
+
     def forward(self, input: Tensor) -> Tensor:
         return self.normalized(ops.batch_norm, input)
 
@@ -193,14 +204,7 @@ class _BatchNorm(_RunningNorm):
 class BatchNorm1d(_BatchNorm):
     """Mean 0 and variance 1 of each channel over the batch: input [N, C] or [N, C, L] -> the same; see BatchNorm2d."""
 
-    @checked
-    def _check(self, input: Tensor) -> None:
-        if input.ndim not in (2, 3) or input.shape[1] != self.num_features:
-            raise ShapeError(
-                "BatchNorm1d",
-                f"input [N, {self.num_features}] or [N, {self.num_features}, L]",
-                f"shape {tuple(input.shape)}",
-            )
+    _layouts = ("", ", L")
 
 
 class BatchNorm2d(_BatchNorm):
@@ -212,19 +216,13 @@ class BatchNorm2d(_BatchNorm):
     Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1. Raises ShapeError for other shapes.
     """
 
-    @checked
-    def _check(self, input: Tensor) -> None:
-        if input.ndim != 4 or input.shape[1] != self.num_features:
-            raise ShapeError("BatchNorm2d", f"input [N, {self.num_features}, H, W]", f"shape {tuple(input.shape)}")
+    _layouts = (", H, W",)
 
 
 class BatchNorm3d(_BatchNorm):
     """Mean 0 and variance 1 of each channel over the batch: input [N, C, D, H, W] -> the same; see BatchNorm2d."""
 
-    @checked
-    def _check(self, input: Tensor) -> None:
-        if input.ndim != 5 or input.shape[1] != self.num_features:
-            raise ShapeError("BatchNorm3d", f"input [N, {self.num_features}, D, H, W]", f"shape {tuple(input.shape)}")
+    _layouts = (", D, H, W",)
 
 
 def _bias(norm: Any) -> str:

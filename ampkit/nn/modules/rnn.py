@@ -16,6 +16,8 @@ from ..factory import check_num_layers, check_probability, check_sizes, new_para
 from ..module import Module
 from ..utils.rnn import PackedSequence
 
+__all__ = ["GRU", "LSTM", "RNN", "RNNBase"]
+
 _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
 _OPS = {"RNN_TANH": rnn_tanh_, "RNN_RELU": rnn_relu_, "GRU": gru_}
 

@@ -14,6 +14,8 @@ from .. import init
 from ..factory import check_sizes, new_parameter
 from ..module import Module
 
+__all__ = ["GRUCell", "LSTMCell", "RNNCell", "RNNCellBase"]
+
 
 class RNNCellBase(Module):
     """The base of the cells: weight_ih [chunks H, I], weight_hh [chunks H, H], bias_ih and bias_hh [chunks H].
@@ -46,17 +48,17 @@ class RNNCellBase(Module):
             needs = f"input [N, {self.input_size}] or [{self.input_size}]"
             raise ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
         shape = (*input.shape[:-1], self.hidden_size)
-        initial = [self._zeros(shape, input) if state is None else state for state in states]
+        initial = [ops.zeros(shape, dtype=input.dtype, device=input.device) if s is None else s for s in states]
         for state in initial:
             if state.shape != shape:
                 raise ShapeError(type(self).__name__, f"states {list(shape)}", f"{list(state.shape)}")
         single = input.ndim == 1
-        rows = [ops.unsqueeze(each, 0) if single else each for each in (input, *initial)]
-        found = cell(rows[0], rows[1:], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        x, *carried = [ops.unsqueeze(each, 0) if single else each for each in (input, *initial)]
+        weights = self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        found = cell(x, carried[0] if len(carried) == 1 else carried, *weights)
+        if isinstance(found, Tensor):
+            return ops.squeeze(found, 0) if single else found
         return tuple(ops.squeeze(each, 0) if single else each for each in found)
-
-    def _zeros(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        return ops.zeros(shape, dtype=like.dtype, device=like.device)
 
     def extra_repr(self) -> str:
         more = "" if self.bias else ", bias=False"
@@ -84,7 +86,7 @@ class RNNCell(RNNCellBase):
     @checked
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         cell = ops.rnn_tanh_cell if self.nonlinearity == "tanh" else ops.rnn_relu_cell
-        return self._step(lambda x, states, *more: (cell(x, *states, *more),), input, hx)[0]
+        return self._step(cell, input, hx)
 
 
 class LSTMCell(RNNCellBase):
@@ -96,11 +98,8 @@ class LSTMCell(RNNCellBase):
     @checked
     def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Tensor]:
         states = (None, None) if hx is None else hx
-        if (
-            not isinstance(states, (tuple, list))
-            or len(states) != 2
-            or (hx is not None and not isinstance(states[0], Tensor))
-        ):
+        is_pair = isinstance(states, (tuple, list)) and len(states) == 2
+        if not is_pair or (hx is not None and not isinstance(states[0], Tensor)):
             raise DTypeError("LSTMCell", "hx as two Tensors (h, c)", type(hx).__name__)
         return self._step(ops.lstm_cell, input, *states)
 
@@ -113,4 +112,4 @@ class GRUCell(RNNCellBase):
 
     @checked
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._step(lambda x, states, *more: (ops.gru_cell(x, *states, *more),), input, hx)[0]
+        return self._step(ops.gru_cell, input, hx)

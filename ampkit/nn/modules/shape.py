@@ -9,6 +9,11 @@ from ampkit.core.tensor import Tensor
 
 from ..op_module import Size, UnaryOpModule
 
+__all__ = [
+    "ChannelShuffle", "Flatten", "Fold", "PixelShuffle", "PixelUnshuffle", "Unflatten", "Unfold", "Upsample",
+    "UpsamplingBilinear2d", "UpsamplingNearest2d",
+]  # fmt: skip
+
 
 class Flatten(UnaryOpModule, op=ops.flatten):
     """The axes from start_dim to end_dim as one: input [N, C, H, W] -> [N, C H W] by default."""

@@ -27,6 +27,10 @@ from .fused import add_norm, norm_of_sum
 from .linear import Linear
 from .norm import LayerNorm
 
+__all__ = [
+    "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+]  # fmt: skip
+
 _ACTIVATIONS = {"relu": ops.relu, "gelu": ops.gelu}
 _Mask = Tensor | None
 
@@ -146,11 +150,7 @@ class TransformerEncoder(Module):
         self.num_layers, self.norm = num_layers, norm
 
     def forward(
-        self,
-        src: Tensor,
-        mask: _Mask = None,
-        src_key_padding_mask: _Mask = None,
-        is_causal: bool | None = None,
+        self, src: Tensor, mask: _Mask = None, src_key_padding_mask: _Mask = None, is_causal: bool | None = None
     ) -> Tensor:
         """src [N, L, E] -> [N, L, E]."""
         for layer in self.layers:

@@ -72,7 +72,7 @@ def fuse_linear_bn_weights(
     return fuse_conv_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
 
 
-def _norm_of(bn: Any) -> tuple[Any, ...]:
+def _norm_of(bn: Any) -> tuple[Tensor, Tensor, float, Tensor | None, Tensor | None]:
     return bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
 
 

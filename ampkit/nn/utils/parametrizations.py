@@ -47,9 +47,8 @@ def spectral_norm(
     Raises ArgumentError for an unknown name or a count below 1, RangeError for a wrong dim.
     Miyato et al. 2018, arXiv:1802.05957, section 2.1 and algorithm 1.
     """
-    return register_parametrization(
-        module, name, SpectralNorm(getattr(module, name, None), n_power_iterations, axis_for(module, dim), eps)
-    )
+    norm = SpectralNorm(getattr(module, name, None), n_power_iterations, axis_for(module, dim), eps)
+    return register_parametrization(module, name, norm)
 
 
 class WeightNorm(Module):
@@ -70,7 +69,7 @@ class WeightNorm(Module):
 
 
 class SpectralNorm(Module):
-    """W -> W / sigma, with the first singular vectors of W as buffers; a vector is divide_by_sigma by its norm."""
+    """W -> W / sigma, with the first singular vectors of W as buffers; a vector is divided by its norm."""
 
     def __init__(self, weight: Any, n_power_iterations: int = 1, dim: int = 0, eps: float = 1e-12):
         super().__init__()

@@ -15,7 +15,7 @@ from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
 
-from ..computed_attribute import ComputedAttribute, attribute_to_replace, check_unbound, compute, restore
+from ..computed_attribute import ComputedAttribute, attribute_to_replace, check_unbound, compute, register, restore
 from ..module import Module
 from ..modules.container import ModuleDict, ModuleList
 
@@ -46,7 +46,7 @@ class ParametrizationList(ModuleList):
             check_unbound("register_parametrization", original)
             originals = [_like(tensor, original) for tensor in _several(found)]
         for name, tensor in zip(self._names(), originals, strict=True):
-            (self.register_parameter if isinstance(tensor, Parameter) else self.register_buffer)(name, tensor)
+            register(self, name, tensor)
 
     def _names(self) -> list[str]:
         return ["original"] if self.is_tensor else [f"original{i}" for i in range(self.ntensors)]

@@ -90,8 +90,9 @@ class _SpectralNorm(ComputedAttribute):
     def __init__(self, name: str, steps: int, dim: int, eps: float):
         self.name, self.steps, self.dim, self.eps = name, steps, dim, eps
 
-    def _tensors(self, module: Module) -> list[Any]:
-        return [getattr(module, self.name + suffix) for suffix in self.suffixes]
+    def _tensors(self, module: Module) -> tuple[Tensor, Tensor, Tensor]:
+        weight, u, v = (getattr(module, self.name + suffix) for suffix in self.suffixes)
+        return weight, u, v
 
     def of(self, module: Module) -> Tensor:
         return divide_by_sigma(*self._tensors(module), self.dim)

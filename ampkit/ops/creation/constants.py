@@ -18,6 +18,7 @@ from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_addressable, check_count, check_representable, parse_shape
+from ..named import named
 
 __all__ = ["empty", "empty_like", "eye", "full", "full_like", "ones", "ones_like", "zero_", "zeros", "zeros_like"]
 
@@ -86,11 +87,10 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 
 
 def _constant_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+    @named(f"{make.__name__}_like", f"{what}, with input's shape, dtype and device.")
     def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         return make(tuple(input.shape), **options_like(input, dtype, device, requires_grad))
 
-    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
-    like.__doc__ = f"{what}, with input's shape, dtype and device."
     return like
 
 
@@ -100,9 +100,7 @@ def options_like(input: Tensor, dtype: Any, device: Any, requires_grad: bool) ->
 
 
 zeros_like = _constant_like(zeros, "Zeros")
-
 ones_like = _constant_like(ones, "Ones")
-
 empty_like = _constant_like(empty, "Uninitialized memory")
 
 

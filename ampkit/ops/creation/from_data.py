@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError
+from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
-from ..argument_checks import check_addressable
+from ..argument_checks import check_addressable, check_values
 
 __all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "one_hot", "scalar_tensor", "tensor"]
 
@@ -88,11 +87,6 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if labels.dtype.kind not in "iu":
         raise DTypeError("one_hot", "integers", labels.dtype.name)
     classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
-
     check_addressable("one_hot", (labels.size, max(classes, 0)))
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError("one_hot", f"classes from 0 to {classes - 1}", f"{value} at position {position}")
-
-    backends.backend_of(labels).raise_if(labels, (labels < 0) | (labels >= classes), fail)
+    check_values("one_hot", labels, (labels < 0) | (labels >= classes), f"classes from 0 to {classes - 1}")
     return Tensor((labels[..., None] == np.arange(classes, like=labels)).astype(np.int64))

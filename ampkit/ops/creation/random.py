@@ -18,7 +18,8 @@ from ampkit.core.arguments import MOST, is_whole, shown
 from ampkit.core.random import Stream
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import check_count
+from ..argument_checks import broadcast_or_none, check_count
+from ..named import named
 from .constants import options_like, parse_size, tensor_from_values
 
 __all__ = [
@@ -46,7 +47,7 @@ def _draw(
     )
 
 
-def _draw_dtype(dtype: Any) -> Any:
+def draw_dtype(dtype: Any) -> Any:
     # NumPy's generator draws float32 or float64; float64 only on request.
     return np.float64 if dtype is not None and dtypes.parse(dtype) == dtypes.float64 else np.float32
 
@@ -56,7 +57,7 @@ def rand(
 ) -> Tensor:
     """Uniform numbers from [0, 1)."""
     shape = parse_size("rand", size)
-    return _draw(lambda g: g.random(shape, _draw_dtype(dtype)), dtype, device, requires_grad, generator)
+    return _draw(lambda g: g.random(shape, draw_dtype(dtype)), dtype, device, requires_grad, generator)
 
 
 def randn(
@@ -64,7 +65,7 @@ def randn(
 ) -> Tensor:
     """Normal numbers of mean 0 and variance 1."""
     shape = parse_size("randn", size)
-    return _draw(lambda g: g.standard_normal(shape, _draw_dtype(dtype)), dtype, device, requires_grad, generator)
+    return _draw(lambda g: g.standard_normal(shape, draw_dtype(dtype)), dtype, device, requires_grad, generator)
 
 
 def randint(
@@ -104,10 +105,7 @@ def randperm(
 def _normal_shape(params: list[Any], size: tuple[int, ...] | None) -> tuple[int, ...]:
     # The broadcast shape of mean and std, which must be `size` if that is params.
     shapes = [np.shape(value) for value in params]
-    try:
-        found = np.broadcast_shapes(*shapes, *([] if size is None else [size]))
-    except ValueError:
-        found = None
+    found = broadcast_or_none(*shapes, *([] if size is None else [size]))
     if found is None or (size is not None and found != size):
         got = f"mean {shapes[0]}, std {shapes[1]}" + ("" if size is None else f", size {size}")
         raise ShapeError("normal", "mean and std that broadcast, to size if there is one", got)
@@ -137,7 +135,7 @@ def normal(
     if np.min(params[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(params[1])}")
     return _draw(
-        lambda g: params[0] + params[1] * g.standard_normal(shape, _draw_dtype(dtype)),
+        lambda g: params[0] + params[1] * g.standard_normal(shape, draw_dtype(dtype)),
         dtype,
         device,
         requires_grad,
@@ -184,6 +182,7 @@ def multinomial(
 
 
 def _random_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
+    @named(f"{make.__name__}_like", f"{what}, with the shape, dtype and device of input.")
     def like(
         input: Tensor,
         *,
@@ -194,13 +193,10 @@ def _random_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor
     ) -> Tensor:
         return make(tuple(input.shape), generator=generator, **options_like(input, dtype, device, requires_grad))
 
-    like.__name__ = like.__qualname__ = f"{make.__name__}_like"
-    like.__doc__ = f"{what}, with the shape, dtype and device of input."
     return like
 
 
 rand_like = _random_like(rand, "Uniform numbers from [0, 1)")
-
 randn_like = _random_like(randn, "Normal numbers of mean 0 and variance 1")
 
 

@@ -113,13 +113,19 @@ def segment_reduce(ufunc: Any, values: Any, at: Any, shape: tuple[int, ...], emp
     if not keys.size:
         return np.full_like(cells, empty, values.dtype).reshape(shape)
     order = np.argsort(keys, kind="stable")
-    keys, values, step = keys[order], values[order], 1
-    while step < keys.size:  # inclusive scan within equal keys, doubling the distance
+    keys, values = keys[order], scan_by_key(ufunc, values[order], keys[order])
+    last = np.maximum(np.searchsorted(keys, cells, "right") - 1, 0)
+    return np.where(keys[last] == cells, values[last], values.dtype.type(empty)).reshape(shape)
+
+
+def scan_by_key(ufunc: Any, values: Any, keys: Any) -> Any:
+    """The inclusive scan, with `ufunc`, of the values [n] under equal keys, which are sorted: log n doubling steps."""
+    step = 1
+    while step < keys.size:
         same = keys[step:] == keys[:-step]
         joined = np.where(same, ufunc(values[step:], values[:-step]), values[step:])
         values, step = np.concatenate([values[:step], joined]), 2 * step
-    last = np.maximum(np.searchsorted(keys, cells, "right") - 1, 0)
-    return np.where(keys[last] == cells, values[last], values.dtype.type(empty)).reshape(shape)
+    return values
 
 
 # (values, index, shape): zeros with values added at [index]

@@ -38,11 +38,11 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     Basic indices (integers, slices, None, ...) return a view. Where an element is selected more than once its gradients
     are summed in float32. Raises RangeError for an index out of range, DTypeError for an index of another type.
     """
-    parts = tuple([parse_index_item(i) for i in index]) if type(index) is tuple else parse_index_item(index)
+    parts = parse_index(index)
     try:
         if _is_basic(parts):
             return basic_getitem(input, parts)
-        first, parts = split_mixed_index(parts if type(parts) is tuple else (parts,))
+        first, parts = split_mixed_index(parts)
         input = input if first is None else basic_getitem(input, first)
         with backends.device_guard(input.array, *parts, where="index"):
             if input.requires_grad:  # copied: backward reads the indices, and the caller may change them before
@@ -54,7 +54,14 @@ def getitem(input: Tensor, index: Any) -> Tensor:
         raise _index_error(input, error) from None
 
 
-_BASIC = (int, slice, type(None), type(...))
+_BASIC = frozenset((int, slice, type(None), type(...)))
+
+
+def parse_index(index: Any) -> tuple[Any, ...]:
+    """An index as a tuple of what NumPy accepts; see `parse_index_item`."""
+    if type(index) is not tuple:
+        return (parse_index_item(index),)
+    return tuple([parse_index_item(part) for part in index])
 
 
 def parse_index_item(part: Any) -> Any:
@@ -104,7 +111,7 @@ def split_mixed_index(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, t
 
 
 def _is_basic(parts: Any) -> bool:
-    return all(type(p) in _BASIC for p in parts) if type(parts) is tuple else type(parts) in _BASIC
+    return _BASIC.issuperset(map(type, parts)) if type(parts) is tuple else type(parts) in _BASIC
 
 
 def _index_error(input: Tensor, error: IndexError) -> RangeError:

@@ -15,7 +15,7 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import axis_length, check_index_range, normalize_axis
 from ..creation.constants import full_like
 from ..shape.view import reshape
-from .deterministic_scatter import add_at, segment_reduce
+from .deterministic_scatter import add_at, scan_by_key, segment_reduce
 from .gather_scatter import along_axis_index, check_along_axis, leading_slices, scatter_, scatter_add, trim_to_index
 from .getitem import advanced_getitem, put_into_zeros
 
@@ -23,7 +23,6 @@ __all__ = ["index_reduce", "scatter", "scatter_reduce"]
 
 
 _UFUNCS = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
-
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
@@ -110,10 +109,8 @@ def scatter_reduce_backward(dy, saved, needs, dim, reduce, include_self):
 def _local_grads(reduce: str, x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool) -> tuple[Any, Any]:
     """The derivatives of the result by input [like x] and by src [like part], per element."""
     own, one = int(include_self), np.ones_like(plain(part))
-    if reduce == "prod" and plain(part) is not part:
-        return _leave_one_out_products_traced(x, part, at, include_self)
     if reduce == "prod":
-        return _leave_one_out_products(x, part, at, out, include_self)
+        return _leave_one_out_products(x, part, at, include_self)
     if reduce in ("amax", "amin"):
         hit = (plain(part) == plain(out)[at]).astype(one.dtype)
         stays = (plain(x) == plain(out)).astype(one.dtype)
@@ -123,19 +120,8 @@ def _local_grads(reduce: str, x: Any, part: Any, at: tuple[Any, ...], out: Any, 
     return share, share[at]
 
 
-def _leave_one_out_products(x: Any, part: Any, at: tuple[Any, ...], out: Any, include_self: bool) -> tuple[Any, Any]:
-    # The product of all other factors: by division if none is 0; for the only zero, the rest; else 0.
-    zero, here = plain(x) == 0, plain(part) == 0
-    own = zero if include_self else np.zeros_like(zero)
-    zeros = add_at(here.astype(part.dtype), at, x.shape) + own
-    rest = segment_reduce(np.multiply, np.where(here, 1, plain(part)), at, x.shape, 1)
-    rest = np.where(zeros == 1, rest * np.where(zero, 1, plain(x)) if include_self else rest, 0)
-    mine = np.where(zero, rest, out / np.where(zero, 1, x))
-    return mine, np.where(here, rest[at], apply(advanced_getitem, out, at) / np.where(here, 1, part))
-
-
-def _leave_one_out_products_traced(x: Any, part: Any, at: tuple[Any, ...], include_self: bool) -> tuple[Any, Any]:
-    # Products of the factors before and after: without division, so that second derivatives at 0 exist.
+def _leave_one_out_products(x: Any, part: Any, at: tuple[Any, ...], include_self: bool) -> tuple[Any, Any]:
+    # Products of the factors before and after: without division, so exact, also their derivatives, where a factor is 0.
     cells = np.arange(x.size, like=plain(x))
     keys = cells.reshape(x.shape)[at].reshape(-1)
     if include_self:
@@ -151,16 +137,12 @@ def _leave_one_out_products_traced(x: Any, part: Any, at: tuple[Any, ...], inclu
 
 
 def _exclusive_products(values: Any, keys: Any) -> Any:
-    # The exclusive product of the values under equal keys, which are sorted; in log n steps.
+    # The exclusive product of the values under equal keys, which are sorted.
     if not keys.size:
         return values
-    ones = np.ones_like(plain(values))
-    found, step = np.concatenate([ones[:1], np.where(keys[1:] == keys[:-1], values[:-1], ones[1:])], 0), 1
-    while step < keys.size:
-        same = keys[step:] == keys[:-step]
-        joined = np.where(same, found[step:] * found[:-step], found[step:])
-        found, step = np.concatenate([found[:step], joined], 0), 2 * step
-    return found
+    one = np.ones_like(plain(values)[:1])
+    before = np.concatenate([one, np.where(keys[1:] == keys[:-1], values[:-1], 1)])
+    return scan_by_key(np.multiply, before, keys)
 
 
 def scatter(

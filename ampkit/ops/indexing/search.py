@@ -9,11 +9,11 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import accumulator, is_float
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
-from ..argument_checks import normalize_axis_of, parse_shape
+from ..argument_checks import check_index_range, normalize_axis_of, parse_shape
 
 __all__ = ["argwhere", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive", "unravel_index"]
 
@@ -130,12 +130,7 @@ def _check_sorter(sequence: Tensor, sorter: Tensor) -> None:
     if sorter.dtype != np.int64 or sorter.shape != sequence.shape:
         needs = f"sorter as int64 of shape {tuple(sequence.shape)}"
         raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
-    indices, length = sorter.array, sequence.shape[-1]
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError("searchsorted", f"sorter from 0 to {length - 1}", f"{value} at position {position}")
-
-    backends.backend_of(indices).raise_if(indices, (indices < 0) | (indices >= length), fail)
+    check_index_range("searchsorted", sorter.array, sequence.shape[-1])
 
 
 def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
@@ -157,12 +152,8 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     at, count = indices.array, math.prod(axes)
     if at.dtype.kind not in "iu":
         raise DTypeError("unravel_index", "integers", indices.dtype.name)
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError("unravel_index", f"positions from 0 to {count - 1}", f"{value} at {position}")
-
     wide = at.astype(np.int64).reshape(-1)  # a size may be beyond a narrow dtype
-    backends.backend_of(at).raise_if(at, ((wide < 0) | (wide >= count)).reshape(at.shape), fail)
+    check_index_range("unravel_index", wide.reshape(at.shape), count)
     steps = [math.prod(axes[i + 1 :]) for i in range(len(axes))]
     found = [wide // max(step, 1) % max(n, 1) for step, n in zip(steps, axes, strict=True)]
     return tuple(Tensor(indices.reshape(at.shape)) for indices in found)

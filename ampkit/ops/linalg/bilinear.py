@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ from ampkit.base.errors import ShapeError
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
+
+from .matmul import as_matrix
 
 __all__ = ["bilinear"]
 
@@ -23,8 +24,8 @@ def bilinear(input1: Array, input2: Array, weight: Array, bias: Array | None = N
     int64 for integers) with the bias, and rounded once. Raises ShapeError for shapes that do not fit.
     """
     outs, height, width = weight.shape
-    left = _rows(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
-    out = blocked_sum(left.reshape(len(left), outs, width) * _rows(input2)[:, None], 2)
+    left = as_matrix(input1) @ weight.transpose(1, 0, 2).reshape(height, outs * width)
+    out = blocked_sum(left.reshape(len(left), outs, width) * as_matrix(input2)[:, None], 2)
     if bias is not None:
         out = out + bias
     return out.reshape(*input1.shape[:-1], outs), Saved(input1=input1, input2=input2, weight=weight)
@@ -44,7 +45,7 @@ def bilinear_check(input1, input2, weight, bias):
 
 @bilinear.backward(input1="input2 weight", input2="input1 weight", weight="input1 input2")
 def bilinear_backward(dy, saved, needs):
-    rows, da, db, dw = _rows(dy), None, None, None
+    rows, da, db, dw = as_matrix(dy), None, None, None
     if needs[0] is not None:
         outs, height, width = saved.weight.shape
         transposed = saved.weight.transpose(0, 2, 1).reshape(outs * width, height)
@@ -54,15 +55,11 @@ def bilinear_backward(dy, saved, needs):
         db = (_pairs(rows, saved.input1) @ saved.weight.reshape(outs * height, width)).reshape(*dy.shape[:-1], width)
     if needs[2] is not None:
         sizes = dy.shape[-1], saved.input1.shape[-1], saved.input2.shape[-1]
-        dw = (_pairs(rows, saved.input1).swapaxes(0, 1) @ _rows(saved.input2)).reshape(*sizes)
+        dw = (_pairs(rows, saved.input1).swapaxes(0, 1) @ as_matrix(saved.input2)).reshape(*sizes)
     return da, db, dw, blocked_sum(rows, 0) if needs[3] is not None else None
-
-
-def _rows(array: Any) -> Any:
-    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 def _pairs(dy: Any, input: Any) -> Any:
     # The outer product of each row: [B, O], [..., n] -> [B, O n].
-    rows = _rows(input)
+    rows = as_matrix(input)
     return (dy[:, :, None] * rows[:, None]).reshape(len(rows), dy.shape[1] * rows.shape[1])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import accumulator, finfo
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, ShapeError, StateError
 from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
@@ -19,7 +19,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..argument_checks import broadcast_shape
+from ..argument_checks import broadcast_shape, check_floating
 from ..pointwise.conversion import to
 from ..reduction.reductions import sum
 from .solvers import call_lapack, check_square, symmetrized, transposed
@@ -67,8 +67,7 @@ def _divide_by_gaps(grad: Any, values: Any) -> Any:
 
 def _identity_like(values: Any) -> Any:
     # The identity [n, n] on the device of values [.., n].
-    line = np.arange(values.shape[-1], like=values)
-    return (line[:, None] == line).astype(values.dtype)
+    return np.identity(values.shape[-1], values.dtype, like=values)
 
 
 def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTorch's names
@@ -108,8 +107,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) 
         if A.requires_grad:
             cure = "full_matrices=False"
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
-        if not A.is_floating_point():
-            raise DTypeError("svd", "a floating-point tensor", A.dtype.name, "cast it: x.float()")
+        check_floating("svd", A)
         u, s, vh = call_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
         return SVDResult(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)

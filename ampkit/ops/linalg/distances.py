@@ -28,7 +28,6 @@ from ..shape.broadcasting import broadcast_to
 from ..shape.view import flatten
 
 __all__ = ["cdist", "cosine_similarity", "dist", "pairwise_distance", "pdist"]
-
 _MAX_DIFFERENCES = 1 << 22  # differences held at once: 16 MB of float32
 
 
@@ -147,9 +146,8 @@ def _normalized(x: Any, dim: int, eps: float) -> Any:
 def cosine_similarity_check(x1, x2, dim, eps):
     at = _from_end(x1, x2, dim)
     if -at > min(x1.ndim, x2.ndim):
-        raise ShapeError(
-            "cosine_similarity", f"two tensors with axis {dim}", f"{tuple(x1.shape)} and {tuple(x2.shape)}"
-        )
+        got = f"{tuple(x1.shape)} and {tuple(x2.shape)}"
+        raise ShapeError("cosine_similarity", f"two tensors with axis {dim}", got)
 
 
 @cosine_similarity.backward

@@ -14,7 +14,6 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 __all__ = ["einsum"]
-
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -67,18 +66,13 @@ def _operand_gradient(dy: Any, operands: Any, parts: list[str], out: str, i: int
     terms = [(out, dy), *((p, o) for k, (p, o) in enumerate(zip(parts, operands, strict=True)) if k != i)]
     own, ties = _split_repeated(parts[i], "".join(parts) + out)
     lengths = dict(zip(own, operands[i].shape, strict=True))
-    terms += [(a + b, _identity(lengths[a], plain(dy))) for a, b in ties]
+    terms += [(a + b, np.identity(lengths[a], dy.dtype, like=plain(dy))) for a, b in ties]
     present = {letter for part, _ in terms for letter in part}
     out = "".join(letter for letter in own if letter in present)
     found = np.einsum(f"{','.join(p for p, _ in terms)}->{out}", *(o for _, o in terms), optimize=True)
     shape = [found.shape[out.index(letter)] if letter in present else 1 for letter in own]
     short = [m if n == 1 else 1 for n, m in zip(shape, operands[i].shape, strict=True)]
     return found if math.prod(short) == 1 else found.reshape(*shape) * np.ones_like(plain(dy), shape=short)
-
-
-def _identity(length: int, like: Any) -> Any:
-    steps = np.arange(length, like=like)
-    return (steps[:, None] == steps).astype(like.dtype)
 
 
 def _split_repeated(part: str, used: str) -> tuple[str, list[tuple[str, str]]]:

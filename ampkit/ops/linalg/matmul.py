@@ -28,7 +28,7 @@ def linear(input: Array, weight: Array, bias: Array | None = None):
     input [..., in], weight [out, in], bias [out] -> [..., out]. Products are exact, summed in float32 with the bias,
     and rounded once. Raises ShapeError for shapes that do not fit.
     """
-    out = _as_matrix(input) @ weight.T
+    out = as_matrix(input) @ weight.T
     if bias is not None:
         out += bias
     out = out if input.ndim == 2 else out.reshape(*input.shape[:-1], weight.shape[0])
@@ -48,9 +48,9 @@ def linear_check(input, weight, bias):
 
 @linear.backward(input="weight", weight="input")
 def linear_backward(dy, saved, needs):
-    rows = _as_matrix(dy)
+    rows = as_matrix(dy)
     dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
-    dw = rows.T @ _as_matrix(saved.input) if needs[1] else None
+    dw = rows.T @ as_matrix(saved.input) if needs[1] else None
     return dx, dw, blocked_sum(rows, 0) if needs[2] else None
 
 
@@ -98,11 +98,6 @@ def mm_check(input, mat2):
     check_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
 
 
-@mm.backward(input="mat2", mat2="input")
-def mm_backward(dy, saved, needs):
-    return dy @ saved.mat2.T if needs[0] else None, saved.input.T @ dy if needs[1] else None
-
-
 @op(cast=Cast.WIDEST)
 def tensordot_(input: Array, other: Array):
     """`tensordot` of matrices over one pair of axes: input [M, K], other [K, N] -> [M, N]."""
@@ -125,10 +120,13 @@ def bmm_check(input, mat2):
     check_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
 
 
-@bmm.backward(input="mat2", mat2="input")
-def bmm_backward(dy, saved, needs):
+def matrix_product_backward(dy, saved, needs):
     da = dy @ saved.mat2.swapaxes(-1, -2) if needs[0] else None
     return da, saved.input.swapaxes(-1, -2) @ dy if needs[1] else None
+
+
+for _op in (mm, bmm):
+    _op.backward(input="mat2", mat2="input")(matrix_product_backward)
 
 
 @op(cast=Cast.LOW)
@@ -244,7 +242,7 @@ def baddbmm_backward(dy, saved, needs, beta, alpha):
 # helpers
 
 
-def _as_matrix(array: Array) -> Array:
+def as_matrix(array: Array) -> Array:
     """[..., K] -> [rows, K]."""
     return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
@@ -259,7 +257,7 @@ def _row(array: Array) -> Array:
 
 def _product(a: Array, b: Array) -> Array:
     if a.ndim > 2 and b.ndim == 2:
-        return (_as_matrix(a) @ b).reshape(*a.shape[:-1], b.shape[1])
+        return (as_matrix(a) @ b).reshape(*a.shape[:-1], b.shape[1])
     return a @ b
 
 
@@ -276,7 +274,7 @@ def _right_gradient(dy: Array, a: Array, shared: bool) -> Array:
     dy = _column(dy) if is_vector else dy
     dy = _row(dy) if a.ndim == 1 else dy
     a = _row(a) if a.ndim == 1 else a
-    db = _as_matrix(a).T @ _as_matrix(dy) if shared else a.swapaxes(-1, -2) @ dy
+    db = as_matrix(a).T @ as_matrix(dy) if shared else a.swapaxes(-1, -2) @ dy
     return db.reshape(db.shape[:-1]) if is_vector else db
 
 

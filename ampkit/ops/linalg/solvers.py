@@ -200,18 +200,16 @@ def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.cholesky)
 def cholesky_(input: Array):
     """`linalg_cholesky`, lower."""
-    return call_lapack("cholesky", "positive definite matrices", np.linalg.cholesky, symmetrized(input)), Saved(
-        input=input
-    )
+    out = call_lapack("cholesky", "positive definite matrices", np.linalg.cholesky, symmetrized(input))
+    return out, Saved(input=input)
 
 
 @cholesky_.backward
 def cholesky_backward(dy, saved, needs):
     # Iain Murray 2016, arXiv:1602.07527, eq. 10.
     upper = transposed(np.linalg.cholesky(symmetrized(saved.input)))
-    line = np.arange(dy.shape[-1], like=plain(dy))
-    low, half = ((line[:, None] >= line) * 1.0).astype(dy.dtype), ((line[:, None] == line) * 0.5).astype(dy.dtype)
-    inner = np.linalg.solve(upper, (upper @ (dy * low)) * (low - half))
+    low, identity = (f(dy.shape[-1], dtype=dy.dtype, like=plain(dy)) for f in (np.tri, np.identity))
+    inner = np.linalg.solve(upper, (upper @ (dy * low)) * (low - 0.5 * identity))
     return symmetrized(transposed(np.linalg.solve(upper, transposed(inner))))
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
-from ampkit.base.errors import RangeError, ShapeError
-from ampkit.core.autograd.traced_array import TracedArray, apply
+from ampkit.base.errors import ShapeError
+from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
 
-from ..pointwise.smooth_activations import sigmoid
+from ..argument_checks import broadcasts_to, check_values
+from ..pointwise.smooth_activations import sigmoid, softplus_array
 from .regression import check_pair, reduce_loss, unreduced_grad
 
 __all__ = ["binary_cross_entropy", "binary_cross_entropy_with_logits"]
@@ -39,7 +39,7 @@ def binary_cross_entropy_with_logits(
     for float64 input). Raises ShapeError for shapes that differ and for a mean over nothing, ArgumentError for an
     unknown reduction.
     """
-    loss = (1 - target) * input + _positive_weight(target, pos_weight) * softplus(-input)
+    loss = (1 - target) * input + _positive_weight(target, pos_weight) * softplus_array(-input)
     if weight is not None:
         loss *= weight
     return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
@@ -59,7 +59,7 @@ def bce_with_logits_backward(dy, saved, needs, reduction):
     dx = weighted * ((1 - t) - _positive_weight(t, pos_weight) * apply(sigmoid, -x)) if needs[0] is not None else None
     if not any(n is not None for n in needs[1:]):
         return dx, None, None, None
-    log = softplus(-x)
+    log = softplus_array(-x)
     dt = weighted * ((0 if pos_weight is None else (pos_weight - 1) * log) - x) if needs[1] is not None else None
     dw = grad * ((1 - t) * x + _positive_weight(t, pos_weight) * log) if needs[2] is not None else None
     return dx, dt, dw, weighted * t * log if needs[3] is not None else None
@@ -69,17 +69,11 @@ def _positive_weight(target: Any, pos_weight: Any) -> Any:
     return 1 if pos_weight is None else 1 + (pos_weight - 1) * target
 
 
-def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), without overflow."""
-    return np.log1p(np.exp(-abs(x))) + np.maximum(x, 0)
-
-
 def check_broadcast(where: str, input: Any, **scales: Any) -> None:
     """Raise ShapeError unless each of `scales` broadcasts to the shape of `input`, or is missing."""
     for name, scale in scales.items():
-        shape, full = np.shape(scale) if scale is not None else (), np.shape(input)
-        if len(shape) > len(full) or any(n not in (1, m) for n, m in zip(shape[::-1], full[::-1], strict=False)):
-            raise ShapeError(where, f"{name} that broadcasts to {tuple(full)}", f"{tuple(shape)}")
+        if scale is not None and not broadcasts_to(np.shape(scale), np.shape(input)):
+            raise ShapeError(where, f"{name} that broadcasts to {tuple(np.shape(input))}", f"{tuple(np.shape(scale))}")
 
 
 @op(
@@ -101,8 +95,8 @@ def binary_cross_entropy(
     float64 input); raises inside autocast. Raises ShapeError for shapes that differ and for a mean over nothing,
     ArgumentError for an unknown reduction, RangeError for an input outside [0, 1], named with its position.
     """
-    if not isinstance(input, TracedArray):
-        check_unit_interval(input, (input < 0) | (input > 1))
+    x = plain(input)
+    check_unit_interval(x, (x < 0) | (x > 1))
     loss = (target - 1) * _log(1 - input) - target * _log(input)
     if weight is not None:
         loss *= weight
@@ -132,9 +126,5 @@ def _log(x: Any) -> Any:
 
 def check_unit_interval(input: Any, outside: Any) -> None:
     """Raise RangeError, deferred on a GPU, for the first element of `input` where `outside` is True."""
-
-    def fail(value: float, position: Any) -> None:
-        cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"
-        raise RangeError("binary_cross_entropy", "inputs from 0 to 1", f"{value} at position {position}", cure)
-
-    backends.backend_of(input).raise_if(input, outside, fail)
+    cure = "pass probabilities, or logits to binary_cross_entropy_with_logits"
+    check_values("binary_cross_entropy", input, outside, "inputs from 0 to 1", cure)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.traced_array import apply
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
@@ -19,7 +20,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import check_reduction
-from ..nn.softmax import detached_max
+from ..nn.softmax import detached_max, log_softmax
 from .class_labels import (
     INTEGERS,
     check_classes,
@@ -130,8 +131,12 @@ def cross_entropy_backward(dy, saved, needs, ignore_index, reduction, label_smoo
         dw = np.where(one_hot(labels, classes, axis), loss, 0)
         if label_smoothing:
             dw = dw + grad * (saved.lse - x) * (label_smoothing / classes)
-        dw = blocked_sum(dw, tuple(i for i in range(x.ndim) if i != axis))
+        dw = _sum_per_class(dw, axis)
     return dx, None, dw
+
+
+def _sum_per_class(values: Any, axis: int) -> Any:
+    return blocked_sum(values, tuple(i for i in range(values.ndim) if i != axis))
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -140,7 +145,7 @@ def cross_entropy_probabilities(
 ):
     """`cross_entropy` for class probabilities; the mean divides by the number of distributions."""
     axis, classes = class_axis(input)
-    log = _log_softmax(input, axis)
+    log = apply(log_softmax, input, axis)
     smoothed = _smoothed(target, weight, label_smoothing, classes, axis)
     loss = -blocked_sum(smoothed * log, axis)
     if reduction == "none":
@@ -155,9 +160,8 @@ def cross_entropy_probabilities_check(input, target, weight, reduction, label_sm
     where = "cross_entropy"
     check_reduction(where, reduction)
     if input.ndim < 1 or np.shape(target) != input.shape:
-        raise ShapeError(
-            where, f"probabilities of the input's shape {tuple(input.shape)}", f"{tuple(np.shape(target))}", INTEGERS
-        )
+        needs = f"probabilities of the input's shape {tuple(input.shape)}"
+        raise ShapeError(where, needs, f"{tuple(np.shape(target))}", INTEGERS)
     check_weight(where, input, weight)
     check_mean(where, input, reduction)
     _check_smoothing(label_smoothing)
@@ -167,7 +171,7 @@ def cross_entropy_probabilities_check(input, target, weight, reduction, label_sm
 def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoothing):
     x, target, weight = saved.input, saved.target, saved.weight
     axis, classes = class_axis(x)
-    log = _log_softmax(x, axis)
+    log = apply(log_softmax, x, axis)
     smoothed = _smoothed(target, weight, label_smoothing, classes, axis)
     grad = dy / (_distributions(x, axis) if reduction == "mean" else 1)
     grad = grad.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :]) if reduction == "none" else grad
@@ -177,12 +181,7 @@ def cross_entropy_probabilities_backward(dy, saved, needs, reduction, label_smoo
     if needs[2] is None:
         return dx, dt, None
     dw = -grad * _smoothed(target, None, label_smoothing, classes, axis) * log
-    return dx, dt, blocked_sum(dw, tuple(i for i in range(x.ndim) if i != axis))
-
-
-def _log_softmax(input: Any, axis: int) -> Any:
-    shifted = input - detached_max(input, axis)
-    return shifted - np.log(blocked_sum(np.exp(shifted), axis, True))
+    return dx, dt, _sum_per_class(dw, axis)
 
 
 def _smoothed(target: Any, weight: Any, smoothing: float, classes: int, axis: int) -> Any:
@@ -236,8 +235,7 @@ def nll_loss_backward(dy, saved, needs, ignore_index, reduction):
     mean = 0
     if reduction == "mean":
         mean = _reduced(np.where(counted, saved.weights * loss, 0), saved.weights, reduction, axis)
-    others = tuple(i for i in range(saved.input.ndim) if i != axis)
-    return dx, None, blocked_sum(np.where(here, grad * (loss - mean), 0), others)
+    return dx, None, _sum_per_class(np.where(here, grad * (loss - mean), 0), axis)
 
 
 def _check_smoothing(smoothing: Any) -> None:

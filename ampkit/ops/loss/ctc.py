@@ -20,7 +20,7 @@ from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import check_reduction
+from ..argument_checks import check_reduction, check_values
 from ..reduction.dot_products import matmul_arrays
 from ..shape.view import reshape
 from .class_labels import check_mean
@@ -96,11 +96,7 @@ def _lengths(scores: Tensor, name: str, lengths: Any, most: int) -> Any:
     if array.shape != (batch,) and (array.ndim or batch != 1):
         raise ShapeError("ctc_loss", f"{name} of shape ({batch},)", f"{tuple(array.shape)}")
     array = array.reshape(batch).astype(np.int64)
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError("ctc_loss", f"{name} from 0 to {most}", f"{value} at position {position}")
-
-    backends.backend_of(array).raise_if(array, (array < 0) | (array > most), fail)
+    check_values("ctc_loss", array, (array < 0) | (array > most), f"{name} from 0 to {most}")
     array = np.minimum(np.maximum(array, 0), most)  # a GPU raises later; until then nothing reads beyond the end
     return backends.backend_of(scores.array).asarray(array) if isinstance(array, np.ndarray) else array
 
@@ -115,13 +111,7 @@ def _labels(targets: Any, counts: Any, frames: int, classes: int, blank: int) ->
     targets = targets.astype(np.int64)[:, :frames]
     inside = np.arange(targets.shape[1], like=targets) < counts[:, None]
     bad = inside & ((targets < 0) | (targets >= classes) | (targets == blank))
-
-    def fail(value: int, position: Any) -> None:
-        raise RangeError(
-            "ctc_loss", f"labels from 0 to {classes - 1} other than blank={blank}", f"{value} at {position}"
-        )
-
-    backends.backend_of(targets).raise_if(targets, bad, fail)
+    check_values("ctc_loss", targets, bad, f"labels from 0 to {classes - 1} other than blank={blank}")
     return np.where(bad, -1, np.where(inside, targets, blank))
 
 

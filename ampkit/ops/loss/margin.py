@@ -1,4 +1,4 @@
-"""Multi-class and multi-label margin losses, and the triplet loss of a distance function.
+"""Multi-class and multi-label margin losses.
 
 reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecated arguments, override it. Computed
 in float32 (float64 for float64 input). Classes are the last axis. An unknown reduction raises ArgumentError, shapes
@@ -7,32 +7,24 @@ that do not fit ShapeError, labels that are not integers DTypeError, and labels 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ampkit import backends
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
-from ampkit.core.autograd.traced_array import TracedArray, apply, plain
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
-from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..argument_checks import check_reduction
-from ..linalg.distances import pairwise_distance
-from ..pointwise.selection import clamp, minimum
-from ..pointwise.smooth_activations import sigmoid
-from .bce import check_broadcast, softplus
+from ..argument_checks import check_reduction, check_values
+from ..pointwise.smooth_activations import softplus_array
+from .bce import bce_with_logits_backward, check_broadcast
 from .class_labels import check_mean
-from .pairwise import reduce_tensor
-from .regression import check_pair, reduce_loss
+from .regression import check_pair, reduce_loss, unreduced_grad
 
-__all__ = [
-    "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "triplet_margin_with_distance_loss",
-]  # fmt: skip
+__all__ = ["multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss"]
 
 
 @op(cast=Cast.FP32, integers="refuse")
@@ -73,7 +65,7 @@ def multi_margin_loss_check(input, target, p, margin, weight, reduction):
 def multi_margin_loss_backward(dy, saved, needs, p, margin, reduction):
     x, target, weight = _with_classes(saved.input), saved.target, saved.weight
     violation, is_label, classes = _violations(x, target, margin), _one_hot(target, x), x.shape[-1]
-    grad = _unreduced_grad(dy, reduction, plain(target)) / classes
+    grad = _loss_grads(dy, reduction, plain(target)) / classes
     dx = dw = None
     if needs[0] is not None:
         dviolation = (grad * _label_weight(weight, x, target))[..., None] * (
@@ -129,7 +121,7 @@ def multilabel_margin_loss_check(input, target, reduction):
 def multilabel_margin_loss_backward(dy, saved, needs, reduction):
     x, target = _with_classes(saved.input), _with_classes(saved.target)
     is_label, _ = _label_masks(target)
-    grad = _unreduced_grad(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
+    grad = _loss_grads(dy, reduction, plain(x)[..., 0]) / x.shape[-1]
     active = (plain(_pairs(x, target)) > 0).astype(x.dtype)
     derivative = blocked_sum(active, -2) - np.where(is_label, blocked_sum(active, -1, True), 0).sum(-2)
     return (grad[..., None] * derivative).reshape(saved.input.shape), None
@@ -163,7 +155,7 @@ def multilabel_soft_margin_loss(
 
     input [..., C], target [..., C]; weight broadcasts to them -> [...] or []; without overflow.
     """
-    loss = (1 - target) * input + softplus(-input)
+    loss = (1 - target) * input + softplus_array(-input)
     loss = blocked_sum(loss if weight is None else loss * weight, -1) / input.shape[-1]
     return reduce_loss(loss, reduction), Saved(input=input, target=target, weight=weight)
 
@@ -178,50 +170,16 @@ def multilabel_soft_margin_loss_check(input, target, weight, reduction):
 
 @multilabel_soft_margin_loss.backward
 def multilabel_soft_margin_loss_backward(dy, saved, needs, reduction):
+    # each class contributes its binary cross entropy, over their number
     x, t, weight = saved.input, saved.target, saved.weight
-    grad = np.expand_dims(_unreduced_grad(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
-    grad = grad + np.zeros_like(plain(x))
-    weighted = grad if weight is None else grad * weight
-    dx = weighted * (1 - t - apply(sigmoid, -x)) if needs[0] is not None else None
-    dt = -weighted * x if needs[1] is not None else None
-    return dx, dt, grad * ((1 - t) * x + softplus(-x)) if needs[2] is not None else None
+    grad = np.expand_dims(_loss_grads(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
+    of_classes = Saved(input=x, target=t, weight=weight, pos_weight=None)
+    return bce_with_logits_backward.reference.run(grad * np.ones_like(plain(x)), of_classes, (*needs, None), "none")[:3]
 
 
-def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
-    reduction: str = "mean",
-) -> Tensor:
-    """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`: [N, ...] -> as d returns.
-
-    Without one, d is `pairwise_distance`. swap: the negative is compared with the nearer of the two others (Balntas et
-    al. 2016, BMVC, sec. 2.2). Raises ArgumentError for a margin that is not positive, ShapeError for inputs of
-    different ranks. Schroff et al. 2015, arXiv:1503.03832, eq. 2.
-    """
-    where = "triplet_margin_with_distance_loss"
-    if not margin > 0:
-        raise ArgumentError(where, "a positive margin", f"{margin}")
-    shapes = [tuple(x.shape) for x in (anchor, positive, negative)]
-    if len({len(s) for s in shapes}) > 1:
-        raise ShapeError(where, "three tensors of one rank", " and ".join(map(str, shapes)))
-    distance = pairwise_distance if distance_function is None else distance_function
-    near, far = distance(anchor, positive), distance(anchor, negative)
-    if not isinstance(near, Tensor) or not isinstance(far, Tensor):
-        raise DTypeError(where, "a distance_function that returns a Tensor", type(near).__name__)
-    far = minimum(far, distance(positive, negative)) if swap else far
-    return reduce_tensor(clamp(near - far + margin, 0), where, reduction)
-
-
-def _unreduced_grad(dy: Any, reduction: str, over: Any) -> Any:
-    # The gradient of each of the losses `over` before the reduction, given dy of the reduced loss.
-    if reduction == "none":
-        return dy
-    return (dy / over.size if reduction == "mean" else dy) + np.zeros(over.shape, dy.dtype, like=over)
+def _loss_grads(dy: Any, reduction: str, over: Any) -> Any:
+    # The gradient of each of the losses, which have the shape of `over`, given dy of the reduced loss.
+    return np.broadcast_to(unreduced_grad(dy, reduction, over), over.shape)
 
 
 def _check(where: str, input: Any, target: Any, reduction: Any, shape: tuple[int, ...]) -> None:
@@ -235,8 +193,5 @@ def _check(where: str, input: Any, target: Any, reduction: Any, shape: tuple[int
 
 
 def _check_range(where: str, target: Any, least: int, classes: int) -> None:
-    def fail(value: int, position: Any) -> None:
-        raise RangeError(where, f"labels from {least} to {classes - 1}", f"{value} at position {position}")
-
-    if not isinstance(target, TracedArray):
-        backends.backend_of(target).raise_if(target, (target < least) | (target >= classes), fail)
+    labels = plain(target)
+    check_values(where, labels, (labels < least) | (labels >= classes), f"labels from {least} to {classes - 1}")

@@ -8,36 +8,30 @@ ShapeError.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ampkit import backends
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
-from ampkit.core.autograd.traced_array import TracedArray, apply, plain
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..argument_checks import check_reduction
+from ..argument_checks import check_reduction, check_values
 from ..linalg.distances import cosine_similarity, pairwise_distance
 from ..pointwise.selection import clamp, minimum, where
-from ..pointwise.smooth_activations import sigmoid
+from ..pointwise.smooth_activations import sigmoid, softplus_array
 from .class_labels import check_mean
-from .regression import reduce_loss
+from .regression import reduce_loss, unreduced_grad
 
 __all__ = [
     "cosine_embedding_loss", "gaussian_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "poisson_nll_loss",
-    "soft_margin_loss", "triplet_margin_loss",
+    "soft_margin_loss", "triplet_margin_loss", "triplet_margin_with_distance_loss",
 ]  # fmt: skip
-
-
-def _unreduced_grad(dy: Any, reduction: str, *operands: Any) -> Any:
-    # The gradient of each element of the loss before its reduction, given dy of the reduced loss.
-    if reduction != "mean":
-        return dy
-    return dy / math.prod(np.broadcast_shapes(*[o.shape for o in operands]))
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -62,7 +56,7 @@ def margin_ranking_loss(
 def margin_ranking_loss_backward(dy, saved, needs, margin, reduction):
     a, b, t = saved.input1, saved.input2, saved.target
     positive = plain(margin - t * (a - b)) >= 0
-    grad = np.where(positive, _unreduced_grad(dy, reduction, a, b, t), 0)
+    grad = np.where(positive, unreduced_grad(dy, reduction, a, b, t), 0)
     return -grad * t, grad * t, -grad * (a - b) if needs[2] is not None else None
 
 
@@ -80,7 +74,7 @@ def hinge_embedding_loss(
 def hinge_embedding_loss_backward(dy, saved, needs, margin, reduction):
     x, t = plain(saved.input), plain(saved.target)
     derivative = (t != -1).astype(x.dtype) - ((t != 1) & (x <= margin)).astype(x.dtype)
-    return _unreduced_grad(dy, reduction, x, t) * derivative, None
+    return unreduced_grad(dy, reduction, x, t) * derivative, None
 
 
 @op(cast=Cast.FP32, integers="float")
@@ -88,15 +82,13 @@ def soft_margin_loss(
     input: Array, target: Array, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean"
 ):
     """log(1 + exp(-target input)), target 1 or -1, without overflow: [...], [...] -> [...] or []."""
-    z = -target * input
-    loss = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-    return reduce_loss(loss, reduction), Saved(input=input, target=target)
+    return reduce_loss(softplus_array(-target * input), reduction), Saved(input=input, target=target)
 
 
 @soft_margin_loss.backward
 def soft_margin_loss_backward(dy, saved, needs, reduction):
     x, t = saved.input, saved.target
-    grad = _unreduced_grad(dy, reduction, x, t) * apply(sigmoid, -t * x)
+    grad = unreduced_grad(dy, reduction, x, t) * apply(sigmoid, -t * x)
     return -grad * t, -grad * x if needs[1] is not None else None
 
 
@@ -127,7 +119,7 @@ def poisson_nll_loss(
 @poisson_nll_loss.backward
 def poisson_nll_loss_backward(dy, saved, needs, log_input, full, eps, reduction):
     x, t = saved.input, saved.target
-    grad = _unreduced_grad(dy, reduction, x, t)
+    grad = unreduced_grad(dy, reduction, x, t)
     dx = grad * (np.exp(x) - t if log_input else 1 - t / (x + eps))
     if needs[1] is None:
         return dx, None
@@ -148,18 +140,10 @@ def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1
     Nix, Weigend 1994, ICNN, eq. 6.
     """
     spread = _per_row(var, input)
-    _check_not_negative(spread)
+    check_values("gaussian_nll_loss", plain(spread), plain(spread) < 0, "a var of 0 or more")
     safe_var, residual = _clamped(spread, eps), input - target
     loss = 0.5 * (np.log(safe_var) + residual * residual / safe_var) + (0.5 * math.log(2 * math.pi) if full else 0)
     return reduce_loss(loss, reduction), Saved(input=input, target=target, var=var)
-
-
-def _check_not_negative(var: Any) -> None:
-    def fail(value: float, position: Any) -> None:
-        raise RangeError("gaussian_nll_loss", "a var of 0 or more", f"{value} at position {position}")
-
-    if not isinstance(var, TracedArray):
-        backends.backend_of(var).raise_if(var, var < 0, fail)
 
 
 def _per_row(var: Any, input: Any) -> Any:
@@ -177,7 +161,7 @@ def _clamped(var: Any, eps: float) -> Any:
 @gaussian_nll_loss.backward
 def gaussian_nll_loss_backward(dy, saved, needs, full, eps, reduction):
     var = _per_row(saved.var, saved.input)
-    grad = _unreduced_grad(dy, reduction, saved.input, saved.target, var)
+    grad = unreduced_grad(dy, reduction, saved.input, saved.target, var)
     safe_var, residual = _clamped(var, eps), saved.input - saved.target
     dinput = grad * residual / safe_var
     if needs[2] is None:
@@ -252,8 +236,48 @@ def triplet_margin_loss(
     swap: the negative is compared with the nearer of the two others (Balntas et al. 2016, BMVC, sec. 2.2).
     Raises ArgumentError for a margin that is not positive. Schroff et al. 2015, arXiv:1503.03832, eq. 2.
     """
+    distance = partial(pairwise_distance, p=p, eps=eps)
+    return _triplet_loss("triplet_margin_loss", distance, anchor, positive, negative, margin, swap, reduction)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, margin + d(anchor, positive) - d(anchor, negative)), d `distance_function`: [N, ...] -> as d returns.
+
+    Without one, d is `pairwise_distance`. swap: the negative is compared with the nearer of the two others (Balntas et
+    al. 2016, BMVC, sec. 2.2). Raises ArgumentError for a margin that is not positive, ShapeError for inputs of
+    different ranks. Schroff et al. 2015, arXiv:1503.03832, eq. 2.
+    """
+    where = "triplet_margin_with_distance_loss"
+    shapes = [tuple(x.shape) for x in (anchor, positive, negative)]
+    if len({len(s) for s in shapes}) > 1:
+        raise ShapeError(where, "three tensors of one rank", " and ".join(map(str, shapes)))
+    distance = pairwise_distance if distance_function is None else distance_function
+    return _triplet_loss(where, distance, anchor, positive, negative, margin, swap, reduction)
+
+
+def _triplet_loss(
+    where: str,
+    distance: Any,
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float,
+    swap: bool,
+    reduce: str,
+) -> Tensor:
     if not margin > 0:
-        raise ArgumentError("triplet_margin_loss", "a positive margin", f"{margin}")
-    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
-    far = minimum(far, pairwise_distance(positive, negative, p, eps)) if swap else far
-    return reduce_tensor(clamp(near - far + margin, 0), "triplet_margin_loss", reduction)
+        raise ArgumentError(where, "a positive margin", f"{margin}")
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if not isinstance(near, Tensor) or not isinstance(far, Tensor):
+        raise DTypeError(where, "a distance_function that returns a Tensor", type(near).__name__)
+    far = minimum(far, distance(positive, negative)) if swap else far
+    return reduce_tensor(clamp(near - far + margin, 0), where, reduce)

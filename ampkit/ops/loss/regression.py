@@ -5,6 +5,7 @@ reduction: "none", "mean" or "sum"; size_average and reduce, PyTorch's deprecate
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,7 @@ from ..pointwise.sign_and_rounding import sign_of
 from .class_labels import check_mean
 from .cross_entropy import cross_entropy, nll_loss
 
-__all__ = [
-    "cross_entropy",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "mse_loss",
-    "nll_loss",
-    "smooth_l1_loss",
-]
+__all__ = ["cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss"]
 
 
 def reduce_loss(loss: Any, reduction: str) -> Any:
@@ -43,11 +36,14 @@ def reduce_loss(loss: Any, reduction: str) -> Any:
     return blocked_sum(loss)
 
 
-def unreduced_grad(dy: Any, reduction: str, input: Any) -> Any:
-    """The gradient of each element of the loss before its reduction, given dy of the reduced loss."""
+def unreduced_grad(dy: Any, reduction: str, *operands: Any) -> Any:
+    """The gradient of each element of the loss of broadcast operands before its reduction, given dy of the reduced."""
     if reduction == "batchmean":
-        return dy / _batch(input)
-    return dy / input.size if reduction == "mean" else dy
+        return dy / _batch(operands[0])
+    if reduction != "mean":
+        return dy
+    one = len(operands) == 1
+    return dy / (operands[0].size if one else math.prod(np.broadcast_shapes(*[o.shape for o in operands])))
 
 
 def _batch(x: Any) -> int:
@@ -64,9 +60,8 @@ def check_pair(where: str, input: Any, target: Any, reduction: Any, allowed: tup
     check_reduction(where, reduction, allowed)
     if np.shape(input) != np.shape(target):
         cure = "reshape one, so that no element is compared with another's"
-        raise ShapeError(
-            where, f"a target of the input's shape {tuple(np.shape(input))}", f"{tuple(np.shape(target))}", cure
-        )
+        needs = f"a target of the input's shape {tuple(np.shape(input))}"
+        raise ShapeError(where, needs, f"{tuple(np.shape(target))}", cure)
     check_mean(where, input, reduction)
 
 
@@ -89,11 +84,6 @@ def mse_loss(
     return reduce_loss(residual, reduction), Saved(input=input, target=target)
 
 
-@mse_loss.check
-def mse_loss_check(input, target, reduction):
-    check_pair("mse_loss", input, target, reduction)
-
-
 @mse_loss.backward
 def mse_loss_backward(dy, saved, needs, reduction):
     residual = saved.input - saved.target
@@ -110,17 +100,8 @@ def l1_loss(
     reduction="mean",
     weight: CompatArg = None,
 ):
-    """|input - target|, with gradient 0 where they are equal.
-
-    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction.
-    """
+    """|input - target|, with gradient 0 where they are equal. Shapes, precision and errors as `mse_loss`."""
     return reduce_loss(abs(input - target), reduction), Saved(input=input, target=target)
-
-
-@l1_loss.check
-def l1_loss_check(input, target, reduction):
-    check_pair("l1_loss", input, target, reduction)
 
 
 @l1_loss.backward
@@ -129,15 +110,18 @@ def l1_loss_backward(dy, saved, needs, reduction):
     return _residual_grads(sign_of(plain(residual)) * unreduced_grad(dy, reduction, residual), needs)
 
 
+for _op in (mse_loss, l1_loss):
+    _op.check(lambda input, target, reduction, name=_op.name: check_pair(name, input, target, reduction))
+
+
 @op(cast=Cast.FP32, integers="float")
 def smooth_l1_loss(
     input: Array, target: Array, size_average: CompatArg = None, reduce: CompatArg = None, reduction="mean", beta=1.0
 ):
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = input - target.
 
-    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction or a
-    negative beta. Girshick 2015, arXiv:1504.08083, eq. 3 (beta 1).
+    Shapes, precision and errors as `mse_loss`; raises ArgumentError for a negative beta.
+    Girshick 2015, arXiv:1504.08083, eq. 3 (beta 1).
     """
     size = abs(input - target)
     loss = size if beta == 0 else np.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta)
@@ -162,9 +146,8 @@ def smooth_l1_loss_backward(dy, saved, needs, reduction, beta):
 def huber_loss(input: Array, target: Array, reduction="mean", delta=1.0, weight: CompatArg = None):
     """d^2 / 2 for |d| < delta, else delta (|d| - delta / 2), with d = input - target.
 
-    input [...], target [...] -> [...] or []. Computed in float32 (float64 for float64 input).
-    Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown reduction or a
-    delta that is not positive. Huber 1964, Annals of Mathematical Statistics 35.
+    Shapes, precision and errors as `mse_loss`; raises ArgumentError unless delta is positive.
+    Huber 1964, Annals of Mathematical Statistics 35.
     """
     residual = abs(input - target)
     loss = np.where(residual < delta, 0.5 * residual * residual, delta * (residual - 0.5 * delta))
@@ -197,9 +180,7 @@ def kl_div(
     """target * (log(target) - input): the Kullback-Leibler divergence of `input`, log-probabilities, from `target`.
 
     input [...], target [...], probabilities or their logarithms with `log_target` -> [...] or []. "batchmean" divides
-    the sum by the length of the first axis, "mean" by the number of elements. Computed in float32 (float64 for float64
-    input). Raises ShapeError for shapes that differ and for the mean of nothing, ArgumentError for an unknown
-    reduction.
+    the sum by the length of the first axis, "mean" by the number of elements. Precision and errors as `mse_loss`.
     """
     weight, log = (np.exp(target), target) if log_target else (target, np.log(np.where(target == 0, 1, target)))
     return reduce_loss(weight * (log - input), reduction), Saved(input=input, target=target)

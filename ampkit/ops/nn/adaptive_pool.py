@@ -21,19 +21,16 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import check_addressable, int_tuple
 from ..indexing.deterministic_scatter import index_on_device_of
 from ..indexing.gather_scatter import gather
+from ..named import named
 from ..reduction.dot_products import matmul_arrays
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .conv_geometry import batch_first, batch_last, batched, unbatched
 from .pool import check_images, of_row
 
 __all__ = [
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d",
-]
+]  # fmt: skip
 
 
 def adaptive_windows(n: int, windows: int, like: Any = None) -> tuple[Array, Array]:
@@ -50,8 +47,7 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     return check_addressable(where, int_tuple(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
 
 
-def _check(where: str, input: Any, output_size: Any) -> None:
-    axes = int(where[-2])
+def _check(where: str, axes: int, input: Any, output_size: Any) -> None:
     check_images(where, input, axes)
     if input.dtype == np.bool_:
         raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
@@ -63,35 +59,32 @@ def _check(where: str, input: Any, output_size: Any) -> None:
 # means
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def adaptive_avg_pool2d(input: Array, output_size):
-    """The mean of each of output_size windows that cover the image evenly.
+def _adaptive_average(axes: int, doc: str) -> Op:
+    name = f"adaptive_avg_pool{axes}d"
 
-    input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, summed in float32 and rounded once.
-    output_size: an integer or a pair; None keeps the length of that axis. Raises ShapeError for another rank.
-    """
-    return _adaptive_avg("adaptive_avg_pool2d", input, output_size, 2)
+    @op(cast=Cast.KEEP, integers="refuse")
+    @named(name, doc)
+    def pool(input: Array, output_size):
+        size = input.shape[-axes:]
+        return _window_means(input, size, adaptive_size(output_size, size, name)), Saved(size=size)
 
+    @pool.check
+    def check(input, output_size):
+        _check(name, axes, input, output_size)
 
-@op(cast=Cast.KEEP, integers="refuse")
-def adaptive_avg_pool3d(input: Array, output_size):
-    """The mean of each of output_size windows that cover volumes evenly: input [N, C, D, H, W] or [C, D, H, W].
-
-    See `adaptive_avg_pool2d`.
-    """
-    return _adaptive_avg("adaptive_avg_pool3d", input, output_size, 3)
+    pool.backward(adaptive_avg_pool_backward)
+    return pool
 
 
-def _adaptive_avg(where: str, input: Array, output_size: Any, axes: int) -> Any:
-    size = input.shape[-axes:]
-    out, saved = adaptive_size(output_size, size, where), Saved(size=size)
+def _window_means(input: Array, size: tuple[int, ...], out: tuple[int, ...]) -> Array:
+    axes = len(size)
     if any(n % m for n, m in zip(size, out, strict=True)):
         for axis, (n, m) in enumerate(zip(size, out, strict=True), -axes):
             input = _times_along(input, _mean_matrix(plain(input), n, m), axis)
-        return input, saved
+        return input
     split = [k for n, m in zip(size, out, strict=True) for k in (m, n // m)]
     area = prod(n // m for n, m in zip(size, out, strict=True))
-    return blocked_sum(input.reshape(*input.shape[:-axes], *split), tuple(range(1 - 2 * axes, 0, 2))) / area, saved
+    return blocked_sum(input.reshape(*input.shape[:-axes], *split), tuple(range(1 - 2 * axes, 0, 2))) / area
 
 
 def adaptive_avg_pool_backward(dy, saved, needs, output_size):
@@ -123,16 +116,21 @@ def _mean_matrix(like: Array, n: int, windows: int) -> Array:
     return ((pixel >= first) & (pixel < end)).astype(like.dtype) / (end - first).astype(like.dtype)
 
 
-def _register(op: Op) -> None:
-    def check(input, output_size):
-        _check(op.name, input, output_size)
+adaptive_avg_pool2d = _adaptive_average(
+    2,
+    """The mean of each of output_size windows that cover the image evenly.
 
-    op.check(check)
-    op.backward(adaptive_avg_pool_backward)
+    input [N, C, H, W] or [C, H, W] -> [N, C, *output_size] in the input's dtype, summed in float32 and rounded once.
+    output_size: an integer or a pair; None keeps the length of that axis. Raises ShapeError for another rank.
+    """,
+)
+adaptive_avg_pool3d = _adaptive_average(
+    3,
+    """The mean of each of output_size windows that cover volumes evenly: input [N, C, D, H, W] or [C, D, H, W].
 
-
-for _op in (adaptive_avg_pool2d, adaptive_avg_pool3d):
-    _register(_op)
+    See `adaptive_avg_pool2d`.
+    """,
+)
 
 
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
@@ -171,9 +169,9 @@ def _taps(n: int, windows: int) -> Any:
     return np.minimum(first + np.arange((end - first).max())[:, None], end - 1)
 
 
-def _adaptive_max(where: str, input: Tensor, output_size: Any, return_indices: bool) -> Any:
-    axes = int(where[-2])
-    _check(where, input, output_size)
+def _adaptive_max(axes: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
+    where = f"adaptive_max_pool{axes}d"
+    _check(where, axes, input, output_size)
     indices = adaptive_max_pool_(input, adaptive_size(output_size, tuple(input.shape[-axes:]), where))
     values = reshape(gather(flatten(input, -axes), -1, flatten(indices, -axes)), indices.shape)
     return (values, indices) if return_indices else values
@@ -181,7 +179,7 @@ def _adaptive_max(where: str, input: Tensor, output_size: Any, return_indices: b
 
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of output_size windows: input [N, C, L] or [C, L]; see `adaptive_max_pool2d`."""
-    return _adaptive_max("adaptive_max_pool1d", input, output_size, return_indices)
+    return _adaptive_max(1, input, output_size, return_indices)
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
@@ -191,7 +189,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     with return_indices also the flat indices of these values in H * W, int64. output_size: an integer or one per axis;
     None keeps the length of that axis. Raises ShapeError for another rank, ArgumentError for another output_size.
     """
-    return _adaptive_max("adaptive_max_pool2d", input, output_size, return_indices)
+    return _adaptive_max(2, input, output_size, return_indices)
 
 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
@@ -199,4 +197,4 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
 
     See `adaptive_max_pool2d`.
     """
-    return _adaptive_max("adaptive_max_pool3d", input, output_size, return_indices)
+    return _adaptive_max(3, input, output_size, return_indices)

@@ -14,6 +14,7 @@ from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import broadcast_or_none
 from ..shape.join_split import unbind
 from ..shape.view import reshape, transpose
 from .attention_math import Operands, backward, broadcast, forward, forward_traced, join_heads, split_heads
@@ -91,10 +92,10 @@ def scaled_dot_product_attention_check(
     if enable_gqa and (k[-3] != v[-3] or not k[-3] or q[-3] % k[-3]):
         raise ShapeError(where, "query heads that the heads of key and value divide", got)
     one = (1,) * enable_gqa
-    lead = _broadcast_shapes(q[:-2], (*k[: -2 - enable_gqa], *one), (*v[: -2 - enable_gqa], *one))
+    lead = broadcast_or_none(q[:-2], (*k[: -2 - enable_gqa], *one), (*v[: -2 - enable_gqa], *one))
     if lead is None:
         raise ShapeError(where, "leading axes that broadcast", got)
-    if mask is not None and _broadcast_shapes(scores := (*lead, q[-2], k[-2]), np.shape(mask)) != scores:
+    if mask is not None and broadcast_or_none(scores := (*lead, q[-2], k[-2]), np.shape(mask)) != scores:
         raise ShapeError(where, f"attn_mask that broadcasts to {[*lead, q[-2], k[-2]]}", f"{list(np.shape(mask))}")
 
 
@@ -110,13 +111,6 @@ def scaled_dot_product_attention_backward(dy, saved, needs, dropout_p, draw, is_
     dq, dadded = (None if g is None else join_heads(g) for g in (dq, dadded))
     dk, dv = (None if g is None else g.sum(-3) for g in (dk, dv))
     return dq, dk, dv, dadded, None
-
-
-def _broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        return None
 
 
 # self-attention of a packed projection (query, key and value in one array). PyTorch has no such op; on a CPU it is one

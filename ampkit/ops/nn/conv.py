@@ -16,44 +16,15 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import int_tuple
+from ..named import named
 from ..shape.view import permute
 from .conv_geometry import ConvGeometry, batched, conv_geometry, fold, unbatched, unfold
 from .conv_products import convolve, input_gradient, weight_gradient
 
 __all__ = [
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_tbc",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "fold",
+    "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "fold",
     "unfold",
-]
-
-
-# forward, backward and geometry, for any number of spatial axes
-
-
-def _forward(
-    where: str, input: Array, weight: Array, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
-    geometry = geometry_of(where, input, weight, stride, padding, dilation)
-    out = _with_bias(convolve(batched(input, len(geometry.input_size)), weight, geometry, groups), bias)
-    return unbatched(out, input.ndim), Saved(input=input, weight=weight, geometry=geometry)
-
-
-def _transposed_forward(where: str, input: Array, weight: Array, bias: Any, groups: int, *arguments: Any) -> Any:
-    geometry = transposed_geometry(where, input, weight, *arguments)
-    out = _with_bias(input_gradient(batched(input, len(geometry.input_size)), weight, geometry, groups), bias)
-    return unbatched(out, input.ndim), Saved(input=input, weight=weight, geometry=geometry)
-
-
-def _with_bias(out: Array, bias: Array | None) -> Array:
-    if bias is not None:
-        out += bias.reshape(-1, *(1,) * (out.ndim - 2))
-    return out
+]  # fmt: skip
 
 
 def _bias_gradient(dy: Array) -> Array:
@@ -61,8 +32,8 @@ def _bias_gradient(dy: Array) -> Array:
 
 
 def conv_backward(dy, saved, needs, stride, padding, dilation, groups):
-    geometry = saved.geometry
-    axes, ndim = len(geometry.input_size), dy.ndim
+    geometry, ndim = saved.geometry, dy.ndim
+    axes = len(geometry.input_size)
     dy = batched(dy, axes)
     dx = unbatched(input_gradient(dy, saved.weight, geometry, groups), ndim) if needs[0] else None
     dw = weight_gradient(batched(saved.input, axes), dy, geometry, groups) if needs[1] else None
@@ -70,8 +41,8 @@ def conv_backward(dy, saved, needs, stride, padding, dilation, groups):
 
 
 def conv_transpose_backward(dy, saved, needs, stride, padding, output_padding, groups, dilation):
-    geometry = saved.geometry
-    axes, ndim = len(geometry.input_size), dy.ndim
+    geometry, ndim = saved.geometry, dy.ndim
+    axes = len(geometry.input_size)
     dy = batched(dy, axes)
     dx = unbatched(convolve(dy, saved.weight, geometry, groups), ndim) if needs[0] else None
     dw = weight_gradient(dy, batched(saved.input, axes), geometry, groups) if needs[1] else None
@@ -93,10 +64,8 @@ def transposed_geometry(
     axes = weight.ndim - 2
     size, kernel = input.shape[-axes:], weight.shape[2:]
     stride, dilation = int_tuple(where, "stride", stride, 1, axes), int_tuple(where, "dilation", dilation, 1, axes)
-    pads, extra = (
-        int_tuple(where, "padding", padding, 0, axes),
-        int_tuple(where, "output_padding", output_padding, 0, axes),
-    )
+    pads = int_tuple(where, "padding", padding, 0, axes)
+    extra = int_tuple(where, "output_padding", output_padding, 0, axes)
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise ArgumentError(where, f"output_padding smaller than stride {stride}", f"{extra}")
     arguments = zip(size, stride, pads, dilation, kernel, extra, strict=True)
@@ -129,94 +98,105 @@ def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: An
 # ops
 
 
-@op(cast=Cast.LOW)
-def conv2d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
+def _convolution(name: str, axes: str, doc: str) -> Op:
+    @op(cast=Cast.LOW)
+    @named(name, doc)
+    def convolution(
+        input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1
+    ):
+        geometry = geometry_of(name, input, weight, stride, padding, dilation)
+        out = convolve(batched(input, weight.ndim - 2), weight, geometry, groups)
+        return _unbatched_plus(out, bias, input), Saved(input=input, weight=weight, geometry=geometry)
+
+    @convolution.check
+    def check(input, weight, bias, stride, padding, dilation, groups):
+        _check(name, axes, input, weight, bias, groups)
+        geometry_of(name, input, weight, stride, padding, dilation)
+
+    convolution.backward(input="weight", weight="input")(conv_backward)
+    return convolution
+
+
+def _transposed_convolution(name: str, axes: str, doc: str) -> Op:
+    @op(cast=Cast.LOW)
+    @named(name, doc)
+    def convolution(
+        input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, output_padding=0, groups: int = 1,
+        dilation=1,
+    ):  # fmt: skip
+        geometry = transposed_geometry(name, input, weight, stride, padding, output_padding, dilation)
+        out = input_gradient(batched(input, weight.ndim - 2), weight, geometry, groups)
+        return _unbatched_plus(out, bias, input), Saved(input=input, weight=weight, geometry=geometry)
+
+    @convolution.check
+    def check(input, weight, bias, stride, padding, output_padding, groups, dilation):
+        _check(name, axes, input, weight, bias, groups, weight_axis=0)
+        transposed_geometry(name, input, weight, stride, padding, output_padding, dilation)
+
+    convolution.backward(input="weight", weight="input")(conv_transpose_backward)
+    return convolution
+
+
+def _unbatched_plus(out: Array, bias: Array | None, input: Array) -> Array:
+    if bias is not None:
+        out += bias.reshape(-1, *(1,) * (out.ndim - 2))
+    return unbatched(out, input.ndim)
+
+
+conv1d = _convolution(
+    "conv1d",
+    "L",
+    """1-D convolution: `conv2d` of sequences.
+
+    input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, L']; precision and errors as `conv2d`.
+    """,
+)
+conv2d = _convolution(
+    "conv2d",
+    "H, W",
     """2-D convolution: the cross-correlation of images with kernels, plus bias.
 
     input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW], bias [O] -> [N, O, H', W']. padding may be 'same'
     (stride 1) or 'valid'. Products are exact, summed in float32 with the bias, and rounded once.
     Raises ShapeError for shapes that do not fit, ArgumentError for arguments out of range.
     Chellapilla, Puri, Simard 2006, "High performance convolutional neural networks for document processing", sec. 3.
-    """
-    return _forward("conv2d", input, weight, bias, stride, padding, dilation, groups)
-
-
-@op(cast=Cast.LOW)
-def conv1d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
-    """1-D convolution: `conv2d` of sequences.
-
-    input [N, C, L] or [C, L], weight [O, C / groups, K], bias [O] -> [N, O, L']; precision and errors as `conv2d`.
-    """
-    return _forward("conv1d", input, weight, bias, stride, padding, dilation, groups)
-
-
-@op(cast=Cast.LOW)
-def conv3d(input: Array, weight: Array, bias: Array | None = None, stride=1, padding=0, dilation=1, groups: int = 1):
+    """,
+)
+conv3d = _convolution(
+    "conv3d",
+    "D, H, W",
     """3-D convolution: `conv2d` of volumes.
 
     input [N, C, D, H, W] or [C, D, H, W], weight [O, C / groups, KD, KH, KW], bias [O] -> [N, O, D', H', W']; precision
     and errors as `conv2d`.
-    """
-    return _forward("conv3d", input, weight, bias, stride, padding, dilation, groups)
+    """,
+)
+conv_transpose1d = _transposed_convolution(
+    "conv_transpose1d",
+    "L",
+    """The transpose of `conv1d`: input [N, O, L] or [O, L], weight [O, C / groups, K], bias [C] -> [N, C, L'].
 
-
-@op(cast=Cast.LOW)
-def conv_transpose2d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    groups: int = 1,
-    dilation=1,
-):
+    See `conv_transpose2d`.
+    """,
+)
+conv_transpose2d = _transposed_convolution(
+    "conv_transpose2d",
+    "H, W",
     """The transpose of `conv2d`, which its input gradient computes: the sum of the kernels weighted by each pixel.
 
     input [N, O, H, W] or [O, H, W], weight [O, C / groups, KH, KW], bias [C] -> [N, C, H', W']. output_padding, smaller
     than the stride, adds rows and columns at the end. Precision and errors as `conv2d`.
     Dumoulin, Visin 2016, arXiv:1603.07285, ch. 4.
-    """
-    arguments = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose2d", input, weight, bias, groups, *arguments)
-
-
-@op(cast=Cast.LOW)
-def conv_transpose1d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    groups: int = 1,
-    dilation=1,
-):
-    """The transpose of `conv1d`: input [N, O, L] or [O, L], weight [O, C / groups, K], bias [C] -> [N, C, L'].
-
-    See `conv_transpose2d`.
-    """
-    arguments = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose1d", input, weight, bias, groups, *arguments)
-
-
-@op(cast=Cast.LOW)
-def conv_transpose3d(
-    input: Array,
-    weight: Array,
-    bias: Array | None = None,
-    stride=1,
-    padding=0,
-    output_padding=0,
-    groups: int = 1,
-    dilation=1,
-):
+    """,
+)
+conv_transpose3d = _transposed_convolution(
+    "conv_transpose3d",
+    "D, H, W",
     """The transpose of `conv3d`: input [N, O, D, H, W] or [O, D, H, W], weight [O, C / groups, KD, KH, KW], bias [C].
 
     See `conv_transpose2d`.
-    """
-    arguments = stride, padding, output_padding, dilation
-    return _transposed_forward("conv_transpose3d", input, weight, bias, groups, *arguments)
+    """,
+)
 
 
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
@@ -230,33 +210,3 @@ def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tenso
             raise ShapeError("conv_tbc", f"{name} {shape}", f"{list(tensor.shape)}")
     out = conv1d(permute(input, (1, 2, 0)), permute(weight, (2, 1, 0)), bias, padding=pad)
     return permute(out, (2, 0, 1))
-
-
-# checks and backwards
-
-
-def _register(op: Op, axes: str) -> None:
-    def check(input, weight, bias, stride, padding, dilation, groups):
-        _check(op.name, axes, input, weight, bias, groups)
-        geometry_of(op.name, input, weight, stride, padding, dilation)
-
-    op.check(check)
-    op.backward(input="weight", weight="input")(conv_backward)
-
-
-def _register_transposed(op: Op, axes: str) -> None:
-    def check(input, weight, bias, stride, padding, output_padding, groups, dilation):
-        _check(op.name, axes, input, weight, bias, groups, weight_axis=0)
-        transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
-
-    op.check(check)
-    op.backward(input="weight", weight="input")(conv_transpose_backward)
-
-
-for _op, _transposed_op, _axes in (
-    (conv1d, conv_transpose1d, "L"),
-    (conv2d, conv_transpose2d, "H, W"),
-    (conv3d, conv_transpose3d, "D, H, W"),
-):
-    _register(_op, _axes)
-    _register_transposed(_transposed_op, _axes)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import is_float
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.dispatch import Primitive
@@ -19,7 +18,9 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 from ampkit.core.torch_compat import CompatArg
 
+from ..argument_checks import check_floating
 from ..creation.constants import ones
+from ..named import named
 from ..pointwise.comparison import gt, ne
 from ..pointwise.piecewise_activations import leaky_relu
 from ..pointwise.selection import where
@@ -35,19 +36,30 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Compa
     Raises ArgumentError for a probability outside [0, 1].
     Srivastava et al. 2014, JMLR 15.
     """
-    if not 0 <= p <= 1:
-        raise ArgumentError("dropout", "a probability p from 0 to 1", f"{p}")
+    need_probability("dropout", p)
     if not training or p == 0:
         return input
     seed, call = random.default.take()
     return dropout_(input, p, seed, call)
 
 
+def need_probability(where: str, p: float, name: str = "p") -> None:
+    """Raise ArgumentError for a probability outside [0, 1]."""
+    if not 0 <= p <= 1:
+        raise ArgumentError(where, f"a probability {name} from 0 to 1", f"{p}")
+
+
 def _channel_dropout(name: str, ranks: tuple[int, ...], shapes: str) -> Any:
     # Dropout of whole channels for inputs with those numbers of axes: one mask value per sample and channel.
+    doc = f"""`dropout` of whole channels: input {shapes} -> the same.
+
+    Raises ArgumentError for a probability outside [0, 1], ShapeError for other shapes.
+    Tompson et al. 2014, arXiv:1411.4280, sec. 3.2.
+    """
+
+    @named(name, doc)
     def dropout_channels(input: Tensor, p: float = 0.5, training: bool = True, inplace: CompatArg = False) -> Tensor:
-        if not 0 <= p <= 1:
-            raise ArgumentError(name, "a probability p from 0 to 1", f"{p}")
+        need_probability(name, p)
         if input.ndim not in ranks:
             raise ShapeError(name, f"input {shapes}", f"shape {tuple(input.shape)}")
         if not training or p == 0:
@@ -55,12 +67,6 @@ def _channel_dropout(name: str, ranks: tuple[int, ...], shapes: str) -> Any:
         lead = input.ndim - (ranks[-1] - 2)
         return dropout_(input, p, *random.default.take(), (*input.shape[:lead], *(1,) * (input.ndim - lead)))
 
-    dropout_channels.__name__ = dropout_channels.__qualname__ = name
-    dropout_channels.__doc__ = f"""`dropout` of whole channels: input {shapes} -> the same.
-
-    Raises ArgumentError for a probability outside [0, 1], ShapeError for other shapes.
-    Tompson et al. 2014, arXiv:1411.4280, sec. 3.2.
-    """
     return dropout_channels
 
 
@@ -128,8 +134,7 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
 
 
 def _alpha_dropout(where: str, input: Tensor, p: float, training: bool, shape: Any) -> Tensor:
-    if not 0 <= p <= 1:
-        raise ArgumentError(where, "a probability p from 0 to 1", f"{p}")
+    need_probability(where, p)
     if not training or p == 0:
         return input
     keep = ne(dropout_(ones(shape, device=input.device), p, *random.default.take()), 0)
@@ -165,8 +170,7 @@ def rrelu(
     """
     if not -math.inf < lower <= upper < math.inf:
         raise ArgumentError("rrelu", "finite lower <= upper", f"{lower} and {upper}")
-    if not is_float(input.array.dtype):
-        raise DTypeError("rrelu", "a floating-point tensor", input.array.dtype.name, "cast it with .float()")
+    check_floating("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
     drawn = random.generator(*random.default.take()).uniform(lower, upper, input.shape)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
@@ -16,6 +15,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
+from ..argument_checks import check_values
 from ..shape.view import reshape
 
 __all__ = ["embedding", "embedding_bag"]
@@ -47,19 +47,15 @@ def embedding_check(input, weight, padding_idx):
     if weight.ndim != 2:
         raise ShapeError("embedding", "weight of shape [rows, width]", f"{tuple(weight.shape)}")
     if input.dtype.kind not in "iu":
-        raise DTypeError(
-            "embedding", "integer indices", input.dtype.name, "the indices come first: embedding(input, weight)"
-        )
+        cure = "the indices come first: embedding(input, weight)"
+        raise DTypeError("embedding", "integer indices", input.dtype.name, cure)
     rows = len(weight)
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise RangeError("embedding", f"padding_idx from {-rows} to {rows - 1}", f"{padding_idx}")
 
 
 def check_indices(index: Any, rows: int) -> None:
-    def fail(value: int, position: Any) -> None:
-        raise RangeError("embedding", f"indices from 0 to {rows - 1} ({rows} rows)", f"{value} at position {position}")
-
-    backends.backend_of(index).raise_if(index, (index < 0) | (index >= rows), fail)
+    check_values("embedding", index, (index < 0) | (index >= rows), f"indices from 0 to {rows - 1} ({rows} rows)")
 
 
 @embedding.backward
@@ -154,9 +150,8 @@ def _check_bag_weights(input: Tensor, weight: Tensor, scale: Tensor | None, mode
     if mode != "sum":
         raise ArgumentError(where, "mode 'sum' with per_sample_weights", repr(mode))
     if scale.shape != input.shape:
-        raise ShapeError(
-            where, f"per_sample_weights of the input's shape {tuple(input.shape)}", f"{tuple(scale.shape)}"
-        )
+        needs = f"per_sample_weights of the input's shape {tuple(input.shape)}"
+        raise ShapeError(where, needs, f"{tuple(scale.shape)}")
     if scale.dtype != weight.dtype:
         raise DTypeError(where, f"per_sample_weights in {weight.dtype.name}, as weight", scale.dtype.name)
 
@@ -173,13 +168,10 @@ def _bag_starts(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Any,
     if array.dtype.kind not in "iu":
         raise DTypeError(where, "integer offsets", array.dtype.name)
     array = array.astype(np.int64)
-
-    def fail(value: int, position: int) -> None:
-        raise RangeError(where, f"offsets from 0 to {size} that never decrease", f"{value} at position {position}")
-
     before = np.concatenate((np.zeros_like(array[:1]), array[:-1]))
     first = np.arange(array.size, like=array) == 0
-    backends.backend_of(array).raise_if(array, (array < before) | (array > size) | (first & (array != 0)), fail)
+    bad = (array < before) | (array > size) | (first & (array != 0))
+    check_values(where, array, bad, f"offsets from 0 to {size} that never decrease")
     if size and array.size == bool(last):
         raise ShapeError(where, "at least one bag", "no offsets for it")
     if last:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +25,12 @@ from ..indexing.deterministic_scatter import index_on_device_of
 from .adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
 __all__ = ["interpolate"]
-
 _AXES = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}  # the mode, and the axes that the input then has
 _AREAS: dict[int, Any] = {3: adaptive_avg_pool1d, 4: adaptive_avg_pool2d, 5: adaptive_avg_pool3d}
 
 
-class Taps(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Taps:
     """The taps of each output element along one axis of `old` input elements.
 
     indices [T, new] int64; weights [T, new] float64, or None for one element each.
@@ -172,8 +173,8 @@ def _cubic_of(a: float) -> Callable[[Any], Any]:
 @op(cast=Cast.FP32)
 def interpolate_(input: Array, axes):
     """Apply the Taps of `axes` along the trailing axes of input."""
-    for i, (indices, weights, _) in enumerate(axes, -len(axes)):
-        at = input.ndim + i
+    for i, taps in enumerate(axes, -len(axes)):
+        at, indices, weights = input.ndim + i, taps.indices, taps.weights
         if weights is None:
             input = np.take(input, index_on_device_of(input, indices[0]), at)
             continue

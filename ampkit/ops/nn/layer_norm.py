@@ -168,9 +168,8 @@ def group_norm(
 @group_norm.check
 def group_norm_check(input, num_groups, weight, bias, eps):
     if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
-        raise ShapeError(
-            "group_norm", f"input [N, C, ...] with C divisible by num_groups={num_groups}", f"{tuple(input.shape)}"
-        )
+        needs = f"input [N, C, ...] with C divisible by num_groups={num_groups}"
+        raise ShapeError("group_norm", needs, f"{tuple(input.shape)}")
     if 0 in input.shape[1:]:
         raise ShapeError("group_norm", "groups of at least one element", f"shape {tuple(input.shape)}")
     check_scales("group_norm", (input.shape[1],), weight=weight, bias=bias)

@@ -16,29 +16,28 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import int_tuple
+from ..named import named
 from ..shape.view import squeeze, unsqueeze
 from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, unbatched
 
 __all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 
 
-@op(cast=Cast.KEEP)
-def max_pool2d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The maximum of each window; NaN if it contains one.
+def _max_pool(axes: int, doc: str) -> Op:
+    name = f"max_pool{axes}d"
 
-    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, exact; with return_indices also the flat
-    indices of these values in H * W, int64. stride: by default the kernel. Of equal values the first gets the gradient.
-    Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
-    """
-    geometry = pool_geometry("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
-    return max_pool_forward(input, geometry, return_indices)
+    @op(cast=Cast.KEEP)
+    @named(name, doc)
+    def pool(input: Array, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
+        geometry = pool_geometry(name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
+        return max_pool_forward(input, geometry, return_indices)
 
+    @pool.check
+    def check(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
+        _check(name, axes, input, kernel_size, padding)
 
-@op(cast=Cast.KEEP)
-def max_pool3d(input: Array, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    """The maximum of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `max_pool2d`."""
-    geometry = pool_geometry("max_pool3d", input, kernel_size, stride, padding, dilation, ceil_mode, 3)
-    return max_pool_forward(input, geometry, return_indices)
+    pool.backward(max_pool_backward)
+    return pool
 
 
 def max_pool_forward(input: Array, geometry: ConvGeometry, return_indices: bool) -> Any:
@@ -86,47 +85,30 @@ def flat_indices(argmax: Array, geometry: ConvGeometry) -> Array:
     return flat
 
 
-@op(cast=Cast.KEEP, integers="refuse")
-def avg_pool2d(
-    input: Array,
-    kernel_size,
-    stride=None,
-    padding=0,
-    ceil_mode=False,
-    count_include_pad=True,
-    divisor_override: int | None = None,
-):
-    """The mean of each window, or its sum over divisor_override.
+def _average_pool(axes: int, doc: str) -> Op:
+    name = f"avg_pool{axes}d"
 
-    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, summed in float32 and rounded once.
-    stride: by default the kernel. The padding counts as zeros unless count_include_pad is False.
-    Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
-    """
-    geometry = pool_geometry("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
-    return _avg_pool(input, geometry, padding, count_include_pad, divisor_override)
+    @op(cast=Cast.KEEP, integers="refuse")
+    @named(name, doc)
+    def pool(
+        input: Array, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
+        divisor_override: int | None = None,
+    ):  # fmt: skip
+        geometry = pool_geometry(name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
+        source, total = padded(batched(input, axes), geometry), 0
+        for _, pixels in geometry.taps():
+            total = source[pixels] + total
+        out = batch_first(total) / _divisor(source, geometry, padding, count_include_pad, divisor_override)
+        return unbatched(out, input.ndim), Saved(geometry=geometry)
 
+    @pool.check
+    def check(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
+        _check(name, axes, input, kernel_size, padding)
+        if divisor_override is not None and divisor_override == 0:
+            raise ArgumentError(name, "a divisor_override other than 0", "0")
 
-@op(cast=Cast.KEEP, integers="refuse")
-def avg_pool3d(
-    input: Array,
-    kernel_size,
-    stride=None,
-    padding=0,
-    ceil_mode=False,
-    count_include_pad=True,
-    divisor_override: int | None = None,
-):
-    """The mean of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `avg_pool2d`."""
-    geometry = pool_geometry("avg_pool3d", input, kernel_size, stride, padding, 1, ceil_mode, 3)
-    return _avg_pool(input, geometry, padding, count_include_pad, divisor_override)
-
-
-def _avg_pool(input: Array, geometry: ConvGeometry, *counted: Any) -> Any:
-    source, total = padded(batched(input, len(geometry.input_size)), geometry), 0
-    for _, pixels in geometry.taps():
-        total = source[pixels] + total
-    out = batch_first(total) / _divisor(source, geometry, *counted)
-    return unbatched(out, input.ndim), Saved(geometry=geometry)
+    pool.backward(avg_pool_backward)
+    return pool
 
 
 def avg_pool_backward(dy, saved, needs, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
@@ -182,8 +164,7 @@ def pool_geometry(
     )
 
 
-def _check(where: str, input: Any, kernel_size: Any, padding: Any) -> None:
-    axes = int(where[-2])
+def _check(where: str, axes: int, input: Any, kernel_size: Any, padding: Any) -> None:
     check_images(where, input, axes)
     if input.dtype == np.bool_:
         raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
@@ -197,6 +178,32 @@ def check_images(where: str, input: Any, axes: int) -> None:
     shape, names = tuple(getattr(input, "shape", ())), ("L", "H, W", "D, H, W")[axes - 1]
     if len(shape) not in (axes + 1, axes + 2):
         raise ShapeError(where, f"input [N, C, {names}] or [C, {names}]", f"input {list(shape)}")
+
+
+max_pool2d = _max_pool(
+    2,
+    """The maximum of each window; NaN if it contains one.
+
+    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, exact; with return_indices also the flat
+    indices of these values in H * W, int64. stride: by default the kernel. Of equal values the first gets the gradient.
+    Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
+    """,
+)
+max_pool3d = _max_pool(
+    3, "The maximum of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `max_pool2d`."
+)
+avg_pool2d = _average_pool(
+    2,
+    """The mean of each window, or its sum over divisor_override.
+
+    input [N, C, H, W] or [C, H, W] -> [N, C, H', W'] in the input's dtype, summed in float32 and rounded once.
+    stride: by default the kernel. The padding counts as zeros unless count_include_pad is False.
+    Raises ShapeError if no window fits, ArgumentError for padding beyond half the kernel.
+    """,
+)
+avg_pool3d = _average_pool(
+    3, "The mean of each window of volumes: input [N, C, D, H, W] or [C, D, H, W]; see `avg_pool2d`."
+)
 
 
 def max_pool1d(
@@ -230,30 +237,3 @@ def avg_pool1d(
 def of_row(rows: int, value: Any) -> tuple[int, Any]:
     """A 1-D argument as that of images of one row: (rows, value)."""
     return rows, value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
-
-
-# checks and backwards
-
-
-def _register_max(op: Op) -> None:
-    def check(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
-        _check(op.name, input, kernel_size, padding)
-
-    op.check(check)
-    op.backward(max_pool_backward)
-
-
-def _register_avg(op: Op) -> None:
-    def check(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-        _check(op.name, input, kernel_size, padding)
-        if divisor_override is not None and divisor_override == 0:
-            raise ArgumentError(op.name, "a divisor_override other than 0", "0")
-
-    op.check(check)
-    op.backward(avg_pool_backward)
-
-
-for _op in (max_pool2d, max_pool3d):
-    _register_max(_op)
-for _op in (avg_pool2d, avg_pool3d):
-    _register_avg(_op)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.saved import widen
 from ampkit.core.autograd.traced_array import plain
@@ -16,7 +16,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from .dropout import apply_mask, mask
+from .dropout import apply_mask, mask, need_probability
 from .layer_norm import layer_norm
 
 __all__ = ["add_layer_norm", "layer_norm_of_sum"]
@@ -41,7 +41,7 @@ def add_layer_norm(
     dropout_p outside of [0, 1].
     Vaswani et al. 2017, arXiv:1706.03762, section 5.4; Xiong et al. 2020, arXiv:2002.04745, figure 1.
     """
-    _need_probability("add_layer_norm", dropout_p)
+    need_probability("add_layer_norm", dropout_p, "dropout_p")
     wanted = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         raise DTypeError("add_layer_norm", "a floating-point dtype", wanted.name)
@@ -58,7 +58,7 @@ def layer_norm_of_sum(
     dropout_p: float = 0.0,
 ) -> Tensor:
     """The second output of `add_layer_norm` alone, in the wider dtype of the two, as in a post-norm block."""
-    _need_probability("layer_norm_of_sum", dropout_p)
+    need_probability("layer_norm_of_sum", dropout_p, "dropout_p")
     return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), None)
 
 
@@ -68,11 +68,6 @@ def add_layer_norm_unchecked(
     """Both ops without argument checks: (sum, norm in the dtype `normed`), or the norm alone if `normed` is None."""
     draw = random.default.take() if p else None
     return add_layer_norm_(residual, branch, weight, bias, normalized_shape, eps, p, draw, normed)
-
-
-def _need_probability(where: str, dropout_p: float) -> None:
-    if not 0 <= dropout_p <= 1:
-        raise ArgumentError(where, "a probability dropout_p from 0 to 1", f"{dropout_p}")
 
 
 @op(cast=Cast.WIDEST, integers="refuse")

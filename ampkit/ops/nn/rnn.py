@@ -8,15 +8,17 @@ tensors the product with the state reads it rounded to 16 bits, as it is output.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ampkit.base.errors import DTypeError, ShapeError
-from ampkit.core.op import Array, op
+from ampkit.core.op import Array, Op, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..named import named
 from ..pointwise.conversion import to
 from .rnn_double_backward import gru_unrolled, is_traced, lstm_unrolled, rnn_unrolled
 from .rnn_loop import RNNOperands, gru_backward, gru_forward, lstm_backward, lstm_forward, rnn_backward, rnn_forward
@@ -75,28 +77,48 @@ def gru_cell(
 # layers: one direction of one layer over packed sequences, see rnn_loop.py
 
 
-@op(cast=Cast.LOW, integers="refuse")
-def rnn_tanh_(
-    input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
-):  # fmt: skip
-    """A layer of tanh cells: input [R, I], hx [N, H] or None for zeros, sizes: rows of each step -> [R, H], h_n."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=False)
+def _without_cell_state(name: str, gates: int, forward: Any, unrolled: Any, backward: Any) -> tuple[Op, Op]:
+    # The ops of a layer and of a cell, a layer's single step, whose only state is its output.
+    @op(cast=Cast.LOW, integers="refuse")
+    @named(f"{name}_", "A layer: input [R, I], hx [N, H] or None for zeros, sizes: rows of each step -> [R, H], h_n.")
+    def layer(
+        input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
+    ):  # fmt: skip
+        operands = RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None)
+        return (unrolled if is_traced(operands) else forward)(operands, sizes, reverse)
+
+    @layer.check
+    def check_layer(input, hx, w_ih, w_hh, b_ih, b_hh, sizes, reverse):
+        _check_layer(name, gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes)
+
+    @layer.backward
+    def layer_backward(dy, saved, needs, sizes, reverse):
+        dx, dh, _, *others = backward(dy, saved, (*needs[:2], None, *needs[2:]), sizes, reverse)
+        return dx, dh, *others
+
+    @op(cast=Cast.LOW, integers="refuse")
+    @named(f"{name}_cell_", f"`{name}_cell` -> (h, h).")
+    def cell(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
+        return layer.forward.reference.run(input, hx, w_ih, w_hh, b_ih, b_hh, (input.shape[0],), False)
+
+    @cell.check
+    def check_cell(input, hx, w_ih, w_hh, b_ih, b_hh):
+        _check(f"{name}_cell", gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), _rows(input))
+
+    @cell.backward
+    def cell_backward(dy, saved, needs):
+        return layer_backward.reference.run(dy, saved, needs, (saved.out.shape[0],), False)
+
+    return layer, cell
 
 
-@op(cast=Cast.LOW, integers="refuse")
-def rnn_relu_(
-    input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
-):  # fmt: skip
-    """A layer of ReLU cells, as `rnn_tanh_`."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse, relu=True)
-
-
-@op(cast=Cast.LOW, integers="refuse")
-def gru_(
-    input: Array, hx: Array | None, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, sizes, reverse
-):  # fmt: skip
-    """A layer of GRU cells, as `rnn_tanh_`."""
-    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes, reverse)
+rnn_tanh_, rnn_tanh_cell_ = _without_cell_state(
+    "rnn_tanh", 1, *(partial(f, relu=False) for f in (rnn_forward, rnn_unrolled, rnn_backward))
+)
+rnn_relu_, rnn_relu_cell_ = _without_cell_state(
+    "rnn_relu", 1, *(partial(f, relu=True) for f in (rnn_forward, rnn_unrolled, rnn_backward))
+)
+gru_, gru_cell_ = _without_cell_state("gru", 3, gru_forward, gru_unrolled, gru_backward)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -105,25 +127,16 @@ def lstm_(
     b_hh: Array | None, w_hr: Array | None, sizes, reverse
 ):  # fmt: skip
     """A layer of LSTM cells: hx [N, P], cx [N, H], w_hr [P, H] or None, then P = H -> [R, P], h_n, c_n."""
-    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes, reverse)
+    operands = RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr)
+    return (lstm_unrolled if is_traced(operands) else lstm_forward)(operands, sizes, reverse)
 
 
-@op(cast=Cast.LOW, integers="refuse")
-def rnn_tanh_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`rnn_tanh_cell` -> (h, h)."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False, relu=False)
+@lstm_.check
+def lstm_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr, sizes, reverse):
+    _check_layer("lstm", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes)
 
 
-@op(cast=Cast.LOW, integers="refuse")
-def rnn_relu_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`rnn_relu_cell` -> (h, h)."""
-    return _rnn(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False, relu=True)
-
-
-@op(cast=Cast.LOW, integers="refuse")
-def gru_cell_(input: Array, hx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None):
-    """`gru_cell` -> (h, h)."""
-    return _gru(RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False)
+lstm_.backward(lstm_backward)
 
 
 @op(cast=Cast.LOW, integers="refuse")
@@ -131,75 +144,24 @@ def lstm_cell_(
     input: Array, hx: Array, cx: Array, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None
 ):  # fmt: skip
     """`lstm_cell` -> (h, h, c)."""
-    return _lstm(RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (input.shape[0],), False)
+    return lstm_.forward.reference.run(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None, (input.shape[0],), False)
 
 
-def _rnn(operands: RNNOperands, sizes: Any, reverse: bool, relu: bool) -> Any:
-    return (rnn_unrolled if is_traced(operands) else rnn_forward)(operands, sizes, reverse, relu)
-
-
-def _gru(operands: RNNOperands, sizes: Any, reverse: bool) -> Any:
-    return (gru_unrolled if is_traced(operands) else gru_forward)(operands, sizes, reverse)
-
-
-def _lstm(operands: RNNOperands, sizes: Any, reverse: bool) -> Any:
-    return (lstm_unrolled if is_traced(operands) else lstm_forward)(operands, sizes, reverse)
-
-
-# backwards
-
-
-def _without_cell(backward: Any, dy: Any, saved: Any, needs: Any, *more: Any) -> Any:
-    # A backward without cell state and projection: its gradients are those of RNNOperands but cx and w_hr.
-    dx, dh, _, *others = backward(dy, saved, (*needs[:2], None, *needs[2:]), *more)
-    return dx, dh, *others
-
-
-def _single_step(saved: Any) -> tuple[tuple[int], bool]:
-    return (saved.out.shape[0],), False
-
-
-@rnn_tanh_.backward
-def rnn_tanh_backward(dy, saved, needs, sizes, reverse):
-    return _without_cell(rnn_backward, dy, saved, needs, sizes, reverse, False)
-
-
-@rnn_relu_.backward
-def rnn_relu_backward(dy, saved, needs, sizes, reverse):
-    return _without_cell(rnn_backward, dy, saved, needs, sizes, reverse, True)
-
-
-@gru_.backward
-def gru_layer_backward(dy, saved, needs, sizes, reverse):
-    return _without_cell(gru_backward, dy, saved, needs, sizes, reverse)
-
-
-@lstm_.backward
-def lstm_layer_backward(dy, saved, needs, sizes, reverse):
-    return lstm_backward(dy, saved, needs, sizes, reverse)
-
-
-@rnn_tanh_cell_.backward
-def rnn_tanh_cell_backward(dy, saved, needs):
-    return _without_cell(rnn_backward, dy, saved, needs, *_single_step(saved), False)
-
-
-@rnn_relu_cell_.backward
-def rnn_relu_cell_backward(dy, saved, needs):
-    return _without_cell(rnn_backward, dy, saved, needs, *_single_step(saved), True)
-
-
-@gru_cell_.backward
-def gru_cell_backward(dy, saved, needs):
-    return _without_cell(gru_backward, dy, saved, needs, *_single_step(saved))
+@lstm_cell_.check
+def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
+    _check("lstm_cell", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), _rows(input))
 
 
 @lstm_cell_.backward
 def lstm_cell_backward(dy, saved, needs):
-    return lstm_backward(dy, saved, (*needs, None), *_single_step(saved))[:7]
+    return lstm_backward(dy, saved, (*needs, None), (saved.out.shape[0],), False)[:7]
 
 
 # checks
+
+
+def _rows(array: Any) -> int:
+    return (np.shape(array) or (0,))[0]
 
 
 def _check(where: str, gates: int, operands: RNNOperands, batch: int) -> None:
@@ -207,7 +169,7 @@ def _check(where: str, gates: int, operands: RNNOperands, batch: int) -> None:
     if len(w_ih) != 2 or len(w_hh) != 2 or w_ih[0] % gates or w_hh[0] != w_ih[0]:
         raise ShapeError(where, f"w_ih [{gates} H, I] and w_hh [{gates} H, P]", f"{list(w_ih)} and {list(w_hh)}")
     width = w_ih[0] // gates
-    output = width if operands.w_hr is None else (np.shape(operands.w_hr) or (0,))[0]
+    output = width if operands.w_hr is None else _rows(operands.w_hr)
     needs = {"w_hh": (w_ih[0], output), "b_ih": w_ih[:1], "b_hh": w_ih[:1], "w_hr": (output, width)}
     needs |= {"hx": (batch, output), "cx": (batch, width)}
     if np.ndim(operands.input) != 2 or np.shape(operands.input)[1] != w_ih[1]:
@@ -219,38 +181,10 @@ def _check(where: str, gates: int, operands: RNNOperands, batch: int) -> None:
 
 
 def _check_layer(where: str, gates: int, operands: RNNOperands, sizes: Any) -> None:
-    rows = (np.shape(operands.input) or (0,))[0]
+    rows = _rows(operands.input)
     if not sizes or list(sizes) != sorted(sizes, reverse=True) or sum(sizes) != rows:
         raise ShapeError(where, f"sizes that never grow and add up to {rows} rows", f"{list(sizes)[:8]}")
     _check(where, gates, operands, sizes[0])
-
-
-def _register_checks() -> None:
-    for layer, cell, gates in ((rnn_tanh_, rnn_tanh_cell_, 1), (rnn_relu_, rnn_relu_cell_, 1), (gru_, gru_cell_, 3)):
-
-        def check_layer(input, hx, w_ih, w_hh, b_ih, b_hh, sizes, reverse, name=layer.name, gates=gates):
-            _check_layer(name, gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), sizes)
-
-        def check_cell(input, hx, w_ih, w_hh, b_ih, b_hh, name=cell.name, gates=gates):
-            _check(
-                name, gates, RNNOperands(input, hx, None, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0]
-            )
-
-        layer.check(check_layer)
-        cell.check(check_cell)
-
-
-_register_checks()
-
-
-@lstm_.check
-def lstm_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr, sizes, reverse):
-    _check_layer("lstm", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, w_hr), sizes)
-
-
-@lstm_cell_.check
-def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
-    _check("lstm_cell", 4, RNNOperands(input, hx, cx, w_ih, w_hh, b_ih, b_hh, None), (np.shape(input) or (0,))[0])
 
 
 # ops that a backend may run on arrays as they are stored, without a cast

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import is_float
-from ampkit.base.errors import ArgumentError, DTypeError
+from ampkit.base.errors import ArgumentError
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
@@ -17,7 +16,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 from ampkit.core.torch_compat import CompatArg
 
-from ..argument_checks import normalize_axes, normalize_axis
+from ..argument_checks import check_floating, normalize_axes, normalize_axis
 from ..creation.constants import zeros_like
 from ..indexing.scatter_reduce import scatter
 from ..reduction.dot_products import dot_along
@@ -60,11 +59,6 @@ def softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     return out, Saved(out=out)
 
 
-@softmax.check
-def softmax_check(input, dim, dtype):
-    _need_axis("softmax", dim, input.ndim)
-
-
 @softmax.backward
 def softmax_backward(dy, saved, needs, dim, dtype):
     dx = dy - dot_along(dy, saved.out, dim)
@@ -85,17 +79,16 @@ def log_softmax(input: Array, dim=None, dtype=None, _stacklevel: CompatArg = 3):
     return out, Saved(out=out)
 
 
-@log_softmax.check
-def log_softmax_check(input, dim, dtype):
-    _need_axis("log_softmax", dim, input.ndim)
-
-
 @log_softmax.backward
 def log_softmax_backward(dy, saved, needs, dim, dtype):
     dx = np.exp(saved.out)
     dx *= -blocked_sum(dy, _over(dim, dy.ndim), True)
     dx += dy
     return dx
+
+
+for _op in (softmax, log_softmax):
+    _op.check(lambda input, dim, dtype, name=_op.name: _need_axis(name, dim, input.ndim))
 
 
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None, _stacklevel: CompatArg = 3) -> Tensor:
@@ -147,8 +140,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     at = normalize_axis("gumbel_softmax", dim, logits.ndim)
     if not tau > 0:
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
-    if not is_float(logits.array.dtype):
-        raise DTypeError("gumbel_softmax", "a floating-point tensor", logits.array.dtype.name, "cast it with .float()")
+    check_floating("gumbel_softmax", logits)
     drawn = random.generator(*random.default.take()).gumbel(size=logits.shape)
     soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)
     if not hard:

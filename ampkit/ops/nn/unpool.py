@@ -9,13 +9,14 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_index_range, int_tuple
 from ..creation.constants import full_like
 from ..indexing.gather_scatter import scatter_
+from ..named import named
 from ..shape.broadcasting import broadcast_to
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, check_images, pool_geometry
@@ -24,9 +25,9 @@ __all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d"
 
 
 def _max_unpool(
-    where: str, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any
+    axes: int, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any, output_size: Any
 ) -> Tensor:
-    axes = int(where[-2])
+    where = f"max_unpool{axes}d"
     check_images(where, input, axes)
     if indices.shape != input.shape or indices.dtype.kind not in "iu":
         got = f"{indices.dtype.name} of shape {tuple(indices.shape)}"
@@ -60,7 +61,7 @@ def max_unpool1d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Tensor:
     """Scatter input [N, C, L] or [C, L] into zeros at the indices of max_pool1d; see `max_unpool2d`."""
-    return _max_unpool("max_unpool1d", input, indices, kernel_size, stride, padding, output_size)
+    return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
 def max_unpool2d(
@@ -72,72 +73,62 @@ def max_unpool2d(
     pools to [H, W]. Raises ArgumentError for a size that does not, RangeError for an index outside it.
     Zeiler, Fergus 2013, arXiv:1311.2901, sec. 2.1.
     """
-    return _max_unpool("max_unpool2d", input, indices, kernel_size, stride, padding, output_size)
+    return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
 def max_unpool3d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
 ) -> Tensor:
     """Scatter input [N, C, D, H, W] or [C, D, H, W] into zeros at the indices of max_pool3d; see `max_unpool2d`."""
-    return _max_unpool("max_unpool3d", input, indices, kernel_size, stride, padding, output_size)
+    return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
 
-@op(cast=Cast.FP32, integers="refuse")
-def lp_pool2d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
+def _lp_pool(axes: int, doc: str) -> Op:
+    name, mean = f"lp_pool{axes}d", {2: avg_pool2d, 3: avg_pool3d}[axes]
+
+    def power_sums(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool) -> tuple[Array, int]:
+        # (the sum of p-th powers of each window, the number of elements of a window).
+        area = prod(int_tuple(name, "kernel_size", kernel_size, 1, axes))
+        return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * area, area
+
+    @op(cast=Cast.FP32, integers="refuse")
+    @named(name, doc)
+    def pool(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
+        total, _ = power_sums(input, norm_type, kernel_size, stride, ceil_mode)
+        return total ** (1 / norm_type), Saved(input=input)
+
+    @pool.check
+    def check(input, norm_type, kernel_size, stride, ceil_mode):
+        check_images(name, input, axes)
+        if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
+            raise ArgumentError(name, "norm_type as a number other than 0", repr(norm_type))
+
+    @pool.backward
+    def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
+        x = saved.input
+        total, area = power_sums(x, norm_type, kernel_size, stride, ceil_mode)
+        zero = plain(total) == 0
+        dtotal = np.where(zero, 0, dy) * np.where(zero, 1, total) ** (1 / norm_type - 1)
+        geometry = pool_geometry(name, x, kernel_size, stride, 0, 1, ceil_mode, axes)
+        of_mean = Saved(geometry=geometry)
+        dpowers = avg_pool_backward(dtotal, of_mean, needs, kernel_size, stride, 0, ceil_mode, True, None)
+        return dpowers * (x ** (norm_type - 1) * area)
+
+    return pool
+
+
+lp_pool2d = _lp_pool(
+    2,
     """The p-th root of each window's sum of p-th powers, p being norm_type: input [N, C, H, W] or [C, H, W].
 
     Computed in float32, rounded once. stride: by default the kernel. Where ceil_mode's last windows reach beyond the
     edge, missing elements count as the mean of the others, as in PyTorch. The gradient of a sum of 0 is 0.
     Raises ArgumentError for a norm_type that is 0 or not finite. Gulcehre et al. 2014, arXiv:1311.1780.
-    """
-    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 2)
-
-
-@op(cast=Cast.FP32, integers="refuse")
-def lp_pool3d(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
-    """The p-th root of each window's sum of p-th powers: input [N, C, D, H, W] or [C, D, H, W]; see `lp_pool2d`."""
-    return _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, 3)
-
-
-def _lp_pool(input: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Any:
-    return _power_sums(input, p, kernel_size, stride, ceil_mode, axes) ** (1 / p), Saved(input=input)
-
-
-def _power_sums(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool, axes: int) -> Array:
-    mean = avg_pool2d if axes == 2 else avg_pool3d
-    return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * _area(kernel_size, axes)
-
-
-def _area(kernel_size: Any, axes: int) -> int:
-    return prod(int_tuple(f"lp_pool{axes}d", "kernel_size", kernel_size, 1, axes))
-
-
-def _lp_pool_check(axes: int) -> Any:
-    def check(input, norm_type, kernel_size, stride, ceil_mode):
-        check_images(f"lp_pool{axes}d", input, axes)
-        if not isinstance(norm_type, (int, float)) or not isfinite(norm_type) or not norm_type:
-            raise ArgumentError(f"lp_pool{axes}d", "norm_type as a number other than 0", repr(norm_type))
-
-    return check
-
-
-def _lp_pool_backward(axes: int) -> Any:
-    def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
-        x = saved.input
-        total = _power_sums(x, norm_type, kernel_size, stride, ceil_mode, axes)
-        zero = plain(total) == 0
-        dtotal = np.where(zero, 0, dy) * np.where(zero, 1, total) ** (1 / norm_type - 1)
-        geometry = pool_geometry(f"lp_pool{axes}d", x, kernel_size, stride, 0, 1, ceil_mode, axes)
-        saved = Saved(geometry=geometry)
-        dpowers = avg_pool_backward(dtotal, saved, needs, kernel_size, stride, 0, ceil_mode, True, None)
-        return dpowers * (x ** (norm_type - 1) * _area(kernel_size, axes))
-
-    return backward
-
-
-for _op, _axes in ((lp_pool2d, 2), (lp_pool3d, 3)):
-    _op.check(_lp_pool_check(_axes))
-    _op.backward(_lp_pool_backward(_axes))
+    """,
+)
+lp_pool3d = _lp_pool(
+    3, "The p-th root of each window's sum of p-th powers: input [N, C, D, H, W] or [C, D, H, W]; see `lp_pool2d`."
+)
 
 
 def lp_pool1d(input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base.dtypes import FLOATS, bool_
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError
+from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import integer_factor
+from ..argument_checks import check_values, integer_factor
 
 __all__ = [
     "add", "addcdiv", "addcmul", "div", "divide", "floor_divide", "fmod", "lerp", "mul", "multiply", "remainder",
@@ -110,11 +109,7 @@ def check_divisor(where: str, input: Any, other: Any) -> None:
     if not getattr(input, "size", 1):
         return
     divisor = other if hasattr(other, "dtype") else np.asarray(other)
-
-    def fail(value: Any, position: Any) -> None:
-        raise RangeError(where, "a divisor other than 0 for integers", f"0 at position {position}")
-
-    backends.backend_of(divisor).raise_if(divisor, divisor == 0, fail)
+    check_values(where, divisor, divisor == 0, "a divisor other than 0 for integers")
 
 
 def _zero_gradients(dy, saved, needs):
@@ -122,7 +117,6 @@ def _zero_gradients(dy, saved, needs):
 
 
 floor_divide.backward(_zero_gradients)
-
 trunc_divide.backward(_zero_gradients)
 
 

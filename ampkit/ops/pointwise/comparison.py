@@ -12,6 +12,8 @@ from ampkit.core.op import Array, Op, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..named import named
+
 __all__ = [
     "allclose", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor",
     "eq", "equal", "gcd", "ge", "greater", "greater_equal", "gt", "isclose", "isfinite", "isinf", "isnan", "isneginf",
@@ -21,23 +23,21 @@ __all__ = [
 
 
 def _binary(name: str, function: Any, meaning: str) -> Op:
-    def reference(input: Array, other: Array):
+    @op(cast=Cast.WIDEST, moves=True, numpy=function)
+    @named(name, f"{meaning}; broadcast: [...], [...] -> [...].")
+    def made(input: Array, other: Array):
         return function(input, other)
 
-    return _define(name, function, reference, f"{meaning}; broadcast: [...], [...] -> [...].")
+    return made
 
 
 def _unary(name: str, function: Any, meaning: str) -> Op:
-    def reference(input: Array):
+    @op(cast=Cast.WIDEST, moves=True, numpy=function)
+    @named(name, f"{meaning}: [...] -> [...].")
+    def made(input: Array):
         return function(input)
 
-    return _define(name, function, reference, f"{meaning}: [...] -> [...].")
-
-
-def _define(name: str, function: Any, reference: Any, meaning: str) -> Op:
-    reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = meaning
-    return op(cast=Cast.WIDEST, moves=True, numpy=function)(reference)
+    return made
 
 
 def _require_integers(made: Op) -> Op:
@@ -52,57 +52,34 @@ def _require_integers(made: Op) -> Op:
 
 
 eq = _binary("eq", np.equal, "Whether input equals other, as bool")
-
 ne = _binary("ne", np.not_equal, "Whether input differs from other, as bool")
-
 lt = _binary("lt", np.less, "Whether input is less than other, as bool")
-
 le = _binary("le", np.less_equal, "Whether input is at most other, as bool")
-
 gt = _binary("gt", np.greater, "Whether input is greater than other, as bool")
-
 ge = _binary("ge", np.greater_equal, "Whether input is at least other, as bool")
-
 logical_and = _binary("logical_and", np.logical_and, "Whether both are true (not 0), as bool")
-
 logical_or = _binary("logical_or", np.logical_or, "Whether one of them is true (not 0), as bool")
-
 logical_xor = _binary("logical_xor", np.logical_xor, "Whether exactly one is true (not 0), as bool")
-
 logical_not = _unary("logical_not", np.logical_not, "Whether input is false (0), as bool")
-
 bitwise_and = _require_integers(_binary("bitwise_and", np.bitwise_and, "The bits set in both, of integers or bool"))
-
 bitwise_or = _require_integers(_binary("bitwise_or", np.bitwise_or, "The bits set in either, of integers or bool"))
-
 bitwise_xor = _require_integers(
     _binary("bitwise_xor", np.bitwise_xor, "The bits set in one alone, of integers or bool")
 )
-
 bitwise_not = _require_integers(_unary("bitwise_not", np.invert, "The bitwise complement, of integers or bool"))
-
 bitwise_left_shift = _require_integers(
     _binary("bitwise_left_shift", np.left_shift, "input times 2 to the power other, of integers")
 )
-
 bitwise_right_shift = _require_integers(
     _binary("bitwise_right_shift", np.right_shift, "input over 2 to the power other, rounded down, of integers")
 )
-
 gcd = _require_integers(_binary("gcd", np.gcd, "The greatest common divisor, of integers"))
-
 lcm = _require_integers(_binary("lcm", np.lcm, "The least common multiple, of integers"))
-
 isnan = _unary("isnan", np.isnan, "Whether an element is NaN, as bool")
-
 isinf = _unary("isinf", np.isinf, "Whether an element is infinite, as bool")
-
 isfinite = _unary("isfinite", np.isfinite, "Whether an element is a finite number, as bool")
-
 isposinf = _unary("isposinf", lambda input: input == np.inf, "Whether an element is plus infinity, as bool")
-
 isneginf = _unary("isneginf", lambda input: input == -np.inf, "Whether an element is minus infinity, as bool")
-
 isreal = _unary("isreal", lambda input: np.ones_like(input, np.bool_), "True: there are no complex numbers")
 
 

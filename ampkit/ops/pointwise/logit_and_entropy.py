@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
+
+from ..named import named
 
 __all__ = ["logit", "xlogy"]
 
@@ -32,39 +34,30 @@ def logit_backward(dy, saved, needs, eps):
     return np.where(clamped, outside, dy / np.where(clamped, 1, x * (1 - x)))
 
 
-@op(cast=Cast.WIDEST, integers="float")
-def xlogy(input: Array, other: Array):
-    """input * log(other), broadcast; 0 where input is 0, unless other is NaN."""
-    return _times_log(input, other, np.log, 1), Saved(input=input, other=other)
+def _times_log(name: str, log: Any, one: int, doc: str) -> Op:
+    # input * log(other), where log is the logarithm of other + 1 - one, and so 0 at `one`.
+    @op(cast=Cast.WIDEST, integers="float")
+    @named(name, doc)
+    def made(input: Array, other: Array):
+        zero = (plain(input) == 0) & (plain(other) == plain(other))
+        kind = (input if hasattr(input, "dtype") else other).dtype  # one of them may be a number
+        out = np.where(zero, 0, input * log(np.where(zero, one, other).astype(kind)))
+        return out, Saved(input=input, other=other)
+
+    @made.backward
+    def backward(dy, saved, needs):
+        x, y = saved.input, saved.other
+        flat = (plain(y) <= one - 1) & (plain(x) == 0)
+        dx = dy * np.where(flat, 0, log(np.where(flat, one, y))) if needs[0] is not None else None
+        return dx, dy * x / (y if one else 1 + y) if needs[1] is not None else None
+
+    return made
 
 
-def _times_log(x: Any, y: Any, logarithm: Any, neutral: int) -> Any:
-    # x * logarithm(y), where logarithm(neutral) is 0.
-    zero = (plain(x) == 0) & (plain(y) == plain(y))
-    kind = (x if hasattr(x, "dtype") else y).dtype  # one of them may be a number
-    return np.where(zero, 0, x * logarithm(np.where(zero, neutral, y).astype(kind)))
-
-
-@xlogy.backward
-def xlogy_backward(dy, saved, needs):
-    x, y = saved.input, saved.other
-    flat = plain(y) <= 0
-    dx = dy * np.where(flat & (plain(x) == 0), 0, np.log(y)) if needs[0] is not None else None
-    return dx, dy * x / y if needs[1] is not None else None
-
-
-@op(cast=Cast.WIDEST, integers="float")
-def xlog1py(input: Array, other: Array):
-    """input * log(1 + other), broadcast; 0 where input is 0, unless other is NaN."""
-    return _times_log(input, other, np.log1p, 0), Saved(input=input, other=other)
-
-
-@xlog1py.backward
-def xlog1py_backward(dy, saved, needs):
-    x, y = saved.input, saved.other
-    flat = (plain(y) <= -1) & (plain(x) == 0)
-    dx = dy * np.where(flat, 0, np.log1p(np.where(flat, 0, y))) if needs[0] is not None else None
-    return dx, dy * x / (1 + y) if needs[1] is not None else None
+xlogy = _times_log("xlogy", np.log, 1, "input * log(other), broadcast; 0 where input is 0, unless other is NaN.")
+xlog1py = _times_log(
+    "xlog1py", np.log1p, 0, "input * log(1 + other), broadcast; 0 where input is 0, unless other is NaN."
+)
 
 
 @op(cast=Cast.KEEP, integers="float")

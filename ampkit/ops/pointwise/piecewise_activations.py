@@ -90,9 +90,11 @@ def hardshrink(input: Array, lambd=0.5):
     return np.where(np.abs(input) <= lambd, 0, input), Saved(input=input)
 
 
-@hardshrink.backward
 def hardshrink_backward(dy, saved, needs, lambd):
     return np.where(np.abs(plain(saved.input)) <= lambd, 0, dy)
+
+
+hardshrink.backward(hardshrink_backward)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -111,9 +113,7 @@ def softshrink_check(input, lambd):
         raise ArgumentError("softshrink", "lambd from 0", f"{lambd}")
 
 
-@softshrink.backward
-def softshrink_backward(dy, saved, needs, lambd):
-    return np.where(np.abs(plain(saved.input)) <= lambd, 0, dy)
+softshrink.backward(hardshrink_backward)
 
 
 @op(cast=Cast.KEEP)
@@ -137,9 +137,8 @@ def prelu(input: Array, weight: Array):
 
     Raises ShapeError for a weight of another length. He et al. 2015, arXiv:1502.01852, eq. 1.
     """
-    return np.where(input > 0, input, _per_channel(weight, input) * input), Saved(
-        input=input, weight=weight, shape=weight.shape
-    )
+    out = np.where(input > 0, input, _per_channel(weight, input) * input)
+    return out, Saved(input=input, weight=weight, shape=weight.shape)
 
 
 @prelu.check

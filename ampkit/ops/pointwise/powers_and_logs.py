@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base.dtypes import FLOATS, bool_, float32, float64, int64
 from ampkit.base.errors import ArgumentError
-from ampkit.core.autograd.traced_array import plain
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import check_values
+from ..named import named
 from .arithmetic import mul
 from .conversion import to
+from .elementwise import unary
+from .smooth_activations import sigmoid
 
 __all__ = [
-    "exp",
-    "exp2",
-    "expm1",
-    "float_power",
-    "ldexp",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "logaddexp",
-    "logaddexp2",
-    "pow",
-    "reciprocal",
-    "rsqrt",
-    "sqrt",
-    "square",
+    "exp", "exp2", "expm1", "float_power", "ldexp", "log", "log1p", "log2", "log10", "logaddexp", "logaddexp2", "pow",
+    "reciprocal", "rsqrt", "sqrt", "square",
 ]  # fmt: skip
 
 _NUMBERS = (int, float)
@@ -51,11 +41,8 @@ def pow(input: Array, exponent: Array):
 
 
 def _integer_power(input: Any, exponent: Any) -> Any:
-    def fail(value: Any, position: Any) -> None:
-        cure = "cast first: x.float()"
-        raise ArgumentError("pow", "non-negative exponents for integers", f"{value} at position {position}", cure)
-
-    backends.backend_of(exponent).raise_if(exponent, exponent < 0, fail)
+    needs, cure = "non-negative exponents for integers", "cast first: x.float()"
+    check_values("pow", exponent, exponent < 0, needs, cure, ArgumentError)
     power = input**exponent
     return power.astype(np.bool_) if exponent.dtype == np.bool_ else power  # NumPy's is int8
 
@@ -97,123 +84,35 @@ def square_backward(dy, saved, needs):
     return dy * (2 * saved.input)
 
 
-@op(cast=Cast.KEEP, integers="float", numpy=np.sqrt)
-def sqrt(input: Array):
-    """The square root; NaN below 0."""
-    out = np.sqrt(input)
-    return out, Saved(out=out)
-
-
-@sqrt.backward
-def sqrt_backward(dy, saved, needs):
-    return dy / (2 * saved.out)
-
-
-@op(cast=Cast.FP32, integers="float")
-def rsqrt(input: Array):
-    """1 / sqrt(input). In float32."""
-    out = 1 / np.sqrt(input)
-    return out, Saved(out=out)
-
-
-@rsqrt.backward
-def rsqrt_backward(dy, saved, needs):
-    return dy * (-0.5 * saved.out * saved.out * saved.out)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.reciprocal)
-def reciprocal(input: Array):
-    """1 / input. In float32."""
-    out = 1 / input
-    return out, Saved(out=out)
-
-
-@reciprocal.backward
-def reciprocal_backward(dy, saved, needs):
-    return -dy * saved.out * saved.out
-
-
-# exponentials and logarithms
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.exp)
-def exp(input: Array):
-    """e to the power input. In float32."""
-    out = np.exp(input)
-    return out, Saved(out=out)
-
-
-@exp.backward
-def exp_backward(dy, saved, needs):
-    return dy * saved.out
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.exp2)
-def exp2(input: Array):
-    """2 to the power input."""
-    out = np.exp2(input)
-    return out, Saved(out=out)
-
-
-@exp2.backward
-def exp2_backward(dy, saved, needs):
-    return dy * saved.out * math.log(2)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.expm1)
-def expm1(input: Array):
-    """exp(input) - 1, accurate near 0. In float32."""
-    out = np.expm1(input)
-    return out, Saved(out=out)
-
-
-@expm1.backward
-def expm1_backward(dy, saved, needs):
-    return dy * (saved.out + 1)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.log)
-def log(input: Array):
-    """The natural logarithm; -inf at 0, NaN below. In float32."""
-    return np.log(input), Saved(input=input)
-
-
-@log.backward
-def log_backward(dy, saved, needs):
-    return dy / saved.input
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.log2)
-def log2(input: Array):
-    """The logarithm to base 2. In float32."""
-    return np.log2(input), Saved(input=input)
-
-
-@log2.backward
-def log2_backward(dy, saved, needs):
-    return dy / (saved.input * math.log(2))
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.log10)
-def log10(input: Array):
-    """The logarithm to base 10. In float32."""
-    return np.log10(input), Saved(input=input)
-
-
-@log10.backward
-def log10_backward(dy, saved, needs):
-    return dy / (saved.input * math.log(10))
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.log1p)
-def log1p(input: Array):
-    """log(1 + input), accurate near 0. In float32."""
-    return np.log1p(input), Saved(input=input)
-
-
-@log1p.backward
-def log1p_backward(dy, saved, needs):
-    return dy / (1 + saved.input)
+_unary = partial(unary, __name__)
+sqrt = _unary("sqrt", np.sqrt, lambda dy, y: dy / (2 * y), "The square root; NaN below 0.", saves="out")
+rsqrt = _unary(
+    "rsqrt",
+    lambda x: 1 / np.sqrt(x),
+    lambda dy, y: dy * (-0.5 * y * y * y),
+    "1 / sqrt(input). In float32.",
+    Cast.FP32,
+    saves="out",
+)
+reciprocal = _unary(
+    "reciprocal", np.reciprocal, lambda dy, y: -dy * y * y, "1 / input. In float32.", Cast.FP32, saves="out"
+)
+exp = _unary("exp", np.exp, lambda dy, y: dy * y, "e to the power input. In float32.", Cast.FP32, saves="out")
+exp2 = _unary("exp2", np.exp2, lambda dy, y: dy * y * math.log(2), "2 to the power input.", saves="out")
+expm1 = _unary(
+    "expm1",
+    np.expm1,
+    lambda dy, y: dy * (y + 1),
+    "exp(input) - 1, accurate near 0. In float32.",
+    Cast.FP32,
+    saves="out",
+)
+log = _unary("log", np.log, lambda dy, x: dy / x, "The natural logarithm; -inf at 0, NaN below. In float32.", Cast.FP32)
+log2 = _unary("log2", np.log2, lambda dy, x: dy / (x * math.log(2)), "The logarithm to base 2. In float32.", Cast.FP32)
+log10 = _unary(
+    "log10", np.log10, lambda dy, x: dy / (x * math.log(10)), "The logarithm to base 10. In float32.", Cast.FP32
+)
+log1p = _unary("log1p", np.log1p, lambda dy, x: dy / (1 + x), "log(1 + input), accurate near 0. In float32.", Cast.FP32)
 
 
 def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
@@ -228,39 +127,20 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return to(found, input.dtype) if input.is_floating_point() else found
 
 
-_LN_2 = 0.6931471805599453
+def _log_of_sum(name: str, exp: Any, ln_base: float, doc: str) -> Op:
+    @op(cast=Cast.WIDEST, integers="float", numpy=getattr(np, name))
+    @named(name, doc)
+    def made(input: Array, other: Array):
+        added = np.log1p(exp(-np.abs(_difference(input, other)))) / ln_base
+        return np.maximum(input, other) + added, Saved(input=input, other=other)
 
+    @made.backward
+    def backward(dy, saved, needs):
+        lead = _difference(saved.input, saved.other) * ln_base
+        da = dy * apply(sigmoid, lead) if needs[0] is not None else None
+        return da, dy * apply(sigmoid, -lead) if needs[1] is not None else None
 
-@op(cast=Cast.WIDEST, integers="float", numpy=np.logaddexp)
-def logaddexp(input: Array, other: Array):
-    """log(exp(input) + exp(other)), broadcast, without overflow."""
-    added = np.log1p(np.exp(-np.abs(_difference(input, other))))
-    return np.maximum(input, other) + added, Saved(input=input, other=other)
-
-
-@logaddexp.backward
-def logaddexp_backward(dy, saved, needs):
-    lead = _difference(saved.input, saved.other)
-    return (
-        dy * _logistic(lead) if needs[0] is not None else None,
-        dy * _logistic(-lead) if needs[1] is not None else None,
-    )
-
-
-@op(cast=Cast.WIDEST, integers="float")
-def logaddexp2(input: Array, other: Array):
-    """log2(2^input + 2^other), broadcast; see logaddexp."""
-    added = np.log1p(np.exp2(-np.abs(_difference(input, other)))) / _LN_2
-    return np.maximum(input, other) + added, Saved(input=input, other=other)
-
-
-@logaddexp2.backward
-def logaddexp2_backward(dy, saved, needs):
-    lead = _difference(saved.input, saved.other) * _LN_2
-    return (
-        dy * _logistic(lead) if needs[0] is not None else None,
-        dy * _logistic(-lead) if needs[1] is not None else None,
-    )
+    return made
 
 
 def _difference(input: Array, other: Array) -> Array:
@@ -269,7 +149,5 @@ def _difference(input: Array, other: Array) -> Array:
     return np.where((a == b) & np.isinf(a), 0, input - other)
 
 
-def _logistic(x: Array) -> Array:
-    positive = plain(x) > 0
-    near = np.exp(np.where(positive, -x, x))
-    return np.where(positive, 1, near) / (1 + near)
+logaddexp = _log_of_sum("logaddexp", np.exp, 1.0, "log(exp(input) + exp(other)), broadcast, without overflow.")
+logaddexp2 = _log_of_sum("logaddexp2", np.exp2, math.log(2), "log2(2^input + 2^other), broadcast; see logaddexp.")

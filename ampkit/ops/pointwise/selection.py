@@ -15,7 +15,8 @@ from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import check_representable
+from ..argument_checks import broadcast_or_none, check_representable
+from ..named import named
 
 __all__ = [
     "clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "masked_fill", "maximum", "minimum", "nan_to_num",
@@ -158,16 +159,9 @@ def masked_fill_check(input, mask, value):
     if getattr(mask, "dtype", None) != dtypes.bool_:
         got = getattr(mask, "dtype", type(mask)).name if hasattr(mask, "dtype") else type(mask).__name__
         raise DTypeError("masked_fill", "a mask of dtype bool", got, "compare it: mask != 0")
-    if mask.shape != input.shape and _broadcast(mask.shape, input.shape) is None:
+    if mask.shape != input.shape and broadcast_or_none(mask.shape, input.shape) is None:
         needs = f"a mask that broadcasts with {tuple(input.shape)}"
         raise ShapeError("masked_fill", needs, f"shape {tuple(mask.shape)}")
-
-
-def _broadcast(*shapes: tuple[int, ...]) -> Any:
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        return None
 
 
 @masked_fill_.backward
@@ -179,25 +173,21 @@ clip = clamp
 
 
 def _nan_ignoring_extremum(name: str, wins: Any, meaning: str) -> Any:
-    def reference(input: Array, other: Array):
+    @op(cast=Cast.WIDEST, moves=True)
+    @named(name, f"The {meaning} of two, broadcast; NaN is ignored beside a number. For ties input gets the gradient.")
+    def made(input: Array, other: Array):
         return np.where(wins(input, other) | (other != other), input, other), Saved(input=input, other=other)
 
+    @made.backward
     def backward(dy, saved, needs):
         x, y = plain(saved.input), plain(saved.other)
         first = wins(x, y) | (y != y)
         return select_or_zero(dy, first), select_or_zero(dy, np.logical_not(first))
 
-    reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = (
-        f"The {meaning} of two, broadcast; NaN is ignored beside a number. For ties input gets the gradient."
-    )
-    made = op(cast=Cast.WIDEST, moves=True)(reference)
-    made.backward(backward)
     return made
 
 
 fmax = _nan_ignoring_extremum("fmax", lambda x, y: x >= y, "larger")
-
 fmin = _nan_ignoring_extremum("fmin", lambda x, y: x <= y, "smaller")
 
 

@@ -12,6 +12,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from ..named import named
 from .selection import select_or_zero
 
 __all__ = [
@@ -53,12 +54,11 @@ def abs_backward(dy, saved, needs):
 def _step_function(name: str, function: Any, meaning: str, kernel: Any = None) -> Any:
     kernel = kernel or function
 
-    def reference(input: Array):
+    @op(cast=Cast.KEEP, numpy=function)
+    @named(name, f"{meaning} Its gradient is zero.")
+    def made(input: Array):
         return input.copy() if input.dtype == bool_ else kernel(input)
 
-    reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = f"{meaning} Its gradient is zero."
-    made = op(cast=Cast.KEEP, numpy=function)(reference)
     made.backward(_zero_gradient)
     return made
 
@@ -68,11 +68,8 @@ def _zero_gradient(dy, saved, needs, **params):
 
 
 sign = _step_function("sign", np.sign, "-1, 0 or 1, as the sign; 0 for NaN.", sign_of)
-
 floor = _step_function("floor", np.floor, "The largest integer <= input.")
-
 ceil = _step_function("ceil", np.ceil, "The smallest integer >= input.")
-
 trunc = _step_function("trunc", np.trunc, "input truncated towards 0.")
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import normalize_axis
+from .elementwise import unary
 from .error_function import erf
 
 __all__ = [
@@ -27,36 +29,38 @@ __all__ = [
 @op(cast=Cast.KEEP, integers="refuse")
 def elu(input: Array, alpha=1.0, inplace: CompatArg = False):
     """input where positive, else alpha * (exp(input) - 1) (Clevert et al. 2016, arXiv:1511.07289)."""
-    return np.where(input > 0, input, alpha * np.expm1(np.minimum(input, 0))), Saved(input=input)
+    return _scaled_elu(input, alpha, 1.0), Saved(input=input)
 
 
 @elu.backward
 def elu_backward(dy, saved, needs, alpha):
-    below = alpha * np.exp(np.minimum(saved.input, 0))
-    return dy * np.where(plain(saved.input) > 0, 1.0, below)
+    return dy * _scaled_elu_grad(saved.input, alpha, 1.0)
 
 
-@op(cast=Cast.KEEP, integers="float")
-def sigmoid(input: Array):
-    """1 / (1 + exp(-input)), accurate for large |input|."""
-    out = 1 / (1 + np.exp(-input))
-    return out, Saved(out=out)
-
-
-@sigmoid.backward
-def sigmoid_backward(dy, saved, needs):
-    return dy * saved.out * (1 - saved.out)
-
-
-@op(cast=Cast.KEEP, integers="refuse")
-def logsigmoid(input: Array):
-    """log(sigmoid(input)), accurate for large |input|."""
-    return np.minimum(input, 0) - np.log1p(np.exp(-np.abs(input))), Saved(input=input)
-
-
-@logsigmoid.backward
-def logsigmoid_backward(dy, saved, needs):
-    return dy * apply(sigmoid, -saved.input)
+_unary = partial(unary, __name__)
+sigmoid = _unary(
+    "sigmoid",
+    lambda x: 1 / (1 + np.exp(-x)),
+    lambda dy, y: dy * y * (1 - y),
+    "1 / (1 + exp(-input)), accurate for large |input|.",
+    saves="out",
+)
+logsigmoid = _unary(
+    "logsigmoid",
+    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))),
+    lambda dy, x: dy * apply(sigmoid, -x),
+    "log(sigmoid(input)), accurate for large |input|.",
+    integers="refuse",
+)
+softsign = _unary(
+    "softsign",
+    lambda x: x / (1 + np.abs(x)),
+    lambda dy, x: dy / np.square(1 + np.abs(x)),
+    "input / (1 + |input|). Glorot and Bengio 2010, AISTATS, sec. 3.",
+)
+tanhshrink = _unary(
+    "tanhshrink", lambda x: x - np.tanh(x), lambda dy, x: dy * np.square(np.tanh(x)), "input - tanh(input)."
+)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -75,8 +79,7 @@ def silu_backward(dy, saved, needs):
 def softplus(input: Array, beta=1.0, threshold=20.0):
     """log(1 + exp(beta input)) / beta, without overflow; input itself where beta input > threshold. In float32."""
     z = beta * input
-    smooth = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
-    return np.where(z > threshold, input, smooth / beta), Saved(input=input)
+    return np.where(z > threshold, input, softplus_array(z) / beta), Saved(input=input)
 
 
 @softplus.backward
@@ -88,24 +91,24 @@ def softplus_backward(dy, saved, needs, beta, threshold):
 @op(cast=Cast.KEEP, integers="refuse")
 def mish(input: Array, inplace: CompatArg = False):
     """input * tanh(softplus(input)) (Misra 2019, arXiv:1908.08681)."""
-    return input * np.tanh(_softplus(input)), Saved(input=input)
+    return input * np.tanh(softplus_array(input)), Saved(input=input)
 
 
 @mish.backward
 def mish_backward(dy, saved, needs):
     x = saved.input
-    gate = np.tanh(_softplus(x))
+    gate = np.tanh(softplus_array(x))
     return dy * (gate + x * (1 - gate * gate) * apply(sigmoid, x))
 
 
-def _softplus(x: Any) -> Any:
+def softplus_array(x: Any) -> Any:
+    """log(1 + exp(x)), without overflow."""
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
 # GELU: x times the standard normal distribution function (Hendrycks & Gimpel 2016, arXiv:1606.08415).
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
-
 _CUBIC = 0.044715  # eq. 2 there
 
 
@@ -183,28 +186,6 @@ def _scaled_elu(x: Any, height: float, rate: float) -> Any:
 
 def _scaled_elu_grad(x: Any, height: float, rate: float) -> Any:
     return np.where(plain(x) > 0, 1.0, height * np.exp(rate * np.minimum(x, 0)))
-
-
-@op(cast=Cast.KEEP, integers="float")
-def softsign(input: Array):
-    """input / (1 + |input|). Glorot and Bengio 2010, AISTATS, sec. 3."""
-    return input / (1 + np.abs(input)), Saved(input=input)
-
-
-@softsign.backward
-def softsign_backward(dy, saved, needs):
-    return dy / np.square(1 + np.abs(saved.input))
-
-
-@op(cast=Cast.KEEP, integers="float")
-def tanhshrink(input: Array):
-    """input - tanh(input)."""
-    return input - np.tanh(input), Saved(input=input)
-
-
-@tanhshrink.backward
-def tanhshrink_backward(dy, saved, needs):
-    return dy * np.square(np.tanh(saved.input))
 
 
 @op(cast=Cast.KEEP, integers="refuse")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from .arithmetic import mul
+from .elementwise import unary
 
 __all__ = [
     "acos", "acosh", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan",
@@ -20,126 +22,48 @@ __all__ = [
 ]  # fmt: skip
 
 
-@op(cast=Cast.KEEP, integers="float", numpy=np.sin)
-def sin(input: Array):
-    """The sine of an angle in radians."""
-    return np.sin(input), Saved(input=input)
-
-
-@sin.backward
-def sin_backward(dy, saved, needs):
-    return dy * np.cos(saved.input)
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.cos)
-def cos(input: Array):
-    """The cosine of an angle in radians."""
-    return np.cos(input), Saved(input=input)
-
-
-@cos.backward
-def cos_backward(dy, saved, needs):
-    return -dy * np.sin(saved.input)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.tan)
-def tan(input: Array):
-    """The tangent of an angle in radians. In float32."""
-    out = np.tan(input)
-    return out, Saved(out=out)
-
-
-@tan.backward
-def tan_backward(dy, saved, needs):
-    return dy * (1 + saved.out * saved.out)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.arcsin)
-def asin(input: Array):
-    """The angle in radians whose sine is input; NaN outside [-1, 1]. In float32."""
-    return np.arcsin(input), Saved(input=input)
-
-
-@asin.backward
-def asin_backward(dy, saved, needs):
-    return dy / np.sqrt((1 - saved.input) * (1 + saved.input))
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.arccos)
-def acos(input: Array):
-    """The angle in radians whose cosine is input; NaN outside [-1, 1]. In float32."""
-    return np.arccos(input), Saved(input=input)
-
-
-@acos.backward
-def acos_backward(dy, saved, needs):
-    return -dy / np.sqrt((1 - saved.input) * (1 + saved.input))
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.arctan)
-def atan(input: Array):
-    """The angle in radians whose tangent is input."""
-    return np.arctan(input), Saved(input=input)
-
-
-@atan.backward
-def atan_backward(dy, saved, needs):
-    return dy / (1 + saved.input * saved.input)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.sinh)
-def sinh(input: Array):
-    """The hyperbolic sine. In float32."""
-    return np.sinh(input), Saved(input=input)
-
-
-@sinh.backward
-def sinh_backward(dy, saved, needs):
-    return dy * np.cosh(saved.input)
-
-
-@op(cast=Cast.FP32, integers="float", numpy=np.cosh)
-def cosh(input: Array):
-    """The hyperbolic cosine. In float32."""
-    return np.cosh(input), Saved(input=input)
-
-
-@cosh.backward
-def cosh_backward(dy, saved, needs):
-    return dy * np.sinh(saved.input)
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.arcsinh)
-def asinh(input: Array):
-    """The number whose hyperbolic sine is input."""
-    return np.arcsinh(input), Saved(input=input)
-
-
-@asinh.backward
-def asinh_backward(dy, saved, needs):
-    return dy / np.sqrt(saved.input * saved.input + 1)
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.arccosh)
-def acosh(input: Array):
-    """The number from 0 whose hyperbolic cosine is input; NaN below 1."""
-    return np.arccosh(input), Saved(input=input)
-
-
-@acosh.backward
-def acosh_backward(dy, saved, needs):
-    return dy / np.sqrt((saved.input - 1) * (saved.input + 1))
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.arctanh)
-def atanh(input: Array):
-    """The number whose hyperbolic tangent is input; infinite at -1 and 1, NaN beyond."""
-    return np.arctanh(input), Saved(input=input)
-
-
-@atanh.backward
-def atanh_backward(dy, saved, needs):
-    return dy / ((1 - saved.input) * (1 + saved.input))
+_unary = partial(unary, __name__)
+sin = _unary("sin", np.sin, lambda dy, x: dy * np.cos(x), "The sine of an angle in radians.")
+cos = _unary("cos", np.cos, lambda dy, x: -dy * np.sin(x), "The cosine of an angle in radians.")
+tan = _unary(
+    "tan",
+    np.tan,
+    lambda dy, y: dy * (1 + y * y),
+    "The tangent of an angle in radians. In float32.",
+    Cast.FP32,
+    saves="out",
+)
+asin = _unary(
+    "asin",
+    np.arcsin,
+    lambda dy, x: dy / np.sqrt((1 - x) * (1 + x)),
+    "The angle in radians whose sine is input; NaN outside [-1, 1]. In float32.",
+    Cast.FP32,
+)
+acos = _unary(
+    "acos",
+    np.arccos,
+    lambda dy, x: -dy / np.sqrt((1 - x) * (1 + x)),
+    "The angle in radians whose cosine is input; NaN outside [-1, 1]. In float32.",
+    Cast.FP32,
+)
+atan = _unary("atan", np.arctan, lambda dy, x: dy / (1 + x * x), "The angle in radians whose tangent is input.")
+sinh = _unary("sinh", np.sinh, lambda dy, x: dy * np.cosh(x), "The hyperbolic sine. In float32.", Cast.FP32)
+cosh = _unary("cosh", np.cosh, lambda dy, x: dy * np.sinh(x), "The hyperbolic cosine. In float32.", Cast.FP32)
+tanh = _unary("tanh", np.tanh, lambda dy, y: dy * (1 - y * y), "The hyperbolic tangent.", saves="out")
+asinh = _unary("asinh", np.arcsinh, lambda dy, x: dy / np.sqrt(x * x + 1), "The number whose hyperbolic sine is input.")
+acosh = _unary(
+    "acosh",
+    np.arccosh,
+    lambda dy, x: dy / np.sqrt((x - 1) * (x + 1)),
+    "The number from 0 whose hyperbolic cosine is input; NaN below 1.",
+)
+atanh = _unary(
+    "atanh",
+    np.arctanh,
+    lambda dy, x: dy / ((1 - x) * (1 + x)),
+    "The number whose hyperbolic tangent is input; infinite at -1 and 1, NaN beyond.",
+)
 
 
 # sinc, degrees, hypot
@@ -203,21 +127,6 @@ def atan2_backward(dy, saved, needs):
     square = x * x + y * y
     share = dy / np.where(plain(square) == 0, 1, square)  # at the origin, 0
     return share * x if needs[0] else None, -share * y if needs[1] else None
-
-
-# bounded curves
-
-
-@op(cast=Cast.KEEP, integers="float", numpy=np.tanh)
-def tanh(input: Array):
-    """The hyperbolic tangent."""
-    out = np.tanh(input)
-    return out, Saved(out=out)
-
-
-@tanh.backward
-def tanh_backward(dy, saved, needs):
-    return dy * (1 - saved.out * saved.out)
 
 
 arccos, arcsin, arctan, arctan2 = acos, asin, atan, atan2

@@ -9,13 +9,14 @@ import numpy as np
 
 from ampkit.base.dtypes import accumulator
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import normalize_axis
 from ..indexing.gather_scatter import along_axis_index
 from ..indexing.getitem import put_into_zeros, to_accumulator
+from ..named import named
 from .reductions import exclusive_cumprod
 from .sorting import ValuesIndices
 
@@ -60,9 +61,8 @@ def cumprod(input: Array, dim, dtype=None):
 
     The gradient is exact also with zeros.
     """
-    return np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype)).reshape(input.shape), Saved(
-        input=input
-    )
+    out = np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype))
+    return out.reshape(input.shape), Saved(input=input)
 
 
 @cumprod.backward
@@ -84,14 +84,17 @@ def logcumsumexp(input: Array, dim):
         return input.copy(), Saved(input=input, sums=input)
     out, at, n, step = input, dim % input.ndim, input.shape[dim], 1
     while step < n:  # inclusive scan: each element takes in the sum that ends `step` before it
-        late, early, head = (
-            (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
-        )
+        late, early, head = _scan_slices(at, n, step)
         out = np.concatenate([out[head], np.logaddexp(out[late], out[early])], at)
         step *= 2
-    return out.copy() if out is input else out, Saved(
-        input=input, sums=out
-    )  # unrounded: backward exponentiates their differences
+    saved = Saved(input=input, sums=out)  # unrounded: backward exponentiates their differences
+    return out.copy() if out is input else out, saved
+
+
+def _scan_slices(axis: int, n: int, step: int) -> Any:
+    # Along `axis`: the elements from `step` on, those `step` before them, and the first `step`.
+    parts = slice(step, n), slice(0, n - step), slice(step)
+    return [(slice(None),) * axis + (part,) for part in parts]
 
 
 @logcumsumexp.backward
@@ -127,18 +130,16 @@ def cummin(input: Tensor, dim: int) -> ValuesIndices:
     return ValuesIndices(*cummin_(input, dim))
 
 
-@op(cast=Cast.KEEP)
-def cummax_(input: Array, dim):
-    """`cummax`."""
-    found = cumulative_extremum(np.greater_equal, input, dim)
-    return found, Saved(at=found[1], shape=input.shape)
+def _cumulative_extreme(name: str, wins: Any) -> Op:
+    @op(cast=Cast.KEEP)
+    @named(name, f"`{name[:-1]}`.")
+    def made(input: Array, dim):
+        found = cumulative_extremum(wins, input, dim)
+        return found, Saved(at=found[1], shape=input.shape)
 
-
-@op(cast=Cast.KEEP)
-def cummin_(input: Array, dim):
-    """`cummin`."""
-    found = cumulative_extremum(np.less_equal, input, dim)
-    return found, Saved(at=found[1], shape=input.shape)
+    made.check(lambda input, dim: normalize_axis(name[:-1], dim, input.ndim))
+    made.backward(_cumulative_extreme_backward)
+    return made
 
 
 def cumulative_extremum(wins: Any, values: Any, dim: int) -> tuple[Any, Any]:
@@ -152,9 +153,7 @@ def cumulative_extremum(wins: Any, values: Any, dim: int) -> tuple[Any, Any]:
     line = np.arange(n, like=values).reshape((-1,) + (1,) * (values.ndim - 1 - at))
     indices = np.broadcast_to(line, values.shape).astype(np.int64)
     while step < n:
-        late, early, head = (
-            (slice(None),) * at + (part,) for part in (slice(step, n), slice(0, n - step), slice(step))
-        )
+        late, early, head = _scan_slices(at, n, step)
         new, old = values[late], values[early]
         stays = (new != new) | ((old == old) & wins(new, old))
         values, indices = (
@@ -164,14 +163,11 @@ def cumulative_extremum(wins: Any, values: Any, dim: int) -> tuple[Any, Any]:
     return values, indices
 
 
-def _cumulative_extremum_backward(dy, saved, needs, dim):
-    return (
-        apply(put_into_zeros, to_accumulator(dy[0]), along_axis_index(saved.at, dim), saved.shape)
-        if saved.shape
-        else dy[0]
-    )
+def _cumulative_extreme_backward(dy, saved, needs, dim):
+    if not saved.shape:
+        return dy[0]
+    return apply(put_into_zeros, to_accumulator(dy[0]), along_axis_index(saved.at, dim), saved.shape)
 
 
-for _op in (cummax_, cummin_):
-    _op.check(lambda input, dim, name=_op.name: normalize_axis(name, dim, input.ndim))
-    _op.backward(_cumulative_extremum_backward)
+cummax_ = _cumulative_extreme("cummax_", np.greater_equal)
+cummin_ = _cumulative_extreme("cummin_", np.less_equal)

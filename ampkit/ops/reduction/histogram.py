@@ -13,7 +13,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import check_count
+from ..argument_checks import check_count, check_floating
 from ..indexing.deterministic_scatter import add_at
 from ..pointwise.conversion import to
 
@@ -42,8 +42,7 @@ def histogram(
     dtype. Raises DTypeError for integers, ArgumentError for bins < 1 or a decreasing range, ShapeError for weights of
     another shape.
     """
-    if not input.is_floating_point():
-        raise DTypeError("histogram", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    check_floating("histogram", input)
     if weight is not None and weight.shape != input.shape:
         raise ShapeError("histogram", f"weight of shape {tuple(input.shape)}", f"{tuple(weight.shape)}")
     x = to(input.detach(), accumulator(input.dtype)).array.reshape(-1)
@@ -85,8 +84,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     last bin. In input's dtype.
     Raises DTypeError for integers, ArgumentError for bins below 1 and min above max.
     """
-    if not input.is_floating_point():
-        raise DTypeError("histc", "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    check_floating("histc", input)
     check_count("histc", "bins", bins)
     if not -math.inf < min <= max < math.inf:
         raise ArgumentError("histc", "finite min up to max", f"min={min}, max={max}")

@@ -153,9 +153,8 @@ def singular_norm(input: Array, ord, *, dtype=None):
     try:
         u, s, vh = np.linalg.svd(input, full_matrices=False)
     except np.linalg.LinAlgError:
-        raise NonFiniteError(
-            "linalg_matrix_norm", "a matrix of finite numbers", "one without singular values"
-        ) from None
+        got = "one without singular values"
+        raise NonFiniteError("linalg_matrix_norm", "a matrix of finite numbers", got) from None
     out = s.sum(-1) if ord == "nuc" or not s.shape[-1] else s.max(-1) if ord == 2 else s.min(-1)
     hit = np.ones_like(s) if ord == "nuc" else (s == out[..., None]).astype(s.dtype)
     share = hit if ord == "nuc" else hit / np.maximum(hit.sum(-1, keepdims=True), 1)

@@ -9,10 +9,10 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import LOW, float32
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, RangeError, ShapeError
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import normalize_axis
+from ..argument_checks import check_floating, normalize_axis
 from ..indexing.gather_scatter import gather
 from ..pointwise.arithmetic import add, lerp, mul, sub
 from ..pointwise.conversion import to
@@ -30,6 +30,10 @@ def _gather_found(input: Tensor, at: int, there: Any, keepdim: bool) -> ValuesIn
     return ValuesIndices(values, found) if keepdim else ValuesIndices(squeeze(values, at), squeeze(found, at))
 
 
+def _zero_dimensional(input: Tensor) -> ValuesIndices:
+    return ValuesIndices(reshape(input, ()), Tensor(np.zeros_like(input.array, np.int64)))
+
+
 def kthvalue(input: Tensor, k: int, dim: int | None = None, keepdim: bool = False) -> ValuesIndices:
     """(values, indices): the k-th smallest along `dim` (None: the last), counted from 1. NaN is largest.
 
@@ -40,7 +44,7 @@ def kthvalue(input: Tensor, k: int, dim: int | None = None, keepdim: bool = Fals
     if not 1 <= k <= length:
         raise RangeError("kthvalue", f"k from 1 to {length}, the length of dim {dim}", f"{k}")
     if not input.ndim:
-        return ValuesIndices(input, Tensor(np.zeros_like(input.array, np.int64)))
+        return _zero_dimensional(input)
     return _gather_found(input, at, np.take(stable_order(input.array, at, False), [k - 1], at), keepdim)
 
 
@@ -51,7 +55,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """
     at, x = normalize_axis("mode", dim, input.ndim), input.array
     if not input.ndim:
-        return ValuesIndices(input, Tensor(np.zeros_like(x, np.int64)))
+        return _zero_dimensional(input)
     if not x.shape[at]:
         raise ShapeError("mode", "at least one element", f"shape {tuple(input.shape)}")
     order = np.moveaxis(stable_order(x, at, False), at, -1)
@@ -64,36 +68,32 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     return _gather_found(input, at, np.moveaxis(np.take_along_axis(order, longest, -1), -1, at), keepdim)
 
 
-def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The `median` of the elements that are not NaN; along `dim` (values, indices)."""
-    if dim is None:
-        return nanmedian(flatten(input), 0).values
-    at, x = normalize_axis("nanmedian", dim, input.ndim), input.array
-    if not input.ndim or not x.shape[at]:
-        return median(input, dim, keepdim)
-    here = (x == x).sum(at, keepdims=True)
-    return _gather_found(
-        input, at, np.take_along_axis(stable_order(x, at, False), np.maximum(here - 1, 0) // 2, at), keepdim
-    )
-
-
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median, of an even number of elements the lower one; along `dim` (values, indices). NaN propagates.
 
     The gradient goes to the selected element. Raises ShapeError for no elements.
     """
+    return _median("median", input, dim, keepdim, skip_nan=False)
+
+
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The `median` of the elements that are not NaN; along `dim` (values, indices)."""
+    return _median("nanmedian", input, dim, keepdim, skip_nan=True)
+
+
+def _median(where: str, input: Tensor, dim: int | None, keepdim: bool, skip_nan: bool) -> Any:
     if dim is None:
-        return median(flatten(input), 0).values
-    at, x = normalize_axis("median", dim, input.ndim), input.array
+        return _median(where, flatten(input), 0, False, skip_nan).values
+    at, x = normalize_axis(where, dim, input.ndim), input.array
     if not input.ndim:
-        return ValuesIndices(reshape(input, ()), Tensor(np.zeros_like(x, np.int64)))
+        return _zero_dimensional(input)
     if not x.shape[at]:
-        raise ShapeError("median", "at least one element", f"shape {tuple(input.shape)}")
-    order = np.take(stable_order(x, at, False), [(x.shape[at] - 1) // 2], at)
-    lost = np.isnan(x) if x.dtype.kind not in "iub" else np.zeros_like(x, np.bool_)
-    indices = Tensor(np.where(lost.any(at, keepdims=True), lost.argmax(at, keepdims=True), order))
-    values = gather(input, at, indices)
-    return ValuesIndices(values, indices) if keepdim else ValuesIndices(squeeze(values, at), squeeze(indices, at))
+        raise ShapeError(where, "at least one element", f"shape {tuple(input.shape)}")
+    length, numbers = x.shape[at], (x == x).sum(at, keepdims=True)
+    position = np.maximum(numbers - 1, 0) // 2
+    if not skip_nan:  # NaNs sort last, the first of them first
+        position = np.where(numbers < length, numbers, position)
+    return _gather_found(input, at, np.take_along_axis(stable_order(x, at, False), position, at), keepdim)
 
 
 def quantile(
@@ -129,8 +129,7 @@ def nanquantile(
 
 
 def _quantile(where: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
-    if not input.is_floating_point():
-        raise DTypeError(where, "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    check_floating(where, input)
     if input.dtype in LOW:
         return to(_quantile(where, to(input, float32), q, dim, keepdim, interpolation), input.dtype)
     shares, at = _parse_q(where, q), 0 if dim is None else normalize_axis(where, dim, input.ndim)

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import LOW, accumulator, float32
-from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.base.errors import ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import normalize_axes, normalize_axis
+from ..argument_checks import check_floating, normalize_axes, normalize_axis
+from ..named import named
 from ..pointwise.arithmetic import div
 from ..pointwise.comparison import isnan, logical_not
 from ..pointwise.conversion import to
@@ -92,13 +93,12 @@ def mean_backward(dy, saved, needs, dim, keepdim, dtype):
 
 
 def _extreme(name: str, function: Any, meaning: str) -> Any:
-    def reference(input: Array, dim=None, keepdim=False):
+    @op(cast=Cast.KEEP)
+    @named(name, f"The {meaning} over `dim`; ties share the gradient evenly. NaN propagates.")
+    def made(input: Array, dim=None, keepdim=False):
         out = function(input, numpy_axis(dim, input.ndim), keepdims=keepdim)
         return out, Saved(input=input, out=out)
 
-    reference.__name__ = reference.__qualname__ = name
-    reference.__doc__ = f"The {meaning} over `dim`; ties share the gradient evenly. NaN propagates."
-    made = op(cast=Cast.KEEP)(reference)
     made.check(check_dim(name, some=True))
     made.backward(_extreme_backward)
     return made
@@ -108,12 +108,11 @@ def _extreme_backward(dy, saved, needs, dim, keepdim):
     x, out = plain(saved.input), plain(saved.out)
     out = expand_reduced(out, x.shape, dim, keepdim)
     hit = (x == out) | ((x != x) & (out != out))
-    count = hit.sum(numpy_axis(dim, x.ndim), keepdims=keepdim).astype(dy.dtype)
+    count = hit.sum(numpy_axis(dim, x.ndim), keepdims=bool(keepdim)).astype(dy.dtype)
     return expand_reduced(dy / count, x.shape, dim, keepdim) * hit.astype(dy.dtype)
 
 
 amax = _extreme("amax", np.max, "largest value")
-
 amin = _extreme("amin", np.min, "smallest value")
 
 
@@ -213,9 +212,8 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     Raises DTypeError for integers, also as `dtype`.
     """
     cast = to(input, dtype=dtype) if dtype is not None else input
-    for t in (input, cast):
-        if not t.is_floating_point():
-            raise DTypeError("nanmean", "a floating-point tensor", t.dtype.name, "cast it: x.float()")
+    check_floating("nanmean", input)
+    check_floating("nanmean", cast)
     full = to(cast, float32) if cast.dtype in LOW else cast
     count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
     return to(div(nansum(full, dim, keepdim), count), cast.dtype)

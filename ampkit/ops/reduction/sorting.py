@@ -9,13 +9,14 @@ import numpy as np
 from ampkit.base.dtypes import bfloat16, float32
 from ampkit.base.errors import RangeError, ShapeError
 from ampkit.core.autograd.traced_array import apply
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import normalize_axis
 from ..indexing.gather_scatter import along_axis_index
 from ..indexing.getitem import put_into_zeros
+from ..named import named
 from ..pointwise.selection import maximum, minimum
 from .reductions import amax, amin
 
@@ -39,27 +40,23 @@ def _check_nonempty(name: str) -> Any:
     return check
 
 
-@op(cast=Cast.KEEP)
-def argmax(input: Array, dim=None, keepdim=False):
-    """The index of the largest value along `dim` (None: of the flattened input), of ties the first. int64.
+def _arg_extreme(name: str, find: Any, which: str) -> Op:
+    doc = f"""The index of the {which} value along `dim` (None: of the flattened input), of ties the first. int64.
 
-    NaN is largest.
+    NaN is {which}.
     """
-    return np.argmax(input, dim if input.ndim else None, keepdims=keepdim)
+
+    @op(cast=Cast.KEEP)
+    @named(name, doc)
+    def made(input: Array, dim=None, keepdim=False):
+        return find(input, dim if input.ndim else None, keepdims=keepdim)
+
+    made.check(_check_nonempty(name))
+    return made
 
 
-@op(cast=Cast.KEEP)
-def argmin(input: Array, dim=None, keepdim=False):
-    """The index of the smallest value along `dim` (None: of the flattened input), of ties the first. int64.
-
-    NaN is smallest.
-    """
-    return np.argmin(input, dim if input.ndim else None, keepdims=keepdim)
-
-
-argmax.check(_check_nonempty("argmax"))
-
-argmin.check(_check_nonempty("argmin"))
+argmax = _arg_extreme("argmax", np.argmax, "largest")
+argmin = _arg_extreme("argmin", np.argmin, "smallest")
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
@@ -78,16 +75,15 @@ def _extreme(input: Tensor, dim: Any, keepdim: bool, over_all: Any, along: Any, 
     return of_two(input, dim) if isinstance(dim, Tensor) else ValuesIndices(*along(input, dim, keepdim))
 
 
-@op(cast=Cast.KEEP)
-def max_(input: Array, dim, keepdim=False):
-    """(values, indices) of the largest value along `dim`."""
-    return values_at(input, np.argmax(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+def _extreme_along(name: str, find: Any, which: str) -> Op:
+    @op(cast=Cast.KEEP)
+    @named(name, f"(values, indices) of the {which} value along `dim`.")
+    def made(input: Array, dim, keepdim=False):
+        return values_at(input, find(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
 
-
-@op(cast=Cast.KEEP)
-def min_(input: Array, dim, keepdim=False):
-    """(values, indices) of the smallest value along `dim`."""
-    return values_at(input, np.argmin(input, dim if input.ndim else None, keepdims=True), dim, keepdim)
+    made.check(_check_nonempty(made.name))
+    made.backward(values_at_backward)
+    return made
 
 
 def values_at(input: Any, at: Any, dim: int, keepdim: bool) -> Any:
@@ -102,15 +98,13 @@ def values_at_backward(dy, saved, needs, dim, keepdim):
     dy = dy[0]
     if not saved.shape:
         return dy
-    hit = np.arange(saved.shape[dim], like=saved.at).reshape(
-        (-1,) + (1,) * (len(saved.shape) - 1 - dim % len(saved.shape))
-    )
+    after = len(saved.shape) - 1 - dim % len(saved.shape)
+    hit = np.arange(saved.shape[dim], like=saved.at).reshape(-1, *(1,) * after)
     return (dy if keepdim else np.expand_dims(dy, dim)) * (hit == saved.at).astype(dy.dtype)
 
 
-for _op in (max_, min_):
-    _op.check(_check_nonempty(_op.name))
-    _op.backward(values_at_backward)
+max_ = _extreme_along("max_", np.argmax, "largest")
+min_ = _extreme_along("min_", np.argmin, "smallest")
 
 
 # sorting

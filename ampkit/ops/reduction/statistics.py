@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.base.dtypes import DType, accumulator, float32, promote
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import plain
@@ -15,6 +14,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast, autocast
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import check_values
 from ..linalg.matmul import matmul
 from ..pointwise.arithmetic import div, mul, sub
 from ..pointwise.conversion import to
@@ -73,7 +73,6 @@ def std_(input: Array, dim=None, keepdim=False, correction: float = 1):
 
 
 var_.check(check_dim("var"))
-
 std_.check(check_dim("std"))
 
 
@@ -160,7 +159,7 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
         if each.shape != (count,) or (name == "fweights" and each.is_floating_point()):
             kind = "whole numbers" if name == "fweights" else "numbers"
             raise ShapeError("cov", f"{name} [{count}], {kind}", f"{each.dtype.name} {list(each.shape)}")
-        _check_nonnegative(name, each.array)
+        check_values("cov", each.array, each.array < 0, f"{name} from 0", None, ArgumentError)
         weight = to(each, rows.dtype) if weight is None else mul(weight, to(each, rows.dtype))
     if weight is None and count <= correction:
         raise ShapeError("cov", f"more than {correction} observations", f"{count}")
@@ -171,13 +170,6 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
     if aweights is not None:
         free = sub(total, div(mul(sum(mul(weight, to(aweights, rows.dtype))), correction), total))
     return div(matmul(centered if weight is None else mul(centered, weight), transpose(centered, 0, 1)), free)
-
-
-def _check_nonnegative(name: str, weights: Any) -> None:
-    def fail(value: Any, position: Any) -> None:
-        raise ArgumentError("cov", f"{name} from 0", f"{value} at position {position}")
-
-    backends.backend_of(weights).raise_if(weights, weights < 0, fail)
 
 
 def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:

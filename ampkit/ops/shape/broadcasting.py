@@ -13,11 +13,9 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_base import Shape
 
-from ..argument_checks import check_addressable, parse_shape
+from ..argument_checks import broadcast_shape, broadcasts_to, check_addressable, parse_shape
 
-__all__ = [
-    "broadcast_shapes", "broadcast_tensors", "broadcast_to", "expand",
-]  # fmt: skip
+__all__ = ["broadcast_shapes", "broadcast_tensors", "broadcast_to", "expand"]
 
 
 @op(cast=Cast.KEEP, moves=True, view=True, numpy=np.broadcast_to)
@@ -34,8 +32,7 @@ def broadcast_to_check(input, shape):
     check_addressable("broadcast_to", parse_shape("broadcast_to", (shape,)))
     if not isinstance(shape, (tuple, list)):
         raise DTypeError("broadcast_to", "a shape", repr(shape))
-    ends, positive = shape[len(shape) - input.ndim :], min(shape, default=0) >= 0
-    if not positive or len(shape) < input.ndim or not all(n in (1, m) for n, m in zip(input.shape, ends, strict=True)):
+    if min(shape, default=0) < 0 or not broadcasts_to(input.shape, tuple(shape)):
         raise ShapeError("broadcast_to", f"a shape that {tuple(input.shape)} broadcasts to", f"{tuple(shape)}")
 
 
@@ -57,11 +54,7 @@ def expand(input: Tensor, *size: Any) -> Tensor:
 def broadcast_shapes(*shapes: int | Sequence[int]) -> Shape:
     """The shape that `shapes` broadcast to. Raises ShapeError if they do not."""
     parsed = [parse_shape("broadcast_shapes", (s,)) for s in shapes]
-    try:
-        return Shape(np.broadcast_shapes(*parsed))
-    except ValueError:
-        found = " and ".join(map(str, parsed))
-        raise ShapeError("broadcast", "shapes that broadcast", found) from None
+    return Shape(broadcast_shape("broadcast", *parsed))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from operator import index
 from typing import Any, cast
 
@@ -44,11 +45,7 @@ def cat_check(tensors, dim):
 
 @cat_.backward
 def cat_backward(dy, saved, needs, dim):
-    parts, start, before = [], 0, (slice(None),) * (dim % dy.ndim)
-    for length in saved.lengths:
-        parts.append(dy[(*before, slice(start, start + length))])
-        start += length
-    return tuple(parts)
+    return _pieces(dy, tuple(accumulate(saved.lengths)), dim % dy.ndim)
 
 
 def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
@@ -85,8 +82,7 @@ def stack_check(tensors, dim):
 
 @stack_.backward
 def stack_backward(dy, saved, needs, dim):
-    before = (slice(None),) * (dim % dy.ndim)
-    return tuple([dy[(*before, i)] for i in range(dy.shape[dim])])
+    return _slices(dy, dim % dy.ndim)
 
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
@@ -104,8 +100,12 @@ def _nonempty_list(name: str, tensors: Any) -> list[Tensor]:
 @op(cast=Cast.KEEP, moves=True, view=True)
 def split_(input: Array, ends, dim):
     """Pieces of input along `dim`, cut at `ends`."""
-    before, starts = (slice(None),) * dim, (0, *ends[:-1])
-    return tuple([input[(*before, slice(a, b))] for a, b in zip(starts, ends, strict=True)]), Saved()
+    return _pieces(input, ends, dim), Saved()
+
+
+def _pieces(x: Any, ends: tuple[int, ...], axis: int) -> tuple[Any, ...]:
+    before = (slice(None),) * axis
+    return tuple([x[(*before, slice(a, b))] for a, b in pairwise((0, *ends))])
 
 
 @split_.backward
@@ -130,8 +130,7 @@ def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int 
         lengths = list(sections)
     if not lengths or sum(lengths) != length or min(lengths) < 0:
         raise ShapeError("split", f"lengths from 0 that add up to {length}", f"{lengths}")
-    ends = tuple([sum(lengths[: i + 1]) for i in range(len(lengths))])
-    return split_(tensor, ends, at)
+    return split_(tensor, tuple(accumulate(lengths)), at)
 
 
 MAX_PIECES = 1 << 24  # each piece is a Tensor: more would exhaust memory
@@ -148,8 +147,12 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 @op(cast=Cast.KEEP, moves=True, view=True)
 def unbind_(input: Array, dim):
     """The slices of input along `dim`."""
-    before = (slice(None),) * dim
-    return tuple([input[(*before, i, ...)] for i in range(input.shape[dim])]), Saved()
+    return _slices(input, dim), Saved()
+
+
+def _slices(x: Any, axis: int) -> tuple[Any, ...]:
+    before = (slice(None),) * axis
+    return tuple([x[(*before, i, ...)] for i in range(x.shape[axis])])
 
 
 @unbind_.backward
@@ -213,8 +216,7 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tenso
             raise ArgumentError("tensor_split", f"sections from 1, below {MAX_PIECES}", f"{cuts}")
         return split(input, [length // cuts + (i < length % cuts) for i in range(cuts)], at)
     ends = [min(max(c + length if c < 0 else c, 0), length) for c in (*cuts, length)]
-    starts = [0, *ends[:-1]]
-    return tuple([narrow(input, at, min(a, b), max(b - a, 0)) for a, b in zip(starts, ends, strict=True)])
+    return tuple([narrow(input, at, min(a, b), max(b - a, 0)) for a, b in pairwise((0, *ends))])
 
 
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int] | Tensor) -> tuple[Tensor, ...]:

@@ -17,7 +17,6 @@ from ..argument_checks import check_addressable, check_representable
 from ..indexing.getitem import getitem, to_accumulator
 
 __all__ = ["pad"]
-
 _NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's mode -> np.pad's
 
 

@@ -21,9 +21,8 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
         raise ShapeError("pixel_shuffle", f"channels that {r} * {r} divides", f"{channels}")
     blocks = reshape(input, (*lead, channels // (r * r), r, r, high, wide))
     n = len(lead)
-    return reshape(
-        permute(blocks, (*range(n), n, n + 3, n + 1, n + 4, n + 2)), (*lead, channels // (r * r), high * r, wide * r)
-    )
+    blocks = permute(blocks, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return reshape(blocks, (*lead, channels // (r * r), high * r, wide * r))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
@@ -37,9 +36,8 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
         raise ShapeError("pixel_unshuffle", f"a height and a width that {r} divides", f"{high} and {wide}")
     blocks = reshape(input, (*lead, channels, high // r, r, wide // r, r))
     n = len(lead)
-    return reshape(
-        permute(blocks, (*range(n), n, n + 2, n + 4, n + 1, n + 3)), (*lead, channels * r * r, high // r, wide // r)
-    )
+    blocks = permute(blocks, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return reshape(blocks, (*lead, channels * r * r, high // r, wide // r))
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:

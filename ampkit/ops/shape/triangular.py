@@ -60,7 +60,6 @@ def tril_check(input, diagonal):
 
 
 tril.check(tril_check)
-
 triu.check(tril_check)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends import Array
 from ampkit.base.dtypes import LOW, DType
+from ampkit.base.errors import StateError
 from ampkit.core.parameter import Parameter
 
 from .memory import narrow
@@ -65,6 +66,14 @@ class Segment:
     def owns_parameter(self) -> bool:
         """Whether the parameter's array still is this segment: no newer optimizer took it, and nobody replaced it."""
         return self.parameter.segment is self and self.parameter.array is self.array
+
+    def need_parameter(self, where: str) -> None:
+        """Raise StateError unless `owns_parameter`."""
+        if not self.owns_parameter():
+            got, cure = "which a newer optimizer holds", "use the newest optimizer, or make this one anew"
+            if self.parameter.segment is self:
+                got, cure = "whose memory was replaced", "make the optimizer after the model has its device and dtype"
+            raise StateError(where, "parameters that this optimizer holds", f"{self.describe()}, {got}", cure)
 
     @property
     def has_wider_master(self) -> bool:

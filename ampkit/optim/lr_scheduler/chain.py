@@ -1,7 +1,8 @@
-"""ChainedScheduler: several schedules at once, whose factors are multiplied."""
+"""ChainedScheduler and SequentialLR: several schedules at once, or one after the other."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +10,31 @@ from ampkit.base.errors import ArgumentError
 from ampkit.core.saved_state import need_keys
 
 from ..optimizer import Optimizer
-from .schedule import LRScheduler, load_parts
+from .schedule import LRScheduler
 
 
-class ChainedScheduler(LRScheduler):
+class _Combined(LRScheduler):
+    _schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def _with_parts(self) -> list[LRScheduler]:
+        return [self, *(each for part in self._schedulers for each in part._with_parts())]
+
+    def _load(self, state: dict[str, Any]) -> None:
+        where, parts = f"{type(self).__name__}.load_state_dict", self._schedulers
+        need_keys(where, state, ("_schedulers",))
+        states = state["_schedulers"]
+        if not isinstance(states, (list, tuple)) or len(states) != len(parts):
+            got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
+            raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
+        for part, each in zip(parts, states, strict=True):
+            part._load(each)
+        super()._load(state)
+
+
+class ChainedScheduler(_Combined):
     """base lr times the product of the schedulers' factors, each scheduler's lr / its base lr.
 
     Raises ArgumentError for a scheduler that is no such factor (eta_min above 0, or one that also sets momentum), an
@@ -42,14 +64,32 @@ class ChainedScheduler(LRScheduler):
             found = [rate * factor for rate, factor in zip(found, factors, strict=True)]
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
-    def _with_parts(self) -> list[LRScheduler]:
-        return [self, *(each for part in self._schedulers for each in part._with_parts())]
+class SequentialLR(_Combined):
+    """Schedules one after the other: schedulers[i] starts, from its step 0, after milestones[i - 1] optimizer steps.
 
-    def _load(self, state: dict[str, Any]) -> None:
-        where = "ChainedScheduler.load_state_dict"
-        need_keys(where, state, ("_schedulers",))
-        load_parts(where, self._schedulers, state["_schedulers"])
-        super()._load(state)
+    Raises ArgumentError unless there is one rising milestone between every two schedulers, all of `optimizer`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int], last_epoch: int = -1
+    ):
+        if not schedulers or len(milestones) != len(schedulers) - 1 or list(milestones) != sorted(milestones):
+            got = f"{len(schedulers)} schedulers, {list(milestones)}"
+            raise ArgumentError("SequentialLR", "one rising milestone between every two schedulers", got)
+        if any(s.optimizer is not optimizer for s in schedulers):
+            raise ArgumentError("SequentialLR", "schedulers of this optimizer", "one of another")
+        if len({tuple(tuple(row) for row in s.values(0)) for s in schedulers}) > 1:
+            got = "some that also set momentum or betas"
+            raise ArgumentError("SequentialLR", "schedulers that set the same hyperparameters", got)
+        self._schedulers, self._milestones = list(schedulers), list(milestones)
+        super().__init__(optimizer, last_epoch)
+
+    def values(self, n: int) -> list[dict[str, Any]]:
+        at = bisect_right(self._milestones, n)
+        return self._schedulers[at].values(n - (self._milestones[at - 1] if at else 0))
+
+    def _need_constant(self, where: str, name: str, value: Any) -> None:
+        super()._need_constant(where, name, value)
+        if sorted(value) != list(value):
+            raise ArgumentError(where, "rising _milestones", repr(value))

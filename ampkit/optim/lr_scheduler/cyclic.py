@@ -1,4 +1,4 @@
-"""CyclicLR, and SWALR: the learning rate of stochastic weight averaging."""
+"""CyclicLR, OneCycleLR, and SWALR: the learning rate of stochastic weight averaging."""
 
 from __future__ import annotations
 
@@ -10,18 +10,43 @@ from ampkit.base.errors import ArgumentError, DTypeError, switch
 
 from ..optimizer import Optimizer
 from ..param_group import ParamGroup
-from .schedule import LRScheduler, factor_of, per_group, refuse_without_momentum, whole
+from .schedule import LRScheduler, factor_of, fraction, per_group, positive_integer
 
-_SCALES: dict[
-    str, tuple[Callable[[float, float], float], str]
-] = {  # (function of (x, gamma), whether x is the cycle's number or n)
+# (function of (x, gamma), whether x is the number of the cycle or of the step)
+_SCALES: dict[str, tuple[Callable[[float, float], float], str]] = {
     "triangular": (lambda x, gamma: 1.0, "cycle"),
     "triangular2": (lambda x, gamma: 0.5 ** (x - 1), "cycle"),
     "exp_range": (lambda x, gamma: gamma**x, "iterations"),
 }
 
 
-class CyclicLR(LRScheduler):
+class _CyclicMomentum(LRScheduler):
+    # Schedules that may move momentum, or Adam's beta1, the opposite way of lr.
+
+    def _set_momenta(self, optimizer: Optimizer, cycles: bool, base_momentum: Any, max_momentum: Any) -> None:
+        where, groups = type(self).__name__, len(optimizer.param_groups)
+        low = per_group(where, "base_momentum", base_momentum, groups)
+        high = per_group(where, "max_momentum", max_momentum, groups)
+        self._momenta = list(zip(low, high, strict=True)) if cycles else None
+        if cycles and not {"momentum", "betas"} & set(optimizer.device_keys):
+            got = type(optimizer).__name__
+            raise ArgumentError(where, "an optimizer with momentum or betas", got, "pass cycle_momentum=False")
+        self._beta2 = [group["betas"][1] if "betas" in group else None for group in optimizer.param_groups]
+
+    def values(self, n: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for i, rate in enumerate(self.rates(n)):
+            found.append({"lr": rate})
+            if self._momenta is not None:
+                momentum, beta2 = self._momentum(n, *self._momenta[i]), self._beta2[i]
+                found[i].update({"momentum": momentum} if beta2 is None else {"betas": (momentum, beta2)})
+        return found
+
+    def _momentum(self, n: int, low: float, high: float) -> float:
+        raise NotImplementedError(f"{type(self).__name__}._momentum")
+
+
+class CyclicLR(_CyclicMomentum):
     """lr rises linearly from base_lr to max_lr in step_size_up steps, falls back in step_size_down, and repeats.
 
     step_size_down: step_size_up by default. mode: the amplitude max_lr - base_lr is constant ("triangular"), halved
@@ -60,14 +85,11 @@ class CyclicLR(LRScheduler):
         self._scale_mode = scale_mode if scale_fn is not None else _SCALES[mode][1]
         self._base = per_group("CyclicLR", "base_lr", base_lr, groups)
         self._peaks = per_group("CyclicLR", "max_lr", max_lr, groups)
-        self._up = whole("CyclicLR", "step_size_up", step_size_up)
-        self._down = self._up if step_size_down is None else whole("CyclicLR", "step_size_down", step_size_down)
-        least = per_group("CyclicLR", "base_momentum", base_momentum, groups)
-        most = per_group("CyclicLR", "max_momentum", max_momentum, groups)
-        self._momenta = [list(pair) for pair in zip(least, most, strict=True)] if cycle_momentum else None
-        if cycle_momentum:
-            refuse_without_momentum("CyclicLR", optimizer)
-        self._second = [group["betas"][1] if "betas" in group else None for group in optimizer.param_groups]
+        self._up = positive_integer("CyclicLR", "step_size_up", step_size_up)
+        self._down = (
+            self._up if step_size_down is None else positive_integer("CyclicLR", "step_size_down", step_size_down)
+        )
+        self._set_momenta(optimizer, cycle_momentum, base_momentum, max_momentum)
         super().__init__(optimizer, last_epoch)
 
     def _prepare(self, number: int, group: ParamGroup) -> None:
@@ -78,8 +100,12 @@ class CyclicLR(LRScheduler):
         if name == "mode" and self._scale_fn is None and value not in _SCALES:
             raise ArgumentError(where, f"mode as one of {', '.join(_SCALES)}", repr(value))
 
-    def values(self, n: int) -> list[dict[str, Any]]:
-        return [self._of_group(i, self._height(n)) for i in range(len(self.base_lrs))]
+    def rates(self, n: int) -> list[float]:
+        height = self._height(n)
+        return [base + (peak - base) * height for base, peak in zip(self._base, self._peaks, strict=True)]
+
+    def _momentum(self, n: int, low: float, high: float) -> float:
+        return high - (high - low) * self._height(n)
 
     def _height(self, n: int) -> float:
         cycle, at = divmod(n, self._up + self._down)
@@ -89,14 +115,87 @@ class CyclicLR(LRScheduler):
         scale = _SCALES[self.mode][0](x, self.gamma) if own is None else factor_of("CyclicLR", own, x)
         return height * scale
 
-    def _of_group(self, i: int, height: float) -> dict[str, Any]:
-        base, peak = self._base[i], self._peaks[i]
-        found: dict[str, Any] = {"lr": base + (peak - base) * height}
-        if self._momenta is not None:
-            least, most = self._momenta[i]
-            moved = most - (most - least) * height
-            found.update({"momentum": moved} if self._second[i] is None else {"betas": (moved, self._second[i])})
-        return found
+
+class OneCycleLR(_CyclicMomentum):
+    """lr rises from max_lr / div_factor to max_lr, then falls to max_lr / div_factor / final_div_factor.
+
+    total_steps: the steps of both phases, or epochs and steps_per_epoch; after them lr stays. pct_start: the fraction
+    of the steps in which lr rises. anneal_strategy: "cos" or "linear". three_phase=True first falls to the initial lr
+    in as many steps as it rose, then to the last one. cycle_momentum=True moves momentum, or Adam's beta1, the opposite
+    way between max_momentum and base_momentum.
+    Raises ArgumentError for values out of range. Smith, Topin 2018, arXiv:1708.07120.
+    """
+
+    constants = ("total_steps", "_phases", "_peaks", "_lows", "_ends", "_momenta", "anneal_strategy")
+    choices: Mapping[str, Iterable[str]] = {"anneal_strategy": ("cos", "linear")}
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ):
+        cycle_momentum = switch("OneCycleLR", "cycle_momentum", cycle_momentum)
+        three_phase = switch("OneCycleLR", "three_phase", three_phase)
+        groups = len(optimizer.param_groups)
+        self.total_steps = _total(total_steps, epochs, steps_per_epoch)
+        if anneal_strategy not in ("cos", "linear"):
+            raise ArgumentError("OneCycleLR", "anneal_strategy 'cos' or 'linear'", repr(anneal_strategy))
+        self.anneal_strategy = anneal_strategy
+        up = fraction("OneCycleLR", "pct_start", pct_start) * self.total_steps
+        self._phases = [up - 1, 2 * up - 2, self.total_steps - 1] if three_phase else [up - 1, self.total_steps - 1]
+        if not div_factor or not final_div_factor:
+            got = f"div_factor={div_factor}, final_div_factor={final_div_factor}"
+            raise ArgumentError("OneCycleLR", "div_factor and final_div_factor other than 0", got)
+        self._peaks = per_group("OneCycleLR", "max_lr", max_lr, groups)
+        self._lows = [peak / div_factor for peak in self._peaks]
+        self._ends = [low / final_div_factor for low in self._lows]
+        self._set_momenta(optimizer, cycle_momentum, base_momentum, max_momentum)
+        super().__init__(optimizer, last_epoch)
+
+    def _prepare(self, number: int, group: ParamGroup) -> None:
+        group.update(initial_lr=self._lows[number], max_lr=self._peaks[number], min_lr=self._ends[number])
+
+    def rates(self, n: int) -> list[float]:
+        stops = zip(self._lows, self._peaks, self._ends, strict=True)
+        return [self._along(low, peak, end, n) for low, peak, end in stops]
+
+    def _momentum(self, n: int, low: float, high: float) -> float:
+        return self._along(high, low, high, n)
+
+    def _along(self, first: float, middle: float, last: float, n: int) -> float:
+        # The value at step n on the way from `first` to `middle`, in three phases back to `first`, and to `last`.
+        stops = [first, middle, first, last] if len(self._phases) == 3 else [first, middle, last]
+        n = min(n, self.total_steps - 1)
+        start = 0.0
+        for phase, end in enumerate(self._phases):
+            if n <= end or phase == len(self._phases) - 1:
+                break
+            start = end
+        done = (n - start) / (end - start) if end != start else 1.0
+        if self.anneal_strategy == "cos":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return stops[phase] + (stops[phase + 1] - stops[phase]) * done
+
+
+def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
+    if total_steps is not None:
+        return positive_integer("OneCycleLR", "total_steps", total_steps)
+    if epochs is None or steps_per_epoch is None:
+        raise ArgumentError("OneCycleLR", "total_steps, or epochs and steps_per_epoch", "neither")
+    epochs = positive_integer("OneCycleLR", "epochs", epochs)
+    return epochs * positive_integer("OneCycleLR", "steps_per_epoch", steps_per_epoch)
 
 
 class SWALR(LRScheduler):

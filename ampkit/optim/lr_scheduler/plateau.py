@@ -57,9 +57,8 @@ class ReduceLROnPlateau:
         if self.optimizer.schedule is not self:
             raise StateError(type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule")
         if epoch is not None:
-            raise ArgumentError(
-                f"{type(self).__name__}.step", "no epoch", repr(epoch), "leave it out: calls are counted"
-            )
+            got = repr(epoch)
+            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", got, "leave it out: calls are counted")
         value, better = float(metrics), self.is_better(float(metrics), self.best)
         self.last_epoch += 1
         self.best = value if better else self.best

@@ -8,7 +8,7 @@ since n is at most the number of calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,12 +62,8 @@ class LRScheduler:
         for number, group in enumerate(optimizer.param_groups):
             if last_epoch != -1 and "initial_lr" not in group:
                 cure = "load the optimizer's state first, or resume with scheduler.load_state_dict"
-                raise StateError(
-                    f"{where} with last_epoch={last_epoch}",
-                    "'initial_lr' in the parameter groups",
-                    "none",
-                    cure,
-                )
+                needs = "'initial_lr' in the parameter groups"
+                raise StateError(f"{where} with last_epoch={last_epoch}", needs, "none", cure)
             self._prepare(number, group)
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self._calls = 0
@@ -77,9 +73,8 @@ class LRScheduler:
 
     def _prepare(self, number: int, group: ParamGroup) -> None:
         if "lr" not in group:
-            raise ArgumentError(
-                type(self).__name__, "an optimizer with a learning rate", f"group {number} without 'lr'"
-            )
+            got = f"group {number} without 'lr'"
+            raise ArgumentError(type(self).__name__, "an optimizer with a learning rate", got)
         group.setdefault("initial_lr", group["lr"])
 
     def rates(self, n: int) -> list[float]:
@@ -145,9 +140,8 @@ class LRScheduler:
             raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
         if self.optimizer.schedule is not self:
             cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
-            raise StateError(
-                type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule", cure
-            )
+            got = "one with a newer schedule"
+            raise StateError(type(self).__name__, "an optimizer that it alone drives", got, cure)
         self._calls += 1
         self._apply()
 
@@ -215,23 +209,14 @@ class LRScheduler:
             raise ArgumentError(where, f"{name} as one of {', '.join(self.choices[name])}", repr(value))
 
 
-def load_parts(where: str, parts: Sequence[LRScheduler], states: Any) -> None:
-    """Load the states of the schedules that one combines. Raises ArgumentError for another number of states."""
-    if not isinstance(states, (list, tuple)) or len(states) != len(parts):
-        got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
-        raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
-    for part, state in zip(parts, states, strict=True):
-        part._load(state)
-
-
-def whole(where: str, name: str, value: Any) -> int:
+def positive_integer(where: str, name: str, value: Any) -> int:
     """Return `value` if it is an integer >= 1, else raise ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(where, f"{name} as an integer >= 1", repr(value))
     return value
 
 
-def share(where: str, name: str, value: Any) -> float:
+def fraction(where: str, name: str, value: Any) -> float:
     """Return `value` as a float if it is a number in [0, 1], else raise ArgumentError."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise ArgumentError(where, f"{name} in [0, 1]", repr(value))
@@ -252,10 +237,3 @@ def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
     if len(found) != groups:
         raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
     return found
-
-
-def refuse_without_momentum(where: str, optimizer: Optimizer) -> None:
-    """Raise ArgumentError for an optimizer without momentum or betas to cycle."""
-    if not {"momentum", "betas"} & set(optimizer.device_keys):
-        got = type(optimizer).__name__
-        raise ArgumentError(where, "an optimizer with momentum or betas", got, "pass cycle_momentum=False")

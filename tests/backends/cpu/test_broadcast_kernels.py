@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, unavailable_reason
+from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.tape import grad

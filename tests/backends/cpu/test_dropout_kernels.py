@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, unavailable_reason
+from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
@@ -37,7 +37,6 @@ def _equal(found, truth):
     np.testing.assert_array_equal(found.astype(float), truth.astype(float))
 
 
-@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_values_and_gradients_are_those_of_the_reference(dtype, p):
@@ -52,7 +51,6 @@ def test_values_and_gradients_are_those_of_the_reference(dtype, p):
         assert np.isnan(got.astype(float)).any()
 
 
-@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
 def test_the_mask_follows_axes_that_lie_in_another_order(dtype):
     given = VALUES.astype(dtype).transpose(2, 0, 1), SLOPES.astype(dtype).transpose(2, 0, 1), 0.3
@@ -73,12 +71,12 @@ TURNS = {
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16], ids=str)
-def test_other_formats_and_layouts_are_left_to_the_reference(turn, dtype):
+def test_any_format_and_layout_gives_what_the_reference_gives(turn, dtype):
     given = TURNS[turn](VALUES.astype(dtype)), TURNS[turn](SLOPES.astype(dtype)), 0.3
     names, *found = _run(*given)
     with reference_only():
         wanted, *truth = _run(*given)
-    assert names == wanted
+    assert dtype != float64 or names == wanted
     for got, want in zip(found, truth, strict=True):
         _equal(got, want)
 
@@ -89,7 +87,6 @@ def test_whole_channels_are_dropped_by_the_kernel():
     assert (y.array.reshape(512, 400).std(1) == 0).all()
 
 
-@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("shape", [(6, 1, 1, 1), (6, 32, 1, 1), (1, 1, 30, 40)])
 def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):

@@ -1,4 +1,4 @@
-"""Functions of float16 on a CPU that does not compute in it run in float32, a piece at a time, and are rounded once."""
+"""Functions of float16 and bfloat16 run in float32 and are rounded once."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import pytest
 
 import ampkit
 from ampkit import models, ops
-from ampkit.backends.cpu.onednn import eltwise
+from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import isa, library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(library() is None, reason=unavailable_reason()),
+    pytest.mark.skipif(native.library() is None, reason=native.unavailable_reason()),
+]
 C = 24
 
 
@@ -52,12 +56,10 @@ def _there_and_back(call, values, slopes):
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
-@pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("name", CALLS)
-def test_values_and_gradients_are_the_references_to_one_rounding(name, pieces, dtype, monkeypatch):
+def test_values_and_gradients_are_the_references_to_one_rounding(name, dtype):
     rng = np.random.default_rng(0)
     values, slopes = (rng.standard_normal((16, 17, 25, C)).astype(dtype) for _ in range(2))
-    monkeypatch.setattr(eltwise, "_PIECE", -(-values.size // pieces) - (pieces > 1))
     node, out, back = _there_and_back(CALLS[name], values, slopes)
     assert node.kernel is not node.op.forward.reference
     with reference_only():

@@ -24,9 +24,9 @@ class Watch:
         self.taken = []
         accumulate = nn.Parameter.accumulate
 
-        def watched(parameter, gradient, tag=None):
+        def watched(parameter, gradient, *rest):
             self.taken.append(parameter.segment is not None and gradient is parameter.segment.gradient)
-            accumulate(parameter, gradient, tag)
+            accumulate(parameter, gradient, *rest)
 
         monkeypatch.setattr(nn.Parameter, "accumulate", watched)
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import tracemalloc
-from functools import partial
 
 import numpy as np
 import pytest
 
 import ampkit
 from ampkit import ops
-from ampkit.backends.cpu import im2col, score_tiles
+from ampkit.backends.cpu import im2col
 from ampkit.backends.cpu.kernels.nn import attention, conv
-from ampkit.backends.cpu.onednn import convolution, gemm, softmax
-from ampkit.backends.cpu.onednn.all_finite import finite
+from ampkit.backends.cpu.native import library as native
+from ampkit.backends.cpu.onednn import convolution, gemm
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.primitive import Call
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
-from ampkit.core.random import keep_mask
 from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.attention import self_attention_by_ops
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, assert_close, booleans, check_precision, normal
 
-pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(library() is None, reason=unavailable_reason()),
+    pytest.mark.skipif(native.library() is None, reason=native.unavailable_reason()),
+]
 
 PRODUCTS = [
     Case("linear", normal(70, 64), normal(33, 64), normal(33)),
@@ -132,7 +134,7 @@ CASES = [RELU, *TWO, *MASKED, *PRODUCTS, *VECTORS, *ELEMENTS, *CONVOLUTIONS, *FE
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype):
-    if case in [*ATTENTION, *SELF, *MASKED] and attention._all_steps_are_fast(dtype) and dtype != float32:
+    if case in [*ATTENTION, *SELF, *MASKED] and attention.has_fast_matmul(dtype) and dtype != float32:
         check_rounded_weights(case, dtype)
     else:
         check_precision(case, dtype)
@@ -169,9 +171,7 @@ def no_units(monkeypatch, computed):
 def multiplying(monkeypatch, *formats):
     for module, name in ((gemm, "has_fast_matmul"), (conv, "has_fast_conv"), (attention, "has_fast_matmul")):
         monkeypatch.setattr(module, name, lambda dtype: dtype in formats)
-    attention._all_steps_are_fast.cache_clear()
     yield
-    attention._all_steps_are_fast.cache_clear()
 
 
 @pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *FEW_WINDOWS], ids=repr)
@@ -181,7 +181,6 @@ def test_products_of_bfloat16_as_it_is_stored_are_those_of_float64_within_tolera
 
 @pytest.mark.parametrize("case", [*ATTENTION, *MASKED], ids=repr)
 def test_attention_whose_weights_are_rounded_to_bfloat16_is_that_of_float64_to_their_precision(case, bfloat16_units):
-    assert attention._all_steps_are_fast(bfloat16)
     check_rounded_weights(case, bfloat16)
 
 
@@ -246,18 +245,6 @@ def test_images_lower_than_depthwise_kernels_are_met_with_their_padding(images, 
     check_precision(case, dtype)
     assert len(seen) == strips
     assert all(w.kernel[0] <= w.input_size[0] and w.padding == ((0, 0), (0, 0)) for w in seen)
-
-
-@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
-@pytest.mark.parametrize("size", [1, 32767, 32768, 131072, 200001])
-def test_one_element_that_is_not_finite_is_found_wherever_it_stands(size, dtype):
-    values = np.random.default_rng(0).standard_normal(size).astype(dtype)
-    assert finite(values)
-    for place in {0, 63 % size, size // 2, size - 1}:
-        for poison in (np.nan, np.inf, -np.inf):
-            kept, values[place] = values[place], poison
-            assert not finite(values)
-            values[place] = kept
 
 
 TURNS = {
@@ -429,17 +416,6 @@ def test_what_dropout_keeps_of_attention_is_what_the_reference_keeps(causal):
         assert_close(got, want)
 
 
-@pytest.mark.parametrize("heads", [slice(0, 3), slice(2, 4), slice(4, 9)])
-@pytest.mark.parametrize("rows", [slice(0, 64), slice(0, 150), slice(64, 150), slice(13, 14)])
-@pytest.mark.parametrize("columns", [slice(90), slice(14)])
-def test_what_dropout_keeps_of_a_tile_is_its_part_of_one_mask_of_all(heads, rows, columns):
-    whole = keep_mask(3, 4, 0.3, (5, 150, 90))
-    found = score_tiles.DropoutMask(partial(keep_mask, 3, 4, 0.3), whole.shape).of(
-        score_tiles.Tile(heads, rows, columns)
-    )
-    np.testing.assert_array_equal(found, whole[heads, rows, columns])
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_mask_of_a_whole_long_sequence_is_drawn(causal):
     rows = 2048
@@ -481,24 +457,6 @@ def test_second_derivatives_of_self_attention_are_those_of_its_links():
     assert_close(run(ops.self_attention), run(self_attention_by_ops), (1e-5, 1e-5))
 
 
-@pytest.mark.parametrize("short", [0, 8])
-def test_weights_that_are_kept_are_those_that_would_be_made_again(short, monkeypatch, bfloat16_units):
-    q, k, v = (np.random.default_rng(i).standard_normal((2, 3, 60, 8)).astype(bfloat16) for i in range(3))
-
-    def run():
-        tensors = [Tensor(a, requires_grad=True) for a in (q, k, v)]
-        out = ops.scaled_dot_product_attention(*tensors, is_causal=True)
-        assert bool(out.node.saved.weights) == bool(attention.MAX_SAVED_ROW)
-        return grad(out, tensors, out.detach())
-
-    monkeypatch.setattr(attention, "SCORES_PER_TILE", 2 * 60 * 60)  # two heads to a tile
-    monkeypatch.setattr(attention, "MAX_SAVED_ROW", short)
-    found = run()
-    monkeypatch.setattr(attention, "MAX_SAVED_ROW", 8 - short)
-    for got, want in zip(found, run(), strict=True):
-        np.testing.assert_array_equal(got.array, want.array)
-
-
 @pytest.mark.parametrize("mask", [np.eye(80, dtype=bool), np.where(np.eye(80), 0, -np.inf).astype(np.float32)])
 def test_a_query_that_may_look_nowhere_gets_zeros(mask):
     mask = mask.copy()
@@ -536,16 +494,6 @@ def test_a_narrower_operand_is_widened_on_the_way(name, formats):
     for low, high in zip((x, y), wide, strict=True):
         assert low.grad.dtype == low.dtype
         assert_close(low.grad, high.grad, GRADIENT_TOLERANCE[low.dtype])
-
-
-@pytest.mark.usefixtures("computed")
-def test_a_residual_in_bfloat16_is_added_to_float32_in_one_pass():
-    a, b = np.ones((100, 100), np.float32), np.ones((100, 100), bfloat16)
-    assert ops.add.forward.select("cpu", a, b, 1).name == "forward"
-    assert ops.add.forward.select("cpu", b, a, 1).name == "forward"
-    turned = np.ascontiguousarray(b.T).T
-    assert ops.add.forward.select("cpu", a, turned, 1) is ops.add.forward.reference
-    assert ops.add.forward.select("cpu", a, b, 2) is ops.add.forward.reference
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -591,20 +539,6 @@ def test_a_slice_that_holds_what_is_not_finite_becomes_nan(name):
     found = getattr(ops, name)(Tensor(values), -1).numpy()
     np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-7)
     assert np.isnan(found).all(1).nonzero()[0].tolist() == [3, 7, 8, 11]
-
-
-@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_softmax_forward_and_backward_are_onednn_s_in_every_format(name, dtype, monkeypatch):
-    ran, run = [], Call.__call__
-    monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self.implementation), run(self, *arrays)))
-    x = Tensor(np.random.default_rng(0).standard_normal((100, 100)).astype(dtype), requires_grad=True)
-    y = getattr(ops, name)(x, -1)
-    assert y.dtype == dtype
-    y.backward(y.detach())
-    assert x.grad.dtype == dtype
-    backward = softmax.row_gradients(values := np.ones((16, 16), np.float32), values, name, float32) is not None
-    assert len([name for name in ran if "jit:avx" in name]) >= 1 + backward
 
 
 def _channels_last(values):

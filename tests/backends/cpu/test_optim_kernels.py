@@ -1,6 +1,8 @@
-"""Updates, unscaling and norms by oneDNN are the references', and a step that is not real changes nothing."""
+"""Compiled updates, unscaling and norms are the references', and a step that is not real changes nothing."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,12 +10,12 @@ import pytest
 import ampkit
 from ampkit import nn, optim
 from ampkit.amp.found_inf import unscale
-from ampkit.backends.cpu.onednn.binary import PIECE
-from ampkit.backends.cpu.onednn.library import library, unavailable_reason
+from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.core.dispatch import reference_only
-from ampkit.optim.clip import power_sum
+from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import update
-from ampkit.optim.flat.memory import CHUNK
+from ampkit.optim.flat.memory import CHUNK, narrow
+from ampkit.optim.swa_utils import lerp
 
 pytestmark = [
     pytest.mark.cpu,
@@ -21,15 +23,43 @@ pytestmark = [
     pytest.mark.skipif(library() is None, reason=unavailable_reason()),
 ]
 
+LARGE = 2 * CHUNK + 5
+RULES = [
+    (optim.Adam, {}),
+    (optim.Adam, {"weight_decay": 0.1, "amsgrad": True, "maximize": True}),
+    (optim.AdamW, {"weight_decay": 100.0}),  # of which nothing stays, at this rate
+    (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
+    (optim.SGD, {}),
+    (optim.SGD, {"momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1, "maximize": True}),
+    (optim.SGD, {"momentum": 0.8, "nesterov": True}),
+    (optim.Adadelta, {"weight_decay": 0.1}),
+    (optim.Adagrad, {"initial_accumulator_value": 0.1, "lr_decay": 0.1}),
+    (optim.Adamax, {"weight_decay": 0.1}),
+    (optim.ASGD, {"t0": 2, "weight_decay": 0.1}),
+    (optim.Lion, {"weight_decay": 0.1}),
+    (optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    (optim.RAdam, {"betas": (0.9, 0.5)}),
+    (optim.RMSprop, {}),
+    (optim.RMSprop, {"momentum": 0.9}),
+    (optim.RMSprop, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}),
+    (optim.Rprop, {}),
+    (optim.LAMB, {"weight_decay": 0.1}),
+    (optim.Adafactor, {"weight_decay": 0.1}),
+]
 
-def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
+
+def trained(kind, shape, dtype=ampkit.float32, scaled=False, special=False, **options):
     rng = np.random.default_rng(0)
-    p = nn.Parameter(ampkit.tensor(rng.standard_normal(size).astype(np.float32)).to(dtype))
+    p = nn.Parameter(ampkit.tensor(rng.standard_normal(shape).astype(np.float32)).to(dtype))
     optimizer, scaler = kind([p], lr=0.01, **options), ampkit.GradScaler(enabled=scaled)
     p.copy_in(ampkit.bfloat16, True)
     for k in range(4):
         p.grad = None
-        gradient = ampkit.tensor(rng.standard_normal(size).astype(np.float32))
+        values = rng.standard_normal(shape).astype(np.float32)
+        values.ravel()[::7] = 0
+        if special and k == 1:
+            values.ravel()[:4] = np.inf, -np.inf, np.nan, 1e-40
+        gradient = ampkit.tensor(values)
         if scaled and k == 2:
             gradient.reshape(-1)[gradient.numel() // 2] = float("nan")
         scaler.scale((p.float() * gradient).sum()).backward()
@@ -37,48 +67,71 @@ def trained(kind, size, dtype=ampkit.float32, scaled=False, **options):
         scaler.update()
     found = optimizer.state_dict()["state"].get(0, {})
     low = p.detach().numpy() if dtype == ampkit.bfloat16 else p.copy_in(ampkit.bfloat16, True)
-    return {
-        "p": p.detach().numpy(),
-        "low": low,
-        **{name: found[name].numpy() for name in found if name != "master"},
-    }
+    return {"p": p.detach().numpy(), "low": low, **{n: found[n].numpy() for n in found if n != "master"}}
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16], ids=str)
-@pytest.mark.parametrize("size", [10_001, PIECE + 1])
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (optim.Adam, {}),
-        (optim.AdamW, {"weight_decay": 0.1}),
-        (optim.AdamW, {"weight_decay": 100.0}),  # of which nothing stays, at this rate
-        (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
-        (optim.LAMB, {"weight_decay": 0.1}),
-        (optim.SGD, {}),
-        (optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
-        (optim.SGD, {"momentum": 0.8, "dampening": 0.3}),
-        (optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1}),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "scaled"), [(ampkit.float32, False), (ampkit.bfloat16, True)], ids=str)
+@pytest.mark.parametrize("size", [3, 10_001, LARGE])
+@pytest.mark.parametrize(("kind", "options"), RULES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_an_update_is_the_reference_s(kind, options, size, dtype, scaled):
     found = trained(kind, size, dtype, scaled, **options)
     with reference_only():
         truth = trained(kind, size, dtype, scaled, **options)
-    assert found.get("step") == truth.get("step") == (None if kind is optim.SGD else 3 if scaled else 4)
-    for name in set(truth) - {"p", "low", "step"}:
-        np.testing.assert_allclose(found[name], truth[name], rtol=2e-6, atol=1e-6)
-    for name, tolerance in (("p", 2e-6 if dtype == ampkit.float32 else 8e-3), ("low", 8e-3)):
+    assert set(found) == set(truth)
+    for name in truth:
+        tolerance = 8e-3 if truth[name].dtype == ampkit.bfloat16 else 2e-6
         np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
 
 
-def selected(kind, size=10_000, dtype=np.float32, **options):
-    optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(size, dtype)))], **options)
-    (group,) = optimizer.param_groups
-    (span,) = group.arenas[0].begin_step(group.arenas[0].segments)
-    moments = [span.moment(name) if optimizer.needs_moment(group, name) else None for name in optimizer.moments]
-    step = optimizer.step_inputs(group, span, None)
-    return update.select("cpu", span.weights, span.gradient, moments, [], step).name
+@pytest.mark.parametrize(("kind", "options"), RULES[:-2], ids=lambda value: getattr(value, "__name__", str(value)))
+def test_infinities_nans_and_subnormals_come_out_as_of_the_reference(kind, options):
+    found = trained(kind, 1000, special=True, **options)
+    with reference_only():
+        truth = trained(kind, 1000, special=True, **options)
+    for name in truth:
+        np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=8e-3, atol=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("shape", "maximize"),
+    [((1000, 70), True), ((2, 1, CHUNK + 1), False), ((800, 3, 3), False), ((2, 257, 256), True), ((1, 9), False)],
+    ids=str,
+)
+def test_adafactor_of_any_matrices_is_the_reference_s(shape, maximize):
+    found = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
+    with reference_only():
+        truth = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
+    for name, tolerance in (("p", 2e-6), ("low", 8e-3), ("row_var", 2e-6), ("col_var", 2e-5)):
+        np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.LAMB, optim.Adafactor])
+def test_the_number_of_threads_changes_no_bit(kind):
+    before, found = ampkit.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            ampkit.set_num_threads(threads)
+            bits = {n: a.tobytes() for n, a in trained(kind, (3, CHUNK + 5), scaled=True).items()}
+            values = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
+            found.append((bits, float(power_sum(values, 2.0, np.empty(CHUNK)))))
+    finally:
+        ampkit.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.Rprop, optim.LAMB])
+def test_how_parameters_are_grouped_changes_no_bit(kind):
+    def weights(groups):
+        rng = np.random.default_rng(0)
+        parameters = [nn.Parameter(ampkit.tensor(rng.standard_normal(n).astype(np.float32))) for n in (37, 600, 40_001)]
+        optimizer = kind([{"params": [parameters[i] for i in group]} for group in groups], lr=0.01)
+        for _ in range(3):
+            for p in parameters:
+                p.grad = ampkit.tensor(np.sin(np.arange(p.numel(), dtype=np.float32)))
+            optimizer.step()
+        return [p.detach().numpy().tobytes() for p in parameters]
+
+    assert weights([[0, 1, 2]]) == weights([[2], [1], [0]]) == weights([[1, 0], [2]])
 
 
 class OwnAdam(optim.Adam):
@@ -89,54 +142,25 @@ class OwnAdam(optim.Adam):
         p -= g
 
 
-def test_only_the_plain_updates_are_onednns():
-    assert selected(optim.Adam) == selected(optim.AdamW) == "adam_update_cpu"
-    assert selected(optim.SGD, momentum=0.9) == "sgd_update_cpu"
-    rest = [(optim.Adam, {"amsgrad": True}), (optim.AdamW, {"maximize": True}), (optim.Adam, {"weight_decay": 0.1})]
-    rest += [(optim.Adam, {"size": 10}), (optim.SGD, {"dtype": np.float64}), (optim.Lion, {}), (OwnAdam, {})]
-    for kind, options in rest:
-        assert selected(kind, **options) == "update_cpu"
+def test_other_rules_and_other_dtypes_are_left_to_the_reference():
+    def selected(kind, dtype=np.float32, **options):
+        optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(10, dtype)))], **options)
+        (group,) = optimizer.param_groups
+        (span,) = group.arenas[0].begin_step(group.arenas[0].segments)
+        moments = [span.moment(name) if optimizer.needs_moment(group, name) else None for name in optimizer.moments]
+        step = optimizer.step_inputs(group, span, None)
+        return update.select("cpu", span.weights, span.gradient, moments, [], step)
 
-
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("kind", [optim.Lion, optim.NAdam, optim.Rprop, OwnAdam])
-def test_threads_leave_the_bits_of_the_reference(kind, scaled):
-    found = trained(kind, 2 * CHUNK + 5, scaled=scaled)
-    with reference_only():
-        truth = trained(kind, 2 * CHUNK + 5, scaled=scaled)
-    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in truth.items()}
-
-
-def test_the_threads_of_lamb_leave_the_same_bits_however_many_they_are():
-    before, found = ampkit.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            ampkit.set_num_threads(threads)
-            found.append({n: a.tobytes() for n, a in trained(optim.LAMB, 3 * CHUNK + 5, scaled=True).items()})
-    finally:
-        ampkit.set_num_threads(before)
-    assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize(
-    ("shape", "maximize"),
-    [((1000, 70), True), ((2, 1, CHUNK + 1), False), ((8000, 3, 3), False), ((2, 257, 256), True), ((1, CHUNK), False)],
-    ids=str,
-)
-def test_the_blocks_of_adafactor_leave_what_the_reference_leaves(shape, maximize):
-    found = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
-    with reference_only():
-        truth = trained(optim.Adafactor, shape, scaled=True, weight_decay=0.1, maximize=maximize)
-    for name, tolerance in (("p", 2e-6), ("low", 8e-3), ("row_var", 2e-6), ("col_var", 2e-5)):
-        np.testing.assert_allclose(found[name].astype(float), truth[name].astype(float), rtol=tolerance, atol=1e-6)
+    assert selected(optim.AdamW) is not update.reference
+    for kind, options in [(OwnAdam, {}), (optim.Adam, {"dtype": np.float64})]:
+        assert selected(kind, **options) is update.reference
 
 
 @pytest.mark.parametrize("inverse", [None, 2.0**-10])
-@pytest.mark.parametrize(
-    "bad", [{}, {7: np.nan}, {PIECE + 3: np.inf, PIECE + 2000: np.nan}, {2 * PIECE: -np.inf}], ids=str
-)
+@pytest.mark.parametrize("bad", [{}, {7: np.nan}, {20_000: np.inf, 90_000: np.nan}, {LARGE - 1: -np.inf}], ids=str)
 def test_unscaling_finds_the_first_that_is_not_finite(bad, inverse):
-    values = np.random.default_rng(0).standard_normal(2 * PIECE + 1).astype(np.float32)
+    values = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
+    values[5], values[6] = 3e38, 1e-40
     for place, value in bad.items():
         values[place] = value
     given = values.copy(), values.copy()
@@ -149,20 +173,54 @@ def test_unscaling_finds_the_first_that_is_not_finite(bad, inverse):
     np.testing.assert_array_equal(*given)
 
 
-def test_large_gradients_whose_sum_overflows_are_finite_all_the_same():
-    values = np.full(10_000, 3e38, np.float32)
-    with np.errstate(over="ignore"):
-        assert unscale.select("cpu", values, None, None).run(values, None, None) == 10_000
+def test_a_gradient_that_overflows_as_it_is_unscaled_is_found():
+    values = np.full(5, 1e38, np.float32)
+    assert unscale(values, np.array(100.0, np.float32), None) == 0
+    assert unscale(values[:0], None, None) == 0
 
 
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16, ampkit.float16], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e-30, 0.0])
-@pytest.mark.parametrize("size", [10_001, 2 * PIECE + 100])
-def test_a_norm_is_that_of_float64(size, scale):
-    values = (np.random.default_rng(0).standard_normal(size) * scale).astype(np.float32)
-    kernel = power_sum.select("cpu", values, 2.0, None)
-    assert kernel is not power_sum.reference
-    found = kernel.run(values, 2.0, np.empty(CHUNK))
-    np.testing.assert_allclose(found, (values.astype(float) ** 2).sum(), rtol=1e-7)
+@pytest.mark.parametrize("size", [0, 7, LARGE])
+def test_norms_are_those_of_float64(size, scale, dtype):
+    values = (np.random.default_rng(0).standard_normal(size) * scale).astype(np.float32).clip(-6e4, 6e4).astype(dtype)
+    for order, truth in (
+        (2.0, (values.astype(float) ** 2).sum()),
+        (math.inf, np.abs(values.astype(float)).max(initial=0)),
+    ):
+        kernel = power_sum.select("cpu", values, order, None)
+        assert kernel is not power_sum.reference
+        np.testing.assert_allclose(kernel.run(values, order, None), truth, rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", [2.0, math.inf])
+def test_a_norm_of_nan_is_nan(order):
+    values = np.ones(40_000, np.float32)
+    values[20_000], values[100] = -np.nan, np.inf
+    assert np.isnan(power_sum(values, order, np.empty(CHUNK)))
+    values[20_000] = 1
+    assert power_sum(values, order, np.empty(CHUNK)) == np.inf
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16, ampkit.float16], ids=str)
+def test_gradients_are_scaled_and_averages_move_as_by_the_references(dtype):
+    rng = np.random.default_rng(0)
+    values, average = rng.standard_normal((2, 40_001)).astype(np.float32)
+    given = [values.astype(dtype) for _ in range(4)]
+    for factor, finite in ((0.25, True), (1.0, True), (0.5, False)):
+        for run, scaled in ((scale_gradients, given[0]), (scale_gradients.reference.run, given[1])):
+            run(scaled, np.array(factor), np.array(finite))
+        np.testing.assert_array_equal(given[0], given[1])
+    held = [average.copy(), average.copy()]
+    for fresh, stepped in ((True, None), (None, True), (False, False)):
+        flags = [None if flag is None else np.array(flag) for flag in (fresh, stepped)]
+        for run, moved in ((lerp, held[0]), (lerp.reference.run, held[1])):
+            run(moved, values, 0.3, *flags)
+        np.testing.assert_allclose(*held, rtol=1e-6, atol=1e-7)
+    copies = [np.empty(average.size, dtype) for _ in range(2)]
+    for run, copy in ((narrow, copies[0]), (narrow.reference.run, copies[1])):
+        run(average, copy)
+    np.testing.assert_array_equal(*copies)
 
 
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.Lion, optim.LAMB, optim.Adafactor])

@@ -1,13 +1,13 @@
-"""Pools by oneDNN agree with float64 and with the reference, whatever is not finite and however images lie."""
+"""Pools and interpolation agree with float64 and the reference, whatever is not finite and however images lie."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+import ampkit
 from ampkit import ops
-from ampkit.backends.cpu.onednn.library import library, unavailable_reason
-from ampkit.backends.cpu.onednn.primitive import Call
+from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
@@ -42,14 +42,18 @@ MEANS = [
     Case("adaptive_avg_pool2d", normal(20, 28, 28), (7, None)),
     Case("adaptive_avg_pool1d", normal(4, 16, 200), 10),
 ]
-OTHERS = [  # left to the reference
+OTHERS = [
     Case("max_pool2d", normal(4, 16, 16, 16), 2, dilation=2),
-    Case("max_pool2d", normal(4, 16, 17, 17), 17),
+    Case("max_pool2d", normal(4, 16, 17, 17), 3, 1, 1, dilation=3),
+    Case("max_pool2d", normal(4, 16, 17, 17), 17),  # more positions than a byte tells: left to the reference
     Case("max_pool2d", normal(64, 1, 16, 16), 2),
+    Case("max_pool3d", normal(2, 16, 8, 8, 8), 7),
     Case("avg_pool2d", normal(4, 16, 16, 16), 2, divisor_override=3),
     Case("avg_pool2d", normal(4, 16, 14, 16), 3, 2, 1, ceil_mode=True),
+    Case("avg_pool2d", normal(2, 3, 700, 5), (600, 2)),  # too long a sum: left to the reference
     Case("adaptive_avg_pool2d", normal(4, 16, 16, 16), 5),
-    Case("max_pool3d", normal(2, 16, 8, 8, 8), 7),
+    Case("adaptive_avg_pool2d", normal(2, 3, 700, 9), 1),
+    Case("adaptive_avg_pool3d", normal(2, 8, 7, 9, 11), (3, 4, 5)),
 ]
 
 
@@ -59,28 +63,61 @@ def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype)
     check_precision(case, dtype)
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """What oneDNN ran so far, by the name of its code."""
-    ran, run = [], Call.__call__
-    monkeypatch.setattr(Call, "__call__", lambda self, *arrays: (ran.append(self.implementation), run(self, *arrays)))
-    return ran
-
-
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
-@pytest.mark.parametrize("case", [*LARGEST, *MEANS], ids=repr)
-def test_onednn_is_what_runs_forward_and_backward(case, dtype, calls):
-    out, *_ = case(*case.tensors(dtype))
-    forward = len(calls)
-    assert forward >= 1
-    out.float().sum().backward()
-    assert len(calls) >= forward + 1
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((3, 5, 401), {"scale_factor": 1.7, "mode": "linear"}),
+        ((3, 5, 401), {"scale_factor": 0.3}),
+        ((2, 3, 33, 31), {"size": (50, 77), "mode": "bilinear"}),
+        ((2, 3, 33, 31), {"size": (66, 62), "mode": "bilinear", "align_corners": True}),
+        ((2, 3, 33, 31), {"size": (17, 9), "mode": "bilinear", "antialias": True}),
+        ((2, 3, 33, 31), {"scale_factor": 2, "mode": "bicubic"}),
+        ((2, 3, 33, 31), {"scale_factor": 2}),
+        ((2, 3, 33, 31), {"size": (40, 8), "mode": "nearest-exact"}),
+        ((2, 3, 9, 11, 13), {"scale_factor": 1.5, "mode": "trilinear"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_interpolation_is_that_of_float64(shape, options, dtype, last):
+    if last:
+        values = np.random.default_rng(0).standard_normal((shape[0], *shape[2:], shape[1]))
+        values = np.moveaxis(values.astype(dtype), -1, 1)
+    else:
+        values = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+    def run(values):
+        x = Tensor(values, True)
+        y = ampkit.nn.functional.interpolate(x, **options)
+        slopes = np.random.default_rng(1).standard_normal(y.shape).astype(bfloat16).astype(y.dtype)
+        return y, *grad(y, [x], Tensor(slopes))
+
+    found, truth = run(values), run(values.astype(float))
+    assert found[0].node.kernel is not found[0].node.op.forward.reference
+    for got, want in zip(found, truth, strict=True):
+        assert got.dtype == dtype
+        assert_close(got, want, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("case", OTHERS, ids=repr)
-def test_what_onednn_has_no_word_for_is_left_to_the_reference(case):
-    (out,) = case(*case.tensors(float32))
-    assert out.node.kernel is out.node.op.forward.reference
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate"])
+def test_the_number_of_threads_changes_no_bit(name):
+    def run():
+        x = ampkit.tensor(
+            np.random.default_rng(0).standard_normal((4, 20, 30, 34)).astype(np.float32), requires_grad=True
+        )
+        y = ops.interpolate(x, scale_factor=1.5, mode="bicubic") if name == "interpolate" else getattr(ops, name)(x, 3)
+        (y * y).sum().backward()
+        return y.array.tobytes(), x.grad.array.tobytes()
+
+    before, found = ampkit.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            ampkit.set_num_threads(threads)
+            found.append(run())
+    finally:
+        ampkit.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 LAYOUTS = {
@@ -97,7 +134,7 @@ POOLS = [("max_pool2d", (3, 2, 1)), ("avg_pool2d", (3, 2, 1)), ("adaptive_avg_po
 @pytest.mark.parametrize("turn", LAYOUTS)
 @pytest.mark.parametrize(("name", "sizes"), POOLS)
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
-def test_images_may_lie_as_they_like_and_go_on_channels_last(name, sizes, turn, dtype):
+def test_images_may_lie_as_they_like(name, sizes, turn, dtype):
     rng = np.random.default_rng(0)
     x = Tensor(LAYOUTS[turn](rng.integers(-3, 4, (4, 20, 12, 16)).astype(dtype)), True)  # with many equals
     pool = getattr(ops, name)
@@ -115,7 +152,8 @@ def test_images_may_lie_as_they_like_and_go_on_channels_last(name, sizes, turn, 
         truth = run()
     assert found[0].node.kernel is not found[0].node.op.forward.reference
     for got, want in zip(found, truth, strict=True):
-        assert got.array.transpose(0, 2, 3, 1).flags.c_contiguous
+        if turn == "channels innermost":
+            assert got.array.transpose(0, 2, 3, 1).flags.c_contiguous
         tolerance = 0 if name == "max_pool2d" else 1e-6 if dtype == float32 else 1e-2
         np.testing.assert_allclose(got.array.astype(float), want.array.astype(float), tolerance, tolerance)
 
@@ -171,3 +209,13 @@ def test_pools_of_nothing_and_of_integers_are_left_to_the_reference():
     assert ops.adaptive_avg_pool2d(Tensor(np.zeros((40, 0, 40, 40), np.float32)), 1).shape == (40, 0, 1, 1)
     whole = Tensor(np.arange(4 * 16 * 16 * 16).reshape(4, 16, 16, 16))
     np.testing.assert_array_equal(ops.max_pool2d(whole, 2).array, whole.array[:, :, 1::2, 1::2])
+
+
+@pytest.mark.parametrize("pool", [ops.max_pool2d, ops.avg_pool2d])
+def test_a_stride_beyond_the_image_takes_no_memory(pool):
+    x = Tensor(np.random.default_rng(0).normal(size=(4, 3, 40, 40)).astype(np.float32), requires_grad=True)
+    y = pool(x, 2, stride=2**31)
+    y.sum().backward()
+    assert y.shape == (4, 3, 1, 1)
+    assert_close(y, pool(x.detach()[..., :2, :2], 2))
+    assert x.grad[..., :2, :2].sum().item() == pytest.approx(x.grad.sum().item()) == pytest.approx(12)

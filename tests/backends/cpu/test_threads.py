@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ampkit.backends.cpu import threads
+from ampkit.backends.cpu.copies import convert
 from ampkit.backends.cpu.onednn import primitive
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
-from ampkit.backends.cpu.onednn.reorder import convert
 from ampkit.base.dtypes import bfloat16
 from ampkit.base.errors import ArgumentError, StateError
 

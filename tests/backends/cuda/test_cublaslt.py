@@ -67,7 +67,7 @@ def test_a_layout_reads_back_as_it_was_described(nvidia, dtype):
 def test_an_operation_reads_back_as_it_was_described(nvidia, epilogue, turn):
     product = Product(A, B, D, D, turn, Compute.FLOAT32, ALIGNED, epilogue, 4096)
     plan = cublaslt.Plan(nvidia, product)
-    plan.point(Memory(0, 0, 0, 0, 0xABC00, 0xDEF00))
+    plan.set_epilogue_addresses(Memory(0, 0, 0, 0, 0xABC00, 0xDEF00))
     made = plan.operation
     assert [read(nvidia, made, at) for at in (0, 1)] == [68, 0]
     assert tuple(map(bool, (read(nvidia, made, 3), read(nvidia, made, 4)))) == turn
@@ -124,12 +124,12 @@ def lstm(x):
 def test_the_products_of_a_step_read_back_as_they_were_described(nvidia, build, dtype, device):
     for product in set(products_of_a_step(build, dtype, device)):
         plan = cublaslt.Plan(nvidia, product)
-        plan.point(product.alignment)
+        plan.set_epilogue_addresses(product.alignment)
         scale = 1 if product.compute is Compute.FLOAT64 else 0
-        want = [product.compute, scale, *product.turn, product.epilogue]
+        want = [product.compute, scale, *product.transposed, product.epilogue]
         assert [read(nvidia, plan.operation, at) for at in (0, 1, 3, 4, 7)] == want
         if product.epilogue.has_aux:
-            assert read(nvidia, plan.operation, 12, ctypes.c_int64) == product.leading
+            assert read(nvidia, plan.operation, 12, ctypes.c_int64) == product.aux_leading
         for matrix, made in zip(product[:4], plan.layouts, strict=True):
             kinds = {1: ctypes.c_int32, 2: ctypes.c_uint64, 3: ctypes.c_uint64, 4: ctypes.c_int64, 5: ctypes.c_int32}
             found = [read(nvidia, made, at, form) for at, form in (kinds | {6: ctypes.c_int64}).items()]
@@ -204,10 +204,10 @@ def places(monkeypatch):
 
 def test_what_is_missing_is_said_in_one_line(places, tmp_path):
     places(str(tmp_path / "libcublasLt.so.13"))
-    assert CublasLt(None).trouble() == (f"libcublasLt.so.13 (or .12) was not found: {install.cure()}")
+    assert CublasLt(None).unavailable_reason() == (f"libcublasLt.so.13 (or .12) was not found: {install.cure()}")
     cublaslt.library.cache_clear()
     (tmp_path / "libcublasLt.so.13").write_text("no library")
-    trouble = CublasLt(None).trouble()
+    trouble = CublasLt(None).unavailable_reason()
     assert trouble.startswith("cublasLt could not be loaded: ") and "\n" not in trouble
 
 
@@ -326,7 +326,7 @@ def test_a_product_of_another_device_is_run_there(door):
 
     door.xp.cuda.Device = Device
     a, b, out = on_device(5, 7), on_device(7, 3), on_device(5, 3)
-    calls = gemm._calls(a, b, out, out, None, Epilogue.NONE)
+    calls = gemm._plan_calls(a, b, out, out, None, Epilogue.NONE)
     memory = Memory(b.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr)
     assert door.run(1, calls.product, memory)
     assert entered == [1] and list(door._handles) == [1]

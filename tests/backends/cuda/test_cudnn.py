@@ -62,7 +62,7 @@ def gpu(monkeypatch):
 
 def test_without_the_frontend_it_says_what_to_install(gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    assert "no nvidia-cudnn-frontend" in door.Cudnn(gpu).trouble()
+    assert "no nvidia-cudnn-frontend" in door.Cudnn(gpu).unavailable_reason()
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_without_the_frontend_it_says_what_to_install(gpu, monkeypatch):
 )
 def test_what_is_missing_is_said_in_one_line(found, says, gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", found)
-    said = door.Cudnn(gpu).trouble()
+    said = door.Cudnn(gpu).unavailable_reason()
     assert said.startswith(says)
     assert "\n" not in said
 
 
 def test_what_is_installed_here_either_works_or_says_why_not():
-    trouble = door.Cudnn(emulated_cupy).trouble()
+    trouble = door.Cudnn(emulated_cupy).unavailable_reason()
     assert isinstance(trouble, str)
     assert "\n" not in trouble
 
@@ -109,7 +109,7 @@ def started(gpu, monkeypatch):
 
     monkeypatch.setattr(cudnn_graphs.Planner, "plan", plan)
     found = door.Cudnn(gpu)
-    assert found.trouble() == ""
+    assert found.unavailable_reason() == ""
     return types.SimpleNamespace(door=found, made=made, ran=ran, module=module, gpu=gpu)
 
 
@@ -162,7 +162,7 @@ def test_tf32_is_a_question_of_float32_alone(started):
         for tf32 in (True, False):
             started.door.conv_forward(x, k, None, y, W, tf32=tf32)
     assert [(what.dtype, what.tf32) for what in started.made] == [(float32, True), (float32, False), (float16, False)]
-    assert ["TENSOR_CORE" in cudnn_graphs.unfit(what) for what in started.made] == [False, True, False]
+    assert ["TENSOR_CORE" in cudnn_graphs.excluded_notes(what) for what in started.made] == [False, True, False]
 
 
 def test_whether_equal_calls_give_equal_bits_is_part_of_a_signature(started):
@@ -174,11 +174,12 @@ def test_whether_equal_calls_give_equal_bits_is_part_of_a_signature(started):
         ampkit.use_deterministic_algorithms(mode)
         try:
             started.door.conv_forward(x, k, None, y, W)
-            started.door.attention_backward(*heads[:3], None, None, heads[3], lse, heads[4], heads[5:], False, 1.0)
+            call = door.AttentionArrays(*heads[:3], None, None, heads[3], lse, False, 1.0, heads[4], tuple(heads[5:]))
+            started.door.attention_backward(call)
         finally:
             ampkit.use_deterministic_algorithms(True)
     assert [what.deterministic for what in made] == [True, True, False, False]
-    assert ["NONDETERMINISTIC" in cudnn_graphs.unfit(what) for what in made] == [True, True, False, False]
+    assert ["NONDETERMINISTIC" in cudnn_graphs.excluded_notes(what) for what in made] == [True, True, False, False]
 
 
 class Node:
@@ -245,16 +246,20 @@ def recorded(gpu, monkeypatch):
     module.data_type = names(FLOAT=float32, HALF=float16, BFLOAT16=bfloat16)
     module.heur_mode, module.build_plan_policy = names(A=0, FALLBACK=1), names(HEURISTICS_CHOICE=0)
     exact = Convolution("maps", (), (), (), W, float32, float32)
-    module.numerical_note = names(**{note: note for note in cudnn_graphs.unfit(exact)})
+    module.numerical_note = names(**{note: note for note in cudnn_graphs.excluded_notes(exact)})
     module.diagonal_alignment = names(TOP_LEFT=0)
     monkeypatch.setitem(sys.modules, "cudnn", module)
     monkeypatch.setattr(Graph, "_execute", lambda self, at, room, handle: passed.append((self, at)), raising=False)
     return names(cudnn=door.Cudnn(gpu), passed=passed)
 
 
-def roles(recorded, method, arrays, *more):
+def attention(*arrays):
+    return (door.AttentionArrays(*arrays[:7], True, 0.5, *arrays[7:]),)
+
+
+def roles(recorded, method, arrays, *more, arguments=lambda *arrays: arrays):
     """{what a tensor is to the graph: the name of the array given for it}; how they lie is compared on the way."""
-    assert getattr(recorded.cudnn, method)(*arrays.values(), *more)
+    assert getattr(recorded.cudnn, method)(*arguments(*arrays.values()), *more)
     (graph, addresses), flat, found = recorded.passed[-1], {}, {}
     for name, value in arrays.items():
         flat |= {f"{name} {i}": a for i, a in enumerate(value)} if isinstance(value, tuple) else {name: value}
@@ -290,11 +295,11 @@ def test_each_array_of_attention_goes_where_the_graph_reads_or_writes_it(recorde
     arrays |= {"drop": (new(2, 4, 5, 7), new(1, dtype=float32), new(1, dtype=float32))}
     arrays |= {"out": new(2, 4, 5, 16), "lse": new(2, 4, 5, 1, dtype=float32)}
     want = {"q": "q", "k": "k", "v": "v", "bias": "bias", "dropout 0": "drop 0", "dropout 1": "drop 1"}
-    found = roles(recorded, "attention_forward", arrays, True, 0.5)
+    found = roles(recorded, "attention_forward", arrays, arguments=attention)
     assert found == {**want, "out": "out", "lse": "lse"}
-    arrays |= {"slope": new(2, 5, 4, 16).transpose(0, 2, 1, 3), "d": tuple(new(*arrays[n].shape) for n in "qkv")}
-    want |= {"dropout 2": "drop 2", "o": "out", "stats": "lse", "dO": "slope", "dq": "d 0", "dk": "d 1", "dv": "d 2"}
-    assert roles(recorded, "attention_backward", arrays, True, 0.5) == want
+    arrays |= {"dout": new(2, 5, 4, 16).transpose(0, 2, 1, 3), "d": tuple(new(*arrays[n].shape) for n in "qkv")}
+    want |= {"dropout 2": "drop 2", "o": "out", "stats": "lse", "dO": "dout", "dq": "d 0", "dk": "d 1", "dv": "d 2"}
+    assert roles(recorded, "attention_backward", arrays, arguments=attention) == want
     assert recorded.passed[-1][0].deterministic is True
 
 

@@ -130,7 +130,7 @@ def test_a_missing_barrier_shows_as_dependence_on_the_order_of_threads(wait, run
     x, found = np.arange(256, dtype=float32), []
     for order in (FORWARD, REVERSE, 5):
         found.append(np.zeros(256, float32))
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             run("racy", x, found[-1], np.bool_(wait), block=(256,))
     same = all(np.array_equal(y, found[0]) for y in found)
     assert same == wait
@@ -178,7 +178,7 @@ def test_shuffles_and_votes_are_cudas(order, run):
     x = np.random.default_rng(0).integers(-9, 9, 64).astype(int32)
     x[40] = 7
     y, votes = np.zeros((64, 6), int32), np.zeros((2, 3), int32)
-    with emulator.threads(order):
+    with emulator.thread_order(order):
         run("warps", x, y, votes)
     i = np.arange(64)
     lane, first = i % 32, i // 32 * 32

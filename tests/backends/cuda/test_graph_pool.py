@@ -301,11 +301,11 @@ def test_a_recorded_run_with_evaluation_and_logging_takes_the_memory_of_an_eager
 @contextmanager
 def driver_has(more):
     """The driver gives out so many bytes more than now, and no more."""
-    everything, memory.ALL = memory.ALL, memory.allocated(0) + more
+    everything, memory.DEVICE_BYTES = memory.DEVICE_BYTES, memory.allocated(0) + more
     try:
         yield
     finally:
-        memory.ALL = everything
+        memory.DEVICE_BYTES = everything
 
 
 def test_a_recording_that_finds_no_memory_is_one_error_and_is_made_later(device):

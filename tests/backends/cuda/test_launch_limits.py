@@ -162,7 +162,7 @@ def test_registers_are_given_to_whole_warps_in_units_of_256():
 
 
 def test_the_price_of_an_entry_has_its_static_memory_and_launch_bounds():
-    price = launch_limits.price(
+    price = launch_limits.resource_usage(
         '#include "nn/layer_norm.cu"\n', "layer_norm_backward<float, float, 8, 2, true>", "sm_90"
     )
     assert (price.shared, price.threads) == (256, 512) and 32 < price.registers <= 128

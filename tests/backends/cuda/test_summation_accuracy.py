@@ -14,7 +14,7 @@ from cuda_on_cpu import emulator
 from ampkit import Tensor, ops
 from ampkit.backends.cuda.kernels.nn.batch_norm import RUN as RUN_OF_BATCH
 from ampkit.backends.cuda.kernels.nn.batch_norm import THREADS, Layout
-from ampkit.backends.cuda.launch.rows import RUN, WARPS, back_grid, weight_columns, weight_sums
+from ampkit.backends.cuda.launch.rows import RUN, WARPS, RowPlan, back_grid, weight_columns, weight_sums
 from ampkit.base.dtypes import float32
 from ampkit.core.autograd.tape import grad
 
@@ -108,7 +108,7 @@ def test_parts_of_sums_over_rows_are_blocked_in_their_turn(device):
 def test_rows_are_shared_out_so_that_no_warp_adds_up_many(how, device):
     for rows in (1, 8192, 1 << 20, 1 << 24):
         x = np.broadcast_to(device.asarray(np.zeros(8, np.float32)), (rows, 8))
-        grid = back_grid(x, x, 8, how, 2)
+        grid = back_grid(x, x, 8, RowPlan(*how), 2)
         assert grid.sums and grid.blocks * (1 if how[2] else WARPS) * RUN >= rows
 
 

@@ -171,7 +171,7 @@ X = np.ones((2, 3))
     (lambda: ops.vander(tensor(X)), ShapeError, r"vander: needs a vector \[n\]"),
     (lambda: ops.matrix_power(tensor(X), 2), ShapeError, "matrix_power: needs square matrices"),
     (lambda: ops.matrix_power(ops.ones(2, 2), 0.5), DTypeError, "needs n as an integer, got 0.5"),
-    (lambda: ops.unravel_index(tensor([6]), (2, 3)), RangeError, "needs positions from 0 to 5, got 6"),
+    (lambda: ops.unravel_index(tensor([6]), (2, 3)), RangeError, "needs indices from 0 to 5, got 6"),
     (lambda: ops.index_reduce(ops.ones(3), 0, tensor([0]), ops.ones(2), "amax"), ShapeError, "needs index .n. and"),
     (lambda: ops.index_reduce(ops.ones(3), 0, tensor([0]), ops.ones(1), "sum"), ArgumentError, "use index_add"),
     (lambda: ops.hann_window(-1), ArgumentError, "hann_window: needs window_length from 0, got -1"),

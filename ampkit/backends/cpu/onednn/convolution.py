@@ -15,13 +15,14 @@ from ampkit.base.version_counter import derived_value
 
 from .. import im2col
 from ..channels_last import channels_last_layout, empty_channels_last, onednn_geometry, to_channels_last
+from ..copies import copy
 from ..device import in_format
 from .primitive import (
-    ALGORITHM,
     BIAS,
     DIFF_DST,
     DIFF_SRC,
     DIFF_WEIGHTS,
+    DIRECT_CONVOLUTION,
     DST,
     SRC,
     TRAINING,
@@ -35,7 +36,6 @@ from .primitive import (
     packing_reorder,
     primitive_desc,
 )
-from .reorder import fill
 
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
@@ -75,7 +75,7 @@ def _output_call(c: Conv, with_bias: bool) -> Call:
     uses = [(SRC, of), (WEIGHTS, None), (DST, to), *([(BIAS, bias)] if bias else [])]
     return Call(
         "convolution_forward",
-        [TRAINING, ALGORITHM["direct"], *handles, *onednn_geometry(c.geometry), attributes()],
+        [TRAINING, DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), attributes()],
         uses,
     )
 
@@ -84,7 +84,7 @@ def _forward_hint(c: Conv) -> Any:
     of, to, kernels, _ = _forward_parts(c._replace(out=c.dtype), False)
     handles = [of.handle, kernels.handle, None, to.handle]
     return primitive_desc(
-        "convolution_forward", TRAINING, ALGORITHM["direct"], *handles, *onednn_geometry(c.geometry), attributes()
+        "convolution_forward", TRAINING, DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), attributes()
     )
 
 
@@ -92,7 +92,7 @@ def _input_gradient_call(c: Conv) -> Call:
     to, of = channels_last_layout(c.images, c.out), channels_last_layout(c.output, c.dtype)
     kernels = Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
-    given = [ALGORITHM["direct"], *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
+    given = [DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
     return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
 
 
@@ -100,7 +100,7 @@ def _weight_gradient_call(c: Conv) -> Call:
     of, grad = channels_last_layout(c.images, c.dtype), channels_last_layout(c.output, c.dtype)
     kernels = Layout(c.grouped, float32, None)
     handles = [of.handle, kernels.handle, None, grad.handle]
-    given = [ALGORITHM["direct"], *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
+    given = [DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
     return Call("convolution_backward_weights", given, [(SRC, of), (DIFF_DST, grad), (DIFF_WEIGHTS, None)])
 
 
@@ -219,12 +219,12 @@ def _weight_gradient_in_strips(images: HostArray, dy: HostArray, c: Conv, buffer
     padded = empty_channels_last((*c.images[:2], height + sum(above), w.padded_size[1]), images.dtype)
     padded[..., :left], padded[..., left + width :] = 0, 0
     padded[:, :, :top], padded[:, :, top + height :] = 0, 0
-    fill(padded[:, :, top : top + height, left : left + width], images)
+    copy(padded[:, :, top : top + height, left : left + width], images)
     ends = np.linspace(0, w.kernel[1], -(-w.kernel[1] // _MAX_COLUMNS) + 1).astype(int).tolist()
     for first, end in pairwise(ends):
         reach = (w.output_size[1] - 1) * w.stride[1] + end - first
         part = empty_channels_last((*padded.shape[:-1], reach), images.dtype)
-        fill(part, padded[..., first : first + reach])
+        copy(part, padded[..., first : first + reach])
         kernel, size = (w.kernel[0], end - first), (padded.shape[2], reach)
         strip = w._replace(kernel=kernel, padding=(rest, (0, 0)), input_size=size)
         shapes = {"images": part.shape, "kernels": (*c.kernels[:-1], end - first)}

@@ -6,7 +6,6 @@ not, they are cast to float32, multiplied, and the result is rounded: the same v
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.version_counter import derived_value
 
 from ..device import in_format
+from ..native.arrays import FLOATS
 from .library import has_fast_matmul, library
 from .primitive import (
     BIAS,
@@ -30,15 +30,13 @@ from .primitive import (
     packing_reorder,
     signature,
 )
-from .reorder import FORMATS
 
 MIN_MACS = 1 << 15  # multiply-adds; below, NumPy's call costs less
-ROWS_PER_BLOCK = 512  # rows summed by one product with ones: more accurate, and faster, than all rows in one product
 
 
 def is_profitable(a: HostArray, b: HostArray) -> bool:
     """Whether oneDNN is faster than NumPy for these operands: [..., M, K] and [..., K, N]."""
-    known = a.dtype in FORMATS and b.dtype == a.dtype and library() is not None
+    known = a.dtype in FLOATS and b.dtype == a.dtype and library() is not None
     enough = a.ndim > 1 < b.ndim and max(a.size * b.shape[-1], b.size * a.shape[-2]) >= MIN_MACS
     return known and enough
 
@@ -210,37 +208,6 @@ def _matmul_float32(
 def as_rows(array: HostArray) -> HostArray:
     """[..., N] -> [rows, N]."""
     return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
-
-
-def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
-    """The gradient of a bias: [..., N] summed in float32 over all axes but the last; None where `dtype` is None.
-
-    Computed as a product with ones, which reads the array as it is stored, on all threads: several times as fast as
-    NumPy's sum, and more accurate.
-    """
-    if dtype is None:
-        return None
-    rows = as_rows(array)
-    whole = len(rows) - len(rows) % ROWS_PER_BLOCK
-    blocks = [rows[:whole].reshape(-1, ROWS_PER_BLOCK, rows.shape[1])] if whole else []
-    total: Any = np.zeros(rows.shape[1])
-    for each in (*blocks, rows[None, whole:]):
-        sums = _block_sums(each)
-        total += np.add.reduce(in_format(each, float32) if sums is None else sums, (0, 1), np.float64)
-    return in_format(total.astype(np.float32), dtype)
-
-
-def _block_sums(blocks: HostArray) -> HostArray | None:
-    # [B, K, N] -> [B, 1, N]
-    ones, out = _ones(blocks.shape[:2], blocks.dtype), empty((len(blocks), 1, blocks.shape[2]), float32)
-    return out if is_profitable(ones, blocks) and matmul_into(ones, blocks, out) else None
-
-
-@lru_cache(64)
-def _ones(shape: tuple[int, int], dtype: DType) -> HostArray:
-    made = empty((shape[0], 1, shape[1]), dtype)
-    made[...] = 1
-    return made
 
 
 def _with_unit_stride(array: HostArray) -> HostArray:

@@ -26,13 +26,10 @@ from .library import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, creat
 
 HostArray = np.ndarray[Any, Any]
 MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
-MAX_SUMMED_ROW = 1 << 16  # elements; oneDNN sums a row in float32, lane by lane, and loses precision on longer ones
 
 # from the enumerations of dnnl_types.h
-SRC, SRC_1, DST, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 2, 17, 33, 41, 49, 50, 51, 52
-WORKSPACE, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, DIFF_BIAS = 64, 80, 129, 145, 161, 169
-DIFF_SCALE, DIFF_SHIFT, POST_OP = 255, 256, 32768
-TRAINING, INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
+SRC, DST, WEIGHTS, BIAS, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 1, 17, 33, 41, 80, 129, 145, 161
+TRAINING, DIRECT_CONVOLUTION, LINEAR = 64, 1, 0x25
 _QUERY = {
     SRC: 129,
     DIFF_SRC: 130,
@@ -40,20 +37,10 @@ _QUERY = {
     DIFF_WEIGHTS: 132,
     DST: 133,
     DIFF_DST: 134,
-    WORKSPACE: 135,
     SCRATCHPAD: 136,
 }
-_IMPLEMENTATION, _INPUTS = 8, 3
+_IMPLEMENTATION = 8
 _KINDS: dict[Any, int] = {dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.float32: 3, dtypes.int32: 4, dtypes.uint8: 6}
-ALGORITHM = {
-    "relu": 0x20, "tanh": 0x21, "elu": 0x22, "square": 0x23, "abs": 0x24, "sqrt": 0x25, "linear": 0x26,
-    "softplus": 0x27, "hardsigmoid": 0x28, "logistic": 0x29, "exp": 0x2A, "gelu_tanh": 0x2B, "swish": 0x2C,
-    "pow": 0x30, "gelu_erf": 0x31, "mish": 0x33, "hardswish": 0x34,
-    "tanh_by_output": 0x101, "logistic_by_output": 0x104,
-    "max_pool": 0x1FF, "avg_pool": 0x2FF, "avg_pool_inside": 0x3FF,
-    "add": 0x1FFF0, "mul": 0x1FFF1, "max": 0x1FFF2, "min": 0x1FFF3, "div": 0x1FFF4, "sub": 0x1FFF5, "ne": 0x1FFFB,
-    "softmax": 0x30000, "log_softmax": 0x30001, "direct": 1,
-}  # fmt: skip
 _ANY = 1  # the format tag by which oneDNN chooses the layout
 
 
@@ -192,13 +179,6 @@ class Call:
         """The name of oneDNN's implementation."""
         return self._implementation(_need().cdll)
 
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        count = ctypes.c_int()
-        _need().cdll.dnnl_primitive_desc_query(self.primitive_desc, _INPUTS, 0, ctypes.byref(count))
-        return count.value
-
     def __call__(self, *arrays: HostArray) -> None:
         for memory, array in zip(self._handles, arrays, strict=True):
             self._set(memory, address(array))
@@ -265,8 +245,8 @@ def signature(array: HostArray | None) -> Any:
 def attributes(*after: tuple[Any, ...]) -> Any:
     """Primitive attributes: a scratchpad provided by the caller, and post-ops on the result, in order.
 
-    after: eltwise as ("relu", alpha, beta); binary as ("add", layout), with an argument
-    POST_OP * (position + 1) | SRC_1; ("sum", scale) adds scale times the previous contents of the destination.
+    after: ("linear", alpha, beta) for alpha * result + beta; ("sum", scale) adds scale times the previous contents of
+    the destination.
     """
     lib = _need().cdll
     made, post = create(lib, "primitive_attr_create"), create(lib, "post_ops_create")
@@ -274,9 +254,7 @@ def attributes(*after: tuple[Any, ...]) -> Any:
     for kind, *rest in after:
         if kind == "sum":
             lib.dnnl_post_ops_append_sum(post, ctypes.c_float(rest[0]), 0, 0)
-        elif isinstance(rest[0], Layout):
-            lib.dnnl_post_ops_append_binary(post, ALGORITHM[kind], rest[0].handle)
         else:
-            lib.dnnl_post_ops_append_eltwise(post, ALGORITHM[kind], *map(ctypes.c_float, rest))
+            lib.dnnl_post_ops_append_eltwise(post, LINEAR, *map(ctypes.c_float, rest))
     lib.dnnl_primitive_attr_set_post_ops(made, post)
     return made

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
 
 from ..nvrtc import MAX_ELEMENTS, blocks_for, launch
 
 Array = Any
 Operand = Any  # an array or a Python number
-ArrayLayout = tuple[tuple[int, ...], tuple[int, ...], DType] | None  # shape, strides in bytes, dtype; None: a number
 
 BLOCK, PER_THREAD = 256, 8  # threads per block, elements per thread; as in elementwise.cuh
 OPERANDS, OUTPUTS, AXES = 4, 3, 6
@@ -128,7 +128,7 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> P
     if any(dtype not in KINDS for _, _, dtype in arrays):
         return None
     shape = np.broadcast_shapes(*(shape for shape, _, _ in arrays))
-    count, order = math.prod(shape), _order(shape, arrays)
+    count, order = math.prod(shape), memory_order(shape, layouts)
     if not count:
         return Plan(shape, order, 0, None, None, ())
     axes = merged(shape, order, layouts)
@@ -140,45 +140,6 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> P
     kinds += [0 if dtype is None else KINDS[dtype] for dtype in outs]
     vectorized, scalar = (_layout(count, each, axes, kinds, len(layouts)) for each in (vector, 1))
     return Plan(shape, order, blocks_for(count, BLOCK * PER_THREAD), vectorized, scalar, aligned)
-
-
-Axis = tuple[int, tuple[int, ...]]  # size; strides in elements, of each operand and then of the outputs
-
-
-def _order(shape: tuple[int, ...], arrays: list[Any]) -> tuple[int, ...] | None:
-    """The axes from the outermost in memory, as in the first array of the whole shape; None for row-major."""
-    for mine, strides, _ in arrays:
-        if mine == shape and all(s or n == 1 for s, n in zip(strides, shape, strict=True)):
-            steps = [s if n > 1 else 0 for s, n in zip(strides, shape, strict=True)]
-            large = iter(sorted((i for i, n in enumerate(shape) if n > 1), key=lambda i: -abs(steps[i])))
-            found = tuple([next(large) if n > 1 else i for i, n in enumerate(shape)])  # axes of size 1 stay in place
-            return None if found == tuple(range(len(shape))) else found
-    return None
-
-
-def merged(shape: tuple[int, ...], order: tuple[int, ...] | None, layouts: tuple[ArrayLayout, ...]) -> list[Axis]:
-    """The axes longer than 1, outermost first; neighbours that are contiguous in all operands are merged."""
-    steps: dict[int, int] = {}
-    whole = 1
-    for axis in reversed(order or range(len(shape))):
-        steps[axis], whole = whole, whole * shape[axis]
-    found: list[Axis] = []
-    for axis in order or range(len(shape)):
-        size, row = shape[axis], (*(_stride(layout, axis - len(shape)) for layout in layouts), steps[axis])
-        if size == 1:
-            continue
-        if found and all(outer == inner * size for outer, inner in zip(found[-1][1], row, strict=True)):
-            found[-1] = (found[-1][0] * size, row)
-        else:
-            found.append((size, row))
-    return found or [(1, (*(0 for _ in layouts), 1))]
-
-
-def _stride(layout: ArrayLayout, axis: int) -> int:
-    """The stride in elements along a negative axis; 0 where the operand is broadcast."""
-    if layout is None or -axis > len(layout[0]) or layout[0][axis] == 1:
-        return 0
-    return layout[1][axis] // layout[2].itemsize
 
 
 def _span(axes: list[Axis], operand: int) -> int:

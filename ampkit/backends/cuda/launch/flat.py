@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import DType, bfloat16, float16
 
 from ..nvrtc import blocks_for
 
@@ -24,6 +24,12 @@ def width_of(dtype: DType, *arrays: Array | None) -> int:
     return 1 if any(a is not None and a.data.ptr % (count * a.dtype.itemsize) for a in arrays) else count
 
 
-def grid_for(count: int, width: int, most: int = BLOCKS) -> int:
-    """Blocks for `count` values with `width` values per thread, at most `most`."""
-    return min(blocks_for(count, BLOCK * width), most)
+def grid_for(count: int, width: int, limit: int = BLOCKS) -> int:
+    """Blocks for `count` values with `width` values per thread, at most `limit`."""
+    return min(blocks_for(count, BLOCK * width), limit)
+
+
+def copies_16bit(copies: list[Array]) -> tuple[Array | None, Array | None]:
+    """The float16 and the bfloat16 copy of master weights, None for one that is not among `copies`."""
+    by_dtype = {copy.dtype: copy for copy in copies}
+    return by_dtype.get(float16), by_dtype.get(bfloat16)

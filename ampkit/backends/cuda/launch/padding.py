@@ -25,9 +25,9 @@ _EDGES = np.dtype(
 )
 
 
-def fits(array: Array, wide: tuple[int, ...]) -> bool:
-    """Whether the kernels take `array`, where `wide` is the padded shape."""
-    return array.itemsize in WORD_TYPES and 0 < array.ndim <= AXES and array.size > 0 and prod(wide) < MAX_ELEMENTS
+def fits(array: Array, padded: tuple[int, ...]) -> bool:
+    """Whether the kernels take `array`, where `padded` is the padded shape."""
+    return array.itemsize in WORD_TYPES and 0 < array.ndim <= AXES and array.size > 0 and prod(padded) < MAX_ELEMENTS
 
 
 def widened(shape: tuple[int, ...], widths: Widths) -> tuple[int, ...]:
@@ -37,19 +37,9 @@ def widened(shape: tuple[int, ...], widths: Widths) -> tuple[int, ...]:
 
 def extended(array: Array, widths: Widths, mode: str, fill: Any = 0) -> Array:
     """Pad `array` by `widths`, (before, after) per axis: with `fill`, or with elements of the array as `mode` says."""
-    wide = widened(array.shape, widths)
+    padded, entry = widened(array.shape, widths), typed("pad_forward", WORD_TYPES[array.itemsize])
     word = np.uint64(int.from_bytes(np.asarray(fill, array.dtype).tobytes(), "little"))
-    return _run(
-        typed("pad_forward", WORD_TYPES[array.itemsize]),
-        array,
-        array.dtype,
-        wide,
-        array.shape,
-        wide,
-        widths,
-        mode,
-        word,
-    )
+    return _run(entry, array, array.dtype, padded, array.shape, padded, widths, mode, word)
 
 
 def added(dy: Array, widths: Widths, mode: str, dtype: DType) -> Array:
@@ -59,27 +49,19 @@ def added(dy: Array, widths: Widths, mode: str, dtype: DType) -> Array:
 
 
 def _run(
-    entry: str,
-    array: Array,
-    dtype: DType,
-    shape: tuple[int, ...],
-    size: tuple[int, ...],
-    wide: tuple[int, ...],
-    widths: Widths,
-    mode: str,
-    *more: Any,
-) -> Array:
-    """Launch `entry` from `array` to a new array of `shape`; size: the shape without padding; wide: with padding."""
+    entry: str, array: Array, dtype: DType, shape: tuple[int, ...], size: tuple[int, ...], padded: tuple[int, ...],
+    widths: Widths, mode: str, *more: Any,
+) -> Array:  # fmt: skip
+    """Launch `entry` from `array` to a new array of `shape`; size: the shape without padding; padded: with padding."""
     order = list(range(array.ndim))  # from the innermost in memory
     order.sort(key=lambda i: (array.strides[i], -i) if all(array.strides) else (-i, 0))
     edges = np.zeros(1, _EDGES)
     edges["mode"], edges["size"], edges["wide"] = MODES[mode], 1, 1
     for d, i in enumerate(order):
         edges["read"][0, d], edges["before"][0, d] = array.strides[i] // array.itemsize, widths[i][0]
-        edges["size"][0, d], edges["wide"][0, d] = size[i], wide[i]
+        edges["size"][0, d], edges["wide"][0, d] = size[i], padded[i]
     outermost = order[::-1]
     out, total = backends.backend_of(array).empty(tuple([shape[i] for i in outermost]), dtype), prod(shape)
-    launch(
-        "shape/padding", entry, min(blocks_for(total, BLOCK), BLOCKS), BLOCK, array, out, edges, *more, np.uint32(total)
-    )
+    blocks = min(blocks_for(total, BLOCK), BLOCKS)
+    launch("shape/padding", entry, blocks, BLOCK, array, out, edges, *more, np.uint32(total))
     return out.transpose(tuple([outermost.index(i) for i in range(array.ndim)]))

@@ -7,7 +7,6 @@ Not yet run on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
 from math import prod
 from typing import Any, NamedTuple
@@ -111,75 +110,43 @@ def _reduce_n(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
     """Reduce [outer, n, inner] over n -> [outer, inner], flat, in as many launches as the parts need."""
     outer, n, inner = sizes
     rows = inner == 1 and n > 16
+    name, lengths = ("reduce_rows", 2) if rows else ("reduce_columns", 3)
     while True:
-        each, launcher = _row_parts(x, sizes) if rows else _column_parts(x, sizes)
-        parts = blocks_for(n, each)
-        last = parts == 1
-        out = backends.backend_of(x).empty((outer * parts * inner,), dtype if last else float32)
-        entry = typed("reduce_rows" if rows else "reduce_columns", kind, x.dtype, out.dtype)
-        divisor, root = finish if last else Finish()
-        args = (np.int64(each), np.int64(parts)), (np.float32(divisor), np.bool_(root))
-        launcher(entry, x, out, centre, *args)
-        if last:
+        part, blocks, last_args = _row_parts(x, outer, n) if rows else _column_parts(x, outer, n, inner)
+        parts = blocks_for(n, part)
+        is_last = parts == 1
+        out = backends.backend_of(x).empty((outer * parts * inner,), dtype if is_last else float32)
+        divisor, root = finish if is_last else Finish()
+        shape = *map(np.int64, (outer, n, inner)[:lengths]), np.int64(part), np.int64(parts)
+        args = x, out, centre, *shape, np.float32(divisor), np.bool_(root), *last_args
+        launch("reduction/reductions", typed(name, kind, x.dtype, out.dtype), blocks * parts, BLOCK, *args)
+        if is_last:
             return out
-        x, n, sizes, kind, centre = out, parts, (outer, parts, inner), THEN.get(kind, kind), None
+        x, n, kind, centre = out, parts, THEN.get(kind, kind), None
 
 
-def _row_parts(x: Array, sizes: tuple[int, int, int]) -> tuple[int, Callable[..., None]]:
-    """Elements per part, and the launcher of reduce_rows: a warp per row, or for n > 1024 a block per part."""
-    outer, n, _ = sizes
-    split = n > 1024
-    vectorize = n % 8 == 0 and x.data.ptr % 16 == 0
+def _row_parts(x: Array, outer: int, n: int) -> tuple[int, int, tuple[Any, ...]]:
+    """Elements per part, blocks per part and the last arguments of reduce_rows.
 
-    def launcher(entry: str, x: Array, out: Array, centre: Any, shares: Any, finish: Any) -> None:
-        grid = out.size if split else blocks_for(outer, BLOCK // 32)
-        shape = np.int64(outer), np.int64(n)
-        launch(
-            "reduction/reductions",
-            entry,
-            grid,
-            BLOCK,
-            x,
-            out,
-            centre,
-            *shape,
-            *shares,
-            *finish,
-            np.bool_(vectorize),
-            np.bool_(split),
-        )
-
-    return (PART if split else n), launcher
+    A row has a warp, or for n > 1024 a block per part.
+    """
+    block_per_row = n > 1024
+    vectorized = np.bool_(n % 8 == 0 and x.data.ptr % 16 == 0)
+    blocks = outer if block_per_row else blocks_for(outer, BLOCK // 32)
+    return (PART if block_per_row else n), blocks, (vectorized, np.bool_(block_per_row))
 
 
-def _column_parts(x: Array, sizes: tuple[int, int, int]) -> tuple[int, Callable[..., None]]:
-    """Elements per part, and the launcher of reduce_columns: `down` threads per column, or per 8 columns."""
-    outer, n, inner = sizes
-    vectorize = inner % 8 == 0 and x.data.ptr % 16 == 0
-    units = outer * inner // (8 if vectorize else 1)
-    down = 1 if n <= 8 else max(8, BLOCK // (1 << (units - 1).bit_length()))
-    blocks = blocks_for(units, BLOCK // down)
-    each = min(max(blocks_for(n, blocks_for(BLOCKS, blocks)), SHORT), LONG)
+def _column_parts(x: Array, outer: int, n: int, inner: int) -> tuple[int, int, tuple[Any, ...]]:
+    """Elements per part, blocks per part and the last arguments of reduce_columns.
 
-    def launcher(entry: str, x: Array, out: Array, centre: Any, shares: Any, finish: Any) -> None:
-        shape = np.int64(outer), np.int64(n), np.int64(inner)
-        grid = blocks * int(shares[1])
-        launch(
-            "reduction/reductions",
-            entry,
-            grid,
-            BLOCK,
-            x,
-            out,
-            centre,
-            *shape,
-            *shares,
-            np.int32(down),
-            *finish,
-            np.bool_(vectorize),
-        )
-
-    return each, launcher
+    `depth` threads share a part of a column, or of 8 columns.
+    """
+    vectorized = inner % 8 == 0 and x.data.ptr % 16 == 0
+    units = outer * inner // (8 if vectorized else 1)
+    depth = 1 if n <= 8 else max(8, BLOCK // (1 << (units - 1).bit_length()))
+    blocks = blocks_for(units, BLOCK // depth)
+    part = min(max(blocks_for(n, blocks_for(BLOCKS, blocks)), SHORT), LONG)
+    return part, blocks, (np.bool_(vectorized), np.int32(depth))
 
 
 def _as_output(

@@ -16,7 +16,7 @@ BLOCK, BLOCKS = 256, 4096
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 
 
-def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
+def gather_rows(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
     """Gather rows: table, contiguous, read as [outer, rows, width], index [n] -> [outer, n, width]."""
     index = segment_sum.as_keys(index)
     width = table.size // (outer * rows)
@@ -29,7 +29,7 @@ def rows_of(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
     return out
 
 
-def whole(table: Array, index: Array, rows: int) -> bool:
-    """Whether `rows_of` takes them: a contiguous table and an integer index, neither empty nor too large."""
+def can_gather_rows(table: Array, index: Array, rows: int) -> bool:
+    """Whether `gather_rows` takes them: a contiguous table and an integer index, neither empty nor too large."""
     size = table.size // max(1, rows) * index.size * table.dtype.itemsize
     return bool(table.flags.c_contiguous) and index.dtype.kind in "iu" and 0 < size <= MAX_ELEMENTS and table.size > 0

@@ -1,8 +1,4 @@
-"""Launch parameters of normalization kernels over rows, and the column sums that are gradients of weight and bias.
-
-A row plan (values per access, accesses per thread, block per row) says how threads read a row; 0 accesses per thread
-means that registers cannot hold the row. Without "block per row" a row has a warp.
-"""
+"""Launch parameters of normalization kernels over rows, and the column sums that are gradients of weight and bias."""
 
 from __future__ import annotations
 
@@ -30,13 +26,22 @@ def cols_of(array: Array, normalized_shape: Any) -> int:
     return math.prod(array.shape[array.ndim - axes :])
 
 
-def shape(cols: int, *arrays: Array | None) -> tuple[int, int, bool]:
-    """The row plan for rows of `cols` values of these arrays, as their length and alignment allow."""
+class RowPlan(NamedTuple):
+    """How threads read a row: values per access; accesses per thread, 0 where registers cannot hold the row; whether a
+    row has a block, not a warp."""
+
+    width: int
+    accesses: int
+    block: bool
+
+
+def row_plan(cols: int, *arrays: Array | None) -> RowPlan:
+    """The plan for rows of `cols` values of these arrays, as their length and alignment allow."""
     if vector_width(cols, *arrays) == 1:
-        return (1, 4, False) if cols <= 128 else (1, 0, True)
+        return RowPlan(1, 4, False) if cols <= 128 else RowPlan(1, 0, True)
     if cols <= 1024:
-        return 8, 1 if cols <= 256 else 4, False
-    return 8, 2 if cols <= 8192 else 0, True
+        return RowPlan(8, 1 if cols <= 256 else 4, False)
+    return RowPlan(8, 2 if cols <= 8192 else 0, True)
 
 
 class Grid(NamedTuple):
@@ -52,24 +57,28 @@ class Grid(NamedTuple):
     shared: int = 0
     sums: bool = True
 
+    def launch(self, source: str, entry: str, *args: Any) -> None:
+        """Launch an entry of `<source>.cu`."""
+        launch(source, entry, self.blocks, self.threads, *args, shared=self.shared)
 
-def grid(array: Array, cols: int, plan: tuple[int, int, bool]) -> Grid:
+
+def grid(array: Array, cols: int, plan: RowPlan) -> Grid:
     """The Grid of a forward: a warp or a block per row; rows too long for registers are cached in shared memory."""
-    rows, (_, accesses, block) = array.size // cols, plan
-    if not block:
+    rows = array.size // cols
+    if not plan.block:
         return Grid(blocks_for(rows, WARPS), 32 * WARPS)
-    cached = 0 if accesses else cached_columns(array, cols, array.dtype.itemsize)
+    cached = 0 if plan.accesses else cached_columns(array, cols, array.dtype.itemsize)
     shared = cached * array.dtype.itemsize
     return Grid(rows, threads_of(cols, plan, shared), cached, shared)
 
 
-def threads_of(cols: int, plan: tuple[int, int, bool], shared: int) -> int:
+def threads_of(cols: int, plan: RowPlan, shared: int) -> int:
     """Threads of a block that has a row; more where shared memory leaves few blocks per multiprocessor."""
-    accesses, max_threads = (1, 1024) if shared > SHARED else (plan[1] or 4, 512)
-    return min(max_threads, blocks_for(blocks_for(cols, plan[0] * accesses), 32) * 32)
+    accesses, max_threads = (1, 1024) if shared > SHARED else (plan.accesses or 4, 512)
+    return min(max_threads, blocks_for(blocks_for(cols, plan.width * accesses), 32) * 32)
 
 
-def back_grid(dy: Array, x: Array, cols: int, plan: tuple[int, int, bool], wanted: int) -> Grid:
+def back_grid(dy: Array, x: Array, cols: int, plan: RowPlan, wanted: int) -> Grid:
     """The Grid of the kernel of dx; where it also sums over rows, few blocks with several rows each.
 
     wanted: how many of the gradients of weight and bias are needed.

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, float32, int32, int64
+from ampkit.base.dtypes import DType, float32, int32
 
+from ..array_layout import contiguous, to_int32_or_int64
 from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
 Array = Any
@@ -38,13 +39,7 @@ def fits(values: Array, index: Array, rows: int, dtype: DType) -> bool:
 
 def as_keys(index: Array) -> Array:
     """`index` flattened, as int32 or int64."""
-    index = index if index.dtype in (int32, int64) else index.astype(int64)
-    return side_by_side(index).reshape(-1)
-
-
-def side_by_side(array: Array) -> Array:
-    """`array`, copied unless it is C-contiguous."""
-    return array if array.flags.c_contiguous else array.copy()
+    return contiguous(to_int32_or_int64(index)).reshape(-1)
 
 
 def ordered(index: Array, rows: int, ignored: int = -1) -> Order:
@@ -70,19 +65,14 @@ def last(index: Array, rows: int) -> Array:
     """Per key 1 + its last position in the flattened `index`, 0 if it does not occur: [rows] int32."""
     keys, found = as_keys(index), backends.backend_of(index).zeros((rows,), int32)
     args = keys, found, np.uint32(keys.size), np.uint32(rows)
-    launch(
-        "indexing/segment_sum",
-        typed("segment_last", keys.dtype),
-        min(blocks_for(keys.size, BLOCK), BLOCKS),
-        BLOCK,
-        *args,
-    )
+    blocks = min(blocks_for(keys.size, BLOCK), BLOCKS)
+    launch("indexing/segment_sum", typed("segment_last", keys.dtype), blocks, BLOCK, *args)
     return found
 
 
 def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
     """Sum the rows of each key: values, read as [outer, n, width] -> [outer, rows, width] in `dtype`."""
-    values, n = side_by_side(values), order.keys.size
+    values, n = contiguous(values), order.keys.size
     width = values.size // (outer * n)
     backend, tiles = backends.backend_of(values), blocks_for(n, RUN)
     vectorize = np.bool_(width % 8 == 0 and values.data.ptr % 16 == 0)

@@ -8,43 +8,27 @@ one stream, where CuPy's memory pool gives each the workspace of the one before.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from .cudnn import aligned
+from .cudnn import AttentionArrays, aligned
 
 Array = Any  # a CuPy array
 
 WORKSPACE = 256 * 10**6  # bytes of workspace per call, unless the call has a single head of key
 
 
-class Backward(NamedTuple):
-    """The arguments of `Cudnn.attention_backward`. slope: the gradient of `out`."""
-
-    query: Array
-    key: Array
-    value: Array
-    bias: Array | None
-    dropped: tuple[Array, Array, Array] | None
-    out: Array
-    lse: Array
-    slope: Array
-    gradients: tuple[Array, Array, Array]
-    causal: bool
-    scale: float
-
-
-def attention_backward(library: Any, call: Backward) -> bool:
+def attention_backward(library: Any, call: AttentionArrays) -> bool:
     """Write the gradients of `call` with as few cuDNN calls as the bound allows; False if cuDNN has no engine."""
-    needed = library.backward_workspace(*call)
+    needed = library.backward_workspace(call)
     if needed is None:
         return False
     if needed <= WORKSPACE or call.key.shape[:2] == (1, 1):
-        done: bool = library.attention_backward(*call)
+        done: bool = library.attention_backward(call)
         return done
     return all(attention_backward(library, part) for part in split(call, needed))
 
 
-def split(call: Backward, needed: int) -> list[Backward]:
+def split(call: AttentionArrays, needed: int) -> list[AttentionArrays]:
     """Slice `call` along the batch, or along the heads if the batch is 1. needed: its workspace in bytes."""
     axis = 0 if call.key.shape[0] > 1 else 1
     count = call.key.shape[axis]
@@ -53,7 +37,7 @@ def split(call: Backward, needed: int) -> list[Backward]:
     return [_part(call, axis, start, start + step) for start in range(0, count, step)]
 
 
-def _part(call: Backward, axis: int, start: int, stop: int) -> Backward:
+def _part(call: AttentionArrays, axis: int, start: int, stop: int) -> AttentionArrays:
     """The slice [start, stop) of the batch (axis 0) or of the heads of key (axis 1), with its heads of query."""
     group = call.query.shape[1] // call.key.shape[1] if axis else 1
 
@@ -69,7 +53,7 @@ def _part(call: Backward, axis: int, start: int, stop: int) -> Backward:
 
     dq, dk, dv = call.gradients
     return call._replace(
-        **{name: of_query(getattr(call, name)) for name in ("query", "out", "slope")},
+        **{name: of_query(getattr(call, name)) for name in ("query", "out", "dout")},
         **{name: of_key(getattr(call, name)) for name in ("key", "value")},
         bias=None if call.bias is None else aligned_slice(call.bias),
         dropped=None if call.dropped is None else (aligned_slice(call.dropped[0]), *call.dropped[1:]),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ampkit.base.dtypes import DType
 
-MOST = 2**31 - 1  # limit of rows, of columns and of the batch count
+MAX_SIZE = 2**31 - 1  # of rows, of columns and of the batch
 
 
 class Epilogue(IntEnum):
@@ -76,17 +76,17 @@ class Memory(NamedTuple):
 
 
 class Product(NamedTuple):
-    """d = epilogue(alpha * op(a) op(b) + beta * c), where op transposes if `turn` (for a, for b) is set.
+    """d = epilogue(alpha * op(a) op(b) + beta * c). transposed: whether op transposes a, and b.
 
-    alignment: of the addresses in bytes, powers of two up to 256. leading: the leading dimension of aux.
+    alignment: of the addresses in bytes, powers of two up to 256. aux_leading: the leading dimension of aux.
     """
 
     a: Matrix
     b: Matrix
     c: Matrix
     d: Matrix
-    turn: tuple[bool, bool]
+    transposed: tuple[bool, bool]
     compute: Compute
     alignment: Memory
     epilogue: Epilogue = Epilogue.NONE
-    leading: int = 0
+    aux_leading: int = 0

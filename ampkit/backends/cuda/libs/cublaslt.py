@@ -4,8 +4,8 @@
 it sees a description and caches it; later calls are one call of the library. It does not synchronize and allocates its
 workspace through CuPy, so a CUDA graph can capture it.
 
-The library is searched in NVIDIA's wheels, then by `cuda.pathfinder`, then on the system. `trouble` returns in one line
-why it cannot be used, and the references run instead.
+The library is searched in NVIDIA's wheels, then by `cuda.pathfinder`, then on the system. `unavailable_reason` returns
+in one line why it cannot be used, and the references run instead.
 
 Not yet run on a GPU.
 """
@@ -33,16 +33,12 @@ WORKSPACE = 32 << 20  # bytes: NVIDIA's recommendation for Hopper; older devices
 PLANS = 4096  # descriptions whose plans are cached
 TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
 
-_STATUS = {
-    1: "not initialized",
-    3: "out of memory",
-    7: "invalid value",
-    8: "wrong architecture",
-    13: "execution failed",
-}
-_STATUS |= {14: "internal error", 15: "not supported"}
+_STATUS = {  # cublasStatus_t
+    1: "not initialized", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "execution failed",
+    14: "internal error", 15: "not supported",
+}  # fmt: skip
 _NO_MEMORY = 3
-_REFUSALS = (7, 15)  # statuses of the heuristic for a description that no algorithm supports
+_UNSUPPORTED = (7, 15)  # what the heuristic returns for a description that no algorithm supports
 
 # cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
 TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 3, 4, 7, 8, 11, 12, 26
@@ -135,13 +131,13 @@ def operation(lib: Any, product: Product) -> Descriptor:
     """The operation descriptor, without the addresses of bias and aux."""
     scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
     descriptor = Descriptor(lib, "MatmulDesc", product.compute, scale)
-    descriptor.set(TRANS_A, product.turn[0])
-    descriptor.set(TRANS_B, product.turn[1])
+    descriptor.set(TRANS_A, product.transposed[0])
+    descriptor.set(TRANS_B, product.transposed[1])
     descriptor.set(EPILOGUE, product.epilogue)
     if product.epilogue.has_bias:
         descriptor.set(BIAS_TYPE, TYPES[product.d.dtype])
     if product.epilogue.has_aux:
-        descriptor.set(AUX_LEADING, product.leading, ctypes.c_int64)
+        descriptor.set(AUX_LEADING, product.aux_leading, ctypes.c_int64)
     return descriptor
 
 
@@ -180,43 +176,47 @@ class _HeuristicResult(ctypes.Structure):
 
 
 class Plan:
-    """The descriptors of a product, the algorithm that the heuristic returns, and its workspace in bytes."""
+    """The descriptors of a product, and the heuristic's result: the algorithm first, and its workspace in bytes."""
 
     def __init__(self, lib: Any, product: Product):
         self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
-        self.handles = [each.handle.value for each in (self.operation, *self.layouts)]
-        self.biased, self.auxiliary = product.epilogue.has_bias, product.epilogue.has_aux
-        self.found, self.workspace, self.algorithm = _HeuristicResult(), 0, 0
-        self.one, self.zero = _number(product.compute, 1.0), _number(product.compute, 0.0)
+        self.descriptors = [each.handle.value for each in (self.operation, *self.layouts)]
+        self.epilogue, self.heuristic_result = product.epilogue, _HeuristicResult()
+        self.one, self.zero = _scalar(product.compute, 1.0), _scalar(product.compute, 0.0)
 
-    def search(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
-        """Ask the heuristic for the fastest algorithm; returns the status, 0 if there is one."""
-        self.point(product.alignment)  # the heuristic reads the alignment of these addresses
-        limits, count = preference(lib, product), ctypes.c_int()
-        arguments = handle, *self.handles, limits.handle, 1, ctypes.byref(self.found), ctypes.byref(count)
-        status: int = lib.cublasLtMatmulAlgoGetHeuristic(*arguments)
-        self.workspace, self.algorithm = self.found.workspace, ctypes.addressof(self.found)
-        return status or self.found.state or (0 if count.value else _REFUSALS[-1])
+    @property
+    def workspace(self) -> int:
+        return int(self.heuristic_result.workspace)
 
-    def point(self, memory: Memory) -> None:
+    def find_algorithm(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
+        """Ask the heuristic for the fastest algorithm; returns the cublasStatus_t, 0 if there is one."""
+        self.set_epilogue_addresses(product.alignment)  # the heuristic reads their alignment
+        search_preference, count = preference(lib, product), ctypes.c_int()
+        results = ctypes.byref(self.heuristic_result), ctypes.byref(count)
+        status: int = lib.cublasLtMatmulAlgoGetHeuristic(
+            handle, *self.descriptors, search_preference.handle, 1, *results
+        )
+        return status or self.heuristic_result.state or (0 if count.value else _UNSUPPORTED[-1])
+
+    def set_epilogue_addresses(self, memory: Memory) -> None:
         """Set the addresses of bias and aux, which are attributes of the operation descriptor."""
-        if self.biased:
+        if self.epilogue.has_bias:
             self.operation.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
-        if self.auxiliary:
+        if self.epilogue.has_aux:
             self.operation.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
 
 
 class CublasLt:
-    """Runs products on the devices of `xp`, CuPy. refused: the status of each description without an algorithm."""
+    """Runs products on the devices of `xp`, CuPy. refused: the status per description without an algorithm."""
 
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Product, int] = {}
-        self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._search)
+        self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._new_plan)
         self._handles: dict[int, ctypes.c_void_p] = {}
         self._lock = Lock()  # a plan holds the addresses of bias and aux until the call has read them
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why cublasLt cannot be used, in one line; "" if it can."""
         return library()[1]
 
@@ -228,28 +228,30 @@ class CublasLt:
         with self._lock:
             plan = self._plan(device, product)
             if plan is not None:
-                plan.point(memory)
-                first = plan.one if alpha == 1 else _number(product.compute, alpha)
-                self._start(device, plan, memory, first, _number(product.compute, beta) if beta else plan.zero)
+                plan.set_epilogue_addresses(memory)
+                alpha_pointer = plan.one if alpha == 1 else _scalar(product.compute, alpha)
+                beta_pointer = _scalar(product.compute, beta) if beta else plan.zero
+                self._enqueue(device, plan, memory, alpha_pointer, beta_pointer)
         return plan is not None
 
-    def _start(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
-        stream, needed = self.xp.cuda.get_current_stream().ptr, plan.workspace
-        operation, *layouts = plan.handles
+    def _enqueue(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
+        """Call cublasLtMatmul; alpha, beta: pointers. The workspace is reused in stream order."""
+        stream, nbytes = self.xp.cuda.get_current_stream().ptr, plan.workspace
+        operation, *layouts = plan.descriptors
         a, b, c, d = zip(memory, layouts, strict=False)
-        workspace = self.xp.cuda.alloc(needed) if needed else None  # reused in stream order
-        after = plan.algorithm, 0 if workspace is None else workspace.ptr, needed, stream
+        workspace = self.xp.cuda.alloc(nbytes) if nbytes else None
+        after = ctypes.addressof(plan.heuristic_result), 0 if workspace is None else workspace.ptr, nbytes, stream
         status = library()[0].cublasLtMatmul(self._handles[device], operation, alpha, *a, *b, beta, *c, *d, *after)
         if status:
             raise CublasLtError("Matmul", status)
 
-    def _search(self, device: int, product: Product) -> Plan | None:
+    def _new_plan(self, device: int, product: Product) -> Plan | None:
         lib = library()[0]
         plan = Plan(lib, product)
-        status = plan.search(lib, self._handle(device), product)
+        status = plan.find_algorithm(lib, self._handle(device), product)
         if not status:
             return plan
-        if status not in _REFUSALS:
+        if status not in _UNSUPPORTED:
             raise CublasLtError("MatmulAlgoGetHeuristic", status)
         self.refused[product] = status
         return None
@@ -263,7 +265,7 @@ class CublasLt:
 
 
 @lru_cache(256)
-def _number(compute: Compute, value: float) -> Any:
+def _scalar(compute: Compute, value: float) -> Any:
     """A pointer to alpha or beta in the scale type: double for FLOAT64, else float."""
     scalar = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
     return ctypes.cast(ctypes.pointer(scalar), ctypes.c_void_p)

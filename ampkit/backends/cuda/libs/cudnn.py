@@ -3,7 +3,7 @@
 The methods of `Cudnn` take arrays in layouts that cuDNN reads and return False where it has no engine; `cudnn_graphs`
 builds the graphs. The first call of a signature selects an engine, which may take seconds to compile; later calls are
 one call of the library. They do not synchronize and allocate their workspace through CuPy, so a CUDA graph can capture
-them. `trouble` returns in one line why cuDNN cannot be used, and the references run instead.
+them. `unavailable_reason` returns in one line why cuDNN cannot be used, and the references run instead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, DType
@@ -27,8 +27,29 @@ if TYPE_CHECKING:
 Array = Any  # a CuPy array
 
 ALIGNED = 16  # alignment in bytes of every array
-OLDEST = 90000  # cuDNN 9, which the frontend needs
+MIN_VERSION = 90000  # cuDNN 9, which the frontend needs
 PLANS = 4096  # signatures whose plans are cached
+
+
+class AttentionArrays(NamedTuple):
+    """The arrays and options of attention, as cudnn_graphs.Attention describes them: four axes, the last contiguous.
+
+    dropped: the dropout mask, and 1 / (1 - p) and 1 - p as float32 arrays of one element; None without dropout. lse:
+    the log-sum-exp of the scores, [N, H, L, 1] float32. dout: the gradient of `out`. gradients: those of query, key and
+    value, which the backward writes.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    bias: Array | None
+    dropped: tuple[Array, Array, Array] | None
+    out: Array
+    lse: Array
+    causal: bool
+    scale: float
+    dout: Array | None = None
+    gradients: tuple[Array, ...] = ()
 
 
 class Cudnn:
@@ -37,13 +58,13 @@ class Cudnn:
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Any, str] = {}
-        self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._search)
+        self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._new_plan)
         self._planners: dict[int, Planner] = {}
         self._streams: dict[int, int] = {}
         self._lock = Lock()  # a handle holds the stream until the call has used it
         self._found: tuple[Any, str] | None = None
 
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why cuDNN cannot be used, in one line; "" if it can."""
         if self._found is None:
             self._found = find(self.xp)
@@ -72,35 +93,22 @@ class Cudnn:
         signature = _convolution("kernels", maps, images, kernels, geometry, maps.dtype, None, tf32)
         return self._run(signature, images, maps, kernels)
 
-    # attention: four axes each, the last contiguous; see cudnn_graphs.Attention. dropped: the dropout mask, 1 / (1 - p)
-    # and 1 - p, the last two float32 arrays of one element; or None
+    def attention_forward(self, call: AttentionArrays) -> bool:
+        """Write attention to `call.out` and the log-sum-exp of the scores to `call.lse`."""
+        more = [] if call.bias is None else [call.bias]
+        inputs = *call[:3], *more, *(call.dropped or ())[:2]
+        return self._run(_attention(call), *inputs, call.out, call.lse)
 
-    def attention_forward(
-        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
-        out: Array, lse: Array, causal: bool, scale: float,
-    ) -> bool:  # fmt: skip
-        """Write attention to `out` and the log-sum-exp of the scores to `lse` [N, H, L, 1] float32."""
-        signature = _attention(query, key, value, bias, dropped, out, causal, scale)
-        more = [] if bias is None else [bias]
-        return self._run(signature, query, key, value, *more, *(dropped or ())[:2], out, lse)
+    def attention_backward(self, call: AttentionArrays) -> bool:
+        """Write the gradients of query, key and value to `call.gradients`."""
+        more = [] if call.bias is None else [call.bias]
+        inputs = *call[:3], *more, *(call.dropped or ())
+        return self._run(_attention_backward(call), *inputs, call.out, call.lse, call.dout, *call.gradients)
 
-    def attention_backward(
-        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
-        out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
-    ) -> bool:  # fmt: skip
-        """Write the gradients of query, key and value to `gradients`. slope: the gradient of `out`."""
-        forward = _attention(query, key, value, bias, dropped, out, causal, scale)
-        signature, more = _backward(forward, slope, gradients), [] if bias is None else [bias]
-        return self._run(signature, query, key, value, *more, *(dropped or ()), out, lse, slope, *gradients)
-
-    def backward_workspace(
-        self, query: Array, key: Array, value: Array, bias: Array | None, dropped: tuple[Array, Array, Array] | None,
-        out: Array, lse: Array, slope: Array, gradients: tuple[Array, Array, Array], causal: bool, scale: float,
-    ) -> int | None:  # fmt: skip
-        """Bytes of workspace of `attention_backward` with the same arguments; None where there is no engine."""
-        forward = _attention(query, key, value, bias, dropped, out, causal, scale)
-        with self._on(query) as device, self._lock:
-            plan = self._plan(device, _backward(forward, slope, gradients))
+    def backward_workspace(self, call: AttentionArrays) -> int | None:
+        """Bytes of workspace of `attention_backward`; None where there is no engine."""
+        with self._on(call.query) as device, self._lock:
+            plan = self._plan(device, _attention_backward(call))
         return None if plan is None else plan.workspace
 
     # plans
@@ -109,7 +117,7 @@ class Cudnn:
         with self._on(arrays[0]) as device, self._lock:
             plan = self._plan(device, signature)
             if plan is not None:
-                self._start(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
+                self._execute(device, plan, {i: array.data.ptr for i, array in enumerate(arrays, 1)})
         return plan is not None
 
     @contextmanager
@@ -120,26 +128,26 @@ class Cudnn:
         with self.xp.cuda.Device(device) if other else nullcontext():
             yield device
 
-    def _start(self, device: int, plan: Plan, addresses: dict[int, int]) -> None:
+    def _execute(self, device: int, plan: Plan, addresses: dict[int, int]) -> None:
         planner, stream = self._planners[device], self.xp.cuda.get_current_stream().ptr
-        handle = planner.place["handle"]
+        handle = planner.device["handle"]
         if self._streams.get(device) != stream:
             planner.cudnn.set_stream(handle=handle, stream=stream)
             self._streams[device] = stream
         workspace = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
         plan.graph._execute(addresses, 0 if workspace is None else workspace.ptr, handle)
 
-    def _search(self, device: int, signature: Any) -> Plan | None:
+    def _new_plan(self, device: int, signature: Any) -> Plan | None:
         planner = self._planner(device)
         try:
             return planner.plan(signature)
-        except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as refusal:
-            self.refused[signature] = str(refusal).strip().partition("\n")[0]
+        except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
+            self.refused[signature] = str(error).strip().partition("\n")[0]
             return None
 
     def _planner(self, device: int) -> Planner:
         if device not in self._planners:
-            assert not self.trouble() and self._found is not None
+            assert not self.unavailable_reason() and self._found is not None
             cudnn = self._found[0]
             self._planners[device] = Planner(cudnn, handle=cudnn.create_handle())
         return self._planners[device]
@@ -155,8 +163,8 @@ def find(xp: Any) -> tuple[Any, str]:
         version = cudnn.backend_version()
     except RuntimeError:
         return None, "no libcudnn.so.9: pip install nvidia-cudnn-cu13 (or nvidia-cudnn-cu12)"
-    if version < OLDEST:
-        return None, f"cuDNN {version}, and ampkit needs {OLDEST}: pip install --upgrade nvidia-cudnn-cu13"
+    if version < MIN_VERSION:
+        return None, f"cuDNN {version}, and ampkit needs {MIN_VERSION}: pip install --upgrade nvidia-cudnn-cu13"
     try:
         xp.cuda.nvrtc.getVersion()  # loads NVRTC from CuPy's path; cuDNN looks it up by name alone
         cudnn.destroy_handle(cudnn.create_handle())
@@ -198,13 +206,12 @@ def _convolution(
     return Convolution(kind, *shapes, geometry, dtype, out, bias is not None, fast, deterministic)
 
 
-def _attention(
-    query: Array, key: Array, value: Array, bias: Array | None, dropped: Any, out: Array, causal: bool, scale: float
-) -> Attention:
-    layouts = layout(query), layout(key), layout(value), None if bias is None else layout(bias)
-    return Attention(*layouts, None if dropped is None else layout(dropped[0]), layout(out), causal, scale)
+def _attention(call: AttentionArrays) -> Attention:
+    bias, keep = (None if array is None else layout(array) for array in (call.bias, (call.dropped or (None,))[0]))
+    query, key, value = map(layout, call[:3])
+    return Attention(query, key, value, bias, keep, layout(call.out), call.causal, call.scale)
 
 
-def _backward(forward: Attention, slope: Array, gradients: tuple[Array, Array, Array]) -> AttentionBackward:
-    dq, dk, dv = (layout(g) for g in gradients)
-    return AttentionBackward(forward, layout(slope), (dq, dk, dv), are_deterministic_algorithms_enabled())
+def _attention_backward(call: AttentionArrays) -> AttentionBackward:
+    dq, dk, dv = map(layout, call.gradients)
+    return AttentionBackward(_attention(call), layout(call.dout), (dq, dk, dv), are_deterministic_algorithms_enabled())

@@ -92,13 +92,13 @@ class Attention(NamedTuple):
 
 
 class AttentionBackward(NamedTuple):
-    """The gradients of query, key and value of an Attention. slope: the layout of the gradient of its result.
+    """The gradients of query, key and value of an Attention. dout: the layout of the gradient of its result.
 
     deterministic: whether the same operands must give the same bits.
     """
 
     forward: Attention
-    slope: Layout
+    dout: Layout
     gradients: tuple[Layout, Layout, Layout]
     deterministic: bool = True
 
@@ -111,10 +111,10 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Builds plans with `cudnn`, the frontend's module. place: the device as a handle, or as its properties."""
+    """Builds plans with `cudnn`, the frontend's module. device: as `handle`, or as `device_property` and more."""
 
-    def __init__(self, cudnn: Any, **place: Any):
-        self.cudnn, self.place = cudnn, place
+    def __init__(self, cudnn: Any, **device: Any):
+        self.cudnn, self.device = cudnn, device
 
     def plan(self, what: Any) -> Plan:
         """Build the plan of a Convolution, Attention or AttentionBackward; may compile an engine. Raises as `graph`."""
@@ -125,19 +125,19 @@ class Planner:
     def graph(self, what: Any) -> Any:
         """Build the cuDNN graph with its supported engines. Raises cuDNN's exception where it has none."""
         float_type = self.cudnn.data_type.FLOAT
-        graph = self.cudnn.pygraph(intermediate_data_type=float_type, compute_data_type=float_type, **self.place)
+        graph = self.cudnn.pygraph(intermediate_data_type=float_type, compute_data_type=float_type, **self.device)
         _BUILDERS[type(what)](GraphBuilder(self.cudnn, graph), what)
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([self.cudnn.heur_mode.A, self.cudnn.heur_mode.FALLBACK])
-        graph.deselect_numeric_notes([getattr(self.cudnn.numerical_note, name) for name in unfit(what)])
+        graph.deselect_numeric_notes([getattr(self.cudnn.numerical_note, name) for name in excluded_notes(what)])
         if isinstance(what, Convolution):
             graph.deselect_workspace_greater_than(MAX_WORKSPACE)
         graph.check_support()
         return graph
 
 
-def unfit(what: Any) -> tuple[str, ...]:
+def excluded_notes(what: Any) -> tuple[str, ...]:
     """The names of cuDNN's numerical notes that exclude an engine for `what`."""
     exact = isinstance(what, Convolution) and what.dtype == float32 and not what.tf32
     deterministic = isinstance(what, Attention) or what.deterministic
@@ -217,9 +217,9 @@ def _build_attention_backward(d: GraphBuilder, b: AttentionBackward) -> None:
     a = b.forward
     q, k, v = (d.input(layout) for layout in (a.query, a.key, a.value))
     options = _sdpa_options(d, a, 2)
-    out, lse, slope = d.input(a.out), d.input(a.lse), d.input(b.slope)
+    out, lse, dout = d.input(a.out), d.input(a.lse), d.input(b.dout)
     result = d.graph.sdpa_backward(
-        q=q, k=k, v=v, o=out, dO=slope, stats=lse, use_deterministic_algorithm=b.deterministic, **options
+        q=q, k=k, v=v, o=out, dO=dout, stats=lse, use_deterministic_algorithm=b.deterministic, **options
     )  # fmt: skip
     for gradient, layout in zip(result, b.gradients, strict=True):
         d.output(gradient, layout)

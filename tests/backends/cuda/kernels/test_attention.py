@@ -239,7 +239,7 @@ def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
 
 
 def test_without_cudnn_the_reference_runs(gpu):
-    gpu.cudnn.trouble = lambda: "no cuDNN"
+    gpu.cudnn.unavailable_reason = lambda: "no cuDNN"
     *shapes, p = SITUATIONS["causal"]
     assert compared(drawn(shapes, float16), None, p, gpu) == "scaled_dot_product_attention_"
 

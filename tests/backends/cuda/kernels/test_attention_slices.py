@@ -20,9 +20,9 @@ def gpu(device):
     """The emulated GPU; `gpu.used` are the bytes of workspace of the calls that `gpu.cudnn` was given."""
     run, device.used = type(device.cudnn).attention_backward, []
 
-    def attention_backward(*call):
-        device.used.append(device.cudnn.backward_workspace(*call))
-        return run(device.cudnn, *call)
+    def attention_backward(call):
+        device.used.append(device.cudnn.backward_workspace(call))
+        return run(device.cudnn, call)
 
     device.cudnn.attention_backward = attention_backward
     return device
@@ -114,7 +114,7 @@ def test_three_axes_are_sliced_by_heads(gpu, monkeypatch):
 
 def test_where_a_slice_has_no_engine_the_reference_runs(gpu, monkeypatch):
     run = gpu.cudnn.attention_backward
-    gpu.cudnn.attention_backward = lambda *call: len(gpu.used) < 1 and run(*call)
+    gpu.cudnn.attention_backward = lambda call: len(gpu.used) < 1 and run(call)
     monkeypatch.setattr(attention_slices, "WORKSPACE", 2 * HEAD)
     found = gradients(drawn(*shapes(2, 2, 2)), gpu.asarray)
     gpu.cudnn.lacks = {"attention_backward"}

@@ -98,7 +98,7 @@ def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
 
 
 def test_without_cudnn_the_reference_runs(gpu):
-    gpu.cudnn.trouble = lambda: "no cuDNN"
+    gpu.cudnn.unavailable_reason = lambda: "no cuDNN"
     name, x, w, p = SITUATIONS[0]
     assert compared(name, drawn(name, x, w, p, float32), p, gpu, float32) == "conv2d"
     assert not gpu.cudnn.calls
@@ -288,7 +288,7 @@ def test_the_host_waits_for_nothing(gpu):
 def test_without_cudnn_the_products_are_cublaslts(device, monkeypatch):
     rng = np.random.default_rng(0)
     x, k = (rng.normal(size=shape).astype("f") for shape in ((2, 4, 6, 6), (6, 2, 3, 3)))
-    monkeypatch.setattr(type(device.cudnn), "trouble", lambda self: "none here")
+    monkeypatch.setattr(type(device.cudnn), "unavailable_reason", lambda self: "none here")
     answers = []
     for place in (np.asarray, device.asarray):
         images, kernels = Tensor(place(x), True), Tensor(place(k), True)

@@ -186,7 +186,7 @@ def test_what_it_is_not_for_is_left_to_the_reference(device, launches):
 def test_the_order_of_threads_changes_no_bit(device):
     runs = []
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             found = loss(
                 "cross_entropy", device.asarray, draw((300, 77), float32), labels((300,), 77), label_smoothing=0.1
             )

@@ -92,7 +92,7 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
         out, slope = loss(device.asarray, log_probs(), labels, [9, 8, 7], [4, 3, 2], reduction="none")
         assert np.isnan(out).tolist() == [False, False, True]
         assert np.isnan(slope).any((0, 2)).tolist() == [False, False, True]
-        with pytest.raises(RangeError, match=rf"ctc_loss: needs labels from 0 to 4 .*got {wrong} at \(2, 0\)"):
+        with pytest.raises(RangeError, match=rf"ctc_loss: needs labels from 0 to 4 .*got {wrong} at position \(2, 0\)"):
             device.synchronize()
 
 
@@ -118,7 +118,7 @@ def test_the_host_does_not_wait_for_the_device(device):
 def test_the_order_of_threads_changes_no_bit(device):
     x, runs = log_probs(40, 3, 5), []
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             runs.append(loss(device.asarray, x, np.tile(LABELS[:, :3], 5), [40, 38, 30], [15, 11, 14]))
     for first, *others in zip(*runs, strict=True):
         for other in others:

@@ -115,7 +115,7 @@ def test_the_host_does_not_wait_for_the_device(device):
 def test_the_order_of_threads_changes_no_bit(device):
     runs = []
     for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             runs.append(drop(device.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2))
             runs[-1] += drop(device.asarray, draw((70, 70), float16), draw((70, 70), float16, 1), 0.5, 1, 2, (70, 1))
     for first, *others in zip(*runs, strict=True):

@@ -480,7 +480,7 @@ def test_threads_take_16_bytes_wherever_the_shapes_let_them(dtypes, first, secon
 def test_the_order_of_threads_changes_no_bit(dtypes, device):
     found = []
     for order in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             arrays = [_values(d, *s, seed=i) for i, (d, s) in enumerate(zip(dtypes, [(3, 1000), (3, 1)], strict=True))]
             found.append([a.get() for a in _run(lambda x, y: ops.gelu(x) * y + 1, arrays, device)])
     for other in found[1:]:
@@ -499,5 +499,7 @@ def test_every_function_of_the_table_has_a_kernel_that_launches_it(device, launc
     from ampkit.backends.cuda import nvrtc
 
     named = {entry.partition("<")[2][:-1] for entry in nvrtc.entries("pointwise/elementwise")}
-    text = "".join(p.read_text() for p in nvrtc.KERNELS.parent.rglob("*.py"))
+    text = "".join(
+        p.read_text() for folder in ("cuda", "elementwise") for p in nvrtc.FOLDERS[1].glob(f"{folder}/**/*.py")
+    )
     assert not {name for name in named if f'"{name}"' not in text}

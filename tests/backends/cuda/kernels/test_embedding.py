@@ -95,7 +95,7 @@ def test_the_order_of_threads_changes_no_bit(device):
     slopes = np.random.default_rng(1).standard_normal((*index.shape, 24)).astype(np.float32)
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             found.append(_gradient(device, index, rows, slopes).numpy().tobytes())
     assert found[0] == found[1] == found[2]
 

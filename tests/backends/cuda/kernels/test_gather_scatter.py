@@ -193,7 +193,7 @@ def test_the_order_of_threads_changes_no_bit(device):
     x, index, src = _values((300,), float32), _index("a row"), np.random.default_rng(2).normal(size=700).astype("f")
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             point, at, given = _there(device, x, index, src)
             outs = ops.gather(point, 0, at), ops.scatter(point, 0, at, given), ops.scatter_add(point, 0, at, given)
             found.append([out.numpy().tobytes() for out in outs])

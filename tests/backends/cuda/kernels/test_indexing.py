@@ -88,7 +88,7 @@ def test_gather_and_scatter_add_undo_each_other_in_a_fixed_order(device, launche
     np.add.at(want, (index, np.arange(7)), values.astype(float))
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             x = Tensor(device.asarray(np.zeros((6, 7), np.float32)), requires_grad=True)
             slope = grad(ops.gather(x, 0, at), [x], Tensor(device.asarray(values)))[0].numpy()
             added = ops.scatter_add(x.detach(), 0, at, Tensor(device.asarray(values))).numpy()

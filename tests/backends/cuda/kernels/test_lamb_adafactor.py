@@ -51,7 +51,7 @@ def same(primitive, make, written, orders=(emulator.SHUFFLED,)):
             args, options = make()
             kernel = primitive.select("cuda", *args, **options)
             assert kernel is not primitive.reference
-            with emulator.threads(order):
+            with emulator.thread_order(order):
                 kernel.run(*args, **options)
             bits.append([a.get().tobytes() for a in written(args)])
             for got, wanted in zip(written(args), written(want[0]), strict=True):

@@ -53,7 +53,7 @@ def test_unscaling_finds_the_first_that_is_not_finite_then(device, size, bad, of
         given = gradient(device, size, off, bad)
         kernel = unscale.select("cuda", given, by, None)
         assert kernel is not unscale.reference
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             found = kernel.run(given, by, None)
         assert found.shape == () and found.dtype == np.int64
         assert found.get() == first.get()

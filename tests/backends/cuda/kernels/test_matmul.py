@@ -14,7 +14,7 @@ from ampkit import backends, nn, ops, optim
 from ampkit.backends.cuda.device import CUDA
 from ampkit.backends.cuda.libs import gemm
 from ampkit.backends.cuda.libs.blas import Compute, Epilogue
-from ampkit.backends.cuda.libs.matrices import arranged
+from ampkit.backends.cuda.libs.matrices import plan_calls
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.tensor import Tensor
 
@@ -121,7 +121,7 @@ def test_the_packed_axis_is_the_long_one(gpu):
     column, row = on_device(values((9, 1), float32)), on_device(values((1, 9), float32))
     gemm.product(column, row, float32)
     a, b = gpu.ran[0].b, gpu.ran[0].a
-    assert (a.leading, b.leading, gpu.ran[0].turn) == (9, 9, (False, True))
+    assert (a.leading, b.leading, gpu.ran[0].transposed) == (9, 9, (False, True))
 
 
 def test_an_address_between_two_vectors_asks_for_an_algorithm_of_less_alignment(gpu):
@@ -204,12 +204,12 @@ def test_rows_that_do_not_follow_each_other_make_a_stack(gpu, copies):
 
 def test_what_is_too_large_for_blas_is_refused():
     signs = [(shape, (2 * shape[1], 2), float16, 256) for shape in ((2**31, 8), (8, 8), (2**31, 8), (2**31, 8))]
-    assert arranged(*signs, 0, Epilogue.NONE, Compute.FLOAT32).product is None
+    assert plan_calls(*signs, 0, Epilogue.NONE, Compute.FLOAT32).product is None
 
 
 def test_windows_that_overlap_are_a_stack(gpu, copies):
     x, w = on_device(values((12,), float32)), on_device(values((7, 4), float32))
-    windows = emulated_cupy.ndarray(np.lib.stride_tricks.as_strided(x._held, (6, 1, 7), (4, 4, 4)))
+    windows = emulated_cupy.ndarray(np.lib.stride_tricks.as_strided(x._numpy, (6, 1, 7), (4, 4, 4)))
     found = gemm.product(windows, w, float32)
     assert_near(found.get(), windows.get() @ w.get(), float32, 7)
     assert gpu.ran[0].b.stride == 1 and not copies
@@ -349,9 +349,9 @@ def test_the_first_gradients_of_a_layer_are_written_where_the_optimizer_wants_th
     optim.SGD(layer.parameters(), lr=0.1)
     taken, accumulate = [], nn.Parameter.accumulate
 
-    def watched(parameter, gradient, tag=None):
+    def watched(parameter, gradient, *rest):
         taken.append(parameter.segment is not None and gradient is parameter.segment.gradient)
-        accumulate(parameter, gradient, tag)
+        accumulate(parameter, gradient, *rest)
 
     monkeypatch.setattr(nn.Parameter, "accumulate", watched)
     x = Tensor(on_device(values((5, 6), float32)))
@@ -396,7 +396,7 @@ def test_where_every_product_is_refused_the_references_run(gpu, case):
 
 
 def test_without_cublaslt_the_references_run(gpu):
-    gpu.trouble = lambda: "not found"
+    gpu.unavailable_reason = lambda: "not found"
     out = ops.mm(
         Tensor(on_device(values((2, 3), float32)), requires_grad=True), Tensor(on_device(values((3, 2), float32)))
     )

@@ -75,7 +75,7 @@ def same(primitive, make, orders=(emulator.SHUFFLED,)):
         again, options = make()
         kernel = primitive.select("cuda", *again, **options)
         assert kernel is not primitive.reference
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             got = kernel.run(*again, **options)
         found = [a.get() for a in _arrays((*again, got))]
         for one, other in zip(found, left, strict=True):
@@ -220,7 +220,7 @@ def test_a_norm_of_large_values_does_not_overflow_and_nan_shows(device, order):
 def test_a_norm_is_the_same_bits_whatever_the_order_of_the_threads(device):
     values, found = gradient(device, 70_001, float32), set()
     for order in (emulator.FORWARD, emulator.REVERSE, 3, 4):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             found.add(power_sum(values, 2.0, None).get().tobytes())
     assert len(found) == 1
 

@@ -121,7 +121,7 @@ def test_what_has_no_elements_or_many_axes_runs_the_reference(device, launches):
 def test_the_order_of_threads_changes_no_bit(device):
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             x = Tensor(device.asarray(np.zeros((3, 5, 40), np.float32)), requires_grad=True)
             seed = np.random.default_rng(1).normal(size=(3, 9, 60)).astype(np.float32)
             slope = grad(ops.pad(x, (10, 10, 2, 2), "replicate"), [x], Tensor(device.asarray(seed)))[0]

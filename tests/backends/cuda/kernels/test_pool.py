@@ -173,7 +173,7 @@ def test_windows_of_more_pixels_than_a_byte_counts_run_the_reference(device, lau
 def test_the_order_of_threads_changes_no_bit(case, device):
     x, found = _images(16, CASES[case][1], bfloat16, True), []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             found.append([f.numpy(force=True).tobytes() for f in _both(case, x, device)])
     assert found[0] == found[1] == found[2]
 

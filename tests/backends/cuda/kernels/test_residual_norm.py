@@ -115,7 +115,7 @@ def test_the_order_of_threads_changes_no_bit(device):
     for cols in (96, 1032, 33):
         runs = []
         for order in (emulator.FORWARD, emulator.REVERSE, emulator.SHUFFLED):
-            with emulator.threads(order):
+            with emulator.thread_order(order):
                 arrays = [draw((9, cols), float32), draw((9, cols), float32, 1), draw((cols,), float32, 2), None]
                 runs.append(run(device.asarray, arrays, [draw((9, cols), float32, 3)] * 2, cols, 0.2, None))
         for first, *others in zip(*runs, strict=True):

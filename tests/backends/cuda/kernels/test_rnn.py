@@ -97,7 +97,7 @@ def test_rows_that_tensor_cores_do_not_read_are_widened(launches):
 def test_the_order_of_threads_changes_no_bit(kind):
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
-        with emulator.threads(how):
+        with emulator.thread_order(how):
             outs, slopes = run(kind, inputs(kind, (3, 2)), (3, 2), False, float16)
             found.append([t.numpy(force=True).tobytes() for t in (*outs, *slopes)])
     assert found[0] == found[1] == found[2]

@@ -128,7 +128,7 @@ def test_the_order_of_threads_changes_no_bit(device):
     x, dy = values((3, 3000), float16, 0), values((3, 3000), float16, 1)
     found = []
     for order in (emulator.FORWARD, emulator.REVERSE, 7, 8):
-        with emulator.threads(order):
+        with emulator.thread_order(order):
             found.append(run("softmax", device, x, float16, dy)[:2])
     for out, dx in found[1:]:
         np.testing.assert_array_equal(out, found[0][0])

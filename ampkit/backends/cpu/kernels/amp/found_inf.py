@@ -1,38 +1,23 @@
-"""CPU kernel of unscaling: gradients are multiplied and checked for inf and NaN a cache-sized chunk at a time."""
+"""CPU kernel of unscaling (found_inf.cpp): gradients are multiplied and checked for inf and NaN in one pass."""
 
 from __future__ import annotations
 
+from ctypes import c_int64
 from typing import Any
 
 import numpy as np
 
 from ampkit.amp.found_inf import unscale
-from ampkit.backends.cpu.onednn.all_finite import finite
-from ampkit.backends.cpu.onednn.binary import PIECE, calling
-from ampkit.backends.cpu.onednn.library import library
-from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, Call, HostArray, Layout, cached
+from ampkit.backends.cpu.native.arrays import Function, HostArray, available
 from ampkit.base.dtypes import float32
 
+_unscale = Function("unscale", "afi", c_int64)
 
-def _fits(gradient: HostArray, inverse: Any, flags: Any) -> bool:
-    return gradient.dtype == float32 and gradient.size >= MIN_ELEMENTS and library() is not None
+
+def _fits(gradient: HostArray, inverse: HostArray | None, scratch: Any) -> bool:
+    return type(gradient) is np.ndarray and gradient.dtype == float32 and available()
 
 
 @unscale.on("cpu", when=_fits)
-def unscale_cpu(gradient: HostArray, inverse: HostArray | None, flags: HostArray) -> Any:
-    first = gradient.size
-    for start in range(0, gradient.size, PIECE):
-        piece = gradient[start : start + PIECE]
-        if inverse is not None:
-            _times(piece, inverse.reshape(1))
-        if first == gradient.size and not finite(piece):
-            bad = ~np.isfinite(piece)
-            first = start + int(np.argmax(bad)) if bad.any() else first
-    return np.asarray(first, np.int64)
-
-
-def _times(piece: HostArray, number: HostArray) -> None:
-    def build() -> Call:
-        return calling("mul", Layout.dense((piece.size,), float32), Layout.dense((1,), float32))
-
-    cached(("times", piece.size), build)(piece, number, piece)
+def unscale_cpu(gradient: HostArray, inverse: HostArray | None, scratch: Any) -> Any:
+    return np.asarray(_unscale(gradient, 1.0 if inverse is None else float(inverse), inverse is not None), np.int64)

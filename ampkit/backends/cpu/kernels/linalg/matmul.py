@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.gemm import PackedKey, as_rows, column_sums, gemm, in_compute_dtype, is_profitable
+from ampkit.backends.cpu.kernels.reduction.reductions import column_sums
+from ampkit.backends.cpu.native.arrays import FLOATS
+from ampkit.backends.cpu.onednn.gemm import PackedKey, as_rows, gemm, in_compute_dtype, is_profitable
 from ampkit.backends.cpu.onednn.primitive import HostArray
-from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
@@ -170,7 +171,7 @@ def _register_addmm(op: Any, first: str, second: str) -> None:
             out = gemm(a, b, dtype, input, key)
             return NotImplemented if out is None else (out, saved)
         out = gemm(a, b, float32, None, key)
-        if out is None or input.dtype not in FORMATS:
+        if out is None or input.dtype not in FLOATS:
             return NotImplemented
         if alpha != 1:
             out *= np.float32(alpha)

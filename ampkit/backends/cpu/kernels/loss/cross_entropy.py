@@ -1,115 +1,151 @@
-"""CPU kernels of cross_entropy over labels, a block of rows at a time: no softmax of the whole batch is in memory.
-
-exp(score - score of the label), summed over a row, is exp(loss), so no maximum is needed. oneDNN's exp returns infinity
-for NaN; rows whose sum overflows or is not finite are computed again as the reference does.
-"""
+"""CPU kernels of cross_entropy with labels or probabilities (cross_entropy.cpp), and of nll_loss by gathers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from ampkit.backends.cpu.caching_allocator import zeros
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.eltwise import computes
-from ampkit.backends.cpu.onednn.primitive import HostArray, empty
-from ampkit.backends.cpu.onednn.reorder import FORMATS, fill
-from ampkit.backends.cpu.onednn.softmax import exponentials
+from ampkit.backends.cpu.native.arrays import (
+    FLOATS,
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    empty,
+    empty_like,
+    rows_along,
+    supported,
+)
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.loss.class_labels import checked_labels, label_grads, label_weights, split_ignored
-from ampkit.ops.loss.cross_entropy import cross_entropy_
+from ampkit.ops.loss.class_labels import checked_labels, class_axis, label_grads, label_weights, split_ignored
+from ampkit.ops.loss.cross_entropy import cross_entropy_, cross_entropy_probabilities, nll_loss
 
-_LARGE = 1 << 16  # scores; for fewer, NumPy is as fast
-_BLOCK = 1 << 20  # scores: enough work for a call, and intermediate results stay in the cache
-_TRUSTED = np.float32(1e14)  # sums below are exact enough, and of finite scores
-_ONE = np.ones((1, 1), np.float32)
+_forward, _backward = Function("cross_entropy_forward", "aaaaaaaf"), Function("cross_entropy_backward", "aaaaaaf")
+_of_probabilities = Function("cross_entropy_of_probabilities", "aaaaaaaf")
 
 
-def _fits(input: HostArray) -> bool:
-    known = input.ndim == 2 and input.size >= _LARGE and input.dtype in FORMATS and computes(float32)
-    return known and bool(input.flags.c_contiguous)
+def _fits(input: HostArray, target: HostArray, weight: HostArray | None, *more: Any) -> bool:
+    known = supported(input) and (weight is None or supported(weight))
+    return known and rows_along(input, class_axis(input)[0]) is not None
 
 
-def _label_indices(rows: HostArray, labels: HostArray) -> HostArray:
-    """Where in the flat `rows` [R, C] the scores of `labels` [R, 1] stand: [R]."""
-    return np.arange(0, rows.size, rows.shape[1]) + labels.reshape(-1)
+def _rows(array: HostArray) -> HostArray | None:
+    return rows_along(array, class_axis(array)[0])
 
 
-def _at(rows: HostArray, indices: HostArray) -> HostArray:
-    return in_format(rows.reshape(-1)[indices], float32).reshape(-1, 1)
+def _reduced(losses: HostArray, over: Any, reduction: str, like: HostArray, dtype: DType) -> HostArray:
+    # losses [rows] in the shape of the labels `like`, or their sum, divided by `over` for the mean
+    if reduction == "none":
+        return in_format(losses.reshape(like.shape), dtype)
+    total = losses.sum(dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(total / over() if reduction == "mean" else total).astype(dtype)
 
 
-def _powers(rows: HostArray, shift: HostArray, scale: HostArray = _ONE) -> Iterator[tuple[slice, HostArray]]:
-    """scale * exp(rows - shift) a block at a time, in float32: which rows, and theirs, to be used up before the next.
-
-    rows [R, C], shift [R, 1], scale [1, 1]. NaN gives infinity, or stays.
-    """
-    count, classes = rows.shape
-    step = min(count, max(1, _BLOCK // classes))
-    buffer = empty((step, classes), float32)
-    for start in range(0, count, step):
-        at = slice(start, min(start + step, count))
-        block, out = in_format(rows[at], float32), buffer[: at.stop - start]
-        if not exponentials(block, shift[at], scale, out):
-            np.multiply(np.exp(block - shift[at], out=out), scale, out=out)
-        yield at, out
-
-
-def _anew(scores: HostArray, of_label: Any) -> tuple[Any, Any]:
-    """The loss and the log-sum-exp of one row as the reference computes them."""
-    wide = in_format(scores, float32)
-    peak = wide.max()
-    log = np.log(np.exp(wide - peak).sum())
-    return log - (of_label - peak), log + peak
-
-
-@cross_entropy_.on("cpu", when=lambda input, *more: _fits(input) and not more[-1], min_elements=_LARGE)
+@cross_entropy_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def cross_entropy_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
     label_smoothing: float, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    labels, counts = checked_labels("cross_entropy", target, input.shape[1], ignore_index, 1)
-    at, sums = _at(input, _label_indices(input, labels)), empty(labels.shape, float32)
-    for rows, powers in _powers(input, at):
-        np.add.reduce(powers, 1, keepdims=True, out=sums[rows])
-    loss = np.log(sums)
-    lse = loss + at
-    for row in np.flatnonzero(~(sums < _TRUSTED)):
-        loss[row], lse[row] = _anew(input[row], at[row])
-    share = label_weights(None if weight is None else in_format(weight, float32), labels, counts, at, 1)
-    loss = np.where(counts, loss * share, 0)
-    out = loss.sum() / share.sum() if reduction == "mean" else loss.sum() if reduction == "sum" else loss.reshape(-1)
-    out = in_format(np.asarray(out), dtype)
-    saved = Saved(input=input, target=target, weight=weight, lse=lse)
+    axis, classes = class_axis(input)
+    labels, counted = checked_labels("cross_entropy", target, classes, ignore_index, axis)
+    loss, lse, share = (empty((labels.size,), float32) for _ in range(3))
+    flat = _int64(labels), counted.reshape(-1)
+    _forward(loss, lse, share, _rows(input), *flat, weight, label_smoothing)
+    out = _reduced(loss, lambda: share.sum(dtype=np.float64), reduction, target, dtype)
+    saved = Saved(input=input, target=target, weight=weight, lse=lse.reshape(labels.shape))
     if reduction == "mean" and weight is not None:
         saved.out = out
     return out, saved
 
 
+def _int64(labels: HostArray) -> HostArray:
+    return np.ascontiguousarray(labels, np.int64).reshape(-1)
+
+
 def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float) -> bool:
-    plain = needs[0] is not None and needs[2] is None and not label_smoothing
-    return plain and _fits(saved.input) and bool(saved.lse.dtype == float32)
+    known = needs[0] is not None and needs[2] is None and saved.lse.dtype == float32
+    return bool(known) and saved.input.size >= MIN_ELEMENTS and _fits(saved.input, saved.target, saved.weight)
 
 
 @cross_entropy_.on_backward("cpu", when=_back_fits)
 def cross_entropy_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
-    x, lse, dx = saved.input, saved.lse, empty(saved.input.shape, needs[0])
-    labels, counts = split_ignored(saved.target, ignore_index, 1)
-    weight = None if saved.weight is None else in_format(saved.weight, float32)
-    share = label_weights(weight, labels, counts, lse, 1)
-    grad = np.where(counts, label_grads(in_format(dy, float32), reduction, share, 1), np.float32(0)) * share
-    steepest = grad[np.abs(grad).argmax()].reshape(1, 1)
-    one_for_all = weight is None and reduction != "none"
-    if not (one_for_all and x.dtype == needs[0] and exponentials(x, lse, steepest, dx)):
-        for rows, powers in _powers(x, lse, steepest if one_for_all else _ONE):
-            fill(dx[rows], powers if one_for_all else np.multiply(powers, grad[rows], out=powers))
-    if one_for_all:
-        dx[~counts.reshape(-1)] = 0
-    indices = _label_indices(x, labels)
-    dx.reshape(-1)[indices] = in_format(np.expm1(_at(x, indices) - lse) * grad, needs[0]).reshape(-1)
-    dx[np.isnan(lse.reshape(-1))] = np.nan
-    return dx
+    x, dx = saved.input, empty_like(saved.input, needs[0])
+    labels, counted = split_ignored(saved.target, ignore_index, class_axis(x)[0])
+    grad = _label_grads(dy, saved.weight, labels, counted, reduction, x)[0]
+    _backward(
+        _rows(dx), _rows(x), saved.lse.reshape(-1), _int64(labels), grad.reshape(-1), saved.weight, label_smoothing
+    )
+    return dx, None, None
+
+
+def _label_grads(dy: HostArray, weight: Any, labels: Any, counted: Any, reduction: str, x: HostArray) -> Any:
+    # (the gradient of the loss of each label, 0 for one that does not count; the weight of each label), float32
+    weight, axis = None if weight is None else in_format(weight, float32), class_axis(x)[0]
+    share = counted.astype(np.float32) if weight is None else label_weights(weight, labels, counted, x, axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = label_grads(in_format(dy, float32), reduction, share, axis)
+    return np.where(counted, found, np.float32(0)), share
+
+
+@cross_entropy_probabilities.on(
+    "cpu", when=lambda x, t, *more: _fits(x, t, *more) and _fits(t, t, None), min_elements=MIN_ELEMENTS
+)
+def cross_entropy_probabilities_cpu(
+    input: HostArray, target: HostArray, weight: HostArray | None, reduction: str, label_smoothing: float,
+    *, dtype: DType,
+) -> Any:  # fmt: skip
+    axis, classes = class_axis(input)
+    count = input.size // classes
+    loss, lse = empty((count,), float32), empty((count,), float32)
+    _of_probabilities(None, loss, lse, _rows(input), _rows(target), weight, None, label_smoothing)
+    like = np.broadcast_to(np.float32(0), input.shape[:axis] + input.shape[axis + 1 :])
+    out = _reduced(loss, lambda: count, reduction, like, dtype)
+    return out, Saved(input=input, target=target, weight=weight, lse=lse)
+
+
+def _probabilities_back_fits(dy: Any, saved: Saved, needs: Any, reduction: str, label_smoothing: float) -> bool:
+    known = bool(needs[0]) and not needs[1] and not needs[2] and hasattr(saved, "lse")
+    return known and _fits(saved.input, saved.target, saved.weight)
+
+
+@cross_entropy_probabilities.on_backward("cpu", when=_probabilities_back_fits)
+def cross_entropy_probabilities_backward_cpu(
+    dy: HostArray, saved: Saved, needs: Any, reduction: str, label_smoothing: float
+) -> Any:
+    x, lse, dx = saved.input, saved.lse, empty_like(saved.input, needs[0])
+    grad = in_format(dy, float32) / np.float32(lse.size if reduction == "mean" else 1)
+    grad = np.broadcast_to(grad.reshape(-1), lse.shape)
+    _of_probabilities(_rows(dx), None, lse, _rows(x), _rows(saved.target), saved.weight, grad, label_smoothing)
+    return dx, None, None
+
+
+# nll_loss
+
+
+@nll_loss.on("cpu", when=lambda x, *more, **params: x.dtype in FLOATS, min_elements=MIN_ELEMENTS)
+def nll_loss_cpu(
+    input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str, *, dtype: DType
+) -> Any:
+    axis, classes = class_axis(input)
+    labels, counted = checked_labels("nll_loss", target, classes, ignore_index, axis)
+    weights = _label_grads(np.zeros((), np.float32), weight, labels, counted, "sum", input)[1]
+    found = in_format(np.take_along_axis(input, labels, axis), float32)
+    loss = np.where(counted, -weights * found, np.float32(0))
+    out = _reduced(loss.reshape(-1), lambda: weights.sum(dtype=np.float64), reduction, target, dtype)
+    return out, Saved(input=input, target=target, weight=weight, weights=weights)
+
+
+@nll_loss.on_backward("cpu", when=lambda dy, saved, needs, **more: needs[0] and not needs[2] and supported(saved.input))
+def nll_loss_backward_cpu(dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
+    x, axis = saved.input, class_axis(saved.input)[0]
+    labels, counted = split_ignored(saved.target, ignore_index, axis)
+    grad = _label_grads(dy, saved.weight, labels, counted, reduction, x)[0]
+    dx = zeros(x.shape, needs[0])
+    np.put_along_axis(dx, labels, in_format(-grad * in_format(saved.weights, float32), needs[0]), axis)
+    return dx, None, None

@@ -1,41 +1,49 @@
-"""CPU kernels of adaptive average pooling: oneDNN's, where equal windows divide the input."""
+"""CPU kernels of adaptive average pooling, a separable linear map."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
 from typing import Any
 
-from ampkit.backends.cpu.onednn.primitive import HostArray
+import numpy as np
+
+from ampkit.backends.cpu.native.arrays import HostArray
+from ampkit.backends.cpu.resample import AxisTaps, ImageMap, channels_are_last
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import adaptive_pool
-from ampkit.ops.nn.conv_geometry import ConvGeometry, conv_geometry
+from ampkit.ops.nn.conv_geometry import batched
 
-from .pool import is_large, register, run_backward, run_pool
+from .pool import both_ways, is_large, mapped, register
+
+
+@lru_cache(1024)
+def _means(size: tuple[int, ...], out: tuple[int, ...]) -> tuple[ImageMap, ImageMap]:
+    """The means of these windows as a map, and its transpose."""
+    even, axes = not any(n % m for n, m in zip(size, out, strict=True)), []
+    for n, m in zip(size, out, strict=True):
+        first, end = adaptive_pool.adaptive_windows(n, m)
+        position = first + np.arange((end - first).max())[:, None]
+        weight = np.broadcast_to(1.0 if even else 1 / (end - first), position.shape)
+        axes.append(AxisTaps(np.where(position < end, position, n), weight, n))
+    return both_ways(axes, prod(size) / prod(out) if even else 1.0)
 
 
 def _register_adaptive_avg(op: Any, axes: int) -> None:
     def forward(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
         size = input.shape[-axes:]
-        w = _even_windows(size, adaptive_pool.adaptive_size(output_size, size, op.name))
-        found = None if w is None else run_pool("avg_pool", input, w, dtype)
-        return NotImplemented if found is None else (found[0], Saved(size=size))
+        by, _ = _means(size, adaptive_pool.adaptive_size(output_size, size, op.name))
+        out = mapped(input, by, dtype, axes)
+        return out if out is NotImplemented else (out, Saved(size=size, last=channels_are_last(batched(input, axes))))
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
         return is_large(dy, saved.size)
 
     def backward(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
-        w = _even_windows(saved.size, dy.shape[-axes:])
-        return NotImplemented if w is None else run_backward("avg_pool", dy, w, needs[0])
+        return mapped(dy, _means(saved.size, dy.shape[-axes:])[1], needs[0], axes, getattr(saved, "last", None))
 
-    register(op, axes, forward, back_fits, backward)
-
-
-def _even_windows(size: Any, out: Any) -> ConvGeometry | None:
-    # The windows that divide images evenly; None if they do not.
-    if any(n % m for n, m in zip(size, out, strict=True)):
-        return None
-    kernel = tuple([n // m for n, m in zip(size, out, strict=True)])
-    return conv_geometry("adaptive_avg_pool", kernel, kernel, 0, 1, size)
+    register(op, forward, back_fits, backward)
 
 
 for _axes in (2, 3):

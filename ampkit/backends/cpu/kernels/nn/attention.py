@@ -1,135 +1,152 @@
-"""CPU kernel of attention by tiles: oneDNN's products and softmax, with one tile of scores in memory at a time.
+"""CPU kernel of attention by tiles of scores: oneDNN's products around a compiled softmax (attention.cpp).
 
-A tile is a range of heads and of rows (queries) with all columns (keys) that they attend to: under a causal mask half
-of all scores. Scores and their softmax are float32; the weights are rounded to the operands' dtype where the CPU
-multiplies that fast. The backward recomputes the weights of each tile; short 16-bit rows of weights are saved instead.
+A tile is a range of heads, of rows (queries) and of columns (keys), small enough for the second-level cache; under a
+causal mask, tiles right of the diagonal are left out. The softmax of a row is computed online, one tile after another.
+Scores and sums are float32; the weights are rounded to the operands' dtype where the CPU multiplies that fast. The
+backward computes the weights again, from two statistics of each row (Dao et al. 2022, arXiv:2205.14135).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.copies import copy, memory_order
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.gemm import as_rows, matmul_into
+from ampkit.backends.cpu.native.arrays import FLOATS, KINDS, Function, available
+from ampkit.backends.cpu.onednn.gemm import matmul_into
 from ampkit.backends.cpu.onednn.library import has_fast_matmul, library
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
-from ampkit.backends.cpu.onednn.reorder import FORMATS, fill, memory_order, reorder
-from ampkit.backends.cpu.onednn.softmax import row_gradients, rows_of
-from ampkit.backends.cpu.score_tiles import DropoutMask, ScoreMask, Tile, apply_causal_mask, has_fully_masked_row
+from ampkit.backends.cpu.threads import get_num_threads
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.core.random import keep_mask
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.attention import self_attention_ as self_attention
 from ampkit.ops.nn.attention import split_qkv
-from ampkit.ops.pointwise.selection import select_or_zero
 
-# Fewer rows waste less on masked scores; more rows amortize the packing of the other operand for AMX.
-ROWS_PER_TILE, ROWS_PER_TILE_AMX = 64, 256
-SCORES_PER_TILE = 1 << 20  # 4 MiB of float32, shared by the threads
-# In 16 bits, weights are saved for the backward if a row has at most this many times the operands' width: that saves
-# 5 % of a GPT's step for 8 % of its memory. In float32 the softmax is a smaller part of a step: saving does not pay.
-MAX_SAVED_ROW = 4
+ROWS, COLUMNS = 128, 512  # of a tile
+SCORES_PER_THREAD = 1 << 17  # in a tile: half a MiB of float32
 MIN_SCORES = 1 << 12  # below, the reference is as fast
+
+_weights, _output = Function("attention_weights", "aaaaappiif"), Function("attention_output", "aaaf")
+_dots, _gradients = Function("attention_dots", "aaa"), Function("attention_gradients", "aaaaaaappiiffa")
+
+
+class _Masks:
+    """What the scores [heads, rows, columns] are masked by: attn_mask, the causal limit, dropout.
+
+    mask: added to the scores if it is floating point, else False where a row may not attend. draw: (seed, call).
+    """
+
+    def __init__(self, mask: Any, causal: bool, p: float, draw: Any, lead: tuple[int, ...], size: tuple[int, int]):
+        self.causal, self.size, self.keep_scale = causal, size, 1 / (1 - p)
+        threshold = round(p * 65536)  # see random.keep_mask
+        self.dropout = None if draw is None else np.array([*draw, threshold, *size], np.uint64)
+        self.view, self.offsets = None, None
+        if mask is not None:
+            full = np.broadcast_to(mask, (*lead, *size))
+            steps = [stride // mask.itemsize for stride in full.strides[: len(lead)]]
+            each = np.unravel_index(np.arange(math.prod(lead)), lead) if lead else ()
+            self.offsets = sum((i * step for i, step in zip(each, steps, strict=True)), np.zeros(math.prod(lead), int))
+            self.view = full[(0,) * len(lead)]
+
+    def of(self, heads: slice, rows: slice, columns: slice) -> tuple[Any, ...]:
+        """The arguments of the kernels for a tile: mask, offsets, dropout, first weight, limit."""
+        mask = None if self.view is None else self.view[rows, columns]
+        offsets = None if self.offsets is None else address(self.offsets[heads])
+        first = (heads.start * self.size[0] + rows.start) * self.size[1] + columns.start
+        limit = rows.start + 1 - columns.start if self.causal else self.size[1]
+        return mask, offsets, None if self.dropout is None else address(self.dropout), first, limit
 
 
 class _TiledAttention:
     """Attention of operands [heads, rows, width], made contiguous and cast to a dtype with fast products."""
 
-    def __init__(self, query: HostArray, key: HostArray, value: HostArray, mask: ScoreMask, causal: bool, scale: float):
-        dtype = self.dtype = query.dtype if _all_steps_are_fast(query.dtype) else float32
+    def __init__(self, query: HostArray, key: HostArray, value: HostArray, masks: _Masks, scale: float | None):
+        dtype = self.dtype = query.dtype if has_fast_matmul(query.dtype) else float32
         self.query, self.key, self.value = (_as_heads(in_format(array, dtype)) for array in (query, key, value))
-        self.mask, self.causal, self.scale = mask, causal, scale
-        self.rows_per_tile = ROWS_PER_TILE if dtype == float32 else ROWS_PER_TILE_AMX
-        self.saves_weights = dtype != float32 and self.key.shape[1] <= MAX_SAVED_ROW * self.query.shape[2]
-
-    def tiles(self) -> Iterator[Tile]:
-        heads, rows, columns = len(self.query), self.query.shape[1], self.key.shape[1]
-        heads_per_tile = max(1, SCORES_PER_TILE // (min(self.rows_per_tile, rows) * columns))
-        for first in range(0, heads, heads_per_tile):
-            for start in range(0, rows, self.rows_per_tile):
-                end = min(start + self.rows_per_tile, rows)
-                yield Tile(
-                    slice(first, first + heads_per_tile), slice(start, end), slice(end if self.causal else columns)
-                )
-
-    def weights(self, tile: Tile) -> HostArray:
-        """The softmax of a tile's scores, [heads, rows, columns]."""
-        query, key = self.query[tile.heads, tile.rows], self.key[tile.heads, tile.columns]
-        scores = empty((*query.shape[:2], key.shape[1]), float32)
-        _matmul(query, key.swapaxes(1, 2), scores, self.scale)
-        if self.causal:
-            apply_causal_mask(scores)
-        self.mask.apply(scores, tile)
-        found = rows_of(as_rows(scores), "softmax", self.dtype)
-        assert found is not None, "checked by _all_steps_are_fast"
-        return found.reshape(scores.shape)
-
-    def forward(self, dropout: DropoutMask | None, dropout_p: float, dtype: DType) -> tuple[HostArray, list[HostArray]]:
-        """Return the output [heads, rows, width] in `dtype`, and the weights of each tile if they are to be saved.
-
-        dropout: the mask of the weights; None for no dropout.
-        """
-        out, saved = empty((*self.query.shape[:2], self.value.shape[-1]), dtype), []
-        for tile in self.tiles():
-            weights = self.weights(tile)
-            if self.saves_weights:
-                saved.append(weights)
-            if dropout is not None:
-                weights = select_or_zero(weights, dropout.of(tile))
-            part = out[tile.heads, tile.rows]
-            _matmul(weights, self.value[tile.heads, tile.columns], part, 1 / (1 - dropout_p))
-        return out, saved
+        self.masks, self.scale = masks, 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
     @property
-    def accumulates(self) -> bool:
-        """Whether several tiles contribute to the gradient of one key."""
-        return bool(self.rows_per_tile < self.query.shape[1])
+    def in_one_tile(self) -> bool:
+        """Whether one tile has all scores of a head, so that no gradient is a sum over tiles."""
+        return bool(self.query.shape[1] <= ROWS and self.key.shape[1] <= COLUMNS)
+
+    def row_tiles(self) -> Iterator[tuple[slice, slice, list[slice]]]:
+        """Ranges of heads and rows, and those of the columns that the rows attend to."""
+        heads, rows, columns = len(self.query), self.query.shape[1], self.key.shape[1]
+        in_head = min(ROWS, rows) * min(COLUMNS, columns)
+        several = max(1, SCORES_PER_THREAD * get_num_threads() // in_head)
+        for first in range(0, heads, several):
+            for start in range(0, rows, ROWS):
+                end = min(start + ROWS, rows)
+                width = min(end, columns) if self.masks.causal else columns
+                tiles = [slice(i, min(i + COLUMNS, width)) for i in range(0, width, COLUMNS)]
+                yield slice(first, min(first + several, heads)), slice(start, end), tiles
+
+    def forward(self, dtype: DType) -> tuple[HostArray, HostArray]:
+        """Return the output [heads, rows, width] in `dtype`, and statistics of each row for `backward`."""
+        out = empty((*self.query.shape[:2], self.value.shape[-1]), dtype)
+        statistics = empty((*out.shape[:2], 2), float32)
+        statistics[...] = -np.inf, 0  # the largest score, the sum of exp(score - largest)
+        for heads, rows, tiles in self.row_tiles():
+            query, found = self.query[heads, rows], statistics[heads, rows]
+            sums = empty((*query.shape[:2], out.shape[-1]), float32)
+            for columns in tiles:
+                scores = _product(query, self.key[heads, columns])
+                weights = scores if self.dtype == float32 else empty(scores.shape, self.dtype)
+                _weights(weights, scores, found, sums, *self.masks.of(heads, rows, columns), self.scale)
+                _matmul(weights, self.value[heads, columns], sums, accumulate=columns.start > 0)
+            _output(out[heads, rows], sums, found, self.masks.keep_scale)
+        return out, statistics
 
     def backward(
-        self, grad: HostArray, dropout: DropoutMask | None, dropout_p: float, saved: list[HostArray],
-        grad_buffers: Sequence[HostArray], dmask: HostArray | None = None,
+        self, dy: HostArray, out: HostArray, statistics: HostArray, grad_buffers: Sequence[HostArray],
+        dmask: HostArray | None = None,
     ) -> None:  # fmt: skip
         """Write the gradients of query, key and value to `grad_buffers`, and that of an added mask to `dmask`.
 
-        grad: of the output, [heads, rows, width] in self.dtype. saved: the weights that `forward` returned.
+        dy: gradient of `out`, [heads, rows, width] in self.dtype. out, statistics: what `forward` returned.
         grad_buffers have the operands' shapes, in self.dtype, or in float32 to round sums once. dmask: float32
         [heads, rows, columns].
         """
         dq, dk, dv = grad_buffers
-        if accumulate := self.accumulates:
+        if accumulate := not self.in_one_tile:
             dk[...] = 0
             dv[...] = 0
-        for number, tile in enumerate(self.tiles()):
-            heads, rows, columns = tile
-            weights, dy = saved[number] if self.saves_weights else self.weights(tile), grad[heads, rows]
-            ds = empty(weights.shape, self.dtype)
-            _matmul(dy, self.value[heads, columns].swapaxes(1, 2), ds, self.scale / (1 - dropout_p))
-            dropped = weights
-            if dropout is not None:
-                mask = dropout.of(tile)
-                dropped, ds = select_or_zero(weights, mask), select_or_zero(ds, mask)
-            _matmul(dropped.swapaxes(1, 2), dy, dv[heads, columns], accumulate=accumulate)
-            ds = _softmax_backward(ds, weights)
-            _matmul(ds, self.key[heads, columns], dq[heads, rows])
-            _matmul(ds.swapaxes(1, 2), self.query[heads, rows], dk[heads, columns], accumulate=accumulate)
-            if dmask is not None:
-                np.divide(in_format(ds, float32), np.float32(self.scale), out=dmask[tile])
-        if dropout is not None:
-            dv /= np.float32(1 - dropout_p)
+        dots = empty((*dy.shape[:2], 1), float32)
+        _dots(dots, dy, out)
+        for heads, rows, tiles in self.row_tiles():
+            query, grad = self.query[heads, rows], dy[heads, rows]
+            for columns in tiles:
+                key, tile = self.key[heads, columns], (heads, rows, columns)
+                scores, dw = _product(query, key), _product(grad, self.value[heads, columns])
+                same = self.dtype == float32
+                weights, ds = (x if same else empty(x.shape, self.dtype) for x in (scores, dw))
+                known = statistics[heads, rows], dots[heads, rows], *self.masks.of(*tile)
+                scales = self.scale, self.masks.keep_scale
+                _gradients(weights, ds, scores, dw, *known, *scales, None if dmask is None else dmask[tile])
+                _matmul(weights.swapaxes(1, 2), grad, dv[heads, columns], accumulate)
+                _matmul(ds, key, dq[heads, rows], accumulate=columns.start > 0)
+                _matmul(ds.swapaxes(1, 2), query, dk[heads, columns], accumulate)
+
+
+def _product(first: HostArray, second: HostArray) -> HostArray:
+    """first @ second^T of each head, in float32."""
+    out = empty((*first.shape[:2], second.shape[1]), float32)
+    _matmul(first, second.swapaxes(1, 2), out)
+    return out
 
 
 def _as_heads(array: HostArray) -> HostArray:
-    # [..., rows, width] as [heads, rows, width], contiguous
-    if not array.flags.c_contiguous:
+    # [..., rows, width] as [heads, rows, width], contiguous and aligned
+    if not (array.flags.c_contiguous and array.flags.aligned):
         dense = empty(array.shape, array.dtype)
-        if min(array.strides) <= 0 or not reorder(array, dense):
-            dense[...] = array
+        copy(dense, array)
         array = dense
     return array.reshape(-1, *array.shape[-2:])
 
@@ -139,65 +156,37 @@ def _in_axis_order(found: HostArray, order: list[int], dtype: DType) -> HostArra
     if order == sorted(order):
         return in_format(found, dtype)
     out = empty([found.shape[i] for i in order], dtype).transpose(np.argsort(order))
-    if not reorder(found, out):
-        out[...] = in_format(found, dtype)
+    copy(out, found)
     return out
 
 
-@cache
-def _all_steps_are_fast(dtype: DType) -> bool:
-    """Whether oneDNN has fast implementations of all steps in `dtype`, tried once on a small tile."""
-    if not has_fast_matmul(dtype):
-        return False
-    rows = empty((1, 16, 16), dtype)
-    rows[...] = 0
-    wide, found = empty(rows.shape, float32), rows_of(as_rows(np.zeros(rows.shape, np.float32)), "softmax", dtype)
-    steps = [matmul_into(rows, rows, wide), matmul_into(rows, rows, rows.copy()), found is not None]
-    back = dtype == float32 or row_gradients(as_rows(rows), as_rows(rows), "softmax", dtype) is not None
-    return all(steps) and back
-
-
-def _matmul(first: HostArray, second: HostArray, out: HostArray, scale: float = 1.0, accumulate: bool = False) -> None:
-    """Write scale * first @ second to `out`, or add first @ second to it."""
-    if matmul_into(first, second, out, scale=scale, accumulate=accumulate):
+def _matmul(first: HostArray, second: HostArray, out: HostArray, accumulate: bool = False) -> None:
+    """Write first @ second to `out`, or add it to `out`."""
+    if matmul_into(first, second, out, accumulate=accumulate):
         return
     # oneDNN has no product of 16-bit operands for some shapes.
     wide = empty(out.shape, float32)
-    done = matmul_into(in_format(first, float32), in_format(second, float32), wide, scale=scale)
+    done = matmul_into(in_format(first, float32), in_format(second, float32), wide)
     assert done, "oneDNN has float32 products on every CPU"
     if accumulate:
         out += wide
     else:
-        fill(out, wide)
-
-
-def _softmax_backward(ds: HostArray, weights: HostArray) -> HostArray:
-    found = row_gradients(as_rows(ds), as_rows(weights), "softmax", ds.dtype)
-    if found is not None:
-        return found.reshape(ds.shape)
-    ds -= np.einsum("hrc,hrc->hr", ds, weights)[..., None]  # in float32, without AVX-512
-    ds *= weights
-    return ds
+        copy(out, wide)
 
 
 def _fits(query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, *params: Any) -> bool:
-    is_causal, scale, enable_gqa = params[2:]
-    if scale == 0 or library() is None or query.dtype not in FORMATS or not _all_steps_are_fast(float32):
+    if library() is None or not available() or not query.dtype == key.dtype == value.dtype or query.dtype not in FLOATS:
         return False
-    batch = query.shape[: -2 - enable_gqa]  # with enable_gqa, a head of key and value serves several of query
-    same_batch = batch == key.shape[: -2 - enable_gqa] == value.shape[: -2 - enable_gqa]
-    same_batch = same_batch and key.shape[:-2] == value.shape[:-2]
-    square = query.shape[-2] == key.shape[-2] or not is_causal
+    grouped, mask = params[-1], allowed if added is None else added
+    batch = query.shape[: -2 - grouped]  # in groups, a head of key and value serves several of query
+    same_batch = key.shape[:-2] == value.shape[:-2] and batch == key.shape[: -2 - grouped]
+    known_mask = mask is None or (mask.dtype in KINDS and mask.flags.aligned)
     profitable = query.size > 0 and math.prod(query.shape[:-1]) * key.shape[-2] >= MIN_SCORES
-    fits = same_batch and square and profitable and query.dtype == key.dtype == value.dtype
-    return fits and not has_fully_masked_row(added, allowed)
+    return same_batch and known_mask and profitable and value.shape[-1] > 0
 
 
-def _tiled_attention(
-    query: Any, key: Any, value: Any, added: Any, allowed: Any, causal: bool, scale: float | None
-) -> _TiledAttention:
-    mask = ScoreMask(added, allowed, query.shape[:-2], (query.shape[-2], key.shape[-2]))
-    return _TiledAttention(query, key, value, mask, causal, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+def _masks(query: HostArray, key: HostArray, causal: bool, p: float, draw: Any, mask: Any = None) -> _Masks:
+    return _Masks(mask, causal, p, draw, query.shape[:-2], (query.shape[-2], key.shape[-2]))
 
 
 def _repeat_heads(query: HostArray, array: HostArray) -> HostArray:
@@ -211,32 +200,24 @@ def _sum_repeated_heads(gradient: HostArray, array: HostArray) -> HostArray:
     return gradient if several == 1 else gradient.reshape(-1, several, *gradient.shape[1:]).sum(1)
 
 
-def _dropout_mask(query: HostArray, key: HostArray, dropout_p: float, draw: Any) -> DropoutMask | None:
-    # The scale 1 / (1 - p) of dropout is a factor of the products instead.
-    size = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    return None if draw is None else DropoutMask(partial(keep_mask, draw[0], draw[1], dropout_p), size)
-
-
 @attention.on("cpu", when=_fits)
 def attention_cpu(
     query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, dropout_p: float, draw: Any,
     is_causal: bool, scale: float | None, enable_gqa: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
     keys, values = (_repeat_heads(query, array) for array in (key, value))
-    a, dropout = (
-        _tiled_attention(query, keys, values, added, allowed, is_causal, scale),
-        _dropout_mask(query, key, dropout_p, draw),
-    )
-    out, weights = a.forward(dropout, dropout_p, dtype if a.dtype == query.dtype else a.dtype)
-    no_lse = np.empty(0, np.float32)  # log-sum-exp of rows: this kernel's backward does not use it
+    masks = _masks(query, key, is_causal, dropout_p, draw, allowed if added is None else added)
+    a = _TiledAttention(query, keys, values, masks, scale)
+    found, statistics = a.forward(dtype)
     operands = query, key, value
     # Save the contiguous copies in place of the operands, so that these can be freed.
     flat = zip((a.query, a.key, a.value), operands, strict=True)
     parts = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
     named = dict(zip(("query", "key", "value"), parts, strict=True))
     orders = [memory_order(x) for x in operands]
-    saved = Saved(**named, added=added, allowed=allowed, lse=no_lse, orders=orders, weights=weights)
-    return _in_axis_order(out.reshape(*query.shape[:-1], -1), orders[0], dtype), saved
+    out = _in_axis_order(found.reshape(*query.shape[:-1], -1), orders[0], dtype)
+    saved = Saved(**named, added=added, allowed=allowed, out=out, statistics=statistics, orders=orders)
+    return out, saved
 
 
 @attention_cpu.backward
@@ -246,13 +227,14 @@ def attention_cpu_backward(
 ) -> Any:  # fmt: skip
     operands = saved.query, saved.key, saved.value
     keys, values = (_repeat_heads(saved.query, array) for array in operands[1:])
-    a = _tiled_attention(saved.query, keys, values, saved.added, saved.allowed, is_causal, scale)
-    dropout = _dropout_mask(saved.query, saved.key, dropout_p, draw)
+    mask = saved.allowed if saved.added is None else saved.added
+    masks = _masks(saved.query, saved.key, is_causal, dropout_p, draw, mask)
+    a = _TiledAttention(saved.query, keys, values, masks, scale)
     # sums are float32 before they are rounded
-    dtype = float32 if a.accumulates or dropout is not None or a.key.size != saved.key.size else a.dtype
+    dtype = a.dtype if a.in_one_tile and a.key.size == saved.key.size else float32
     grad_buffers = [empty(x.shape, dtype) for x in (a.query, a.key, a.value)]
-    dmask = empty((len(a.query), a.query.shape[1], a.key.shape[1]), float32) if needs[3] else None
-    a.backward(_as_heads(in_format(dy, a.dtype)), dropout, dropout_p, saved.weights, grad_buffers, dmask)
+    dmask = np.zeros((len(a.query), a.query.shape[1], a.key.shape[1]), np.float32) if needs[3] else None
+    a.backward(_as_heads(in_format(dy, a.dtype)), _as_heads(saved.out), saved.statistics, grad_buffers, dmask)
     pairs = zip(grad_buffers, operands, saved.orders, needs[:3], strict=True)
     gradients = [
         _in_axis_order(_sum_repeated_heads(g, x).reshape(x.shape), order, need) if need else None
@@ -269,7 +251,7 @@ _INPUT_ORDER = (1, 3, 0, 2, 4)  # transposes what `split_qkv` returns back to [b
 
 
 def _self_attention_fits(input: HostArray, num_heads: int, dropout_p: float, draw: Any, is_causal: bool) -> bool:
-    return _fits(*split_qkv(input, num_heads), None, None, dropout_p, draw, is_causal, None, False)
+    return _fits(*split_qkv(input, num_heads), None, None, False)
 
 
 @self_attention.on("cpu", when=_self_attention_fits)
@@ -278,14 +260,11 @@ def self_attention_cpu(
 ) -> Any:
     split = split_qkv(input, num_heads)
     parts = _as_heads(split).reshape(split.shape)
-    a = _tiled_attention(parts[0], parts[1], parts[2], None, None, is_causal, None)
-    dropout = _dropout_mask(parts[0], parts[0], dropout_p, draw)
-    out, weights = a.forward(dropout, dropout_p, dtype if a.dtype == input.dtype else a.dtype)
-    result = (
-        _in_axis_order(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2).reshape(*input.shape[:2], -1)
-    )
+    a = _TiledAttention(parts[0], parts[1], parts[2], _masks(parts[0], parts[0], is_causal, dropout_p, draw), None)
+    out, statistics = a.forward(dtype)
+    out = _in_axis_order(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2).reshape(*input.shape[:2], -1)
     # Save the contiguous parts in place of the input: the same elements in another order.
-    return result, Saved(input=parts.transpose(_INPUT_ORDER), lse=np.empty(0, np.float32), weights=weights)
+    return out, Saved(input=parts.transpose(_INPUT_ORDER), out=out, statistics=statistics)
 
 
 @self_attention_cpu.backward
@@ -293,11 +272,10 @@ def self_attention_cpu_backward(
     dy: HostArray, saved: Saved, needs: Any, num_heads: int, dropout_p: float, draw: Any, is_causal: bool
 ) -> HostArray:
     parts, lead = saved.input.transpose(2, 0, 3, 1, 4), dy.shape[:2]
-    a = _tiled_attention(parts[0], parts[1], parts[2], None, None, is_causal, None)
-    dropout = _dropout_mask(parts[0], parts[0], dropout_p, draw)
-    found = empty((3, *a.query.shape), float32 if a.accumulates or dropout is not None else a.dtype)
-    grad = in_format(dy, a.dtype).reshape(*lead, num_heads, -1).swapaxes(1, 2)
-    a.backward(_as_heads(grad), dropout, dropout_p, saved.weights, list(found))
+    a = _TiledAttention(parts[0], parts[1], parts[2], _masks(parts[0], parts[0], is_causal, dropout_p, draw), None)
+    found = empty((3, *a.query.shape), a.dtype if a.in_one_tile else float32)
+    grad, out = (x.reshape(*lead, num_heads, -1).swapaxes(1, 2) for x in (in_format(dy, a.dtype), saved.out))
+    a.backward(_as_heads(grad), _as_heads(out), saved.statistics, list(found))
     return (
         _in_axis_order(found.reshape(parts.shape), list(_INPUT_ORDER), needs[0])
         .transpose(_INPUT_ORDER)

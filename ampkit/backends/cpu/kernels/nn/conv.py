@@ -11,11 +11,11 @@ from typing import Any
 
 from ampkit.backends.cpu.channels_last import nhwc, to_channels_last
 from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.kernels.reduction.reductions import column_sums
+from ampkit.backends.cpu.native.arrays import FLOATS
 from ampkit.backends.cpu.onednn.convolution import Conv, convolve, input_gradient, weight_gradient
-from ampkit.backends.cpu.onednn.gemm import column_sums
 from ampkit.backends.cpu.onednn.library import has_fast_conv, library
 from ampkit.backends.cpu.onednn.primitive import HostArray
-from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
@@ -37,7 +37,7 @@ def _conv(
 
 def _is_profitable(array: HostArray, times: int) -> bool:
     # times: how often each element is multiplied, about
-    return array.size * times >= MIN_MACS and array.dtype in FORMATS and library() is not None
+    return array.size * times >= MIN_MACS and array.dtype in FLOATS and library() is not None
 
 
 def _fits(array: HostArray, kernels: HostArray, *more: Any) -> bool:

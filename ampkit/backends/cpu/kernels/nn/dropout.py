@@ -1,41 +1,50 @@
-"""CPU kernels of dropout: a product with the mask in the input's dtype, by oneDNN."""
+"""CPU kernels of dropout (dropout.cpp): one pass draws the mask and applies it; the backward multiplies by the mask."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.onednn import binary
-from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.native.arrays import KINDS, MIN_ELEMENTS, Function, HostArray, empty, supported
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
 from ampkit.ops.nn.dropout import dropout_, dropout_scale
 
+from ..pointwise import elementwise
 
-def _fits(array: HostArray) -> bool:
-    return binary.fits(array, array)
-
-
-def _masked(values: HostArray, keep: HostArray, p: float) -> HostArray | None:
-    if keep.shape == values.shape:
-        return binary.by_mask(values, keep, dropout_scale(p))
-    return binary.spread("mul", values, keep * np.float32(dropout_scale(p)))  # of a mask for several values at once
+_forward = Function("dropout_forward", "pppiiifuu")
 
 
-@dropout_.on("cpu", when=lambda input, *more: _fits(input), min_elements=MIN_ELEMENTS)
+def _fits(input: HostArray, p: float, seed: int, call: int, shape: Any) -> bool:
+    return supported(input)
+
+
+@dropout_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def dropout_cpu(input: HostArray, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
-    keep = keep_mask(seed, call, p, shape or input.shape)
-    out = _masked(input, keep, p)
-    return NotImplemented if out is None else (out, Saved(keep=keep))
+    if prod(shape or input.shape) != input.size or not input.flags.c_contiguous:  # a mask for several values at once
+        keep = keep_mask(seed, call, p, shape or input.shape)
+        out = _masked(input, keep, p, dtype)
+        return out if out is NotImplemented else (out, Saved(keep=keep))
+    out, keep = empty(input.shape, dtype), np.empty(input.shape, np.bool_)
+    threshold, kind = round(p * 65536), KINDS[input.dtype]  # see random.keep_mask
+    places = address(input), address(out), address(keep)
+    _forward(*places, kind, input.size, threshold, dropout_scale(p), seed, call)
+    return out, Saved(keep=keep)
 
 
-def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-    return needs[0] == dy.dtype and _fits(dy)
+def _masked(values: HostArray, keep: HostArray, p: float, dtype: DType) -> Any:
+    """0 + scale * (values * keep)."""
+    return elementwise.forward("AddCMul", (0.0, values, keep, dropout_scale(p)), dtype)
 
 
-@dropout_.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
+def _backward_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+    return supported(dy)
+
+
+@dropout_.on_backward("cpu", when=_backward_fits, min_elements=MIN_ELEMENTS)
 def dropout_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Any:
-    dx = _masked(dy, saved.keep, p)
-    return NotImplemented if dx is None else dx
+    return _masked(dy, saved.keep, p, needs[0])

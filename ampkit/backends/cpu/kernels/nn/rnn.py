@@ -1,18 +1,27 @@
-"""CPU kernels of recurrent layers: matrix products by oneDNN, in 16 bits where the CPU multiplies these fast."""
+"""CPU kernels of recurrent layers: products by oneDNN, in 16 bits where these are fast; gates by rnn.cpp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from ampkit.backends.cpu.native.arrays import FLOATS, MIN_ELEMENTS, Function, HostArray, supported
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import has_fast_matmul
-from ampkit.backends.cpu.onednn.primitive import HostArray
-from ampkit.backends.cpu.onednn.reorder import FORMATS
 from ampkit.backends.passthrough import runs_as_stored
 from ampkit.base.dtypes import float32
 from ampkit.ops.nn import rnn
-from ampkit.ops.nn.rnn_cell import column_sums, matmul_by, matmul_into
+from ampkit.ops.nn.rnn_cell import (
+    column_sums,
+    gru_step,
+    gru_step_backward,
+    lstm_step,
+    lstm_step_backward,
+    matmul_by,
+    matmul_into,
+)
+
+from ..reduction import reductions
 
 
 def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
@@ -26,7 +35,7 @@ def matmul_into_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None
 
 
 def _repeats(weight: HostArray, rows: int) -> bool:
-    fit = weight.dtype in FORMATS and has_fast_matmul(weight.dtype)
+    fit = weight.dtype in FLOATS and has_fast_matmul(weight.dtype)
     return fit and weight.size * rows >= gemm.MIN_MACS
 
 
@@ -41,9 +50,19 @@ def matmul_by_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
     return times
 
 
-@column_sums.on("cpu", when=lambda rows: rows.dtype in FORMATS)
+@column_sums.on("cpu", when=reductions.fits, min_elements=MIN_ELEMENTS)
 def column_sums_cpu(rows: HostArray) -> Any:
-    return gemm.column_sums(rows, float32)
+    found = reductions.reduced(reductions.SUM, rows, (0,), float32)
+    return found if found is NotImplemented else found.reshape(-1)
+
+
+def _gates_fit(gates: HostArray, *arrays: HostArray | None) -> bool:
+    return bool(gates.dtype == float32) and supported(*[a for a in arrays if a is not None])
+
+
+# Primitives that write in place: the C functions have their arguments.
+for _step, _arguments in ((lstm_step, 5), (lstm_step_backward, 6), (gru_step, 6), (gru_step_backward, 7)):
+    _step.on("cpu", when=_gates_fit)(Function(_step.name, "a" * _arguments))
 
 
 def _worth(input: HostArray, *given: Any) -> bool:

@@ -1,8 +1,4 @@
-"""CPU kernels of softmax and log_softmax: oneDNN's, along the last axis of C-contiguous arrays.
-
-In oneDNN, a NaN or +inf affects its own element only and the rest of the row becomes 0 or -inf; these kernels return
-NaN for the whole row, as the reference does.
-"""
+"""CPU kernels of softmax, log_softmax (softmax.cpp) and logsumexp (reductions.cpp)."""
 
 from __future__ import annotations
 
@@ -11,50 +7,78 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn.eltwise import computed, computes
-from ampkit.backends.cpu.onednn.gemm import as_rows
-from ampkit.backends.cpu.onednn.primitive import MAX_SUMMED_ROW, MIN_ELEMENTS, HostArray
-from ampkit.backends.cpu.onednn.reorder import FORMATS
-from ampkit.backends.cpu.onednn.softmax import row_gradients, rows_of
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty_like, rows_along, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.softmax import log_softmax, softmax
+from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
+
+from ..reduction import reductions as r
+
+_forward, _backward = Function("softmax_forward", "aaii"), Function("softmax_backward", "aaai")
 
 
-def _fits(input: HostArray, dim: int) -> bool:
-    last = dim in (-1, input.ndim - 1) and input.ndim > 0
-    known = input.dtype in FORMATS and computes(float32)
-    return (
-        last
-        and known
-        and input.size >= MIN_ELEMENTS
-        and input.shape[-1] <= MAX_SUMMED_ROW
-        and bool(input.flags.c_contiguous)
-    )
+def softmax_of_rows(out: HostArray, scores: HostArray, causal: bool = False) -> None:
+    """Write the softmax along the last axis of `scores` [a, b, n] to `out`, which may be `scores`.
+
+    causal: of row j only of the elements up to n - b + j; the others become 0.
+    """
+    _forward(out, scores, False, causal)
 
 
-def _register(op: Any, function: str) -> None:
+def softmax_gradient(dx: HostArray, dy: HostArray, out: HostArray) -> None:
+    """Write the gradient of the softmax `out` along the last axis [a, b, n] to `dx`, which may be `dy`."""
+    _backward(dx, dy, out, False)
+
+
+def _fits(input: HostArray, dim: int, dtype: Any) -> bool:
+    return supported(input) and rows_along(input, dim) is not None
+
+
+def _register(op: Any, logarithm: bool) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
-        out = rows_of(as_rows(computed(input)), function, float32)
-        if out is None or dtype not in FORMATS:
-            return NotImplemented
-        spoiled = ~np.isfinite(out.max(1, initial=-np.inf))
-        if spoiled.any():
-            out[spoiled] = np.nan
-        out = in_format(out.reshape(input.shape), dtype)
+        out = empty_like(input, dtype)
+        _forward(rows_along(out, dim), rows_along(input, dim), logarithm, False)
         return out, Saved(out=out)
 
-    def back_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
-        return needs[0] in FORMATS and _fits(saved.out, dim) and _fits(dy, dim)
+    def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
+        return supported(dy, saved.out) and _fits(saved.out, dim, dtype) and rows_along(dy, dim) is not None
 
-    def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
-        grad, out = (in_format(as_rows(array), float32) for array in (dy, saved.out))
-        dx = row_gradients(grad, out, function, float32)
-        return NotImplemented if dx is None else in_format(dx, needs[0]).reshape(dy.shape)
+    def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> HostArray:
+        dx = empty_like(saved.out, needs[0])
+        _backward(rows_along(dx, dim), rows_along(dy, dim), rows_along(saved.out, dim), logarithm)
+        return dx
 
-    op.on("cpu", when=lambda input, dim, dtype: _fits(input, dim))(forward)
-    op.on_backward("cpu", when=back_fits)(backward)
+    op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
+    op.on_backward("cpu", when=backward_fits, min_elements=MIN_ELEMENTS)(backward)
 
 
-_register(softmax, "softmax")
-_register(log_softmax, "log_softmax")
+_register(softmax, logarithm=False)
+_register(log_softmax, logarithm=True)
+
+
+# logsumexp: the logarithm of a sum of exp(x - shift)
+
+
+@logsumexp.on("cpu", when=r.fits, min_elements=MIN_ELEMENTS)
+def logsumexp_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    axes = r.axes_of(input, dim)
+    shift = r.reduced(r.MAXIMUM, input, axes, float32)
+    if shift is NotImplemented:
+        return shift
+    shift = np.where(np.isinf(shift), np.float32(0), shift)
+    total = r.reduced(r.EXPONENTIAL, input, axes, float32, shift=shift)
+    if total is NotImplemented:
+        return total
+    found = in_format(np.log(total) + shift, dtype)
+    return r.as_result(found, dim, keepdim, input=input, shift=shift, total=total)
+
+
+def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:
+    return hasattr(saved, "total") and supported(dy, saved.input)
+
+
+@logsumexp.on_backward("cpu", when=_backward_fits)
+def logsumexp_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
+    x, axes = saved.input, r.axes_of(saved.input, dim)
+    slope = r.keep_reduced(dy, x, axes) / np.where(saved.total == 0, np.float32(1), saved.total)
+    return r.gradient(r.EXPONENTIAL, x, axes, slope, saved.shift, needs[0])

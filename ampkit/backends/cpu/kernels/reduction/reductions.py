@@ -1,66 +1,197 @@
-"""CPU kernel of sums over broadcast axes: products with ones, in float32, on all threads.
+"""CPU kernels of sum, mean, amax, amin and of sums over broadcast axes (reductions.cpp).
 
-A product sums as many elements as it can accurately; partial sums are added in float64.
+`reduced` and `gradient` serve the kernels of norms, variances and logsumexp too.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.onednn import eltwise
-from ampkit.backends.cpu.onednn.gemm import ROWS_PER_BLOCK, matmul_into
-from ampkit.backends.cpu.onednn.library import has_fast_matmul
-from ampkit.backends.cpu.onednn.primitive import MIN_ELEMENTS, HostArray, empty
-from ampkit.backends.cpu.onednn.reorder import flat_view, memory_order
-from ampkit.base.dtypes import float32
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, supported
+from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.argument_checks import normalize_axes
+from ampkit.ops.reduction import reductions as ops
 
-_SHORT = 64  # elements: blocks of fewer, of a number of elements without larger divisors, do not pay
-
-
-def _fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
-    parts = _parts(gradient, axes) if axes and eltwise.fits(gradient) else None
-    return parts is not None and _block(*parts[1:]) >= min(parts[1], _SHORT)
-
-
-@lru_cache(256)
-def _block(along: int, behind: int) -> int:
-    """How many of `along` elements a product adds up: a part of them that leaves no rest, longer for rows."""
-    most = ROWS_PER_BLOCK if behind > 1 else 8 * ROWS_PER_BLOCK
-    return next(n for n in range(min(along, most), 0, -1) if not along % n)
+_reduce, _gradient = Function("reduce", "aaaiidi"), Function("reduction_backward", "aaaai")
+# The numbers of `enum Term` in reductions.cpp.
+SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE = range(9)
+_JOINED_BY = {LARGEST_ABSOLUTE: MAXIMUM, SMALLEST_ABSOLUTE: MINIMUM, MAXIMUM: MAXIMUM, MINIMUM: MINIMUM}  # else SUM
 
 
-def _parts(array: HostArray, axes: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """How many elements `array`, in the order of memory, has before, along and behind `axes`; None if other axes part
-    them.
+def fits(input: HostArray, *args: Any, **params: Any) -> bool:
+    return supported(input) and input.size > 0
+
+
+def axes_of(array: HostArray, dim: Any) -> tuple[int, ...]:
+    return normalize_axes("", dim, array.ndim)
+
+
+def count_over(array: HostArray, axes: tuple[int, ...]) -> int:
+    return prod([array.shape[i] for i in axes])
+
+
+@lru_cache(1024)
+def _plan(
+    shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]:
+    """The axes in the order of memory; the sizes they merge to, at most three; which of these is reduced; what else of
+    `axes` is to be reduced then.
     """
-    order = [i for i in memory_order(array) if array.shape[i] > 1]
-    at = [place for place, i in enumerate(order) if i in axes]
-    if not at or at[-1] - at[0] >= len(at):
-        return None
-    lengths = [array.shape[i] for i in order]
-    return prod(lengths[: at[0]]), prod(lengths[at[0] : at[-1] + 1]), prod(lengths[at[-1] + 1 :])
+    order = sorted(range(len(shape)), key=lambda i: (shape[i] > 1, -abs(strides[i])))
+    groups: list[list[int]] = []  # neighbours in memory that are all reduced, or all kept
+    for i in order:
+        if shape[i] > 1:
+            if groups and (i in axes) == (groups[-1][0] in axes):
+                groups[-1].append(i)
+            else:
+                groups.append([i])
+    at = next((place for place in range(len(groups) - 1, -1, -1) if groups[place][0] in axes), len(groups))
+    group = groups[at] if at < len(groups) else []
+    sizes = [prod([shape[i] for i in g]) for g in groups]
+    if at == len(groups) - 1:  # rows
+        *before, n = sizes
+        merged = (prod(before[:-1]), before[-1] if before else 1, n)
+    else:
+        merged = (prod(sizes[:at]), prod(sizes[at : at + 1]), prod(sizes[at + 1 :]))
+    rest = tuple([i for i in axes if i not in group and shape[i] > 1])
+    return tuple(order), merged, 2 if at == len(groups) - 1 else 1, rest
 
 
-@sum_over.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
+def reduced(
+    term: int,
+    array: HostArray,
+    axes: tuple[int, ...],
+    dtype: DType,
+    factor: float = 1.0,
+    root: bool = False,
+    shift: HostArray | None = None,
+) -> Any:
+    """factor * the sum of a term, or an extreme, over `axes`, which stay with length 1; root: the square root of it.
+
+    shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`, or
+    NotImplemented for an array whose axes cannot be merged to three.
+    """
+    if 0 in array.strides and (once := _without_broadcast(array)).size < array.size:
+        kept = [1 if i in axes else n for i, n in enumerate(array.shape)]
+        repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
+        shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
+        found = reduced(term, once, axes, dtype, factor * repeated, root, shift)
+        return found if found is NotImplemented else np.broadcast_to(found, kept)
+    order, merged, axis, rest = _plan(array.shape, array.strides, axes)
+    shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
+    out = empty([shape[i] for i in order], float32 if rest else dtype)
+    small = *merged[:axis], 1, *merged[axis + 1 :]
+    x = merge_axes(array.transpose(order), merged)
+    s = None if shift is None else merge_axes(np.broadcast_to(shift, shape).transpose(order), small)
+    if x is None or (s is None and shift is not None):
+        return NotImplemented
+    _reduce(out.reshape(small), x, s, term, axis, 1.0 if rest else factor, root and not rest)
+    out = out.transpose(np.argsort(order))
+    return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
+
+
+def _without_broadcast(array: HostArray) -> HostArray:
+    return array[tuple([slice(1 if step == 0 else None) for step in array.strides])]
+
+
+def gradient(
+    term: int, x: HostArray, axes: tuple[int, ...], dy: HostArray, shift: HostArray | None, dtype: DType
+) -> Any:
+    """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), or whether x equals
+    shift. -> an array with the order of memory of x, or NotImplemented.
+    """
+    order, merged, _, _ = _plan(x.shape, x.strides, axes)
+    given = [x, dy] if shift is None else [x, dy, shift]
+    views = [merge_axes(np.broadcast_to(each, x.shape).transpose(order), merged) for each in given]
+    if any(view is None for view in views):
+        return NotImplemented
+    dx = empty([x.shape[i] for i in order], dtype)
+    _gradient(dx.reshape(merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
+    return dx.transpose(np.argsort(order))
+
+
+def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
+    """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`."""
+    if found is NotImplemented:
+        return found
+    out = found if keepdim else found.squeeze(normalize_axes("", dim, found.ndim))
+    return out, Saved(**{name: out if value is found else value for name, value in saved.items()})
+
+
+def keep_reduced(array: HostArray, x: HostArray, axes: tuple[int, ...]) -> HostArray:
+    """A result of a reduction of x over `axes`, or its gradient, in float32, with the axes."""
+    return in_format(array, float32).reshape([1 if i in axes else n for i, n in enumerate(x.shape)])
+
+
+# sum, mean and their gradients, which are views
+
+
+@ops.sum.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
+def sum_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return as_result(reduced(SUM, input, axes_of(input, dim), dtype), dim, keepdim, shape=input.shape)
+
+
+@ops.mean.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
+def mean_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    axes = axes_of(input, dim)
+    return as_result(reduced(SUM, input, axes, dtype, 1 / count_over(input, axes)), dim, keepdim, shape=input.shape)
+
+
+@ops.sum.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: needs[0] is not None)
+def sum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
+    return ops.expand_reduced(in_format(dy, needs[0]), saved.shape, dim, keepdim)
+
+
+@ops.mean.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: supported(dy))
+def mean_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
+    share = np.asarray(in_format(dy, float32) / np.float32(ops.count_reduced(saved.shape, dim)))
+    return ops.expand_reduced(in_format(share, needs[0]), saved.shape, dim, keepdim)
+
+
+def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
+    return bool(axes) and supported(gradient) and gradient.size > 0
+
+
+@sum_over.on("cpu", when=_sum_over_fits, min_elements=MIN_ELEMENTS)
 def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
-    parts, flat = _parts(gradient, axes), flat_view(gradient)
-    assert parts is not None
-    assert flat is not None
-    before, along, behind = parts
-    block = _block(along, behind)
-    rows = flat.reshape(before * (along // block), block, behind)
-    rows = rows if has_fast_matmul(rows.dtype) else in_format(rows, float32)
-    sums = empty((len(rows), behind), float32)
-    ones = np.ones((block, 1) if behind == 1 else (len(rows), 1, block), rows.dtype)
-    a, b = (rows[..., 0], ones) if behind == 1 else (ones, rows)
-    if not matmul_into(a, b, sums.reshape(*a.shape[:-1], b.shape[-1])):
-        return sum_over.reference.run(gradient, axes)
-    order = memory_order(gradient)
-    out = empty([1 if i in axes else gradient.shape[i] for i in order], float32)
-    out.reshape(before, behind)[...] = np.add.reduce(sums.reshape(before, -1, behind), 1, np.float64)
-    return out.transpose(np.argsort(order))
+    found = reduced(SUM, gradient, axes, float32)
+    return sum_over.reference.run(gradient, axes) if found is NotImplemented else found
+
+
+def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
+    """The gradient of a bias: [..., N] summed over all axes but the last; None where `dtype` is None."""
+    if dtype is None:
+        return None
+    return in_format(sum_over(array, tuple(range(array.ndim - 1))).reshape(-1), dtype)
+
+
+# extremes
+
+
+def _register_extreme(op: Any, term: int) -> None:
+    def forward(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+        found = reduced(term, input, axes_of(input, dim), dtype)
+        return as_result(found, dim, keepdim, input=input, out=found)
+
+    def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:
+        return supported(dy, saved.input, saved.out) and saved.input.size >= MIN_ELEMENTS
+
+    def backward(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
+        x, axes = saved.input, axes_of(saved.input, dim)
+        out, slope = (keep_reduced(each, x, axes) for each in (saved.out, dy))
+        ties = reduced(EQUAL, x, axes, float32, shift=out)
+        return ties if ties is NotImplemented else gradient(EQUAL, x, axes, slope / ties, out, needs[0])
+
+    op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)(forward)
+    op.on_backward("cpu", when=backward_fits)(backward)
+
+
+_register_extreme(ops.amax, MAXIMUM)
+_register_extreme(ops.amin, MINIMUM)

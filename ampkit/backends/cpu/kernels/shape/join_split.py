@@ -5,44 +5,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ampkit.backends.cpu.onednn.library import library
-from ampkit.backends.cpu.onednn.primitive import HostArray, empty
-from ampkit.backends.cpu.onednn.reorder import FORMATS, reorder
+from ampkit.backends.cpu.copies import copy
+from ampkit.backends.cpu.native.arrays import HostArray, available, empty
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape import join_split
 
-_LARGE = 1 << 16  # elements; NumPy copies fewer as fast
+_LARGE = 1 << 14  # elements; NumPy copies fewer as fast
 
 
 def _worth(arrays: Sequence[HostArray]) -> bool:
-    known = library() is not None and arrays[0].dtype in FORMATS and sum(array.size for array in arrays) >= _LARGE
-    return known and len({array.dtype for array in arrays}) == 1
+    large = available() and sum([array.size for array in arrays]) >= _LARGE
+    return large and len({array.dtype for array in arrays}) == 1
 
 
 def _joined(arrays: Sequence[HostArray], dim: int) -> HostArray:
     shape = list(arrays[0].shape)
     dim %= len(shape)
-    shape[dim] = sum(array.shape[dim] for array in arrays)
+    shape[dim] = sum([array.shape[dim] for array in arrays])
     out, start = empty(shape, arrays[0].dtype), 0
     for array in arrays:
         end = start + array.shape[dim]
-        part = out[(slice(None),) * dim + (slice(start, end),)]
-        if not array.size or min(array.strides) <= 0 or not reorder(array, part):
-            part[...] = array
+        copy(out[(slice(None),) * dim + (slice(start, end),)], array)
         start = end
     return out
 
 
 @join_split.cat_.on("cpu", when=lambda tensors, dim: _worth(tensors))
 def cat_cpu(tensors: list[HostArray], dim: int, *, dtype: DType) -> Any:
-    return _joined(tensors, dim), Saved(lengths=tuple(t.shape[dim] for t in tensors))
+    return _joined(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
 
 
-def _pieces_fit(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> bool:
+@join_split.stack_.on("cpu", when=lambda tensors, dim: _worth(tensors))
+def stack_cpu(tensors: list[HostArray], dim: int, *, dtype: DType) -> Any:
+    at = dim % (tensors[0].ndim + 1)
+    whole = (slice(None),) * at
+    return _joined([t[(*whole, None)] for t in tensors], at), Saved()
+
+
+def _pieces_fit(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     return type(dy) is tuple and _worth(dy)
 
 
 @join_split.split_.on_backward("cpu", when=_pieces_fit)
 def split_backward_cpu(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> HostArray:
     return _joined(dy, dim)
+
+
+@join_split.unbind_.on_backward("cpu", when=_pieces_fit)
+def unbind_backward_cpu(dy: Any, saved: Saved, needs: Any, dim: int) -> HostArray:
+    return _joined([each[(slice(None),) * dim + (None,)] for each in dy], dim)

@@ -52,8 +52,7 @@ __global__ void unscale_reduce(const int64* firsts, int64* out, int64 blocks) {
 
 // Grow, back off or keep the scale; a scale that would not be finite is kept. One thread.
 __global__ void update_scale(float* scale, int* tracker, int* patience, const bool* overflow, float growth,
-    float backoff,
-                           int interval, int hysteresis, float low, float high) {
+                             float backoff, int interval, int hysteresis, float low, float high) {
     if (*overflow) {
         int remaining = *patience > 1 ? *patience - 1 : 0;
         float lowered = *scale * backoff;

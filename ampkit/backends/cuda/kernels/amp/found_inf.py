@@ -1,6 +1,6 @@
-"""Kernels of loss scaling: unscaling and the read_scalar for what is not finite in one pass; how the scale moves.
+"""CUDA kernels of loss scaling: unscaling, which also finds the first gradient that is not finite; updating the scale.
 
-Not yet span on a GPU.
+Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -12,27 +12,24 @@ import numpy as np
 from ampkit import backends
 from ampkit.amp.found_inf import unscale
 from ampkit.amp.loss_scale import update_scale
-from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
+from ampkit.backends.cuda.launch.flat import BLOCK, BLOCKS, grid_for, in_order, width_of
+from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import float32, int64
 
 Array = Any  # a CuPy array
-BLOCK = 256  # threads
-BLOCKS = 4096  # whose first places the threads of one block then compare
 
 
 def _fits(gradient: Array, inverse: Array | None, flags: Array) -> bool:
-    single = inverse is None or inverse.dtype == float32
-    return gradient.dtype == float32 and single and bool(gradient.flags.c_contiguous)
+    return gradient.dtype == float32 and (inverse is None or inverse.dtype == float32) and in_order(gradient)
 
 
 @unscale.on("cuda", when=_fits)
 def unscale_cuda(gradient: Array, inverse: Array | None, flags: Array) -> Array:
-    wide, home = 1 if gradient.data.ptr % 16 else 4, backends.backend_of(gradient)
-    blocks = min(blocks_for(gradient.size, BLOCK * wide), BLOCKS)
-    firsts, first = home.empty((blocks,), int64), home.empty((), int64)
-    count = np.int64(gradient.size)
-    launch("amp/found_inf", typed("unscale", str(wide)), blocks, BLOCK, gradient, inverse, firsts, count)
-    launch("amp/found_inf", "unscale_reduce", 1, BLOCK, firsts, first, np.int64(blocks))
+    width, backend = width_of(float32, gradient), backends.backend_of(gradient)
+    blocks, count = grid_for(gradient.size, width, BLOCKS), np.int64(gradient.size)
+    first_of_block, first = backend.empty((blocks,), int64), backend.empty((), int64)
+    launch("amp/found_inf", typed("unscale", width), blocks, BLOCK, gradient, inverse, first_of_block, count)
+    launch("amp/found_inf", "unscale_reduce", 1, BLOCK, first_of_block, first, np.int64(blocks))
     return first
 
 

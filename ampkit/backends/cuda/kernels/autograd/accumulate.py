@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.launch import elementwise
+from ampkit.backends.elementwise.kernels import supports
 from ampkit.core.autograd.accumulate import sum_of_two
-
-from ..pointwise.registration import supports
 
 Array = Any
 

@@ -82,8 +82,9 @@ struct BlockedReduction {
 };
 
 template <typename T>
-__device__ __forceinline__ T shuffle_xor(T value, int lane_mask) { return __shfl_xor_sync(ALL_LANES, value,
-    lane_mask); }
+__device__ __forceinline__ T shuffle_xor(T value, int lane_mask) {
+    return __shfl_xor_sync(ALL_LANES, value, lane_mask);
+}
 __device__ __forceinline__ ValueIndex shuffle_xor(ValueIndex p, int lane_mask) {
     return {__shfl_xor_sync(ALL_LANES, p.value, lane_mask), __shfl_xor_sync(ALL_LANES, p.index, lane_mask)};
 }

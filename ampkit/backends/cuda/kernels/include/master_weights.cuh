@@ -65,8 +65,8 @@ struct RandomBits {
         philox(key, number, at / 16, words);
         uint64 four = at % 16 < 8 ? (at % 16 < 4 ? words[0] : words[1]) : (at % 16 < 12 ? words[2] : words[3]);
 #pragma unroll
-        for (int j = 0; j < N; j++) values[j] = round_stochastically<T>(values[j], unsigned(four >> ((at + j)
-            % 4 * 16)) & 0xffff);
+        for (int j = 0; j < N; j++)
+            values[j] = round_stochastically<T>(values[j], unsigned(four >> ((at + j) % 4 * 16)) & 0xffff);
     }
 };
 

@@ -11,6 +11,10 @@ constexpr int WARPS = 4;  // rows per block where each row has a warp
 constexpr int MAX_THREADS = 512;  // of a block whose row is in registers
 constexpr int MAX_THREADS_CACHED = 1024;  // of a block whose row is in shared memory
 
+// The most threads of a block, for __launch_bounds__.
+template <int K, bool BLOCK>
+constexpr int MAX_BLOCK = BLOCK ? (K ? MAX_THREADS : MAX_THREADS_CACHED) : 32 * WARPS;
+
 // Two sums reduced together.
 struct Sum2 {
     float a, b;
@@ -76,8 +80,8 @@ struct GradOutput {
 // out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTRED the mean is 0. Two
 // passes over the row. Writes means (if CENTRED) and rstds [rows].
 template <bool CENTRED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
-__device__ __forceinline__ void forward(
-    Source x, Scales affine, T* out, float* means, float* rstds, int64 rows, int64 cols, int64 cached, float eps) {
+__device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* means, float* rstds, int64 rows,
+                                        int64 cols, int64 cached, float eps) {
     using Threads = RowThreads<BLOCK>;
     int64 row = Threads::index();
     if (row >= rows) return;  // the whole warp or block returns: no barrier is missed
@@ -207,9 +211,9 @@ __device__ __forceinline__ void add_to(float* sums, const float (&values)[V]) {
 // dx = (g - x_hat * mean(g * x_hat) - mean(g)) * rstd, with g = dy * weight, x_hat = (x - mean) * rstd; without CENTRED
 // mean(g) is left out. dw, db (or null): sums of dy * x_hat and of dy over the block's rows, [blocks, cols].
 template <bool CENTRED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
-__device__ __forceinline__ void backward(
-    const T* dy, const S* x, ColumnAffine affine, const float* means, const float* rstds, Out out, float* dw, float* db,
-    int64 rows, int64 cols, int64 cached) {
+__device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine affine, const float* means,
+                                         const float* rstds, Out out, float* dw, float* db, int64 rows, int64 cols,
+                                         int64 cached) {
     using Threads = RowThreads<BLOCK>;
     SharedRows<S, T> cache(dw, db, cols, cached);
     if (K == 0 && dw) clear<V>(cache.dw, cols);

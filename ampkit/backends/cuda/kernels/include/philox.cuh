@@ -35,11 +35,12 @@ __device__ __forceinline__ unsigned keep_bits(uint64 seed, uint64 call, uint64 b
 }
 
 __device__ __forceinline__ unsigned keep_bits_at_launch(const uint64* draws, uint64 seed, uint64 call, uint64 block,
-    unsigned threshold) {
+                                                        unsigned threshold) {
     replay_draw(draws, seed, call);
     return keep_bits(seed, call, block, threshold);
 }
 
 // x * keep * scale as a product, so that NaN propagates.
-__device__ __forceinline__ float apply_mask(float x, bool keep, float scale) { return x * (keep ? 1.0f
-    : 0.0f) * scale; }
+__device__ __forceinline__ float apply_mask(float x, bool keep, float scale) {
+    return x * (keep ? 1.0f : 0.0f) * scale;
+}

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ampkit.backends.cuda.array_layout import contiguous
 from ampkit.backends.cuda.launch import segment_sum
-from ampkit.backends.cuda.launch.row_copy import rows_of, whole
+from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import int32, int64
 from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
@@ -76,8 +77,8 @@ def _fits(rows: Array, keys: Array, cells: int) -> bool:
 
 @last_per_key.on("cuda", when=_fits)
 def last_per_key_cuda(rows: Array, keys: Array, cells: int) -> Array:
-    rows, (outer, n, _) = segment_sum.side_by_side(rows), rows.shape
-    if not whole(rows, keys, n):
+    rows, (outer, n, _) = contiguous(rows), rows.shape
+    if not can_gather_rows(rows, keys, n):
         return last_per_key.reference.run(rows, keys, cells)
-    last = rows_of(segment_sum.last(keys, cells), keys, cells).reshape(-1)
-    return rows_of(rows, last - int32.type(1), n, outer)
+    last = gather_rows(segment_sum.last(keys, cells), keys, cells).reshape(-1)
+    return gather_rows(rows, last - int32.type(1), n, outer)

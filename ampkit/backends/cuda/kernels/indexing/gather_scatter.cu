@@ -24,14 +24,15 @@ struct Element {
     }
 
     // Whether `key` is a valid index.
-    static __device__ __forceinline__ bool in_range(const IndexLayout& layout,
-        int64 key) { return key >= 0 && key < layout.length; }
+    static __device__ __forceinline__ bool in_range(const IndexLayout& layout, int64 key) {
+        return key >= 0 && key < layout.length;
+    }
 };
 
 // out[i] = array at index[i]; all bits set (NaN in a floating-point format) for an index out of range.
 template <typename W, typename I>
-__global__ void gather_forward(const void* array, const I* index, void* out,
-    const __grid_constant__ IndexLayout layout, unsigned total) {
+__global__ void gather_forward(const void* array, const I* index, void* out, const __grid_constant__ IndexLayout layout,
+                               unsigned total) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
         Element element(layout, i);
         int64 key = index[element.index];
@@ -53,7 +54,7 @@ __global__ void flat_index(const I* index, int* out, const __grid_constant__ Ind
 // out[i] = input[i], or the value of element last[i] - 1 if last[i] > 0; layout: that of the values.
 template <typename W>
 __global__ void scatter_forward(const void* input, const void* values, const int* last, void* out,
-                              const __grid_constant__ IndexLayout layout, unsigned total) {
+                                const __grid_constant__ IndexLayout layout, unsigned total) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
         int position = last[i];
         const W* word = reinterpret_cast<const W*>(input) + i;

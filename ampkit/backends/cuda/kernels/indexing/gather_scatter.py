@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.array_layout import cast, contiguous, to_int32_or_int64
 from ampkit.backends.cuda.launch import elementwise, segment_sum
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, WORD_TYPES, blocks_for, launch, typed
-from ampkit.base.dtypes import DType, float32, int32, int64
+from ampkit.backends.elementwise.layout import merged
+from ampkit.base.dtypes import DType, float32, int32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
@@ -36,7 +38,7 @@ def _iteration(index: Array, dim: int, shape: tuple[int, ...], steps: tuple[int,
     """Kernel argument: merged axes of `index`, and strides `steps` in elements of an array of `shape` along `dim`."""
     at = dim % len(shape)
     layouts = (index.shape, index.strides, index.dtype), (index.shape, (*steps[:at], 0, *steps[at + 1 :]), _UNIT)
-    axes = elementwise.merged(index.shape, None, layouts)
+    axes = merged(index.shape, None, layouts)
     iteration = np.zeros(1, _ITERATION)
     iteration["axes"], iteration["step"], iteration["length"] = len(axes), steps[at], shape[at]
     for i, (size, strides) in enumerate(axes):
@@ -49,14 +51,9 @@ def _run(name: str, types: Any, count: int, *args: Any) -> None:
     launch("indexing/gather_scatter", typed(name, *types), grid, BLOCK, *args, np.uint32(count))
 
 
-def _as_int32_or_int64(index: Array) -> Array:
-    """`index` in a dtype that kernels read."""
-    return index if index.dtype in (int32, int64) else index.astype(int64)
-
-
 def _gather(array: Array, dim: int, index: Array) -> Array:
     """array[..., index, ...] along `dim`, with the shape of `index`."""
-    index, steps = _as_int32_or_int64(index), tuple([step // array.itemsize for step in array.strides])
+    index, steps = to_int32_or_int64(index), tuple([step // array.itemsize for step in array.strides])
     out = backends.backend_of(array).empty(index.shape, array.dtype)
     types, iteration = (WORD_TYPES[array.itemsize], index.dtype), _iteration(index, dim, array.shape, steps)
     _run("gather_forward", types, index.size, array, index, out, iteration)
@@ -65,7 +62,7 @@ def _gather(array: Array, dim: int, index: Array) -> Array:
 
 def _flat_indices(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
     """Flat row-major indices [n] int32 into an array of `shape`; -1 for an index out of range."""
-    index, steps = _as_int32_or_int64(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
+    index, steps = to_int32_or_int64(index), tuple([prod(shape[i + 1 :]) for i in range(len(shape))])
     flat = backends.backend_of(index).empty((index.size,), int32)
     _run("flat_index", (index.dtype,), index.size, index, flat, _iteration(index, dim, shape, steps))
     return flat
@@ -73,7 +70,7 @@ def _flat_indices(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
 
 def _scatter(array: Array, dim: int, index: Array, values: Array) -> Array:
     """A copy of `array` with `values`, broadcast to index, written along `dim`; the last duplicate wins."""
-    array, values = segment_sum.side_by_side(array), np.broadcast_to(values, index.shape)
+    array, values = contiguous(array), np.broadcast_to(values, index.shape)
     last = segment_sum.last(_flat_indices(index, dim, array.shape), array.size)
     out = backends.backend_of(array).empty(array.shape, array.dtype)
     iteration = _iteration(values, 0, values.shape, (0,) * values.ndim)
@@ -116,15 +113,11 @@ def gather_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
 @scatter_.on("cuda", when=lambda input, dim, index, src: _fits(index, input.shape, input))
 def scatter_cuda(input: Array, dim: int, index: Array, src: Any, *, dtype: DType) -> Any:
     check_index_range("scatter", index, input.shape[dim])
-    input, size = _cast(input, dtype), getattr(src, "shape", ())
+    input, size = cast(input, dtype), getattr(src, "shape", ())
     values = (
-        _cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=())
+        cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=())
     )
     return _scatter(input, dim, index, values), Saved(index=index, size=size)
-
-
-def _cast(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
 
 def _supports_scatter_backward(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:

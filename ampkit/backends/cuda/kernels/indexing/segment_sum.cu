@@ -12,8 +12,9 @@ __device__ __forceinline__ unsigned key_of(unsigned key, unsigned, int64) { retu
 __device__ __forceinline__ unsigned key_of(int64 key, unsigned rows, int64 ignored) {
     return key < 0 || key >= rows || key == ignored ? rows : unsigned(key);
 }
-__device__ __forceinline__ unsigned key_of(int key, unsigned rows, int64 ignored) { return key_of(int64(key), rows,
-    ignored); }
+__device__ __forceinline__ unsigned key_of(int key, unsigned rows, int64 ignored) {
+    return key_of(int64(key), rows, ignored);
+}
 
 // counts [DIGITS, tiles]: histogram of the current digit in each tile of keys.
 template <typename I>
@@ -53,16 +54,15 @@ __global__ void segment_scan(unsigned* counts, int n) {
 // consecutive keys; lanes with equal digits are ranked by ballot.
 template <typename I>
 __global__ void segment_sort(const I* keys, const unsigned* positions, const unsigned* counts, unsigned* sorted,
-    unsigned* sorted_positions,
-                             unsigned n, unsigned rows, int64 ignored, int shift) {
+                             unsigned* sorted_positions, unsigned n, unsigned rows, int64 ignored, int shift) {
     __shared__ unsigned shared_counts[WARPS][DIGITS];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     unsigned first = blockIdx.x * TILE + warp * (TILE / WARPS) + lane;
     for (int w = 0; w < WARPS; w++) shared_counts[w][threadIdx.x] = 0;
     __syncthreads();
     for (int k = 0; k < TILE / WARPS; k += 32)
-        if (first + k < n) atomicAdd(&shared_counts[warp][key_of(keys[first + k], rows,
-            ignored) >> shift & (DIGITS - 1)], 1u);
+        if (first + k < n)
+            atomicAdd(&shared_counts[warp][key_of(keys[first + k], rows, ignored) >> shift & (DIGITS - 1)], 1u);
     __syncthreads();
     unsigned to = counts[threadIdx.x * gridDim.x + blockIdx.x];
     for (int w = 0; w < WARPS; w++) {
@@ -113,8 +113,7 @@ __global__ void segment_starts(const unsigned* sorted, unsigned* starts, unsigne
 // Sum of the rows at positions[first .. end) of values [n, width], V columns.
 template <int V, typename S>
 __device__ __forceinline__ void sum_rows(const S* values, const unsigned* positions, unsigned first, unsigned end,
-    int64 width,
-                                         float (&total)[V]) {
+                                         int64 width, float (&total)[V]) {
 #pragma unroll
     for (int j = 0; j < V; j++) total[j] = 0.0f;
 #pragma unroll 4
@@ -128,8 +127,7 @@ __device__ __forceinline__ void sum_rows(const S* values, const unsigned* positi
 
 template <int V, typename S>
 __device__ __forceinline__ void store_partial(const S* values, const unsigned* positions, float* out, unsigned first,
-    unsigned end,
-                                            int64 width) {
+                                              unsigned end, int64 width) {
     for (int64 c = (int64)threadIdx.x * V; c < width; c += THREADS * V) {
         float total[V];
         sum_rows<V>(values + c, positions, first, end, width, total);
@@ -141,8 +139,8 @@ __device__ __forceinline__ void store_partial(const S* values, const unsigned* p
 // sum of the tile's first key and of its last. Grid: tiles x outer.
 template <typename S>
 __global__ void segment_partials(const S* values, const unsigned* sorted, const unsigned* positions,
-    const unsigned* starts,
-                              float* partial, unsigned n, unsigned rows, int64 width, bool vectorized) {
+                                 const unsigned* starts, float* partial, unsigned n, unsigned rows, int64 width,
+                                 bool vectorized) {
     unsigned first = blockIdx.x * RUN, end = first + RUN < n ? first + RUN : n;
     values += blockIdx.y * n * width;
     partial += (blockIdx.y * (int64)gridDim.x + blockIdx.x) * 2 * width;
@@ -160,7 +158,7 @@ __global__ void segment_partials(const S* values, const unsigned* sorted, const 
 // sum.
 template <int V>
 __device__ __forceinline__ void sum_partials(const float* partial, unsigned start, unsigned end, int64 width,
-    float (&total)[V]) {
+                                             float (&total)[V]) {
     float part[V];
 #pragma unroll
     for (int j = 0; j < V; j++) total[j] = part[j] = 0.0f;
@@ -180,7 +178,7 @@ __device__ __forceinline__ void sum_partials(const float* partial, unsigned star
 
 template <int V, typename S, typename T>
 __device__ __forceinline__ void store_sum(const S* values, const unsigned* positions, const float* partial, T* out,
-                                           unsigned start, unsigned end, int64 width) {
+                                          unsigned start, unsigned end, int64 width) {
     for (int64 c = (int64)(threadIdx.x & 31) * V; c < width; c += 32 * V) {
         float total[V];
         if (end - start <= RUN) sum_rows<V>(values + c, positions, start, end, width, total);
@@ -192,8 +190,7 @@ __device__ __forceinline__ void store_sum(const S* values, const unsigned* posit
 // out [outer, rows, width] = sum of the rows of values [outer, n, width] of each key; a warp per output row.
 template <typename S, typename T>
 __global__ void segment_sums(const S* values, const unsigned* positions, const unsigned* starts, const float* partial,
-    T* out,
-                             unsigned n, unsigned rows, unsigned outer, int64 width, bool vectorized) {
+                             T* out, unsigned n, unsigned rows, unsigned outer, int64 width, bool vectorized) {
     int64 row = (int64)blockIdx.x * WARPS + (threadIdx.x >> 5), outer_index = row / rows, key = row % rows;
     if (outer_index >= outer) return;
     unsigned start = starts[key], end = starts[key + 1];

@@ -1,44 +1,54 @@
-"""Kernels of the products: one call of cublasLt for each, whatever the strides of the operands."""
+"""CUDA kernels of matrix products: each is one call of cublasLt, whatever the strides of the operands.
+
+A kernel returns NotImplemented, and the reference runs, where cublasLt has no algorithm.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.libs.gemm import answer, column_sums, fits, folded, product, rounds
+from ampkit.backends.cuda.libs.gemm import as_matrix, column_sums, fits, output_dtype, product, rounds_operands
 from ampkit.base.dtypes import DType, accumulator
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
 
 Array = Any  # a CuPy array
-_MISSING = object()  # a product that nothing can do
 
 
-def _answer(*gradients: Any) -> Any:
-    """The gradients; NotImplemented, which leaves them to the reference, where one is missing."""
-    return NotImplemented if any(each is _MISSING for each in gradients) else gradients
-
-
-def _gradient(a: Array, b: Array, dtype: DType, home: Array | None = None, **more: Any) -> Any:
-    found = product(a, b, dtype, home, **more)
-    return _MISSING if found is None else found
-
-
-def _turned(array: Array) -> Array:
+def _transposed(array: Array) -> Array:
     return array.swapaxes(-1, -2)
+
+
+def _as_row(array: Array) -> Array:
+    """A vector as a matrix with one row; other arrays as they are."""
+    return array if array.ndim > 1 else array[None]
+
+
+def _as_column(array: Array) -> Array:
+    """A vector as a matrix with one column; other arrays as they are."""
+    return array if array.ndim > 1 else array[:, None]
+
+
+def _gradients(needs: Any, *compute: Callable[[], Any]) -> Any:
+    """The gradient from each of `compute`, None where not needed; NotImplemented if one of them returns None."""
+    gradients = [each() if need else None for need, each in zip(needs, compute, strict=True)]
+    unsupported = any(need and gradient is None for need, gradient in zip(needs, gradients, strict=True))
+    return NotImplemented if unsupported else tuple(gradients)
 
 
 # linear
 
 
-@matmul.linear.on("cuda", when=lambda input, weight, bias: fits(input, weight, bias))
+@matmul.linear.on("cuda", when=fits)
 def linear_cuda(input: Array, weight: Array, bias: Array | None, *, dtype: DType) -> Any:
-    if bias is not None and answer(input.dtype, dtype) != bias.dtype:
+    if bias is not None and output_dtype(input.dtype, dtype) != bias.dtype:
         return NotImplemented
-    out = product(input if input.ndim > 1 else input[None], weight.T, dtype, bias=bias)
+    out = product(_as_row(input), weight.T, dtype, bias=bias)
     if out is None:
         return NotImplemented
-    return out if input.ndim > 1 else out.reshape(-1), Saved(input=input, weight=weight)
+    return out if input.ndim > 1 else out[0], Saved(input=input, weight=weight)
 
 
 def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
@@ -47,144 +57,144 @@ def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
 
 @matmul.linear.on_backward("cuda", when=_linear_fits, wants_cache=True)
 def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
-    dx = dw = db = None
-    if needs[0]:
-        dx = _gradient(dy if dy.ndim > 1 else dy[None], saved.weight, needs[0])
-        dx = dx if dx is _MISSING or dy.ndim > 1 else dx.reshape(-1)
-    if needs[1] or needs[2]:
-        rows = folded(dy)
-        dw, db = _weight_gradients(rows, saved, needs, grad_buffers) if needs[1] else (None, None)
-        db = column_sums(rows, needs[2]) if needs[2] and db is None else db
-    return _answer(dx, dw, db)
+    dx = _left_gradient(dy, saved.weight.T, needs[0], None) if needs[0] else None
+    rows = as_matrix(dy) if needs[1] or needs[2] else None
+    dw, db = _weight_gradients(rows, as_matrix(saved.input), needs, grad_buffers) if needs[1] else (None, None)
+    return _gradients(needs, lambda: dx, lambda: dw, lambda: column_sums(rows, needs[2]) if db is None else db)
 
 
-def _weight_gradients(rows: Array, saved: Saved, needs: Any, grad_buffers: Any) -> tuple[Any, Any]:
-    # Also that of the bias, where one product can leave both.
-    columns = folded(saved.input)
-    if needs[2] and needs[2] == answer(rows.dtype, needs[1]) and not rounds(rows.dtype):
-        home, room = grad_buffers[2], backends.backend_of(rows).empty
-        sums = room(rows.shape[1:], needs[2]) if home is None or home.dtype != needs[2] else home
-        dw = _gradient(rows.T, columns, needs[1], grad_buffers[1], sums=sums)
-        if dw is not _MISSING:
-            return dw, sums
-    return _gradient(rows.T, columns, needs[1], grad_buffers[1]), None
+def _weight_gradients(dy: Array, x: Array, needs: Any, grad_buffers: Any) -> tuple[Array | None, Array | None]:
+    """The gradient of the weight, and that of the bias if cublasLt can sum the rows of dy in the same call.
+
+    dy [rows, out], x [rows, in]. Rounded to TF32, the rows of dy would give other sums.
+    """
+    if needs[2] and needs[2] == output_dtype(dy.dtype, needs[1]) and not rounds_operands(dy.dtype):
+        db = grad_buffers[2]
+        if db is None or db.dtype != needs[2]:
+            db = backends.backend_of(dy).empty(dy.shape[1:], needs[2])
+        dw = product(dy.T, x, needs[1], grad_buffers[1], row_sums=db)
+        if dw is not None:
+            return dw, db
+    return product(dy.T, x, needs[1], grad_buffers[1]), None
 
 
-# matmul, mm, tensordot, bmm, mv, dot, vdot: two operands, of which one with a single axis is a row, or on the right a
-# column
+# Products of two operands; a vector on the left is a row, on the right a column.
 
 
-def _matrices(a: Array, b: Array) -> tuple[Array, Array]:
-    return a if a.ndim > 1 else a[None], b if b.ndim > 1 else b[:, None]
+def _register_product(op: Any, second: str) -> None:
+    """Register forward and backward of `op`, whose operands are `input` and the parameter named `second`."""
 
-
-def _two(op: Any, second: str) -> None:
     def forward(input: Array, other: Array, *, dtype: DType) -> Any:
-        out = product(*_matrices(input, other), dtype)
+        out = product(_as_row(input), _as_column(other), dtype)
         if out is None:
             return NotImplemented
-        lead, kept = out.shape[:-2], {}
+        batch, saved = out.shape[:-2], Saved(input=input, **{second: other})
         if op is matmul.matmul:
-            summed = tuple([each.ndim > 1 and each.shape[:-2] != lead for each in (input, other)])
-            kept = {"shared": input.ndim > 2 and other.ndim <= 2, "summed": summed}
+            saved.shared = input.ndim > 2 and other.ndim <= 2
+            saved.broadcast = tuple([each.ndim > 1 and each.shape[:-2] != batch for each in (input, other)])
         if input.ndim == 1 or other.ndim == 1:
-            out = out.reshape((*lead, *input.shape[-2:-1], *(other.shape[-1:] if other.ndim > 1 else ())))
-        return out, Saved(input=input, **{second: other}, **kept)
+            out = out.reshape((*batch, *input.shape[-2:-1], *(other.shape[-1:] if other.ndim > 1 else ())))
+        return out, saved
 
-    def worth(dy: Array, saved: Saved, needs: Any) -> bool:
-        return fits(dy, saved.__dict__[second] if needs[0] else None, saved.input if needs[1] else None)
+    def supports_backward(dy: Array, saved: Saved, needs: Any) -> bool:
+        return fits(dy, vars(saved)[second] if needs[0] else None, saved.input if needs[1] else None)
 
     def backward(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
-        da = db = None
-        summed = getattr(saved, "summed", (op is matmul.matmul,) * 2)
-        wanted = [accumulator(need) if need and some else need for need, some in zip(needs, summed, strict=True)]
-        if needs[0]:
-            da = _left_gradient(dy, saved.__dict__[second], wanted[0], grad_buffers[0])
-        if needs[1]:
-            db = _right_gradient(dy, saved.input, wanted[1], grad_buffers[1], getattr(saved, "shared", False))
-        return _answer(da, db)
+        # The tape sums over the batch axes that an operand was broadcast along: it gets unrounded terms.
+        broadcast = getattr(saved, "broadcast", (op is matmul.matmul,) * 2)
+        left, right = (accumulator(n) if n and summed else n for n, summed in zip(needs, broadcast, strict=True))
+        return _gradients(
+            needs,
+            lambda: _left_gradient(dy, vars(saved)[second], left, grad_buffers[0]),
+            lambda: _right_gradient(dy, saved.input, right, grad_buffers[1], getattr(saved, "shared", False)),
+        )
 
     op.on("cuda", when=lambda input, other: fits(input, other))(forward)
-    op.on_backward("cuda", when=worth, wants_cache=True)(backward)
+    op.on_backward("cuda", when=supports_backward, wants_cache=True)(backward)
 
 
-def _left_gradient(dy: Array, b: Array, dtype: DType, home: Array | None) -> Any:
-    vector = dy.ndim < b.ndim  # the left operand was one: it has no row
-    if b.ndim == 1:
-        dy, b = dy[..., None], b[:, None]
-    da = _gradient(dy[..., None, :] if vector else dy, _turned(b), dtype, home)
-    return da.reshape(*da.shape[:-2], da.shape[-1]) if vector and da is not _MISSING else da
+def _left_gradient(dy: Array, b: Array, dtype: DType, buffer: Array | None) -> Array | None:
+    """The gradient of `a` in a @ b; dy lacks the axis of rows where `a` is a vector, that of columns where b is one."""
+    a_is_vector = dy.ndim < b.ndim
+    dy = dy[..., None] if b.ndim == 1 else dy
+    da = product(dy[..., None, :] if a_is_vector else dy, _transposed(_as_column(b)), dtype, buffer)
+    return da[..., 0, :] if a_is_vector and da is not None else da
 
 
-def _right_gradient(dy: Array, a: Array, dtype: DType, home: Array | None, shared: bool) -> Any:
-    vector = dy.ndim < a.ndim  # the right operand was one: it has no column
-    dy = dy[..., None] if vector else dy
-    if a.ndim == 1:
-        dy, a = dy[..., None, :], a[None]
-    a, dy = (folded(a), folded(dy)) if shared else (a, dy)
-    db = _gradient(_turned(a), dy, dtype, home)
-    return db.reshape(db.shape[:-1]) if vector and db is not _MISSING else db
+def _right_gradient(dy: Array, a: Array, dtype: DType, buffer: Array | None, shared: bool) -> Array | None:
+    """The gradient of b in a @ b, as `_left_gradient`. shared: one b for a batch of `a`; the product sums over it."""
+    b_is_vector = dy.ndim < a.ndim
+    dy = dy[..., None] if b_is_vector else dy
+    dy = dy[..., None, :] if a.ndim == 1 else dy
+    a, dy = (as_matrix(a), as_matrix(dy)) if shared else (_as_row(a), dy)
+    db = product(_transposed(a), dy, dtype, buffer)
+    return db[..., 0] if b_is_vector and db is not None else db
 
 
-for _op, _second in (
-    (matmul.matmul, "other"),
-    (matmul.mm, "mat2"),
-    (matmul.tensordot_, "other"),
-    (matmul.bmm, "mat2"),
-    (matmul.mv, "vec"),
-    (matmul.dot, "tensor"),
-    (matmul.vdot, "other"),
-):
-    _two(_op, _second)
+_register_product(matmul.matmul, "other")
+_register_product(matmul.mm, "mat2")
+_register_product(matmul.tensordot_, "other")
+_register_product(matmul.bmm, "mat2")
+_register_product(matmul.mv, "vec")
+_register_product(matmul.dot, "tensor")
+_register_product(matmul.vdot, "other")
 
 
 @matmul.outer.on_backward(
     "cuda", when=lambda dy, saved, needs: fits(dy, saved.vec2 if needs[0] else None, saved.input if needs[1] else None)
 )
 def outer_backward_cuda(dy: Array, saved: Saved, needs: Any) -> Any:
-    da = _gradient(dy, saved.vec2[:, None], needs[0]) if needs[0] else None
-    db = _gradient(saved.input[None], dy, needs[1]) if needs[1] else None
-    return _answer(*(each if each is None or each is _MISSING else each.reshape(-1) for each in (da, db)))
+    def times(matrix: Array, vector: Array, dtype: DType) -> Array | None:
+        found = product(matrix, vector[:, None], dtype)
+        return None if found is None else found[:, 0]
+
+    return _gradients(needs, lambda: times(dy, saved.vec2, needs[0]), lambda: times(dy.T, saved.input, needs[1]))
 
 
-# addmm, baddbmm: a product, and what is added to it before the one rounding
+# addmm and baddbmm: beta * input + alpha * (a @ b), rounded once
 
 
-def _added_fits(input: Any, first: Array, second: Array, beta: Any, alpha: Any) -> bool:
-    return alpha != 0 and hasattr(input, "dtype") and fits(first, second, input)
+def _addmm_fits(input: Any, a: Array, b: Array, beta: Any, alpha: Any) -> bool:
+    return alpha != 0 and hasattr(input, "dtype") and fits(a, b, input)
 
 
-def _added(op: Any, first: str, second: str) -> None:
-    def forward(input: Array, left: Array, right: Array, *, beta: float, alpha: float, dtype: DType) -> Any:
-        if dtype != left.dtype:
+def _register_addmm(op: Any, first: str, second: str) -> None:
+    """Register forward and backward of `op`, whose factors are the parameters named `first` and `second`."""
+
+    def forward(input: Array, a: Array, b: Array, *, beta: float, alpha: float, dtype: DType) -> Any:
+        if dtype != a.dtype:
             return NotImplemented
-        row = beta == 1 and input.shape[-1:] == right.shape[-1:] and input.size == right.shape[-1]
-        more: Any = {"bias": input.reshape(-1)} if row else {"addend": input, "beta": float(beta)} if beta else {}
-        out = product(left, right, dtype, alpha=float(alpha), **more)
-        return NotImplemented if out is None else (out, Saved(**{first: left, second: right}))
+        is_bias = beta == 1 and input.shape[-1:] == b.shape[-1:] and input.size == b.shape[-1]
+        more: Any = {"bias": input.reshape(-1)} if is_bias else {"addend": input, "beta": float(beta)} if beta else {}
+        out = product(a, b, dtype, alpha=float(alpha), **more)
+        return NotImplemented if out is None else (out, Saved(**{first: a, second: b}))
 
-    def worth(dy: Array, saved: Saved, needs: Any, beta: float, alpha: float) -> bool:
-        used = [saved.__dict__[name] for name, need in ((second, needs[1]), (first, needs[2])) if need]
+    def supports_backward(dy: Array, saved: Saved, needs: Any, beta: float, alpha: float) -> bool:
+        used = [vars(saved)[name] for name, need in ((second, needs[1]), (first, needs[2])) if need]
         return alpha != 0 and bool(used) and fits(dy, *used)
 
     def backward(
         dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any, *, beta: float, alpha: float
     ) -> Any:
-        da = db = None
-        if needs[1]:
-            da = _gradient(dy, _turned(saved.__dict__[second]), needs[1], grad_buffers[1], alpha=float(alpha))
-        if needs[2]:
-            db = _gradient(_turned(saved.__dict__[first]), dy, needs[2], grad_buffers[2], alpha=float(alpha))
-        return _answer(_scaled(dy, beta) if needs[0] else None, da, db)
+        def gradient(a: Array, b: Array, i: int) -> Array | None:
+            return product(a, b, needs[i], grad_buffers[i], alpha=float(alpha))
 
-    op.on("cuda", when=_added_fits)(forward)
-    op.on_backward("cuda", when=worth, wants_cache=True)(backward)
+        return _gradients(
+            needs,
+            lambda: _scaled(dy, beta),
+            lambda: gradient(dy, _transposed(vars(saved)[second]), 1),
+            lambda: gradient(_transposed(vars(saved)[first]), dy, 2),
+        )
+
+    op.on("cuda", when=_addmm_fits)(forward)
+    op.on_backward("cuda", when=supports_backward, wants_cache=True)(backward)
 
 
 def _scaled(dy: Array, factor: float) -> Array:
-    wide = accumulator(dy.dtype)
-    return dy if factor == 1 else backends.backend_of(dy).cast(dy, wide) * wide.type(factor)
+    """dy * factor in the accumulator dtype."""
+    acc = accumulator(dy.dtype)
+    return dy if factor == 1 else backends.backend_of(dy).cast(dy, acc) * acc.type(factor)
 
 
-_added(matmul.addmm, "mat1", "mat2")
-_added(matmul.baddbmm, "batch1", "batch2")
+_register_addmm(matmul.addmm, "mat1", "mat2")
+_register_addmm(matmul.baddbmm, "batch1", "batch2")

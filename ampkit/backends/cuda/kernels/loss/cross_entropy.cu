@@ -54,10 +54,9 @@ struct Label {
 
 // loss, lse [rows], label_weight [rows] or null, invalid_label [rows]: which labels are out of range. A block per row.
 template <typename S>
-__global__ void cross_entropy_forward(
-    const S* x, const int64* labels, const float* weight, float* loss, float* lse, float* label_weight,
-        bool* invalid_label, int64 cols,
-    int64 ignore, float smoothing) {
+__global__ void cross_entropy_forward(const S* x, const int64* labels, const float* weight, float* loss, float* lse,
+                                      float* label_weight, bool* invalid_label, int64 cols, int64 ignore,
+                                      float smoothing) {
     int64 row = blockIdx.x;
     const S* row_x = x + row * cols;
     Label label(labels[row], cols, ignore);
@@ -99,9 +98,9 @@ __global__ void cross_entropy_forward(
 // row's loss. dy: [rows] if per_row, else one value. weights: the sum of all weights, null for cols. total: the mean's
 // divisor or null.
 template <typename S>
-__global__ void cross_entropy_backward(
-    const float* dy, const S* x, const int64* labels, const float* weight, const float* weights, const float* lse,
-    const float* total, S* dx, int64 cols, int64 ignore, float smoothing, bool per_row) {
+__global__ void cross_entropy_backward(const float* dy, const S* x, const int64* labels, const float* weight,
+                                       const float* weights, const float* lse, const float* total, S* dx, int64 cols,
+                                       int64 ignore, float smoothing, bool per_row) {
     int64 row = blockIdx.x;
     Label label(labels[row], cols, ignore);
     float grad = !label.counted ? 0.0f : label.invalid ? NAN_F : dy[per_row ? row : 0] / (total ? *total : 1.0f);
@@ -122,10 +121,8 @@ __global__ void cross_entropy_backward(
 
 // loss = -weight * x[label], label_weight, invalid_label [rows]; a thread per row.
 template <typename S>
-__global__ void nll_loss_forward(
-    const S* x, const int64* labels, const float* weight, float* loss, float* label_weight, bool* invalid_label,
-        int64 rows, int64 cols,
-    int64 ignore) {
+__global__ void nll_loss_forward(const S* x, const int64* labels, const float* weight, float* loss, float* label_weight,
+                                 bool* invalid_label, int64 rows, int64 cols, int64 ignore) {
     int64 row = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     Label label(labels[row], cols, ignore);
@@ -137,9 +134,8 @@ __global__ void nll_loss_forward(
 
 // dx at the label = -grad * label_weight; the rest of dx is zero before. A thread per row.
 template <typename S>
-__global__ void nll_loss_backward(
-    const float* dy, const int64* labels, const float* label_weight, const float* total, S* dx, int64 rows, int64 cols,
-    int64 ignore, bool per_row) {
+__global__ void nll_loss_backward(const float* dy, const int64* labels, const float* label_weight, const float* total,
+                                  S* dx, int64 rows, int64 cols, int64 ignore, bool per_row) {
     int64 row = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     Label label(labels[row], cols, ignore);

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous, to_float32
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
-from ampkit.base.dtypes import DType, float32, int64
+from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, to_int64
+from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
+from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
@@ -22,7 +22,7 @@ Array = Any
 
 
 def _supports(input: Array) -> bool:
-    return input.ndim > 0 and input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
+    return input.ndim > 0 and supports_array(input)
 
 
 def _rows(scores: Array) -> Array:
@@ -39,10 +39,6 @@ def _empty_per_row(input: Array) -> Array:
     """Allocate one float32 value per row, with an axis of size 1 for the classes."""
     axis = 1 if input.ndim > 1 else 0
     return backends.backend_of(input).empty((*input.shape[:axis], 1, *input.shape[axis + 1 :]), float32)
-
-
-def _labels(target: Array) -> Array:
-    return contiguous(target if target.dtype == int64 else backends.backend_of(target).cast(target, int64))
 
 
 def _threads(cols: int) -> int:
@@ -64,7 +60,7 @@ def _reduced(
         total = None if reduction == "sum" else backend.empty((), float32)
         args = loss, None if total is None else counted, out, total, np.int64(loss.size)
         launch("loss/cross_entropy", "cross_entropy_sum", 1, 1024 if loss.size > 256 else 256, *args)
-    return out if dtype == float32 else backend.cast(out, dtype), total
+    return cast(out, dtype), total
 
 
 def _raise_if_bad(where: str, target: Array, bad: Array, classes: int, ignore: int) -> None:
@@ -78,7 +74,7 @@ def cross_entropy_cuda(
     dtype: DType,
 ) -> Any:  # fmt: skip
     backend, x, rows = backends.backend_of(input), _rows(input), target.size
-    classes, labels, scale = x.shape[-1], _labels(target), to_float32(weight)
+    classes, labels, scale = x.shape[-1], to_int64(target), to_float32(weight)
     loss, bad = backend.empty((rows,), float32), backend.empty((rows,), np.dtype(bool))
     lse = _empty_per_row(input)
     counted = backend.empty((rows,), float32) if reduction == "mean" else None
@@ -107,16 +103,10 @@ def cross_entropy_backward_cuda(
     x, weight = _rows(saved.input), to_float32(saved.weight)
     dx, classes = backends.backend_of(x).empty(x.shape, x.dtype), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
-    arrays = to_float32(dy), x, _labels(saved.target), weight, weights, saved.lse, saved.total, dx
+    arrays = to_float32(dy), x, to_int64(saved.target), weight, weights, saved.lse, saved.total, dx
     sizes = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing), np.bool_(reduction == "none")
-    launch(
-        "loss/cross_entropy",
-        typed("cross_entropy_backward", x.dtype),
-        saved.lse.size,
-        _threads(classes),
-        *arrays,
-        *sizes,
-    )
+    entry = typed("cross_entropy_backward", x.dtype)
+    launch("loss/cross_entropy", entry, saved.lse.size, _threads(classes), *arrays, *sizes)
     return _from_rows(dx)
 
 
@@ -125,7 +115,7 @@ def nll_loss_cuda(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, *, dtype: DType
 ) -> Any:
     backend, x, rows = backends.backend_of(input), _rows(input), target.size
-    classes, labels, scale = x.shape[-1], _labels(target), to_float32(weight)
+    classes, labels, scale = x.shape[-1], to_int64(target), to_float32(weight)
     loss, bad = backend.empty((rows,), float32), backend.empty((rows,), np.dtype(bool))
     counted = _empty_per_row(input)
     sizes = np.int64(rows), np.int64(classes), np.int64(ignore_index)
@@ -144,7 +134,7 @@ def _supports_nll_grad(dy: Array, saved: Saved, needs: Any, ignore_index: int, r
 def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
     x, rows = saved.input, saved.weights.size
     dx = backends.backend_of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
-    arrays = to_float32(dy), _labels(saved.target), saved.weights, saved.total, dx
+    arrays = to_float32(dy), to_int64(saved.target), saved.weights, saved.total, dx
     sizes = np.int64(rows), np.int64(dx.shape[-1]), np.int64(ignore_index), np.bool_(reduction == "none")
     launch("loss/cross_entropy", typed("nll_loss_backward", x.dtype), blocks_for(rows, 128), 128, *arrays, *sizes)
     return _from_rows(dx)

@@ -23,22 +23,23 @@ __device__ __forceinline__ bool read_states(const int64* labels, int* classes, i
     return block_max(invalid) > 0.0f;
 }
 
-__device__ __forceinline__ bool can_skip(const int* classes,
-    int s) { return s & 1 && s >= 3 && classes[s] != classes[s - 2]; }
+__device__ __forceinline__ bool can_skip(const int* classes, int s) {
+    return s & 1 && s >= 3 && classes[s] != classes[s - 2];
+}
 
 // alpha [frames, batch, states] in log space, loss [batch]: -log p, inf if no alignment exists, NaN for an invalid
 // label.
 template <typename T>
 __global__ void ctc_loss_forward(const T* log_probs, const int64* targets, const int64* input_lengths,
                                  const int64* target_lengths, float* alpha, float* loss, int64 max_labels,
-                                     int64 num_classes, int64 blank) {
+                                 int64 num_classes, int64 blank) {
     int64 batch = gridDim.x, row = blockIdx.x, frames = input_lengths[row], count = target_lengths[row];
     int states = 2 * int(max_labels) + 1;
     DYN_SHARED(float, alpha_before);
     float* alpha_after = alpha_before + states;
     int* classes = reinterpret_cast<int*>(alpha_after + states);
-    bool invalid = read_states(targets + row * max_labels, classes, int(max_labels), int(count < max_labels ? count
-        : max_labels), int(blank));
+    bool invalid = read_states(targets + row * max_labels, classes, int(max_labels),
+                               int(count < max_labels ? count : max_labels), int(blank));
     for (int s = threadIdx.x; s < states; s += blockDim.x) alpha_before[s] = s ? NEVER : 0.0f;
     __syncthreads();
     for (int64 t = 0; t < frames; t++) {
@@ -63,10 +64,9 @@ __global__ void ctc_loss_forward(const T* log_probs, const int64* targets, const
 // dx of log_probs; zero where no state has the class. Posteriors of equal labels are added in order of their states.
 template <typename T>
 __global__ void ctc_loss_backward(const float* row_grads, const T* log_probs, const int64* targets,
-    const int64* input_lengths,
-                                  const int64* target_lengths, const float* alpha, const float* loss, T* dx,
-                                      int64 max_labels,
-                                  int64 num_classes, int64 blank, bool zero_infinity) {
+                                  const int64* input_lengths, const int64* target_lengths, const float* alpha,
+                                  const float* loss, T* dx, int64 max_labels, int64 num_classes, int64 blank,
+                                  bool zero_infinity) {
     int64 batch = gridDim.x, row = blockIdx.x, frames = input_lengths[row];
     int count = int(target_lengths[row] < max_labels ? target_lengths[row] : max_labels),
         states = 2 * int(max_labels) + 1;

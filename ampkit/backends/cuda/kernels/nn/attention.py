@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.cuda.array_layout import cast
 from ampkit.backends.cuda.libs import attention_slices
-from ampkit.backends.cuda.libs.cudnn import aligned
+from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
 from ampkit.base.dtypes import LOW, DType, bfloat16, float16, float32
 from ampkit.core.autograd.saved import Saved
@@ -38,12 +39,15 @@ def _fits(
     if scale is not None and not scale > 0:
         return False
     lead = -2 - enable_gqa  # with enable_gqa the heads axis differs: a head of key serves several of query
-    alike = key.shape[:-2] == value.shape[:-2] and query.shape[:lead] == key.shape[:lead]
-    heads = (query.shape[-1], value.shape[-1])
-    fit = alike and query.ndim == key.ndim <= 4 and not any(n % LANE or not 0 < n <= MAX_HEAD_SIZE for n in heads)
+    same_batch = key.shape[:-2] == value.shape[:-2] and query.shape[:lead] == key.shape[:lead]
+    head_sizes = (query.shape[-1], value.shape[-1])
+    if not same_batch or not query.ndim == key.ndim <= 4:
+        return False
+    if any(n % LANE or not 0 < n <= MAX_HEAD_SIZE for n in head_sizes):
+        return False
     rows = math.prod(query.shape[:-1])
     largest = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
-    return fit and rows > 0 and largest <= MAX_ELEMENTS and not _library(query).trouble()
+    return rows > 0 and largest <= MAX_ELEMENTS and not _library(query).unavailable_reason()
 
 
 def _library(array: Array) -> Any:
@@ -62,7 +66,8 @@ def attention_cuda(
     out = _empty_like(q, (*q.shape[:-1], v.shape[-1]))
     lse = backends.backend_of(q).empty((*q.shape[:-1], 1), float32)
     dropped = _dropout(q, k, dropout_p, draw)
-    if not _library(q).attention_forward(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale)):
+    call = AttentionArrays(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale))
+    if not _library(q).attention_forward(call):
         return NotImplemented
     if visible is not None:
         np.copyto(out, 0, where=~visible)
@@ -82,8 +87,8 @@ def attention_cuda_backward(
     bias, _ = _mask(saved.added, saved.allowed, q.shape[2:3] + k.shape[2:3], q.dtype)
     lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_empty_like(x, x.shape) for x in (q, k, v))
     dropped = _dropout(q, k, dropout_p, draw)
-    operands, out = (q, k, v, bias, dropped), _to_4d(saved.out)
-    call = attention_slices.Backward(*operands, out, lse, _dense(dy), gradients, is_causal, _scale(saved.query, scale))
+    options = is_causal, _scale(saved.query, scale)
+    call = AttentionArrays(q, k, v, bias, dropped, _to_4d(saved.out), lse, *options, _dense(dy), gradients)
     if not attention_slices.attention_backward(_library(q), call):
         return NotImplemented
     inputs = saved.query, saved.key, saved.value
@@ -158,5 +163,4 @@ def _as_needed(gradient: Array, like: Array, need: DType | None) -> Array | None
     """`gradient` with the rank of `like`, cast to `need`; None if it is not needed."""
     if need is None:
         return None
-    gradient = _from_4d(gradient, like.ndim)
-    return gradient if gradient.dtype == need else backends.backend_of(gradient).cast(gradient, need)
+    return cast(_from_4d(gradient, like.ndim), need)

@@ -95,8 +95,8 @@ __device__ __forceinline__ void store_partials(Shape n, const Acc (&mine)[CHANNE
                 }
         }
         if (lane == 0 && channel < n.channels)
-            for (int j = 0; j < V; j++) parts[(channel + j)
-                * gridDim.y + blockIdx.y] = cache[j * THREADS + threadIdx.x];
+            for (int j = 0; j < V; j++)
+                parts[(channel + j) * gridDim.y + blockIdx.y] = cache[j * THREADS + threadIdx.x];
     } else {
         Acc all = block_reduce<Acc>(mine[0]);
         if (threadIdx.x == 0) parts[blockIdx.x * gridDim.y + blockIdx.y] = all;
@@ -113,8 +113,8 @@ __device__ __forceinline__ Acc combine_partials(const Acc* parts, int64 channel,
 
 // parts [channels, gridDim.y]: moments of x - shift.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_moments(
-    const S* x, Moments* parts, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_moments(const S* x, Moments* parts, unsigned samples, unsigned channels, unsigned spatial,
+                                   unsigned width) {
     Shape n = {samples, channels, spatial, width};
     constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
     Moments mine[CHANNELS];
@@ -153,9 +153,9 @@ __global__ void batch_norm_moments(
 // mean, var, rstd from the partial moments, and out = (x - shift) * scale + offset as shift, scale, offset;
 // centred_mean = mean - shift. A warp per channel.
 template <typename S>
-__global__ void batch_norm_statistics(
-    const S* x, const Moments* parts, const float* weight, const float* bias, float* mean, float* var, float* rstd,
-    float* shift, float* centred_mean, float* scale, float* offset, int channels, int64 spatial, int count, float eps) {
+__global__ void batch_norm_statistics(const S* x, const Moments* parts, const float* weight, const float* bias,
+                                      float* mean, float* var, float* rstd, float* shift, float* centred_mean,
+                                      float* scale, float* offset, int channels, int64 spatial, int count, float eps) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (c >= channels) return;
     Moments all = combine_partials(parts, c, count);
@@ -171,9 +171,8 @@ __global__ void batch_norm_statistics(
 }
 
 // rstd, scale and offset from running statistics; the shift is the mean. A thread per channel.
-__global__ void batch_norm_coefficients(
-    const float* var, const float* weight, const float* bias, float* rstd, float* scale, float* offset, int channels,
-    float eps) {
+__global__ void batch_norm_coefficients(const float* var, const float* weight, const float* bias, float* rstd,
+                                        float* scale, float* offset, int channels, float eps) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= channels) return;
     rstd[c] = 1.0f / sqrtf(var[c] + eps);
@@ -187,9 +186,8 @@ __device__ __forceinline__ bool relu_passes(float y) { return !(to_float(from_fl
 
 // out = (x - shift) * scale + offset, then ReLU if `relu`.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_forward(
-    const S* x, const float* shift, const float* scale, const float* offset, S* out, bool relu, unsigned samples,
-    unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_forward(const S* x, const float* shift, const float* scale, const float* offset, S* out,
+                                   bool relu, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
     PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), offsets(offset, n);
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
@@ -207,9 +205,9 @@ __global__ void batch_norm_forward(
 // parts: sum(dy) and sum(dy * (x - shift - centred_mean)), centred_mean null for 0. With scale and offset (null without
 // ReLU) only of the dy that ReLU passes.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_grad_sums(
-    const S* dy, const S* x, const float* shift, const float* centred_mean, const float* scale, const float* offset,
-    GradSums* parts, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_grad_sums(const S* dy, const S* x, const float* shift, const float* centred_mean,
+                                     const float* scale, const float* offset, GradSums* parts, unsigned samples,
+                                     unsigned channels, unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
     constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
     GradSums mine[CHANNELS];
@@ -233,11 +231,10 @@ __global__ void batch_norm_grad_sums(
 
 // dweight and dbias, and dx = dy * scale + (x - shift) * x_coef + constant as scale, x_coef, constant. dmean, dvar:
 // gradients of the statistics, null where those are running ones. A warp per channel.
-__global__ void batch_norm_weight_backward(
-    const GradSums* parts, const float* weight, const float* rstd, const float* centred_mean, const float* dmean,
-        const float* dvar,
-    float* dweight, float* dbias, float* dot, float* scale, float* x_coef, float* constant, int channels, float values,
-    int count) {
+__global__ void batch_norm_weight_backward(const GradSums* parts, const float* weight, const float* rstd,
+                                           const float* centred_mean, const float* dmean, const float* dvar,
+                                           float* dweight, float* dbias, float* dot, float* scale, float* x_coef,
+                                           float* constant, int channels, float values, int count) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (c >= channels) return;
     GradSums all = combine_partials(parts, c, count);
@@ -255,9 +252,9 @@ __global__ void batch_norm_weight_backward(
 // dx = dy * scale + (x - shift) * x_coef + constant; x_coef and constant null for running statistics, offset null
 // without ReLU.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_backward(
-    const S* dy, const S* x, const float* shift, const float* scale, const float* x_coef, const float* constant,
-    const float* offset, S* dx, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_backward(const S* dy, const S* x, const float* shift, const float* scale,
+                                    const float* x_coef, const float* constant, const float* offset, S* dx,
+                                    unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
     PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), x_coefs(x_coef, n), constants(constant, n),
         offsets(offset, n);
@@ -276,9 +273,8 @@ __global__ void batch_norm_backward(
 }
 
 // running = stay * running + move * batch, unless a statistic of the batch is not finite. One block.
-__global__ void batch_norm_update(
-    float* running_mean, float* running_var, const float* mean, const float* var, int channels, float stay, float move,
-    float unbiased) {
+__global__ void batch_norm_update(float* running_mean, float* running_var, const float* mean, const float* var,
+                                  int channels, float stay, float move, float unbiased) {
     bool finite = true;
     for (int c = threadIdx.x; c < channels; c += blockDim.x) finite = finite && isfinite(mean[c]) && isfinite(var[c]);
     if (!__syncthreads_and(finite)) return;

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous, to_float32, vector_width
-from ampkit.backends.cuda.nvrtc import C_NAMES, MAX_ELEMENTS, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, vector_width
+from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
@@ -67,8 +67,7 @@ class Layout:
         """Launch a kernel over this layout. partials: float32 values of shared memory per thread and channel."""
         vector, width, blocks_per_channel = config
         blocks = blocks_for(self.channels, vector * width) if self.last else self.channels
-        dtype = args[0].dtype
-        entry = typed(name, C_NAMES[dtype], str(vector), str(self.last).lower())
+        entry = typed(name, args[0].dtype, vector, self.last)
         sizes = map(np.uint32, (self.samples, self.channels, self.spatial, width))
         shared = 4 * partials * vector * THREADS if self.last else 0
         launch("nn/batch_norm", entry, (blocks, blocks_per_channel), THREADS, *args, *sizes, shared=shared)
@@ -90,11 +89,7 @@ def _channel_vectors(like: Array, count: int, channels: int) -> list[Array]:
     return [block[i] for i in range(count)]
 
 
-def _supports(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
-
-
-@batch_norm_.on("cuda", when=lambda input, *more, **params: _supports(input))
+@batch_norm_.on("cuda", when=lambda input, *more, **params: supports_array(input))
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
     eps: float, relu: bool, *, dtype: DType,
@@ -145,7 +140,7 @@ def _coeffs(layout: Layout, args: Any, eps: float, saved: Saved) -> tuple[Array,
 
 def _supports_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     grad, x = dy[0] if type(dy) is tuple else dy, saved.input
-    known = "centred_mean" in vars(saved) and _supports(x) and grad.dtype == x.dtype
+    known = "centred_mean" in vars(saved) and supports_array(x) and grad.dtype == x.dtype
     return known and needs[0] in (None, x.dtype)
 
 
@@ -170,7 +165,7 @@ def batch_norm_backward_cuda(
     if dx is not None:
         x_terms = (None, None) if saved.centred_mean is None else (x_coef, constant)
         layout.launch("batch_norm_backward", config, grad, x, saved.shift, scale, *x_terms, gate[1], dx)
-    each = [None if need is None else _cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
+    each = [None if need is None else cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
     return None if dx is None else layout.channels_second(dx), *each, *_running_grads(saved, needs, sums[1], dot, scale)
 
 
@@ -180,15 +175,11 @@ def _sum_output(x: Array, need: DType | None, buffer: Any, channels: int) -> Arr
     return buffer if fits and buffer.flags.c_contiguous else backends.backend_of(x).empty((channels,), float32)
 
 
-def _cast(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
-
-
 def _running_grads(saved: Saved, needs: Any, total: Array, dot: Array, scale: Array) -> tuple[Any, Any]:
     """The gradients of running_mean and running_var in `needs`, rarely asked for; None where not needed."""
     rstd = saved.rstd.reshape(-1)
-    dmean = None if needs[3] is None else _cast(-total * scale, needs[3])
-    return dmean, None if needs[4] is None else _cast(dot * scale * rstd * rstd * np.float32(-0.5), needs[4])
+    dmean = None if needs[3] is None else cast(-total * scale, needs[3])
+    return dmean, None if needs[4] is None else cast(dot * scale * rstd * rstd * np.float32(-0.5), needs[4])
 
 
 def _can_update(running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float) -> bool:

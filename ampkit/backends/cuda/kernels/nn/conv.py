@@ -10,13 +10,13 @@ cores, because TF32 represents every float16 and bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ampkit import backends
+from ampkit.backends.cuda.array_layout import cast, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved
@@ -68,7 +68,7 @@ def _library(array: Array) -> Any:
 def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array | None:
     """The convolution of `images` [N, C, H, W] with `weight` [O, C / groups, KH, KW], plus bias [O], in `dtype`."""
     shape = images.shape[0], weight.shape[0], *geometry.output_size
-    return _run(_library(images).conv_forward, images, weight, bias, shape, geometry, dtype)
+    return _run(_library(images).conv_forward, images, weight, shape, geometry, dtype, bias)
 
 
 def _grad_input(
@@ -76,20 +76,7 @@ def _grad_input(
 ) -> Array | None:
     """The gradient of the input [N, C, H, W] from that of the output, `outputs` [N, O, OH, OW]; plus bias [C]."""
     shape = outputs.shape[0], weight.shape[1] * groups, *geometry.input_size
-    return _run(_library(outputs).conv_data, outputs, weight, bias, shape, geometry, dtype)
-
-
-def _run(
-    run: Any, source: Array, weight: Array, bias: Array | None, shape: Sequence[int], geometry: ConvGeometry,
-    dtype: DType,
-) -> Array | None:  # fmt: skip
-    """Call `run` with the dtype of `source`, then with float32, until cuDNN has an engine."""
-    for cast in _dtypes_to_try(source.dtype):
-        operands = as_channels_last(source, cast), as_channels_last(weight, cast), _bias_operand(bias, cast)
-        out = channels_last(source, shape, dtype if cast == source.dtype else float32)
-        if run(*operands, out, geometry, tf32=convolutions_use_tf32() or cast != source.dtype):
-            return _cast_to(out, dtype)
-    return None
+    return _run(_library(outputs).conv_data, outputs, weight, shape, geometry, dtype, bias)
 
 
 def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType) -> Array | None:
@@ -97,21 +84,25 @@ def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: 
     shape, run = (outputs.shape[1], images.shape[1] // groups, *geometry.kernel), _library(outputs).conv_weight
     if dtype == float32 and outputs.dtype in LOW and groups == 1 and (shape[0] % LANE or shape[1] % LANE):
         # Each weight gradient reads one input and one output channel, so padding affects only what is sliced off.
-        wide = _pad_channels(images), _pad_channels(outputs)
-        out = channels_last(outputs, (wide[1].shape[1], wide[0].shape[1], *geometry.kernel), float32)
-        if run(*wide, out, geometry):
+        padded = _pad_channels(images), _pad_channels(outputs)
+        out = channels_last(outputs, (padded[1].shape[1], padded[0].shape[1], *geometry.kernel), float32)
+        if run(*padded, out, geometry):
             return out[: shape[0], : shape[1]]
-    for cast in _dtypes_to_try(outputs.dtype):
-        out = channels_last(outputs, shape, dtype if cast == outputs.dtype else float32)
-        tf32 = convolutions_use_tf32() or cast != outputs.dtype
-        if run(as_channels_last(images, cast), as_channels_last(outputs, cast), out, geometry, tf32=tf32):
-            return _cast_to(out, dtype)
+    return _run(run, images, outputs, shape, geometry, dtype)
+
+
+def _run(
+    run: Any, first: Array, second: Array, shape: Sequence[int], geometry: ConvGeometry, dtype: DType,
+    *bias: Array | None,
+) -> Array | None:  # fmt: skip
+    """Call `run` on operands of their own dtype, then of float32, until cuDNN has an engine; the result in `dtype`."""
+    stored = first.dtype
+    for read in (stored,) if stored == float32 else (stored, float32):
+        operands = [as_channels_last(x, read) for x in (first, second)] + [_bias_operand(b, read) for b in bias]
+        out = channels_last(first, shape, dtype if read == stored else float32)
+        if run(*operands, out, geometry, tf32=convolutions_use_tf32() or read != stored):
+            return cast(out, dtype)
     return None
-
-
-def _dtypes_to_try(stored: DType) -> tuple[DType, ...]:
-    """The dtypes to try, in order."""
-    return (stored,) if stored == float32 else (stored, float32)
 
 
 def _bias_operand(bias: Array | None, dtype: DType) -> Array | None:
@@ -120,21 +111,12 @@ def _bias_operand(bias: Array | None, dtype: DType) -> Array | None:
     return bias.astype(dtype, order="C")
 
 
-def _cast_to(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
-
-
 # kernels
 
 
 def _fits(first: Array, second: Array, *more: Any) -> bool:
-    return (
-        first.dtype == second.dtype
-        and first.dtype in STORED
-        and 0 < first.size <= MAX_ELEMENTS
-        and 0 < second.size <= MAX_ELEMENTS
-        and not _library(first).trouble()
-    )
+    known = first.dtype == second.dtype and supports_array(first) and supports_array(second)
+    return known and not _library(first).unavailable_reason()
 
 
 def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
@@ -146,80 +128,57 @@ def _grad_bias(grad: Array, need: DType | None) -> Array | None:
     return None if need is None else column_sums(_nhwc(grad).reshape(-1, grad.shape[1]), need)
 
 
-def _register_conv(op: Any) -> None:
-    """Register forward and backward of a convolution over any number of spatial axes."""
+def _apply(
+    x: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, transposed: bool
+) -> Array | None:
+    """The convolution of x, or its transpose, of any number of spatial axes."""
+    axes, geometry_2d = len(geometry.input_size), geometry.as_2d
+    images, kernels = to_2d(x, axes), to_2d(weight, axes)
+    if transposed:
+        out = _grad_input(images, kernels, bias, geometry_2d, groups, dtype)
+    else:
+        out = _forward(images, kernels, bias, geometry_2d, dtype)
+    return None if out is None else from_2d(out, x.ndim, axes)
 
-    def forward(
-        input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, dilation: Any, groups: int,
-        *, dtype: DType,
-    ) -> Any:  # fmt: skip
-        geometry = conv.geometry_of(op.name, input, weight, stride, padding, dilation)
-        axes = len(geometry.input_size)
-        out = _forward(to_2d(input, axes), to_2d(weight, axes), bias, geometry.as_2d, dtype)
-        if out is None:
-            return NotImplemented
-        return from_2d(out, input.ndim, axes), Saved(input=input, weight=weight, geometry=geometry)
 
-    def backward(dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-        geometry, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
-        grad, dx, dw = as_channels_last(to_2d(dy, axes), dy.dtype), None, None
+def _register(op: Any, geometry_and_groups: Callable[..., tuple[ConvGeometry, int]], transposed: bool) -> None:
+    """Register forward and backward of `op`; the gradient of its input is the transpose of its forward."""
+
+    def forward(input: Array, weight: Array, bias: Array | None, *options: Any, dtype: DType) -> Any:
+        geometry, groups = geometry_and_groups(op.name, input, weight, *options)
+        out = _apply(input, weight, bias, geometry, groups, dtype, transposed)
+        return NotImplemented if out is None else (out, Saved(input=input, weight=weight, geometry=geometry))
+
+    def backward(dy: Array, saved: Saved, needs: Any, *, groups: int, **options: Any) -> Any:
+        geometry, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
+        grad = as_channels_last(to_2d(dy, axes), dy.dtype)
         if needs[0]:
-            dx = _grad_input(grad, to_2d(saved.weight, axes), None, geometry, groups, needs[0])
-            if dx is None:
-                return NotImplemented
-            dx = from_2d(dx, dy.ndim, axes)
+            dx = _apply(from_2d(grad, dy.ndim, axes), saved.weight, None, geometry, groups, needs[0], not transposed)
         if needs[1]:
-            dw = _grad_weight(to_2d(saved.input, axes), grad, geometry, groups, needs[1])
-            if dw is None:
-                return NotImplemented
-            dw = from_2d(dw, axes + 2, axes)
-        return dx, dw, _grad_bias(grad, needs[2])
-
-    _register(op, forward, backward)
-
-
-def _register_conv_transpose(op: Any) -> None:
-    """Register forward and backward of a transposed convolution."""
-
-    def forward(
-        input: Array, weight: Array, bias: Array | None, stride: Any, padding: Any, output_padding: Any, groups: int,
-        dilation: Any, *, dtype: DType,
-    ) -> Any:  # fmt: skip
-        geometry = conv.transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
-        axes = len(geometry.input_size)
-        out = _grad_input(to_2d(input, axes), to_2d(weight, axes), bias, geometry.as_2d, groups, dtype)
-        if out is None:
+            input = to_2d(saved.input, axes)
+            dw = _grad_weight(*((grad, input) if transposed else (input, grad)), geometry.as_2d, groups, needs[1])
+        if (needs[0] and dx is None) or (needs[1] and dw is None):
             return NotImplemented
-        return from_2d(out, input.ndim, axes), Saved(input=input, weight=weight, geometry=geometry)
+        return dx, None if dw is None else from_2d(dw, axes + 2, axes), _grad_bias(grad, needs[2])
 
-    def backward(
-        dy: Array, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
-        dilation: Any,
-    ) -> Any:  # fmt: skip
-        geometry, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
-        grad, dx, dw = as_channels_last(to_2d(dy, axes), dy.dtype), None, None
-        if needs[0]:
-            dx = _forward(grad, to_2d(saved.weight, axes), None, geometry, needs[0])
-            if dx is None:
-                return NotImplemented
-            dx = from_2d(dx, dy.ndim, axes)
-        if needs[1]:
-            dw = _grad_weight(grad, to_2d(saved.input, axes), geometry, groups, needs[1])
-            if dw is None:
-                return NotImplemented
-            dw = from_2d(dw, axes + 2, axes)
-        return dx, dw, _grad_bias(grad, needs[2])
-
-    _register(op, forward, backward)
-
-
-def _register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
     op.on("cuda", when=_fits)(forward)
     op.on_backward("cuda", when=_supports_backward)(backward)
 
 
+def _conv_geometry(
+    name: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any, groups: int
+) -> tuple[ConvGeometry, int]:
+    return conv.geometry_of(name, input, weight, stride, padding, dilation), groups
+
+
+def _transposed_geometry(
+    name: str, input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
+) -> tuple[ConvGeometry, int]:
+    return conv.transposed_geometry(name, input, weight, stride, padding, output_padding, dilation), groups
+
+
 for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
-    _register_conv(_op)
+    _register(_op, _conv_geometry, transposed=False)
 for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
-    _register_conv_transpose(_op)
+    _register(_op, _transposed_geometry, transposed=True)

@@ -5,10 +5,8 @@
 
 // out = x * keep * scale, and keep itself; 16 elements per thread. vectorized: arrays are 16-byte aligned.
 template <typename T>
-__global__ void dropout_forward(
-    const T* x, T* out, bool* keep, int64 count, unsigned threshold, float scale, uint64 seed, uint64 call,
-        const uint64* draw,
-    bool vectorized) {
+__global__ void dropout_forward(const T* x, T* out, bool* keep, int64 count, unsigned threshold, float scale,
+                                uint64 seed, uint64 call, const uint64* draw, bool vectorized) {
     int64 block = (int64)blockIdx.x * blockDim.x + threadIdx.x, at = block * 16;
     if (at >= count) return;
     unsigned bits = keep_bits_at_launch(draw, seed, call, block, threshold);
@@ -43,8 +41,8 @@ __global__ void dropout_mask(bool* keep, int64 count, unsigned threshold, uint64
 // dx = dy * keep * scale; 8 elements per thread; `repeat` consecutive elements share one of keep. vectorized: arrays
 // are 16-byte aligned and repeat = 1.
 template <typename T>
-__global__ void dropout_backward(
-    const T* dy, const bool* keep, T* dx, int64 count, int64 repeat, float scale, bool vectorized) {
+__global__ void dropout_backward(const T* dy, const bool* keep, T* dx, int64 count, int64 repeat, float scale,
+                                 bool vectorized) {
     int64 at = ((int64)blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (at >= count) return;
     if (vectorized && at + 8 <= count) {

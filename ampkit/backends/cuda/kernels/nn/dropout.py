@@ -11,18 +11,14 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, drawn, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous, supports_array
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, drawn, launch, typed
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.dropout import dropout_, dropout_scale, mask
 
 Array = Any
 THREADS = 256
-
-
-def _supports(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
 def _all_aligned(*arrays: Array) -> Any:
@@ -37,13 +33,12 @@ def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...
         return NotImplemented
     threshold = np.uint32(round(p * 65536))  # see random.keep_mask
     blocks = blocks_for(keep.size, THREADS * 16)
-    launch(
-        "nn/dropout", "dropout_mask", blocks, THREADS, keep, np.int64(keep.size), threshold, *drawn(backend, seed, call)
-    )
+    args = keep, np.int64(keep.size), threshold, *drawn(backend, seed, call)
+    launch("nn/dropout", "dropout_mask", blocks, THREADS, *args)
     return keep
 
 
-@dropout_.on("cuda", when=lambda input, *more, **params: _supports(input))
+@dropout_.on("cuda", when=lambda input, *more, **params: supports_array(input))
 def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if dtype != input.dtype:
         return NotImplemented
@@ -69,7 +64,7 @@ def _apply_mask(values: Array, keep: Array, p: float) -> Array:
 
 
 def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    return _supports(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
+    return supports_array(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
 
 
 @dropout_.on_backward("cuda", when=_supports_backward)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.launch import segment_sum
-from ampkit.backends.cuda.launch.row_copy import rows_of, whole
+from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.embedding import check_indices, embedding
@@ -16,10 +16,10 @@ from ampkit.ops.nn.embedding import check_indices, embedding
 Array = Any
 
 
-@embedding.on("cuda", when=lambda input, weight, *rest, **params: whole(weight, input, len(weight)))
+@embedding.on("cuda", when=lambda input, weight, *rest, **params: can_gather_rows(weight, input, len(weight)))
 def embedding_cuda(input: Array, weight: Array, padding_idx: int | None, *, dtype: DType) -> Any:
     check_indices(input, len(weight))
-    out = rows_of(weight, input, len(weight)).reshape(*input.shape, weight.shape[1])
+    out = gather_rows(weight, input, len(weight)).reshape(*input.shape, weight.shape[1])
     return out, Saved(input=input, rows=len(weight))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.libs.gemm import fits, folded, with_gelu, with_gelu_slope
+from ampkit.backends.cuda.libs.gemm import as_matrix, fits, with_gelu, with_gelu_backward
 from ampkit.base.dtypes import LOW, DType
 from ampkit.core import dispatch
 from ampkit.core.autograd.saved import Saved
@@ -38,13 +38,13 @@ def linear_gelu_linear_cuda(
 ) -> Any:  # fmt: skip
     empty, shape = backends.backend_of(input).empty, (*input.shape[:-1], len(weight))
     supported = dtype == input.dtype and _fits(approximate, input, weight, bias)
-    before, hidden = (empty(shape, dtype) for _ in range(2)) if supported else (None, None)
-    if not supported or not with_gelu(folded(input), weight.T, folded(hidden), bias, folded(before)):
+    pre_gelu, hidden = (empty(shape, dtype) for _ in range(2)) if supported else (None, None)
+    if not supported or not with_gelu(as_matrix(input), weight.T, as_matrix(hidden), bias, as_matrix(pre_gelu)):
         return linear_gelu_linear_by_op(
             input, weight, bias, weight2, bias2, approximate, dtype=dtype, versions=versions
         )
     out = dispatch.run_op(linear, (hidden, weight2, bias2), dtype=dtype)
-    return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
+    return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=pre_gelu, hidden=hidden)
 
 
 @linear_gelu_linear.on_backward("cuda", when=saved_hidden, wants_cache=True)
@@ -54,7 +54,7 @@ def linear_gelu_linear_backward_cuda(
     before, cache = saved.before, (versions, grad_buffers)
     supported = any(needs[:3]) and _fits(approximate, dy, saved.weight2, before)
     dhidden = backends.backend_of(dy).empty(before.shape, before.dtype) if supported else None
-    if not supported or not with_gelu_slope(folded(dy), saved.weight2, folded(dhidden), folded(before)):
+    if not supported or not with_gelu_backward(as_matrix(dy), saved.weight2, as_matrix(dhidden), as_matrix(before)):
         return linear_gelu_linear_backward_by_op(dy, saved, needs, approximate, *cache)
     saved_of_second = Saved(input=saved.hidden, weight=saved.weight2)
     _, *second = dispatch.run_op_backward(

@@ -32,7 +32,7 @@ struct ChannelAffine {
 
 // out = (x - mean) * rstd * weight + bias; a warp or a block per row.
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) group_norm_forward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) group_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
     int64 cached, float eps, int groups, int group_channels, int spatial) {
     ChannelAffine affine = {weight, bias, unsigned(groups), unsigned(group_channels), unsigned(spatial)};
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED :
 
 // This lane's share of sum(dy * x_hat) and sum(dy) of one channel.
 template <typename S, typename T>
-__device__ __forceinline__ Sum2 channel_sums(
-    const T* dy, const S* x, int64 spatial, int lane, int lanes, float row_mean, float scale) {
+__device__ __forceinline__ Sum2 channel_sums(const T* dy, const S* x, int64 spatial, int lane, int lanes,
+                                             float row_mean, float scale) {
     BlockedReduction<AddSum2, Sum2> mine;
     for (int64 at = lane; at < spatial; at += lanes) {
         float g = to_float(dy[at]);
@@ -53,20 +53,19 @@ __device__ __forceinline__ Sum2 channel_sums(
 
 // dot, sum [samples * channels]: sum(dy * x_hat) and sum(dy) of each channel; a block each.
 template <typename S, typename T>
-__global__ void group_norm_channel_sums(
-    const T* dy, const S* x, const float* mean, const float* rstd, float* dot, float* sum, int group_channels,
-        int64 spatial) {
+__global__ void group_norm_channel_sums(const T* dy, const S* x, const float* mean, const float* rstd, float* dot,
+                                        float* sum, int group_channels, int64 spatial) {
     int64 plane = blockIdx.x, row = plane / group_channels;
-    Sum2 mine = channel_sums(
-        dy + plane * spatial, x + plane * spatial, spatial, threadIdx.x, blockDim.x, mean[row], rstd[row]);
+    Sum2 mine = channel_sums(dy + plane * spatial, x + plane * spatial, spatial, threadIdx.x, blockDim.x, mean[row],
+                             rstd[row]);
     Sum2 sums = block_reduce<AddSum2>(mine);
     if (threadIdx.x == 0) dot[plane] = sums.a, sum[plane] = sums.b;
 }
 
 // dot, sum [group_channels] of one row: a warp per channel, or the block if there are fewer channels than warps.
 template <typename S, typename T>
-__device__ __forceinline__ void row_sums(
-    const T* dy, const S* x, float* dot, float* sum, int group_channels, int64 spatial, float row_mean, float scale) {
+__device__ __forceinline__ void row_sums(const T* dy, const S* x, float* dot, float* sum, int group_channels,
+                                         int64 spatial, float row_mean, float scale) {
     int warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
     bool by_warp = group_channels >= warps;
     int lane = by_warp ? threadIdx.x & 31 : threadIdx.x, lanes = by_warp ? 32 : blockDim.x;

@@ -5,7 +5,7 @@
 
 // out = (x - mean) * rstd * weight + bias; a warp or a block per row. weight, bias: null for none.
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) layer_norm_forward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_forward(
     const S* x, const float* weight, const float* bias, T* out, float* mean, float* rstd, int64 rows, int64 cols,
     int64 cached, float eps) {
     forward<true, T, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, bias}, out, mean, rstd, rows, cols, cached, eps);
@@ -13,35 +13,36 @@ __global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED :
 
 // out = x * rstd * weight; a warp or a block per row.
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) rms_norm_forward(
-    const S* x, const float* weight, T* out, float* rstd, int64 rows, int64 cols, int64 cached, float eps) {
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_forward(const S* x, const float* weight, T* out,
+                                                                        float* rstd, int64 rows, int64 cols,
+                                                                        int64 cached, float eps) {
     forward<false, T, V, K, BLOCK>(RowInput<S>{x}, ColumnAffine{weight, nullptr}, out, nullptr, rstd, rows, cols,
-        cached, eps);
+                                   cached, eps);
 }
 
 // dx, and the block's share of dw and db [gridDim.x, cols], null if not wanted; rows are strided over the grid.
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) layer_norm_backward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) layer_norm_backward(
     const T* dy, const S* x, const float* weight, const float* mean, const float* rstd, S* dx, float* dw, float* db,
     int64 rows, int64 cols, int64 cached) {
-    backward<true, S, T, V, K, BLOCK>(dy, x, ColumnAffine{weight, nullptr}, mean, rstd, GradOutput<S>{dx}, dw, db,
-        rows, cols, cached);
+    backward<true, S, T, V, K, BLOCK>(dy, x, ColumnAffine{weight, nullptr}, mean, rstd, GradOutput<S>{dx}, dw, db, rows,
+                                      cols, cached);
 }
 
 // dx, and the block's share of dw [gridDim.x, cols], null if not wanted.
 template <typename S, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) rms_norm_backward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) rms_norm_backward(
     const T* dy, const S* x, const float* weight, const float* rstd, S* dx, float* dw, int64 rows, int64 cols,
     int64 cached) {
-    backward<false, S, T, V, K, BLOCK>(
-        dy, x, ColumnAffine{weight, nullptr}, nullptr, rstd, GradOutput<S>{dx}, dw, nullptr, rows, cols, cached);
+    backward<false, S, T, V, K, BLOCK>(dy, x, ColumnAffine{weight, nullptr}, nullptr, rstd, GradOutput<S>{dx}, dw,
+                                       nullptr, rows, cols, cached);
 }
 
 // dw, db [gridDim.y, cols]: sums of dy * x_hat and of dy over every gridDim.y-th row; a thread per column. mean: null
 // for 0.
 template <typename S, typename T>
-__global__ void norm_weight_backward(
-    const T* dy, const S* x, const float* mean, const float* rstd, float* dw, float* db, int64 rows, int64 cols) {
+__global__ void norm_weight_backward(const T* dy, const S* x, const float* mean, const float* rstd, float* dw,
+                                     float* db, int64 rows, int64 cols) {
     int64 col = (int64)blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= cols) return;
     BlockedReduction<AddSum2, Sum2> mine;

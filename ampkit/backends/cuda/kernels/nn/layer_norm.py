@@ -13,33 +13,25 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous, supports_dtypes, to_float32, vector_width
+from ampkit.backends.cuda.array_layout import contiguous, supports_array, supports_dtypes, to_float32, vector_width
 from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
-    Grid,
+    RowPlan,
     back_grid,
     cols_of,
     grid,
-    shape,
+    row_plan,
     threads_of,
     weight_columns,
     weight_sums,
 )
-from ampkit.backends.cuda.nvrtc import C_NAMES, MAX_ELEMENTS, STORED, blocks_for, cached_columns, launch, typed
+from ampkit.backends.cuda.nvrtc import STORED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 
 Array = Any
 EPS = float(np.finfo(np.float32).eps)
-
-
-def _entry(name: str, stored: DType, out_dtype: DType, shape: tuple[int, int, bool]) -> str:
-    return typed(name, C_NAMES[stored], C_NAMES[out_dtype], str(shape[0]), str(shape[1]), str(shape[2]).lower())
-
-
-def _supports(array: Array) -> bool:
-    return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
 # layer_norm and rms_norm: a row is the trailing axes, flattened
@@ -50,15 +42,14 @@ def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: 
     backend, rows = backends.backend_of(input), input.size // cols
     x, out, scales = contiguous(input), backend.empty(input.shape, dtype), [to_float32(s) for s in scales]
     stats = [backend.empty((rows, 1), float32) for _ in range(statistics)]
-    plan = shape(cols, x, out, *scales)
+    plan = row_plan(cols, x, out, *scales)
     config = grid(x, cols, plan)
-    args = x, *scales, out, *stats, np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
-    entry = _entry(name, x.dtype, dtype, plan)
-    launch("nn/layer_norm", entry, config.blocks, config.threads, *args, shared=config.shared)
+    sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
+    config.launch("nn/layer_norm", typed(name, x.dtype, dtype, *plan), x, *scales, out, *stats, *sizes)
     return out, *stats
 
 
-@layer_norm.on("cuda", when=lambda input, *more: _supports(input))
+@layer_norm.on("cuda", when=lambda input, *more: supports_array(input))
 def layer_norm_cuda(
     input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -69,7 +60,7 @@ def layer_norm_cuda(
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
-@rms_norm.on("cuda", when=lambda input, *more: _supports(input))
+@rms_norm.on("cuda", when=lambda input, *more: supports_array(input))
 def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
     if not supports_dtypes(input.dtype, dtype):
         return NotImplemented
@@ -79,7 +70,7 @@ def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps
 
 
 def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    known = _supports(saved.input) and saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
+    known = supports_array(saved.input) and saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
     return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
 
 
@@ -104,27 +95,20 @@ def _backward(
     grad, x = (contiguous(a).reshape(-1, cols) for a in (dy, saved.input))
     weight = to_float32(vars(saved).get("weight"))  # not saved where only dx reads it
     dx = backends.backend_of(dy).empty(x.shape, x.dtype) if needs[0] else None
-    plan = shape(cols, grad, x, weight, dx)
+    plan = row_plan(cols, grad, x, weight, dx)
     config = back_grid(grad, x, cols, plan, sum(need is not None for need in needs[1:]))
     summed = dx is not None and config.sums
     count = config.blocks if summed else min(CHUNKS, len(x))
     parts = [None if need is None else backends.backend_of(dy).empty((count, cols), float32) for need in needs[1:]]
     if dx is not None:
-        _launch_backward(name, grad, x, weight, statistics, dx, parts if summed else [None] * len(parts), plan, config)
+        args = grad, x, weight, *statistics, dx, *(parts if summed else [None] * len(parts))
+        sizes = *map(np.int64, x.shape), np.int64(config.cached)
+        config.launch("nn/layer_norm", typed(name, x.dtype, grad.dtype, *plan), *args, *sizes)
     if not summed:
         weight_columns(grad, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
     sums = weight_sums(parts, needs[1:], grad_buffers[1:], dy.shape[dy.ndim - max(1, len(size)) :])
     return dx if dx is None else dx.reshape(dy.shape), *sums
-
-
-def _launch_backward(
-    name: str, dy: Array, x: Array, weight: Any, statistics: list[Array], dx: Array, sums: list[Any], plan: Any,
-    config: Grid,
-) -> None:  # fmt: skip
-    args = dy, x, weight, *statistics, dx, *sums, *map(np.int64, x.shape), np.int64(config.cached)
-    entry = _entry(name, x.dtype, dy.dtype, plan)
-    launch("nn/layer_norm", entry, config.blocks, config.threads, *args, shared=config.shared)
 
 
 # group_norm: a row is a group of channels; weight and bias are per channel
@@ -137,7 +121,7 @@ def _group_sizes(input: Array, groups: int) -> tuple[int, int, int, int]:
     return rows, input.size // rows, input.shape[1] // groups, spatial
 
 
-@group_norm.on("cuda", when=lambda input, *more: _supports(input))
+@group_norm.on("cuda", when=lambda input, *more: supports_array(input))
 def group_norm_cuda(
     input: Array, num_groups: int, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -146,23 +130,12 @@ def group_norm_cuda(
     backend, (rows, cols, channels, spatial) = backends.backend_of(input), _group_sizes(input, num_groups)
     x, out = contiguous(input), backend.empty(input.shape, dtype)
     mean, rstd = (backend.empty((rows, 1), float32) for _ in range(2))
-    plan = shape(cols, x, out)
+    plan = row_plan(cols, x, out)
     config = grid(x, cols, plan)
+    args = x, to_float32(weight), to_float32(bias), out, mean, rstd
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
-    args = (
-        x,
-        to_float32(weight),
-        to_float32(bias),
-        out,
-        mean,
-        rstd,
-        *sizes,
-        np.int32(num_groups),
-        np.int32(channels),
-        np.int32(spatial),
-    )
-    entry = _entry("group_norm_forward", x.dtype, dtype, plan)
-    launch("nn/group_norm", entry, config.blocks, config.threads, *args, shared=config.shared)
+    groups = map(np.int32, (num_groups, channels, spatial))
+    config.launch("nn/group_norm", typed("group_norm_forward", x.dtype, dtype, *plan), *args, *sizes, *groups)
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
@@ -195,11 +168,10 @@ def _group_dx(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int,
     rows, cols, channels, spatial = _group_sizes(x, groups)
     dx = backends.backend_of(x).empty(x.shape, x.dtype)
     width = vector_width(cols, dy, x, dx)
-    threads = threads_of(cols, (width, 1, True), shared) if shared else min(256, -(-cols // (32 * width)) * 32)
+    threads = threads_of(cols, RowPlan(width, 1, True), shared) if shared else min(256, -(-cols // (32 * width)) * 32)
     blocks = rows, 1 if shared else min(64, blocks_for(cols, threads * width * 4))
     args = dy, x, to_float32(vars(saved).get("weight")), saved.mean, saved.rstd, *sums, dx, np.int64(cols)
-    cached = str(shared > 0).lower()
-    entry = typed("group_norm_backward", C_NAMES[x.dtype], C_NAMES[dy.dtype], str(width), cached)
+    entry = typed("group_norm_backward", x.dtype, dy.dtype, width, shared > 0)
     sizes = np.int32(groups), np.int32(channels), np.int32(spatial)
     launch("nn/group_norm", entry, blocks, threads, *args, *sizes, shared=shared)
     return dx

@@ -113,7 +113,7 @@ __device__ __forceinline__ int window_size(const Geometry& g, int axis, int wind
 
 __device__ __forceinline__ float divisor(const Geometry& g, int plane, int row, int column) {
     return g.divisor != 0.0f ? g.divisor : float(window_size(g, 0, plane) * window_size(g, 1, row) * window_size(g, 2,
-        column));
+                                                 column));
 }
 
 template <int V>
@@ -192,7 +192,7 @@ struct AvgForward {
 template <typename S, typename T, int V>
 struct MaxBackward {
     static __device__ __forceinline__ void at(const S* dy, T* dx, const unsigned char* tap, const Geometry& g,
-        unsigned i) {
+                                              unsigned i) {
         Element element(i, g, g.size, V);
         float total[V], v[V];
         fill(total, 0.0f);
@@ -228,7 +228,7 @@ struct AvgBackward {
 // Grid-stride loop over `total` outputs, or over groups of 8 channels if vectorized.
 template <template <typename, typename, int> class Kernel, typename S, typename T>
 __device__ __forceinline__ void for_each_element(const S* x, T* out, unsigned char* tap, const Geometry& g,
-    unsigned total, bool vectorized) {
+                                                 unsigned total, bool vectorized) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
         if (vectorized) Kernel<S, T, 8>::at(x, out, tap, g, i);
         else Kernel<S, T, 1>::at(x, out, tap, g, i);

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.array_layout import supports_array
+from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import DType, int64, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
@@ -126,4 +127,4 @@ def adaptive_geometry(size: Any, out: Any) -> ConvGeometry:
 
 def fits(input: Array, *args: Any, **params: Any) -> bool:
     """Whether the kernels take `input`: its dtype is known, and it is neither empty nor too large."""
-    return input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
+    return supports_array(input)

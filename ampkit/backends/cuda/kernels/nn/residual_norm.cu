@@ -82,28 +82,27 @@ struct ResidualGradOutput {
 
 // total = residual + dropout(branch), norm = layer_norm(total); a warp or a block per row.
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) add_layer_norm_forward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_forward(
     const R* residual, const B* branch, const float* weight, const float* bias, R* total, T* norm, float* mean,
     float* rstd, int64 rows, int64 cols, int64 cached, float eps, bool* keep_mask, unsigned threshold, float scale,
-        uint64 seed, uint64 call,
-    const uint64* draws) {
+    uint64 seed, uint64 call, const uint64* draws) {
     ResidualInput<R, B> x = {residual, branch, total, {keep_mask, threshold, scale, seed, call, draws}};
     forward<true, T, V, K, BLOCK>(x, ColumnAffine{weight, bias}, norm, mean, rstd, rows, cols, cached, eps);
 }
 
 // dresidual, dbranch from dnorm and dsum; dw, db as in norm.cuh's backward. Rows are strided over the grid.
 template <typename R, typename B, typename T, int V, int K, bool BLOCK>
-__global__ void __launch_bounds__(BLOCK ? K ? MAX_THREADS : MAX_THREADS_CACHED : 32 * WARPS) add_layer_norm_backward(
+__global__ void __launch_bounds__(MAX_BLOCK<K, BLOCK>) add_layer_norm_backward(
     const T* dnorm, const R* dsum, const R* total, const float* weight, const float* mean, const float* rstd,
     R* dresidual, B* dbranch, float* dw, float* db, int64 rows, int64 cols, int64 cached, const bool* keep_mask,
     float scale) {
     ResidualGradOutput<R, B> out = {dsum, keep_mask, scale, dresidual, dbranch};
-    backward<true, R, T, V, K, BLOCK>(dnorm, total, ColumnAffine{weight, nullptr}, mean, rstd, out, dw, db, rows,
-        cols, cached);
+    backward<true, R, T, V, K, BLOCK>(dnorm, total, ColumnAffine{weight, nullptr}, mean, rstd, out, dw, db, rows, cols,
+                                      cached);
 }
 
 // set SHAPES = ((8, 1, false), (8, 4, false), (8, 2, true), (8, 0, true), (1, 4, false), (1, 0, true))
-// set ALIKE = ((float, float, float), (__half, __half, __half), (__nv_bfloat16, __nv_bfloat16, __nv_bfloat16))
+// set SAME = ((float, float, float), (__half, __half, __half), (__nv_bfloat16, __nv_bfloat16, __nv_bfloat16))
 // set MIXED = ((float, __half, __half), (float, __half, float), (float, __nv_bfloat16, __nv_bfloat16)) + ((float, __nv_bfloat16, float))
-// entries: add_layer_norm_forward<R, B, T, V, K, BLOCK> for (R, B, T) in ALIKE + MIXED, (V, K, BLOCK) in SHAPES
-// entries: add_layer_norm_backward<R, B, T, V, K, BLOCK> for (R, B, T) in ALIKE + MIXED, (V, K, BLOCK) in SHAPES
+// entries: add_layer_norm_forward<R, B, T, V, K, BLOCK> for (R, B, T) in SAME + MIXED, (V, K, BLOCK) in SHAPES
+// entries: add_layer_norm_backward<R, B, T, V, K, BLOCK> for (R, B, T) in SAME + MIXED, (V, K, BLOCK) in SHAPES

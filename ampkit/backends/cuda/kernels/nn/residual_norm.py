@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous, to_float32
-from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, shape, weight_columns, weight_sums
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, launch, typed
+from ampkit.backends.cuda.array_layout import contiguous, supports_array, to_float32
+from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, row_plan, weight_columns, weight_sums
+from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, typed
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved, widen
 from ampkit.ops.nn.dropout import dropout_scale
@@ -49,25 +49,20 @@ def add_layer_norm_cuda(
     mean, rstd = (backend.empty((rows, 1), float32) for _ in range(2))
     keep = None if draw is None else backend.empty(x.shape, np.dtype(bool))
     scales = to_float32(weight), to_float32(bias)
-    plan = shape(cols, x, y, *scales, total, norm, keep)
+    plan = row_plan(cols, x, y, *scales, total, norm, keep)
     config = grid(total, cols, plan)
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
     args = x, y, *scales, total, norm, mean, rstd, *sizes
     drop = np.uint32(round(dropout_p * 65536)), np.float32(dropout_scale(dropout_p))  # see random.keep_mask
-    entry = _entry("forward", dtype, branch.dtype, stored, plan)
-    seeds = drawn(backend, *(draw or (0, 0)))
-    launch("nn/residual_norm", entry, config.blocks, config.threads, *args, keep, *drop, *seeds, shared=config.shared)
+    entry = typed("add_layer_norm_forward", dtype, branch.dtype, stored, *plan)
+    config.launch("nn/residual_norm", entry, *args, keep, *drop, *drawn(backend, *(draw or (0, 0))))
     saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
     return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
 
 
-def _entry(name: str, residual: DType, branch: DType, norm: DType, plan: tuple[int, int, bool]) -> str:
-    return typed(f"add_layer_norm_{name}", residual, branch, norm, str(plan[0]), str(plan[1]), str(plan[2]).lower())
-
-
 def _supports_backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
     total, (dresidual, dbranch, *scales) = saved.as_residual, needs
-    known = 0 < total.size <= MAX_ELEMENTS and total.dtype in STORED and saved.rstd.dtype == float32
+    known = supports_array(total) and saved.rstd.dtype == float32
     known = known and dresidual in (None, total.dtype) and all(n is None or n in STORED for n in scales)
     return known and bool(dresidual or dbranch) and _supports_dtypes(total.dtype, dbranch or total.dtype, total.dtype)
 
@@ -78,35 +73,23 @@ def add_layer_norm_backward_cuda(
     versions: Any, grad_buffers: Any,
 ) -> Any:  # fmt: skip
     dsum, dnorm = (None, dy) if normed is None else dy
-    norm_saved, cols, backend = (
-        saved_of_norm(saved),
-        cols_of(saved.as_residual, normalized_shape),
-        backends.backend_of(saved.as_residual),
-    )
-    total, rows = norm_saved.input, norm_saved.input.size // cols
+    norm_saved, cols = saved_of_norm(saved), cols_of(saved.as_residual, normalized_shape)
+    total, backend = norm_saved.input, backends.backend_of(saved.as_residual)
+    rows = total.size // cols
     branch = needs[1] or total.dtype
     if not _supports_dtypes(total.dtype, branch, dnorm.dtype):
         dnorm = widen(dnorm, total.dtype)
     grad, dsum, weight = contiguous(dnorm), None if dsum is None else contiguous(dsum), to_float32(norm_saved.weight)
     dresidual, dbranch = (None if need is None else backend.empty(total.shape, need) for need in needs[:2])
-    plan = shape(cols, grad, dsum, total, weight, dresidual, dbranch, saved.keep)
+    plan = row_plan(cols, grad, dsum, total, weight, dresidual, dbranch, saved.keep)
     config = back_grid(grad, total, cols, plan, sum(need is not None for need in needs[2:]))
     count = config.blocks if config.sums else min(CHUNKS, rows)
     parts = [None if need is None else backend.empty((count, cols), float32) for need in needs[2:]]
     sums = parts if config.sums else [None, None]
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached)
     args = grad, dsum, total, weight, norm_saved.mean, norm_saved.rstd, dresidual, dbranch, *sums, *sizes
-    entry = _entry("backward", total.dtype, branch, dnorm.dtype, plan)
-    launch(
-        "nn/residual_norm",
-        entry,
-        config.blocks,
-        config.threads,
-        *args,
-        saved.keep,
-        np.float32(dropout_scale(dropout_p)),
-        shared=config.shared,
-    )
+    entry = typed("add_layer_norm_backward", total.dtype, branch, dnorm.dtype, *plan)
+    config.launch("nn/residual_norm", entry, *args, saved.keep, np.float32(dropout_scale(dropout_p)))
     if not config.sums:
         first, second = (widen(each, float32).reshape(-1, cols) for each in (grad, total))
         weight_columns(first, second, [norm_saved.mean, norm_saved.rstd], parts)

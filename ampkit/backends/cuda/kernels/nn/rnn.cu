@@ -47,7 +47,7 @@ __global__ void rnn_backward(const float* gates, const T* dy, const float* dh, T
 // i, f, o = sigmoid, g = tanh of the gates; c = f c + i g; h = o tanh(c).
 template <typename T>
 __global__ void lstm_forward(float* gates, float* cell, float* cell_before, T* hidden, T* out, unsigned total,
-    unsigned width) {
+                             unsigned width) {
     FOR_EACH(at, total) {
         float* row = gates + gate_offset(at, width, 4);
         float i = sigmoid(row[0]), f = sigmoid(row[width]), g = tanhf(row[2 * width]), o = sigmoid(row[3 * width]);
@@ -103,8 +103,7 @@ __global__ void gru_forward(float* gates, const float* hidden_gates, float* stat
 // state.
 template <typename T>
 __global__ void gru_backward(const float* gates, const float* hidden_n, const T* previous, const T* dy, float* dh,
-    T* dx_gates,
-                             T* dh_gates, unsigned total, unsigned width) {
+                             T* dx_gates, T* dh_gates, unsigned total, unsigned width) {
     FOR_EACH(at, total) {
         int64 first = gate_offset(at, width, 3);
         const float* row = gates + first;

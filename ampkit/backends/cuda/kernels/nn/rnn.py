@@ -26,7 +26,7 @@ LANE = 8  # row lengths are multiples of this many 16-bit values
 
 
 def _can_multiply(a: Array, b: Array, out: Array, *more: Any) -> bool:
-    return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.answer(a.dtype, out.dtype) == out.dtype
+    return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.output_dtype(a.dtype, out.dtype) == out.dtype
 
 
 @rnn_cell.matmul_into.on("cuda", when=_can_multiply)

@@ -149,28 +149,28 @@ __device__ __forceinline__ void backward(const T* dy, const T* out, S* dx, int64
 // out = exp(x - max) / sum(exp(x - max)).
 template <typename S, typename T, int V, int K>
 __global__ void __launch_bounds__(K ? 128 : 1024) softmax_forward(const S* x, T* out, int64 rows, int64 cols,
-    int64 cached) {
+                                                                  int64 cached) {
     forward<false, S, T, V, K>(x, out, rows, cols, cached);
 }
 
 // out = x - max - log(sum(exp(x - max))).
 template <typename S, typename T, int V, int K>
 __global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_forward(const S* x, T* out, int64 rows, int64 cols,
-    int64 cached) {
+                                                                      int64 cached) {
     forward<true, S, T, V, K>(x, out, rows, cols, cached);
 }
 
 // dx = (dy - sum(dy * out)) * out.
 template <typename S, typename T, int V, int K>
 __global__ void __launch_bounds__(K ? 128 : 1024) softmax_backward(const T* dy, const T* out, S* dx, int64 rows,
-    int64 cols, int64 cached) {
+                                                                   int64 cols, int64 cached) {
     backward<false, S, T, V, K>(dy, out, dx, rows, cols, cached);
 }
 
 // dx = dy - sum(dy) * exp(out).
 template <typename S, typename T, int V, int K>
 __global__ void __launch_bounds__(K ? 128 : 1024) log_softmax_backward(const T* dy, const T* out, S* dx, int64 rows,
-    int64 cols, int64 cached) {
+                                                                       int64 cols, int64 cached) {
     backward<true, S, T, V, K>(dy, out, dx, rows, cols, cached);
 }
 

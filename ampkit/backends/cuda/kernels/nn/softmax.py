@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import supports_dtypes, vector_width
+from ampkit.backends.cuda.array_layout import supports_array, supports_dtypes, vector_width
 from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import reduced
-from ampkit.backends.cuda.nvrtc import C_NAMES, MAX_ELEMENTS, SHARED, STORED, blocks_for, cached_columns, launch, typed
+from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
+from ampkit.backends.elementwise.kernels import supports, supports_backward, with_saved
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
-
-from ..pointwise.registration import supports, supports_backward, with_saved
 
 Array = Any
 WARPS = 4  # rows per block where each row has a warp
@@ -28,7 +27,7 @@ WARPS = 4  # rows per block where each row has a warp
 
 def _supports_rows(array: Array, dim: int) -> bool:
     last = array.ndim > 0 and dim in (-1, array.ndim - 1)
-    return last and array.dtype in STORED and bool(array.flags.c_contiguous) and 0 < array.size <= MAX_ELEMENTS
+    return last and supports_array(array) and bool(array.flags.c_contiguous)
 
 
 def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
@@ -38,10 +37,6 @@ def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
         if cols <= 32 * width * accesses:
             return width, accesses
     return width, 0
-
-
-def _entry(name: str, stored: DType, out_dtype: DType, shape: tuple[int, int]) -> str:
-    return typed(name, C_NAMES[stored], C_NAMES[out_dtype], *map(str, shape))
 
 
 def _grid(rows: int, cols: int, accesses: int, shared: int) -> tuple[int, int]:
@@ -57,7 +52,7 @@ def _launch(
     """Launch `name`. column_bytes: bytes per column that a block caches in shared memory for its second pass."""
     rows, cached = args[0].size // cols, 0 if shape[1] else cached_columns(args[0], cols, column_bytes)
     shared, sizes = cached * column_bytes, (np.int64(rows), np.int64(cols), np.int64(cached))
-    entry = _entry(name, stored, out_dtype, shape)
+    entry = typed(name, stored, out_dtype, *shape)
     launch("nn/softmax", entry, *_grid(rows, cols, shape[1], shared), *args, *sizes, shared=shared)
 
 

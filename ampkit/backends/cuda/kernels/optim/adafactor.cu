@@ -6,8 +6,9 @@
 #include "include/master_weights.cuh"
 
 // Weight of the new square in the running means, t^decay.
-__device__ __forceinline__ float square_weight(const int64* steps,
-    double decay) { return float(pow(double(*steps + 1), decay)); }
+__device__ __forceinline__ float square_weight(const int64* steps, double decay) {
+    return float(pow(double(*steps + 1), decay));
+}
 
 // Sum of part(i) for i < count over `lanes` adjacent threads, a power of two up to 32, or over the whole block; all of
 // them receive it. All threads of the block take part.
@@ -23,24 +24,22 @@ __device__ __forceinline__ double row_sum(unsigned count, unsigned lanes, const 
 
 // rows [row_count]: moves towards the mean square of each row of gradient [row_count, columns].
 __global__ void adafactor_row_squares(const float* gradient, float* rows, const int64* steps, const bool* all_finite,
-    double decay,
-                            unsigned row_count, unsigned columns, unsigned lanes) {
+                                      double decay, unsigned row_count, unsigned columns, unsigned lanes) {
     if (all_finite && !*all_finite) return;
     float new_weight = square_weight(steps, decay);
     unsigned rows_per_block = blockDim.x / lanes;
     for (unsigned first = blockIdx.x * rows_per_block; first < row_count; first += gridDim.x * rows_per_block) {
         unsigned row = first + threadIdx.x / lanes;
         const float* mine = gradient + (int64)row * columns;
-        double total = row_sum(row < row_count ? columns : 0, lanes,
-            [=](unsigned i) { return double(mine[i] * mine[i]); });
+        auto square = [=](unsigned i) { return double(mine[i] * mine[i]); };
+        double total = row_sum(row < row_count ? columns : 0, lanes, square);
         if (row < row_count && threadIdx.x % lanes == 0) rows[row] += (float(total / columns) - rows[row]) * new_weight;
     }
 }
 
 // means [outer]: mean of `count` rows each.
 __global__ void adafactor_row_means(const float* rows, float* means, const bool* all_finite, unsigned outer,
-    unsigned count,
-                          unsigned lanes) {
+                                    unsigned count, unsigned lanes) {
     if (all_finite && !*all_finite) return;
     unsigned rows_per_block = blockDim.x / lanes;
     for (unsigned first = blockIdx.x * rows_per_block; first < outer; first += gridDim.x * rows_per_block) {
@@ -53,8 +52,7 @@ __global__ void adafactor_row_means(const float* rows, float* means, const bool*
 
 // parts [gridDim.y, outer * columns]: sum of squares of each column over `each` rows.
 __global__ void adafactor_column_squares(const float* gradient, double* parts, const bool* all_finite, unsigned outer,
-    unsigned rows,
-                               unsigned columns, unsigned each) {
+                                         unsigned rows, unsigned columns, unsigned each) {
     unsigned column = blockIdx.x * blockDim.x + threadIdx.x, all = outer * columns;
     if ((all_finite && !*all_finite) || column >= all) return;
     unsigned first = blockIdx.y * each, end = first + each < rows ? first + each : rows;
@@ -69,9 +67,8 @@ __global__ void adafactor_column_squares(const float* gradient, double* parts, c
 }
 
 // columns [all]: moves towards the mean square of each column, from `number` parts of `count` rows in all.
-__global__ void adafactor_column_means(const double* parts, float* columns, const int64* steps,
-    const bool* all_finite, double decay,
-                             unsigned all, unsigned number, unsigned count) {
+__global__ void adafactor_column_means(const double* parts, float* columns, const int64* steps, const bool* all_finite,
+                                       double decay, unsigned all, unsigned number, unsigned count) {
     unsigned column = blockIdx.x * blockDim.x + threadIdx.x;
     if ((all_finite && !*all_finite) || column >= all) return;
     double total = 0.0;
@@ -98,8 +95,9 @@ struct Estimate {
 
 // sums [gridDim.x, 2]: squared norms of weights and of updates. For a vector it also updates the mean squares.
 __global__ void adafactor_norms(const float* master, const float* gradient, float* rows, const float* columns,
-                            const float* means, double* sums, const int64* steps, const bool* all_finite, double decay,
-                            unsigned height, unsigned width, float least, float floor, bool maximize, unsigned count) {
+                                const float* means, double* sums, const int64* steps, const bool* all_finite,
+                                double decay, unsigned height, unsigned width, float least, float floor, bool maximize,
+                                unsigned count) {
     if (all_finite && !*all_finite) return;
     Estimate estimate{rows, columns, means, height, width, least, floor};
     float new_weight = columns ? 0.0f : square_weight(steps, decay);
@@ -120,8 +118,8 @@ __device__ __forceinline__ double at_least(double x, double least) { return x > 
 
 // rate = step size / clipping, from the root mean squares of weights and updates. One block.
 __global__ void adafactor_rate(const double* sums, float* rate, const int64* steps, const double* lr,
-    const bool* all_finite,
-                            double least_scale, double limit, unsigned parts, unsigned count) {
+                               const bool* all_finite, double least_scale, double limit, unsigned parts,
+                               unsigned count) {
     if (all_finite && !*all_finite) return;
     double weight_norm = 0.0, update_norm = 0.0;
     for (unsigned i = threadIdx.x; i < parts; i += blockDim.x)
@@ -150,10 +148,10 @@ struct AdafactorStep {
 
 // weights = weights * (1 - lr * decay) - rate * update. columns, means: null for a vector; copies: null for none.
 __global__ void adafactor_update(float* master, const float* gradient, const float* rows, const float* columns,
-                               const float* means, __half* float16_copy, __nv_bfloat16* bfloat16_copy,
-                                   const float* rate,
-                               const double* lr, const bool* all_finite, double decay, unsigned height, unsigned width,
-                               float least, float floor, bool maximize, unsigned count) {
+                                 const float* means, __half* float16_copy, __nv_bfloat16* bfloat16_copy,
+                                 const float* rate, const double* lr, const bool* all_finite, double decay,
+                                 unsigned height, unsigned width, float least, float floor, bool maximize,
+                                 unsigned count) {
     MasterWeights<float> weights{master, float16_copy, bfloat16_copy, {}};
     if (all_finite && !*all_finite) return weights.rewrite_copies<1>(count);
     Estimate estimate{rows, columns, means, height, width, least, floor};

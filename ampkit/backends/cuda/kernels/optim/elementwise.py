@@ -1,8 +1,8 @@
-"""Kernels of the optimizers: an update, with its moments and 16-bit copies, in one pass over flat memory; norms and
-clipping; schedules.
+"""CUDA kernels of the optimizers: an update, with its moments and 16-bit copies, in one pass over flat memory; norms
+and clipping; schedules.
 
-Learning rates, betas, momentum, the count of steps and the flag of a real step are read by the kernels. float64 masters
-are left to the references. Not yet span on a GPU.
+The kernels read learning rates, betas, momentum, the step count and the flag `all_finite` on the device. float64 master
+weights are left to the references. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order, width_of
+from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
-from ampkit.base.dtypes import LOW, bfloat16, float16, float32, float64
+from ampkit.base.dtypes import LOW, float32, float64
 from ampkit.optim.adadelta import Adadelta
 from ampkit.optim.adagrad import Adagrad
 from ampkit.optim.adam import Adam
@@ -35,69 +35,60 @@ from ampkit.optim.rprop import Rprop
 from ampkit.optim.sgd import SGD
 
 Array = Any  # a CuPy array
-PARTS = 1024  # blocks of a sum, which the threads of one block then add up
+PARTS = 1024  # blocks of a sum, at most; one block adds up their results
 
 
-def _draw(there: Any, random_bits: RandomBits | None) -> tuple[Any, ...]:
+def _random_arguments(backend: Any, random_bits: RandomBits | None) -> tuple[Any, ...]:
+    """The kernel arguments seed, call, draws and start of stochastic rounding."""
     seed, call, start = random_bits or (0, 0, 0)
-    return *drawn(there, seed, call), np.int64(start)
+    return *drawn(backend, seed, call), np.int64(start)
 
 
-def _run(
-    name: tuple[str, ...], weights: Array, flats: Sequence[Array | None], copies: list[Array], step: Step, *numbers: Any
-) -> None:
-    """Launch an update, in the kernel's order: weights, flats, copies, the random_bits, numbers, maximize, count.
-
-    name: of the kernel, and its first template arguments.
-    """
-    by_dtype = {copy.dtype: copy for copy in copies}
-    grad_buffers = by_dtype.get(float16), by_dtype.get(bfloat16)
-    wide, last = (
-        width_of(float32, weights, *flats, *grad_buffers),
-        (np.bool_(step.options["maximize"]), np.int64(weights.size)),
-    )
-    entry, grid = typed(*name, weights.dtype, str(wide)), grid_for(weights.size, wide)
-    random_bits = _draw(backends.backend_of(weights), step.random_bits)
-    launch("optim/update", entry, grid, BLOCK, weights, *flats, *grad_buffers, *random_bits, *numbers, *last)
+def _launch_update(
+    name: tuple[str, ...], weights: Array, arrays: Sequence[Array | None], copies: list[Array], step: Step,
+    *scalars: Any,
+) -> None:  # fmt: skip
+    """Launch an update. name: of the kernel, and its first template arguments. arrays: the gradient and the moments."""
+    low_copies = copies_16bit(copies)
+    width = width_of(float32, weights, *arrays, *low_copies)
+    entry, blocks = typed(*name, weights.dtype, width), grid_for(weights.size, width)
+    random = _random_arguments(backends.backend_of(weights), step.random_bits)
+    last = np.bool_(step.options["maximize"]), np.int64(weights.size)
+    launch("optim/update", entry, blocks, BLOCK, weights, *arrays, *low_copies, *random, *scalars, *last)
 
 
-def _is(rule: type[Elementwise], weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
-        step: Step) -> bool:  # fmt: skip
-    """Whether the update is that of just this optimizer, in float32, of masters that there is a kernel for."""
-    ours = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
-    return ours and _known(weights, gradient, moments, copies)
+def _is_rule(
+    rule: type[Elementwise], weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
+    step: Step,
+) -> bool:  # fmt: skip
+    """Whether the update is exactly that of the optimizer `rule`, not of a subclass that changes it, and supported."""
+    same = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
+    return same and _supports(weights, gradient, moments, copies)
 
 
-def _known(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
+def _supports(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
+    """Whether a kernel takes these master weights: float32, or 16-bit ones that are aligned for wide accesses."""
     low = weights.dtype in LOW and width_of(float32, weights, gradient, *moments, *copies) > 1
     return gradient.dtype == float32 and (weights.dtype == float32 or low)
 
 
-@update.on("cuda", when=partial(_is, Adam))
+@update.on("cuda", when=partial(_is_rule, Adam))
 def adam_update_cuda(
     weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
-    decay, lr, betas = step.options["weight_decay"], step.values["lr"], step.values["betas"]
-    decoupled = np.float64(0.0 if step.l2 else decay)
-    numbers = (
-        step.steps,
-        lr,
-        betas,
-        step.all_finite,
-        np.float32(step.options["eps"]),
-        decoupled,
-        np.float32(step.l2),
-    )
-    _run(("adam_update",), weights, (gradient, *moments), copies, step, *numbers)
+    decoupled_decay = np.float64(0.0 if step.l2 else step.options["weight_decay"])
+    arrays = step.steps, step.values["lr"], step.values["betas"], step.all_finite
+    scalars = np.float32(step.options["eps"]), decoupled_decay, np.float32(step.l2)
+    _launch_update(("adam_update",), weights, (gradient, *moments), copies, step, *arrays, *scalars)
 
 
-@update.on("cuda", when=partial(_is, SGD))
+@update.on("cuda", when=partial(_is_rule, SGD))
 def sgd_update_cuda(
     weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
-    lr, momentum, nesterov = step.values["lr"], step.values["momentum"], np.bool_(step.options["nesterov"])
-    numbers = step.steps, lr, momentum, step.all_finite, np.float64(step.options["dampening"]), np.float32(step.l2)
-    _run(("sgd_update",), weights, (gradient, *moments), copies, step, *numbers, nesterov)
+    arrays = step.steps, step.values["lr"], step.values["momentum"], step.all_finite
+    scalars = np.float64(step.options["dampening"]), np.float32(step.l2), np.bool_(step.options["nesterov"])
+    _launch_update(("sgd_update",), weights, (gradient, *moments), copies, step, *arrays, *scalars)
 
 
 _RULES = {
@@ -106,56 +97,46 @@ _RULES = {
 }
 
 
-@update.on("cuda", when=lambda weights, gradient, moments, copies, step: (
-    step.rule.update_elements in _RULES and _known(weights, gradient, moments, copies)))  # fmt: skip
+def _has_rule(
+    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
+) -> bool:
+    return step.rule.update_elements in _RULES and _supports(weights, gradient, moments, copies)
+
+
+@update.on("cuda", when=_has_rule)
 def update_cuda(
     weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
-    """The rule's numbers, worked out on the device; then one pass."""
-    found = scalars_of(step, float32)
-    row = backends.backend_of(weights).empty((len(found),), float32)
-    for place, number in enumerate(found):
-        row[place] = number
-    flats = (gradient, *moments, *[None] * (3 - len(moments)))
-    _run(
-        ("update", _RULES[step.rule.update_elements]),
-        weights,
-        flats,
-        copies,
-        step,
-        row,
-        step.all_finite,
-        np.float32(step.l2),
-    )
+    """Compute the rule's scalars on the device, then update in one launch."""
+    scalars = scalars_of(step, float32)
+    numbers = backends.backend_of(weights).empty((len(scalars),), float32)
+    for i, scalar in enumerate(scalars):
+        numbers[i] = scalar
+    name, arrays = ("update", _RULES[step.rule.update_elements]), (gradient, *moments, *[None] * (3 - len(moments)))
+    _launch_update(name, weights, arrays, copies, step, numbers, step.all_finite, np.float32(step.l2))
 
 
-def _narrows(master: Array, copy: Array) -> bool:
-    return master.dtype == float32 and copy.dtype in (float16, bfloat16) and in_order(master, copy)
+def _supports_narrow(master: Array, copy: Array) -> bool:
+    return master.dtype == float32 and copy.dtype in LOW and in_order(master, copy)
 
 
-@narrow.on("cuda", when=_narrows)
+@narrow.on("cuda", when=_supports_narrow)
 def narrow_cuda(master: Array, copy: Array) -> None:
-    wide = width_of(float32, master, copy)
-    entry = typed("cast_copy", copy.dtype, str(wide))
-    launch("optim/update", entry, grid_for(master.size, wide), BLOCK, master, copy, np.int64(master.size))
+    width = width_of(float32, master, copy)
+    entry, blocks = typed("cast_copy", copy.dtype, width), grid_for(master.size, width)
+    launch("optim/update", entry, blocks, BLOCK, master, copy, np.int64(master.size))
 
 
-@round_stochastically.on(
-    "cuda", when=lambda values, weights, random_bits: weights.dtype in LOW and in_order(values, weights)
-)
+def _supports_rounding(values: Array, weights: Array, random_bits: RandomBits) -> bool:
+    return weights.dtype in LOW and in_order(values, weights)
+
+
+@round_stochastically.on("cuda", when=_supports_rounding)
 def round_stochastically_cuda(values: Array, weights: Array, random_bits: RandomBits) -> None:
-    wide = width_of(float32, values, weights)
-    entry, grid = typed("round_stochastically", weights.dtype, str(wide)), grid_for(values.size, wide)
-    launch(
-        "optim/update",
-        entry,
-        grid,
-        BLOCK,
-        values,
-        weights,
-        *_draw(backends.backend_of(weights), random_bits),
-        np.int64(values.size),
-    )
+    width = width_of(float32, values, weights)
+    entry, blocks = typed("round_stochastically", weights.dtype, width), grid_for(values.size, width)
+    random = _random_arguments(backends.backend_of(weights), random_bits)
+    launch("optim/update", entry, blocks, BLOCK, values, weights, *random, np.int64(values.size))
 
 
 # norms
@@ -164,10 +145,10 @@ def round_stochastically_cuda(values: Array, weights: Array, random_bits: Random
 @power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and in_order(values))
 def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     kind = "0" if order == math.inf else "2" if order == 2 else "1"
-    wide, weights = width_of(values.dtype, values), backends.backend_of(values)
-    blocks = grid_for(values.size, wide, PARTS)
-    parts, total = weights.empty((blocks,), float64), weights.empty((), float64)
-    entry = typed("power_sum", values.dtype, str(wide), kind)
+    width, backend = width_of(values.dtype, values), backends.backend_of(values)
+    blocks = grid_for(values.size, width, PARTS)
+    parts, total = backend.empty((blocks,), float64), backend.empty((), float64)
+    entry = typed("power_sum", values.dtype, width, kind)
     launch("optim/update", entry, blocks, BLOCK, values, parts, np.float64(order), np.int64(values.size))
     launch("optim/update", typed("power_sum_finish", kind), 1, BLOCK, parts, total, np.int64(blocks))
     return total
@@ -175,9 +156,9 @@ def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
 
 @scale_gradients.on("cuda", when=lambda values, factor, all_finite: values.dtype in STORED and in_order(values))
 def scale_gradients_cuda(values: Array, factor: Array, all_finite: Array) -> None:
-    wide = width_of(values.dtype, values)
-    entry = typed("scale_gradients", values.dtype, str(wide))
-    launch("optim/update", entry, grid_for(values.size, wide), BLOCK, values, factor, all_finite, np.int64(values.size))
+    width = width_of(values.dtype, values)
+    entry, blocks = typed("scale_gradients", values.dtype, width), grid_for(values.size, width)
+    launch("optim/update", entry, blocks, BLOCK, values, factor, all_finite, np.int64(values.size))
 
 
 # schedules

@@ -62,8 +62,8 @@ struct LambMoments {
 // Updates both moments; sums [segments, gridDim.x, 2]: the block's squared norms of the weights and of their updates.
 template <int V>
 __global__ void lamb_moments(const float* master, const float* gradient, float* mean, float* square, double* sums,
-                           const __grid_constant__ Segments segments, const int64* steps, const double* betas,
-                           const bool* all_finite, float eps, float decay, bool maximize) {
+                             const __grid_constant__ Segments segments, const int64* steps, const double* betas,
+                             const bool* all_finite, float eps, float decay, bool maximize) {
     if (all_finite && !*all_finite) return;
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
     double weight_norm = 0.0, update_norm = 0.0;
@@ -71,8 +71,7 @@ __global__ void lamb_moments(const float* master, const float* gradient, float* 
     if (threadIdx.x == 0) rates = lamb_rates(betas[0], betas[1], double(*steps + 1));
     __syncthreads();
     for_each_vector<V>(count, LambMoments{master + start, gradient + start, mean + start, square + start, rates, eps,
-        decay, maximize,
-                         &weight_norm, &update_norm});
+                       decay, maximize, &weight_norm, &update_norm});
     weight_norm = block_sum(weight_norm);
     update_norm = block_sum(update_norm);
     double* mine = sums + 2 * ((int64)blockIdx.y * gridDim.x + blockIdx.x);
@@ -113,8 +112,8 @@ struct LambStep {
 // weights -= rate * update. copies, all_finite: null for none.
 template <int V>
 __global__ void lamb_update(float* master, const float* mean, const float* square, __half* float16_copy,
-                          __nv_bfloat16* bfloat16_copy, const float* rates, const __grid_constant__ Segments segments,
-                          const int64* steps, const double* betas, const bool* all_finite, float eps, float decay) {
+                            __nv_bfloat16* bfloat16_copy, const float* rates, const __grid_constant__ Segments segments,
+                            const int64* steps, const double* betas, const bool* all_finite, float eps, float decay) {
     int64 start = segments.start[blockIdx.y], count = segments.stop[blockIdx.y] - start;
     MasterWeights<float> weights{master + start, float16_copy ? float16_copy + start : nullptr, bfloat16_copy
         ? bfloat16_copy + start : nullptr, {}};

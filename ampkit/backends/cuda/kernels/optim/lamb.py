@@ -1,7 +1,7 @@
-"""LAMB's kernel: all parameters of a span in three launches, 64 at a time, whose places travel with them.
+"""CUDA kernels of LAMB: three launches update up to 64 parameters, whose bounds in flat memory are a kernel argument.
 
-Learning rate, betas, the count of steps and the flag of a real step are read by the kernels. float64 masters are left
-to the reference. Not yet span on a GPU.
+The kernels read learning rate, betas, step count and the flag `all_finite` on the device. float64 master weights are
+left to the reference. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order, width_of
+from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
-from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.base.dtypes import float32, float64
 from ampkit.optim.elementwise import Step
 from ampkit.optim.lamb import LAMB, lamb_update
 
 Array = Any  # a CuPy array
-SEGMENTS = 64  # as in lamb.cu
-PARTS = 512  # blocks of a parameter
+SEGMENTS = 64  # parameters per launch, as in lamb.cu
+PARTS = 512  # blocks per parameter, at most
 _TABLE = np.dtype([(name, np.int64, SEGMENTS) for name in ("start", "stop")])
 
 
@@ -40,28 +40,18 @@ def lamb_update_cuda(
 def _update(
     master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
 ) -> None:
-    there, by_dtype = backends.backend_of(master), {copy.dtype: copy for copy in copies}
-    grad_buffers, number = (by_dtype.get(float16), by_dtype.get(bfloat16)), len(slices)
-    width = width_of(float32, master, gradient, mean, square, *grad_buffers)
+    backend, low_copies, number = backends.backend_of(master), copies_16bit(copies), len(slices)
+    width = width_of(float32, master, gradient, mean, square, *low_copies)
     parts = grid_for(max(bounds.stop - bounds.start for bounds in slices), width, PARTS)
     table = np.zeros(1, _TABLE)
     table["start"][0, :number] = [bounds.start for bounds in slices]
     table["stop"][0, :number] = [bounds.stop for bounds in slices]
-    sums, rates = there.empty((number * parts * 2,), float64), there.empty((number,), float32)
+    sums, rates = backend.empty((number * parts * 2,), float64), backend.empty((number,), float32)
     common = table, step.steps, step.values["betas"], step.all_finite
-    numbers = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
-    given, maximize = (master, gradient, mean, square, sums), np.bool_(step.options["maximize"])
-    launch("optim/lamb", typed("lamb_moments", str(width)), (parts, number), BLOCK, *given, *common, *numbers, maximize)
-    launch(
-        "optim/lamb",
-        "lamb_trust_ratio",
-        number,
-        BLOCK,
-        sums,
-        rates,
-        step.values["lr"],
-        step.all_finite,
-        np.int32(parts),
-    )
-    held = master, mean, square, *grad_buffers, rates
-    launch("optim/lamb", typed("lamb_update", str(width)), (parts, number), BLOCK, *held, *common, *numbers)
+    options = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
+    args: tuple[Any, ...] = master, gradient, mean, square, sums, *common, *options, np.bool_(step.options["maximize"])
+    launch("optim/lamb", typed("lamb_moments", width), (parts, number), BLOCK, *args)
+    args = sums, rates, step.values["lr"], step.all_finite, np.int32(parts)
+    launch("optim/lamb", "lamb_trust_ratio", number, BLOCK, *args)
+    args = master, mean, square, *low_copies, rates, *common, *options
+    launch("optim/lamb", typed("lamb_update", width), (parts, number), BLOCK, *args)

@@ -28,7 +28,7 @@ struct RoundStochastically {
 // weights = T(values), rounded stochastically.
 template <typename T, int V>
 __global__ void round_stochastically(const float* values, T* weights, uint64 seed, uint64 call, const uint64* draws,
-                                 int64 start, int64 count) {
+                                     int64 start, int64 count) {
     for_each_vector<V>(count, RoundStochastically<T>{values, weights, {seed, call, draws, start}});
 }
 
@@ -86,10 +86,9 @@ struct Adam {
 template <typename M, int V>
 __global__ void adam_update(M* master, const float* gradient, float* mean, float* square, float* max_squares,
                             __half* float16_copy, __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call,
-                                const uint64* draws,
-                            int64 start, const int64* steps, const double* lr, const double* betas,
-                                const bool* all_finite,
-                            float eps, double decay, float penalty, bool maximize, int64 count) {
+                            const uint64* draws, int64 start, const int64* steps, const double* lr, const double* betas,
+                            const bool* all_finite, float eps, double decay, float penalty, bool maximize,
+                            int64 count) {
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
     __shared__ AdamRates rates;
@@ -129,30 +128,28 @@ struct Sgd {
 // SGD with momentum. buffer, copies, all_finite, draws: null for none. The first step sets the buffer to the gradient.
 template <typename M, int V>
 __global__ void sgd_update(M* master, const float* gradient, float* buffer, __half* float16_copy,
-    __nv_bfloat16* bfloat16_copy,
-                           uint64 seed, uint64 call, const uint64* draws, int64 start, const int64* steps,
-                           const double* lr, const double* momentum, const bool* all_finite, double dampening,
-                               float penalty,
-                           bool nesterov, bool maximize, int64 count) {
+                           __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call, const uint64* draws, int64 start,
+                           const int64* steps, const double* lr, const double* momentum, const bool* all_finite,
+                           double dampening, float penalty, bool nesterov, bool maximize, int64 count) {
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
     float new_weight = *steps == 0 ? 1.0f : float(1.0 - dampening);
     for_each_vector<V>(count, Sgd<M>{weights, gradient, buffer, float(*lr), float(*momentum), new_weight, penalty,
-        nesterov, maximize});
+                       nesterov, maximize});
 }
 
 // The other optimizers. A rule updates the weight p and the moments m from the gradient d and the per-step scalars n;
-// moments and scalars are in the order of `piece` in ampkit/optim/<name>.py; has: which moments exist.
+// moments and scalars are in the order of `update_elements` in ampkit/optim/<name>.py; has: which moments exist.
 
 __device__ __forceinline__ float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 
-#define UPDATE_RULE(Name, COUNT, ...)                                                                                        \
-    struct Name {                                                                                                     \
-        static constexpr int MOMENTS = COUNT;                                                                         \
-        static __device__ __forceinline__ void step(float& p, float d, float (&m)[3], const bool (&has)[3],           \
-                                                    const float* n) {                                                 \
-            __VA_ARGS__                                                                                               \
-        }                                                                                                             \
+#define UPDATE_RULE(Name, COUNT, ...)                                                                          \
+    struct Name {                                                                                              \
+        static constexpr int MOMENTS = COUNT;                                                                  \
+        static __device__ __forceinline__ void step(float& p, float d, float (&m)[3], const bool (&has)[3],    \
+                                                    const float* n) {                                          \
+            __VA_ARGS__                                                                                        \
+        }                                                                                                      \
     };
 #define MEAN(m, new) m += (d - m) * new;
 #define SQUARE(v, old_weight, new_weight) v = v * old_weight + d * d * new_weight;
@@ -213,13 +210,12 @@ struct Update {
 template <typename UpdateRule, typename M, int V>
 __global__ void update(M* master, const float* gradient, float* moment_0, float* moment_1, float* moment_2,
                        __half* float16_copy, __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call,
-                           const uint64* draws,
-                       int64 start, const float* numbers, const bool* all_finite, float penalty, bool maximize,
-                           int64 count) {
+                       const uint64* draws, int64 start, const float* numbers, const bool* all_finite, float penalty,
+                       bool maximize, int64 count) {
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
-    for_each_vector<V>(count, Update<UpdateRule, M>{weights, gradient, {moment_0, moment_1, moment_2}, numbers,
-        penalty, maximize});
+    for_each_vector<V>(count, Update<UpdateRule, M>{weights, gradient, {moment_0, moment_1, moment_2}, numbers, penalty,
+                       maximize});
 }
 
 // Norms, summed in float64, where the square of a float32 cannot overflow. ORDER 0: the maximum, NaN if any is; 1: any
@@ -297,8 +293,7 @@ __global__ void scale_gradients(T* values, const double* factor, const bool* all
 
 // count advances by one if steps did since `seen`; row = table [rows, width] at count, or its last row. One block.
 __global__ void advance_schedule(int64* count, int64* seen, const int64* steps, const double* table, double* row,
-    int64 rows,
-                       int64 width) {
+                                 int64 rows, int64 width) {
     int64 now = *count + (*steps > *seen), at = now < rows ? now : rows - 1;
     __syncthreads();  // all threads have read count and seen
     if (threadIdx.x == 0) *count = now, *seen = *steps;

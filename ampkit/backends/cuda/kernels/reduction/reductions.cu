@@ -18,8 +18,9 @@ struct AddSquaredDifferences : Sum {
     static __device__ __forceinline__ float map(float x, float center) { return (x - center) * (x - center); }
 };
 struct AddExps : Sum {  // center: the maximum; an infinite one is not subtracted
-    static __device__ __forceinline__ float map(float x, float center) { return expf(fabsf(center) == INFINITY_F
-        ? x : x - center); }
+    static __device__ __forceinline__ float map(float x, float center) {
+        return expf(fabsf(center) == INFINITY_F ? x : x - center);
+    }
 };
 struct CountNonzero : Sum {
     static __device__ __forceinline__ float map(float x, float) { return float(x != 0.0f); }
@@ -49,7 +50,7 @@ __device__ __forceinline__ T finish(float total, float divisor, bool root) {
 // Reduces x[first], x[first + step], ... below `end`, V values per access, into V separate totals.
 template <typename Op, int V, typename S>
 __device__ __forceinline__ void accumulate(const S* x, int64 first, int64 end, int64 step, float (&center)[V],
-    float (&total)[V]) {
+                                           float (&total)[V]) {
 #pragma unroll
     for (int j = 0; j < V; j++) total[j] = Op::template identity<float>();
     for (int64 at = first; at < end; at += step) {
@@ -94,7 +95,7 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
 template <typename Op, int V, typename S, typename T>
 __device__ __forceinline__ void columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
                                         int64 part_size, int64 parts, int depth_threads, float divisor, bool root,
-                                            float* shared) {
+                                        float* shared) {
     int across = blockDim.x / depth_threads, lane = threadIdx.x % across, depth = threadIdx.x / across;
     int64 units = inner / V, unit = blockIdx.x / parts * across + lane, part = blockIdx.x % parts;
     int64 outer_index = unit / units, column = unit % units * V;
@@ -105,8 +106,9 @@ __device__ __forceinline__ void columns(const S* x, T* out, const float* centers
         center[j] = centers && in_range ? centers[outer_index * inner + column + j] : 0.0f;
         total[j] = Op::template identity<float>();
     }
-    if (in_range) accumulate<Op, V>(x + outer_index * n * inner + column, (part * part_size + depth) * inner,
-        end * inner, depth_threads * inner, center, total);
+    if (in_range)
+        accumulate<Op, V>(x + outer_index * n * inner + column, (part * part_size + depth) * inner, end * inner,
+                          depth_threads * inner, center, total);
     for (int half = depth_threads / 2; half; half /= 2) {
         __syncthreads();
         for (int j = 0; j < V; j++) shared[threadIdx.x * V + j] = total[j];
@@ -115,19 +117,20 @@ __device__ __forceinline__ void columns(const S* x, T* out, const float* centers
             for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], shared[(threadIdx.x + half * across) * V + j]);
     }
     if (in_range && depth == 0)
-        for (int j = 0; j < V; j++) out[(outer_index * parts + part)
-            * inner + column + j] = finish<T>(total[j], divisor, root);
+        for (int j = 0; j < V; j++)
+            out[(outer_index * parts + part) * inner + column + j] = finish<T>(total[j], divisor, root);
 }
 
 // inner > 1: depth_threads threads per column, or per 8 columns if vectorized; blockIdx.x covers columns and parts.
 template <typename Op, typename S, typename T>
 __global__ void reduce_columns(const S* x, T* out, const float* centers, int64 outer, int64 n, int64 inner,
-    int64 part_size,
-                               int64 parts, int depth_threads, float divisor, bool root, bool vectorized) {
+                               int64 part_size, int64 parts, float divisor, bool root, bool vectorized,
+                               int depth_threads) {
     __shared__ float shared[256 * 8];
-    if (vectorized) columns<Op, 8>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root,
-        shared);
-    else columns<Op, 1>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
+    if (vectorized)
+        columns<Op, 8>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
+    else
+        columns<Op, 1>(x, out, centers, outer, n, inner, part_size, parts, depth_threads, divisor, root, shared);
 }
 
 // out = index of the best value of each row, the first of equal ones; a block per row.

@@ -32,7 +32,7 @@ __device__ __forceinline__ int source_index(int mode, int index, int n) {
 // out: contiguous, fewer than 2^31 words. fill: the value of CONSTANT.
 template <typename W>
 __global__ void pad_forward(const void* from, void* out, const __grid_constant__ Padding e, unsigned long long fill,
-    unsigned total) {
+                            unsigned total) {
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
         int index[AXES];
         unravel(i, e.padded, index);

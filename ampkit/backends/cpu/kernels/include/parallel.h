@@ -1,0 +1,47 @@
+// Parallel loops over chunks whose boundaries do not depend on the number of threads, so neither do results.
+#pragma once
+#include "array.h"
+
+using Task = void (*)(void*);
+
+// Runs task(data) on every thread of the team at once and returns when all have returned.
+void run_on_team(Task task, void* data);
+
+constexpr int64 PARALLEL_ELEMENTS = 16384;  // work on fewer elements is not worth waking threads
+
+// body(begin, end) for consecutive ranges of at most `grain` items that cover [0, count), on all threads.
+template <class Body>
+void parallel_for(int64 count, int64 grain, const Body& body) {
+    if (count <= grain) {
+        if (count > 0) body(int64(0), count);
+        return;
+    }
+    struct Job {
+        const Body& body;
+        int64 count, grain, next;
+    } job{body, count, grain, 0};
+    run_on_team([](void* data) {
+        Job& job = *static_cast<Job*>(data);
+        for (int64 begin; (begin = __atomic_fetch_add(&job.next, job.grain, __ATOMIC_RELAXED)) < job.count;)
+            job.body(begin, min(begin + job.grain, job.count));
+    }, &job);
+}
+
+// body(begin, end) for ranges of `rows` rows of `columns` elements each.
+template <class Body>
+void parallel_rows(int64 rows, int64 columns, const Body& body) {
+    parallel_for(rows, max(1, PARALLEL_ELEMENTS / max(columns, 1)), body);
+}
+
+// The sum of value(i) for i in [0, count): float32 within blocks of 512, float64 beyond, so that long sums stay accurate.
+template <class Value>
+inline double blocked_sum(int64 count, const Value& value) {
+    double total = 0.0;
+    for (int64 begin = 0; begin < count; begin += 512) {
+        int64 end = min(begin + 512, count);
+        float partial = 0.0f;
+        SIMD_SUM(partial) for (int64 i = begin; i < end; i++) partial += value(i);
+        total += partial;
+    }
+    return total;
+}

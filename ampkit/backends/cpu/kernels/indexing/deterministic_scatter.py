@@ -1,0 +1,63 @@
+"""CPU kernel of add_at, the gradient of x[index] (gather_scatter.cpp)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, merge_axes, supported
+from ampkit.base.dtypes import DType
+from ampkit.ops.indexing.deterministic_scatter import add_at
+
+from .gather_scatter import summed_rows
+
+
+class RowIndex(NamedTuple):
+    """An index as one of rows: an array of `shape` is [before, rows, behind], and keys [n] name rows."""
+
+    keys: HostArray
+    sizes: tuple[int, int, int]
+    result: tuple[int, ...]  # the shape of array[index]
+
+
+def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex | None:
+    """`index` as a RowIndex, where it is integer arrays for axes side by side, and else full slices."""
+    parts = index if type(index) is tuple else (index,)
+    at = [i for i, part in enumerate(parts) if hasattr(part, "dtype")]
+    arrays = [parts[i] for i in at]
+    whole = all(type(part) is slice and part == slice(None) for i, part in enumerate(parts) if i not in at)
+    if (
+        len(parts) > len(shape)
+        or not at
+        or not whole
+        or at[-1] - at[0] >= len(at)
+        or any(a.dtype.kind not in "iu" for a in arrays)
+    ):
+        return None
+    lengths, named = shape[at[0] : at[-1] + 1], np.broadcast_shapes(*[a.shape for a in arrays])
+    keys: Any = 0
+    for array, n in zip(arrays, lengths, strict=True):
+        if array.size and not -n <= int(array.min()) <= int(array.max()) < n:
+            return None  # the reference raises the error
+        wide = array.astype(np.int64, copy=False)
+        keys = keys * n + (wide if int(array.min(initial=0)) >= 0 else wide % n)
+    before, behind = shape[: at[0]], shape[at[-1] + 1 :]
+    sizes = prod(before), prod(lengths), prod(behind)
+    return RowIndex(np.broadcast_to(keys, named).reshape(-1), sizes, (*before, *named, *behind))
+
+
+def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray | None:
+    """Zeros of `shape` with `values` added at [index]; None where the kernel does not take them."""
+    found = row_index(index, shape)
+    if found is None or found.result != values.shape:
+        return None
+    rows = merge_axes(values, (found.sizes[0], len(found.keys), found.sizes[2]))
+    return None if rows is None else summed_rows(rows, found.keys, found.sizes[1], dtype).reshape(shape)
+
+
+@add_at.on("cpu", when=lambda values, index, shape: supported(values) and values.size > 0, min_elements=MIN_ELEMENTS)
+def add_at_cpu(values: HostArray, index: Any, shape: tuple[int, ...]) -> Any:
+    out = rows_added(values, index, shape, values.dtype)
+    return NotImplemented if out is None else out

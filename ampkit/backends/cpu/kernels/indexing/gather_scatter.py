@@ -1,0 +1,160 @@
+"""CPU kernels of gather, scatter and scatter_add along an axis (gather_scatter.cpp).
+
+`gathered`, `scattered`, `scatter_added`, `taken_rows` and `summed_rows` serve the kernels of sorting and of other
+indexing too. They return None for arrays whose axes cannot be merged to three.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.copies import copy
+from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.native.arrays import (
+    KINDS,
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    available,
+    empty,
+    merge_axes,
+    supported,
+)
+from ampkit.base.dtypes import DType, float32
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.argument_checks import check_index_range
+from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
+
+_gather, _scatter, _scatter_add = (Function(name, "aaai") for name in ("gather", "scatter", "scatter_add"))
+_take_rows, _sum_rows = Function("take_rows", "aap"), Function("sum_rows", "aapi")
+_sum_short_rows = Function("sum_short_rows", "aap")
+_SHORT = 16  # elements: sum_short_rows takes rows of at most as many
+
+
+def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArray, dim: int) -> HostArray | None:
+    """Call run(x, other, index, step) with views [a, n, c] of arrays with the shape of `index`, `dim` in the middle.
+
+    x is longer along `dim`, and no shorter on other axes. other: None for gather's result, which is made here.
+    """
+    at = dim % index.ndim
+    shape = prod(index.shape[:at]), index.shape[at], prod(index.shape[at + 1 :])
+    made = empty(index.shape, x.dtype) if other is None else other
+    lead = tuple([slice(1 if i == at else n) for i, n in enumerate(index.shape)])
+    views = [
+        merge_axes(np.broadcast_to(a, index.shape), shape) for a in (x[lead], made, index.astype(np.int64, copy=False))
+    ]
+    if any(view is None for view in views):
+        return None
+    step = x.strides[at] // x.itemsize
+    run(*(views if other is not None else (views[1], views[0], views[2])), step)
+    return made
+
+
+def gathered(x: HostArray, index: HostArray, dim: int) -> HostArray | None:
+    """The elements of x at `index` along `dim`, in the shape of index."""
+    return _along(_gather, x, None, index, dim)
+
+
+def scattered(x: HostArray, values: HostArray, index: HostArray, dim: int) -> HostArray | None:
+    """A copy of x with `values`, broadcast to `index`, written at it; of several for one element the last."""
+    out = empty(x.shape, x.dtype)
+    copy(out, x)
+    return None if _along(_scatter, out, values, index, dim) is None else out
+
+
+def scatter_added(
+    values: HostArray, index: HostArray, dim: int, shape: tuple[int, ...], dtype: DType, start: HostArray | None = None
+) -> HostArray | None:
+    """Zeros of `shape`, or `start`, plus `values` added in float32 at `index` along `dim`."""
+    total = empty(shape, float32)
+    if start is None:
+        total.fill(0)
+    else:
+        copy(total, start)
+    return None if _along(_scatter_add, total, values, index, dim) is None else in_format(total, dtype)
+
+
+def taken_rows(x: HostArray, keys: HostArray) -> HostArray | None:
+    """Rows `keys` [n] of x [a, rows, c]: [a, n, c]. None for rows that are short, or not contiguous in themselves."""
+    if x.shape[2] * x.itemsize < 2 * _SHORT or x.strides[2] != x.itemsize or not x.flags.aligned or not available():
+        return None
+    out = empty((x.shape[0], len(keys), x.shape[2]), x.dtype)
+    keys = np.ascontiguousarray(keys, np.int64)
+    _take_rows(out, x, address(keys))
+    return out
+
+
+def summed_rows(values: HostArray, keys: HostArray, rows: int, dtype: DType, skipped: int = -1) -> HostArray:
+    """The sums [a, rows, c] of the rows of values [a, n, c] for each of the rows that `keys` [n] name, except one."""
+    out = empty((values.shape[0], rows, values.shape[2]), dtype)
+    keys = np.ascontiguousarray(keys, np.int64)
+    if values.shape[2] < _SHORT and skipped < 0:
+        _sum_short_rows(out, values, address(keys))
+    else:
+        _sum_rows(out, values, address(keys), skipped)
+    return out
+
+
+# the kernels
+
+
+def _fits(x: HostArray, dim: int, index: HostArray, *arrays: Any) -> bool:
+    known = available() and 0 < index.ndim == x.ndim and index.size >= MIN_ELEMENTS and x.size > 0
+    return known and x.dtype in KINDS and x.flags.aligned
+
+
+def _or_not(found: HostArray | None) -> Any:
+    return NotImplemented if found is None else found
+
+
+@gather.on("cpu", when=_fits)
+def gather_cpu(input: HostArray, dim: int, index: HostArray, *, dtype: DType) -> Any:
+    check_index_range("gather", index, input.shape[dim])
+    out = gathered(input, index, dim)
+    return NotImplemented if out is None else (out, Saved(index=index, shape=input.shape))
+
+
+def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
+    return supported(dy) and len(saved.shape) > 0 and dy.size >= MIN_ELEMENTS
+
+
+@gather.on_backward("cpu", when=_backward_fits)
+def gather_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
+    dx = scatter_added(dy, saved.index, dim, saved.shape, needs[0])
+    return NotImplemented if dx is None else (dx, None)
+
+
+@scatter_.on("cpu", when=_fits)
+def scatter_cpu(input: HostArray, dim: int, index: HostArray, src: Any, *, dtype: DType) -> Any:
+    check_index_range("scatter", index, input.shape[dim])
+    values = trim_to_index(src, index.shape) if hasattr(src, "dtype") else np.full((), src, dtype)
+    out = scattered(in_format(input, dtype), in_format(values, dtype), index, dim)
+    return NotImplemented if out is None else (out, Saved(index=index, size=getattr(src, "shape", ())))
+
+
+def _scatter_backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
+    return _fits(dy, dim, saved.index) and saved.size in ((), saved.index.shape)
+
+
+@scatter_.on_backward("cpu", when=_scatter_backward_fits)
+def scatter_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
+    dx = scattered(dy, np.zeros((), dy.dtype), saved.index, dim) if needs[0] else None
+    values = gathered(dy, saved.index, dim) if needs[2] else None
+    return NotImplemented if (dx is None and needs[0]) or (values is None and needs[2]) else (dx, None, values)
+
+
+@scatter_add.on("cpu", when=lambda input, dim, index, src: _fits(input, dim, index) and supported(input, src))
+def scatter_add_cpu(input: HostArray, dim: int, index: HostArray, src: HostArray, *, dtype: DType) -> Any:
+    check_index_range("scatter_add", index, input.shape[dim])
+    out = scatter_added(trim_to_index(src, index.shape), index, dim, input.shape, dtype, input)
+    return NotImplemented if out is None else (out, Saved(index=index, size=src.shape))
+
+
+@scatter_add.on_backward("cpu", when=_scatter_backward_fits)
+def scatter_add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
+    values = gathered(dy, saved.index, dim) if needs[2] else None
+    return NotImplemented if values is None and needs[2] else (dy, None, values)

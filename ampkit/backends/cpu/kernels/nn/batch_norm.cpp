@@ -1,0 +1,356 @@
+// Norms of channels [samples, channels, positions]: batch norm and group norm, forward and backward.
+//
+// A plane is one channel of one sample. Its sums are added up in float32 within blocks and in float64 beyond. Planes form
+// sets with common statistics: in batch norm all planes of a channel, in group norm those of adjacent channels of a
+// sample. Where channels, not positions, are adjacent in memory, rows of channels are read, several positions as one row.
+#include "../include/parallel.h"
+
+namespace {
+
+constexpr int64 BLOCK = 1024;  // elements of a plane that are read and summed at a time
+constexpr float NO_RELU = __builtin_nanf("");  // no number is below it
+
+struct Shape {
+    int64 samples, channels, positions, planes, groups, members, lanes = 0;
+
+    // groups: of channels, in group norm; 0 in batch norm. members: planes of a set. lanes: positions of a row; 0 where
+    // planes are read.
+    Shape(const Array& x, const Array& y, const Array& z, int64 groups_)
+        : samples(x.size[0]), channels(x.size[1]), positions(x.size[2]), planes(samples * channels), groups(groups_),
+          members(groups ? channels / groups : samples) {
+        if (x.stride[1] != 1 || channels == 1 || (x.stride[2] == 1 && positions > 1)) return;
+        bool evenly = evenly_spaced(x) && evenly_spaced(y) && evenly_spaced(z);
+        lanes = evenly ? max(1, min(256 / channels, positions)) : 1;
+        while (positions % lanes) lanes--;
+    }
+    bool evenly_spaced(const Array& a) const { return !a || a.stride[2] == channels * a.stride[1]; }
+    int64 sets() const { return groups ? samples * groups : channels; }
+    int64 plane(int64 set, int64 member) const { return groups ? set * members + member : member * channels + set; }
+    int64 set_of(int64 plane) const { return groups ? plane / members : plane % channels; }
+    int64 width() const { return max(1, lanes) * channels; }
+    int64 rows() const { return positions / lanes; }                       // of a sample
+    int64 chunk() const { return min(128, max(8, 16384 / width())); }      // rows that are summed in float32
+    int64 chunks() const { return ceil_div(rows(), chunk()); }             // of a sample
+    int64 run() const { return lanes ? width() : min(BLOCK, positions); }  // the longest run
+};
+
+// A run: elements of one plane, or one row. Element `k` is `step` elements after the one before.
+struct Run { int64 sample, channel, position, count, axis; };
+
+// The run as float32: in place where it is, else in `buffer`.
+inline const float* read_run(const Array& a, const Run& run, float* buffer) {
+    int64 start = a.offset(run.sample, run.channel, run.position), stride = a.stride[run.axis];
+    if (a.kind == FLOAT32 && stride == 1) return static_cast<const float*>(a.data) + start;
+    read_floats(buffer, a.data, a.kind, start, stride, run.count);
+    return buffer;
+}
+
+inline Run row_of(const Shape& shape, int64 sample, int64 row) {
+    return {sample, 0, row * shape.lanes, shape.width(), 1};
+}
+
+inline Run block_of(const Shape& shape, int64 plane, int64 at) {
+    return {plane / shape.channels, plane % shape.channels, at, min(BLOCK, shape.positions - at), 2};
+}
+
+// work(run) for all elements.
+template <class Work>
+void for_each_run(const Shape& shape, const Work& work) {
+    int64 per_plane = ceil_div(shape.positions, BLOCK), per_sample = shape.lanes ? shape.rows() : 0;
+    int64 count = shape.lanes ? shape.samples * per_sample : shape.planes * per_plane;
+    parallel_rows(count, shape.run(), [&](int64 begin, int64 end) {
+        Scratch<float> first(shape.run()), second(shape.run()), third(shape.run());
+        for (int64 i = begin; i < end; i++)
+            work(shape.lanes ? row_of(shape, i / per_sample, i % per_sample)
+                             : block_of(shape, i / per_plane, i % per_plane * BLOCK), first, second, third);
+    });
+}
+
+// Coefficients of the planes, float32, as rows of the width of what is read at once.
+struct Coefficients {
+    const Shape& shape;
+    Scratch<float> values;
+    Coefficients(const Shape& shape_, int64 kinds) : shape(shape_), values(kinds * shape.samples * shape.width()) {}
+    float* row(int64 kind, int64 sample) { return values + (kind * shape.samples + sample) * shape.width(); }
+    const float* of(int64 kind, const Run& run) { return row(kind, run.sample) + run.channel; }
+    void set(int64 kind, int64 plane, float value) {
+        float* to = row(kind, plane / shape.channels) + plane % shape.channels;
+        for (int64 at = 0; at < shape.width(); at += shape.channels) to[at] = value;
+    }
+};
+
+// Sums of rows: part [3, width] of each chunk of rows, by sum_rows(part, sample, first row, end), are given to
+// add(plane, rows, part's three numbers), for each plane in order.
+template <class SumRows, class Add>
+void sum_columns(const Shape& shape, const SumRows& sum_rows, const Add& add) {
+    int64 width = shape.width(), chunks = shape.chunks(), grain = shape.chunk(), rows = shape.rows();
+    Scratch<float> scratch(shape.samples * chunks * 3 * width);
+    float* parts = scratch;
+    parallel_for(shape.samples * chunks, 1, [&](int64 begin, int64 end) {
+        for (int64 i = begin; i < end; i++) {
+            int64 first = i % chunks * grain;
+            memset(parts + i * 3 * width, 0, 3 * width * sizeof(float));
+            sum_rows(parts + i * 3 * width, i / chunks, first, min(first + grain, rows));
+        }
+    });
+    parallel_rows(shape.planes, chunks * shape.lanes * 8, [&](int64 begin, int64 end) {
+        for (int64 p = begin; p < end; p++)
+            for (int64 i = 0; i < chunks; i++) {
+                const float* part = parts + (p / shape.channels * chunks + i) * 3 * width;
+                for (int64 at = p % shape.channels; at < width; at += shape.channels)
+                    add(p, min(grain, rows - i * grain), part[at], part[at + width], part[at + 2 * width]);
+            }
+    });
+}
+
+// The mean of `count` values, and the sum of their squared deviations from it.
+struct Moments {
+    double mean, squares, count;
+    void merge(double centre, double rest, double square, int64 n) {  // Chan, Golub, LeVeque 1983, eq. 2.1
+        double all = count + double(n), apart = centre + rest / double(n) - mean, share = double(n) / all;
+        squares += square - rest * rest / double(n) + apart * apart * share * count;
+        mean += apart * share, count = all;
+    }
+};
+
+void moments_of_plane(const Array& x, const Shape& shape, int64 plane, Moments* found) {
+    float buffer[BLOCK];
+    for (int64 at = 0; at < shape.positions; at += BLOCK) {
+        Run run = block_of(shape, plane, at);
+        const float* v = read_run(x, run, buffer);
+        float sum = 0.0f, rest = 0.0f, square = 0.0f;
+        SIMD_SUM(sum) for (int64 k = 0; k < run.count; k++) sum += v[k];
+        float centre = sum / float(run.count);
+        SIMD_SUM(rest, square) for (int64 k = 0; k < run.count; k++) {
+            float d = v[k] - centre;
+            rest += d, square += d * d;
+        }
+        found->merge(centre, rest, square, run.count);
+    }
+}
+
+// Per column the mean of the rows, the sum of what is left, and of its squares.
+void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sample, int64 begin, int64 end) {
+    int64 width = shape.width();
+    Scratch<float> buffer(width);
+    float *rest = centre + width, *square = rest + width;
+    for (int64 row = begin; row < end; row++) {
+        const float* v = read_run(x, row_of(shape, sample, row), buffer);
+        SIMD for (int64 k = 0; k < width; k++) centre[k] += v[k];
+    }
+    for (int64 k = 0; k < width; k++) centre[k] /= float(end - begin);
+    for (int64 row = begin; row < end; row++) {
+        const float* v = read_run(x, row_of(shape, sample, row), buffer);
+        SIMD for (int64 k = 0; k < width; k++) {
+            float d = v[k] - centre[k];
+            rest[k] += d, square[k] += d * d;
+        }
+    }
+}
+
+void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
+    memset(static_cast<void*>(found), 0, shape.planes * sizeof(Moments));
+    if (shape.lanes) {
+        sum_columns(shape, [&](float* part, int64 sample, int64 begin, int64 end) {
+            moments_of_rows(x, shape, part, sample, begin, end);
+        }, [=](int64 p, int64 rows, float centre, float rest, float square) {
+            found[p].merge(centre, rest, square, rows);
+        });
+    } else {
+        parallel_rows(shape.planes, shape.positions, [&](int64 begin, int64 end) {
+            for (int64 p = begin; p < end; p++) moments_of_plane(x, shape, p, found + p);
+        });
+    }
+}
+
+// The numbers of each channel as float32, or `missing` in each place.
+void read_channels(float* buffer, const Array& array, int64 channels, float missing) {
+    if (array) return read_floats(buffer, array.data, array.kind, 0, array.stride[2], channels);
+    for (int64 c = 0; c < channels; c++) buffer[c] = missing;
+}
+
+float* number(const Array& array, int64 at) { return address<float>(array, 0, 0, at); }
+
+// y = (x - mean) * scale + shift, but `least` where it is below. each: whether each element has coefficients of its own.
+template <bool each>
+void normalize(float* y, const float* x, const float* mean, const float* scale, const float* shift, float least,
+               int64 n) {
+    const float m = *mean, a = *scale, b = *shift;
+    SIMD for (int64 k = 0; k < n; k++) {
+        float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? shift[k] : b);
+        y[k] = v <= least ? least : v;
+    }
+}
+
+// The gradient of x; ReLU lets pass dy where its input is above `least`. given: the statistics do not depend on x.
+template <bool each>
+void input_gradient(float* dx, const float* dy, const float* x, const float* mean, const float* scale,
+                    const float* shift, const float* factor, const float* offset, float least, bool given,
+                    int64 n) {
+    const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
+    SIMD for (int64 k = 0; k < n; k++) {
+        float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m);
+        float g = d * by + (each ? shift[k] : b) <= least ? 0.0f : dy[k];
+        dx[k] = g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o));
+    }
+}
+
+// Of a plane or a set, with x - mean as d: the sums of dy, dy * d and d.
+struct Sums { double grad, dot, rest; };
+
+void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, int64 plane,
+                   Sums* found) {
+    float x_buffer[BLOCK], dy_buffer[BLOCK];
+    for (int64 at = 0; at < shape.positions; at += BLOCK) {
+        Run run = block_of(shape, plane, at);
+        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
+        const float mean = *c.of(0, run), scale = *c.of(1, run), shift = *c.of(2, run);
+        float sum = 0.0f, dot = 0.0f, rest = 0.0f;
+        SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
+            float d = v[k] - mean, g = d * scale + shift <= least ? 0.0f : grad[k];
+            sum += g, dot += g * d, rest += d;
+        }
+        found->grad += sum, found->dot += dot, found->rest += rest;
+    }
+}
+
+void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, float* sum,
+                  int64 sample, int64 begin, int64 end) {
+    int64 width = shape.width();
+    Scratch<float> x_buffer(width), dy_buffer(width);
+    const float *mean = c.row(0, sample), *scale = c.row(1, sample), *shift = c.row(2, sample);
+    float *dot = sum + width, *rest = dot + width;
+    for (int64 row = begin; row < end; row++) {
+        Run run = row_of(shape, sample, row);
+        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
+        SIMD for (int64 k = 0; k < width; k++) {
+            float d = v[k] - mean[k], g = d * scale[k] + shift[k] <= least ? 0.0f : grad[k];
+            sum[k] += g, dot[k] += g * d, rest[k] += d;
+        }
+    }
+}
+
+void sums_of_planes(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, Sums* found) {
+    memset(static_cast<void*>(found), 0, shape.planes * sizeof(Sums));
+    if (shape.lanes) {
+        sum_columns(shape, [&](float* part, int64 sample, int64 begin, int64 end) {
+            sums_of_rows(dy, x, shape, c, least, part, sample, begin, end);
+        }, [=](int64 p, int64, float grad, float dot, float rest) {
+            found[p].grad += grad, found[p].dot += dot, found[p].rest += rest;
+        });
+    } else {
+        parallel_rows(shape.planes, shape.positions, [&](int64 begin, int64 end) {
+            for (int64 p = begin; p < end; p++) sums_of_plane(dy, x, shape, c, least, p, found + p);
+        });
+    }
+}
+
+// Sets mean and scale of each plane from the statistics of its set, and shift from the channel's; `rounding` is what
+// float32 added to the mean of each set, or null.
+void set_coefficients(Coefficients& c, const Array& mean, const Array& rstd, const float* weight, const float* shift,
+                      const double* rounding) {
+    for (int64 p = 0; p < c.shape.planes; p++) {
+        int64 set = c.shape.set_of(p), channel = p % c.shape.channels;
+        float scale = *number(rstd, set) * weight[channel], added = rounding ? float(rounding[set]) : 0.0f;
+        c.set(0, p, *number(mean, set)), c.set(1, p, scale);
+        c.set(2, p, added == 0.0f ? shift[channel] : shift[channel] + added * scale);
+    }
+}
+
+// mean and variance (biased) of each set, float32, from those of its planes.
+void statistics_of_sets(const Shape& shape, const Moments* moments, const Array& mean, const Array& variance,
+                        double* rounding) {
+    for (int64 set = 0; set < shape.sets(); set++) {
+        Moments all{};
+        for (int64 j = 0; j < shape.members; j++) {
+            const Moments& each = moments[shape.plane(set, j)];
+            all.merge(each.mean, 0.0, each.squares, shape.positions);
+        }
+        *number(mean, set) = float(all.mean), *number(variance, set) = float(all.squares / all.count);
+        rounding[set] = *number(mean, set) - all.mean;
+    }
+}
+
+}  // namespace
+
+// mean and variance of each set are written, or read if they are `given`; rstd is written. weight and bias [channels]
+// may be absent.
+EXPORT void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array weight, Array bias,
+                                 double eps, int64 groups, int64 given, int64 relu) {
+    Shape shape(x, out, Array(), groups);
+    Scratch<double> rounding(shape.sets());
+    if (!given) {
+        Scratch<Moments> moments(shape.planes);
+        moments_of_planes(x, shape, moments);
+        statistics_of_sets(shape, moments, mean, variance, rounding);
+    }
+    for (int64 set = 0; set < shape.sets(); set++)
+        *number(rstd, set) = float(1.0 / __builtin_sqrt(double(*number(variance, set)) + eps));
+    Coefficients c(shape, 3);
+    Scratch<float> scales(shape.channels), shifts(shape.channels);
+    read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
+    set_coefficients(c, mean, rstd, scales, shifts, given ? nullptr : static_cast<double*>(rounding));
+    float least = relu ? 0.0f : NO_RELU;
+    for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float*) {
+        const float* v = read_run(x, run, x_buffer);
+        const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
+        int64 start = out.offset(run.sample, run.channel, run.position), stride = out.stride[run.axis];
+        bool in_place = out.kind == FLOAT32 && stride == 1;
+        float* y = in_place ? static_cast<float*>(out.data) + start : y_buffer;
+        if (shape.lanes) normalize<true>(y, v, centre, scale, shift, least, run.count);
+        else normalize<false>(y, v, centre, scale, shift, least, run.count);
+        if (!in_place) write_floats(y, out.data, out.kind, start, stride, run.count);
+    });
+}
+
+// Gradients of the input, weight and bias, absent where they are not wanted; dmean and dvariance, of the statistics, may be
+// absent. given: the statistics do not depend on x.
+EXPORT void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy, Array dmean, Array dvariance, Array x,
+                                  Array weight, Array bias, Array mean, Array rstd, int64 groups, int64 given,
+                                  int64 relu) {
+    Shape shape(x, dy, dx, groups);
+    Coefficients c(shape, 5);
+    Scratch<float> scales(shape.channels), shifts(shape.channels);
+    read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
+    set_coefficients(c, mean, rstd, scales, shifts, nullptr);
+    float least = relu ? 0.0f : NO_RELU;
+    Scratch<Sums> sums(shape.planes);
+    sums_of_planes(dy, x, shape, c, least, sums);
+    Scratch<double> dscales(shape.channels), dshifts(shape.channels);
+    for (int64 channel = 0; channel < shape.channels; channel++) dscales[channel] = dshifts[channel] = 0.0;
+    double count = double(shape.members * shape.positions);
+    for (int64 set = 0; set < shape.sets(); set++) {
+        Sums all{};  // with the weights
+        for (int64 j = 0; j < shape.members; j++) {
+            const Sums& each = sums[shape.plane(set, j)];
+            float scale = scales[shape.plane(set, j) % shape.channels];
+            all.grad += each.grad * scale, all.dot += each.dot * scale, all.rest += each.rest;
+        }
+        double r = *number(rstd, set), rest = given ? 0.0 : all.rest / count;  // the rounding of the mean
+        double slope = dvariance ? 2.0 * *number(dvariance, set) : 0.0, push = dmean ? *number(dmean, set) : 0.0;
+        double factor = given ? 0.0 : (slope - r * r * r * (all.dot - rest * all.grad)) / count;
+        double offset = given ? 0.0 : (push - r * all.grad) / count - rest * factor;
+        for (int64 j = 0; j < shape.members; j++) {
+            int64 p = shape.plane(set, j), channel = p % shape.channels;
+            c.set(3, p, float(factor)), c.set(4, p, float(offset));
+            dscales[channel] += r * (sums[p].dot - rest * sums[p].grad), dshifts[channel] += sums[p].grad;
+        }
+    }
+    for (int64 channel = 0; channel < shape.channels; channel++) {
+        float by = float(dscales[channel]), plus = float(dshifts[channel]);
+        if (dweight) write_floats(&by, dweight.data, dweight.kind, channel, 1, 1);
+        if (dbias) write_floats(&plus, dbias.data, dbias.kind, channel, 1, 1);
+    }
+    if (!dx) return;
+    for_each_run(shape, [&](const Run& run, float* x_buffer, float* dy_buffer, float* dx_buffer) {
+        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
+        const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
+        const float *factor = c.of(3, run), *offset = c.of(4, run);
+        int64 start = dx.offset(run.sample, run.channel, run.position), stride = dx.stride[run.axis];
+        bool in_place = dx.kind == FLOAT32 && stride == 1;
+        float* to = in_place ? static_cast<float*>(dx.data) + start : dx_buffer;
+        if (shape.lanes) input_gradient<true>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
+        else input_gradient<false>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
+        if (!in_place) write_floats(to, dx.data, dx.kind, start, stride, run.count);
+    });
+}

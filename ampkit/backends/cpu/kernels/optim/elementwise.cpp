@@ -1,0 +1,147 @@
+// Optimizers whose update of an element reads no other element: one step over flat memory, in one pass.
+//
+// Weights and moments [n], float32, change in place; the 16-bit copies [n] of the new weights are written with them.
+// The arithmetic is that of ampkit/optim/<name>.py, operation by operation, so that the bits are the references'.
+#include "../include/parallel.h"
+#include "../include/simd_math.h"
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+
+using namespace simd;
+
+namespace {
+
+constexpr int64 BLOCK = 512;  // elements whose weights are still in the first-level cache when they are rounded
+
+// n: the per-step scalars of the rule, in the order of its `scalars` in Python; has: which moments exist.
+struct Step {
+    float n[8];
+    float l2;
+    bool maximize, has[3];
+};
+
+INLINE float larger(float a, float b) { return a > b || a != a ? a : b; }  // NaN if one of them is
+INLINE float smaller(float a, float b) { return a < b || a != a ? a : b; }
+INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
+
+// A rule updates the weight p and the moments a, b, c from the gradient g.
+#define RULE(Name, ...)                                                                                      \
+    struct Name {                                                                                            \
+        INLINE void apply(float& p, float g, float& a, float& b, float& c, const float* n, const bool* has) { \
+            (void)a, (void)b, (void)c, (void)has;                                                            \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
+    };
+#define MEAN(m, weight) m = m + (g - m) * weight;
+#define MEAN_SQUARE(v, keep, weight) v = v * keep + g * g * weight;
+
+RULE(Adam, MEAN(a, n[3]) MEAN_SQUARE(b, n[4], n[5]) c = has[2] ? larger(c, b) : b;
+     p = p * n[2] - a / (sqrtf(c) / n[1] + n[6]) * n[0];)
+RULE(SGD, a = a * n[1] + g * n[2]; float step = !has[0] ? g : n[3] != 0.0f ? g + a * n[1] : a; p -= step * n[0];)
+RULE(Adadelta, MEAN_SQUARE(a, n[1], n[2]) float step = sqrtf(b + n[3]) / sqrtf(a + n[3]) * g;
+     b = b * n[1] + step * step * n[2]; p -= step * n[0];)
+RULE(Adagrad, a = a + n[1] + g * g; p -= g / (sqrtf(a) + n[2]) * n[0];)
+RULE(Adamax, MEAN(a, n[1]) b = larger(b * n[2], fabsf(g) + n[3]); p -= a / b * n[0];)
+RULE(ASGD, p = p * n[0] - g * n[1]; a = n[2] == 1.0f ? p : a + (p - a) * n[2];)
+RULE(Lion, p = p * n[1] - sign(a + (g - a) * n[2]) * n[0]; MEAN(a, n[3]))
+RULE(NAdam, MEAN(a, n[4]) MEAN_SQUARE(b, n[5], n[6])
+     p = p * n[3] - (g * n[0] + a * n[1]) / (sqrtf(b) / n[2] + n[7]);)
+RULE(RAdam, MEAN(a, n[2]) MEAN_SQUARE(b, n[3], n[4]) p = p * n[1] - a / (sqrtf(b) * n[5] + n[6]) * n[0];)
+RULE(RMSprop, MEAN_SQUARE(a, n[2], n[3]) MEAN(c, n[3]) float var = has[2] ? larger(a - c * c, 0.0f) : a;
+     float step = g / (sqrtf(var) + n[4]); b = b * n[1] + step; p -= (has[1] ? b : step) * n[0];)
+RULE(Rprop, float size = b * n[1] + n[0], side = a * g;
+     b = smaller(larger(size * (side > 0.0f ? n[3] : side < 0.0f ? n[2] : 1.0f), n[4]), n[5]);
+     a = side < 0.0f ? 0.0f : g; p -= sign(a) * b;)
+
+template <class Rule>
+void update_block(float* __restrict p, const float* __restrict gradient, float* __restrict a, float* __restrict b,
+                  float* __restrict c, const Step step, int64 count) {
+    SIMD for (int64 i = 0; i < count; i++) {
+        float g = step.maximize ? -gradient[i] : gradient[i];
+        g = step.l2 != 0.0f ? g + p[i] * step.l2 : g;
+        Rule::apply(p[i], g, a[i], b[i], c[i], step.n, step.has);
+    }
+}
+
+using Update = void (*)(float*, const float*, float*, float*, float*, Step, int64);
+// In the order of _RULES in elementwise.py.
+constexpr Update UPDATES[] = {
+    update_block<Adam>, update_block<SGD>,   update_block<Adadelta>, update_block<Adagrad>, update_block<Adamax>,
+    update_block<ASGD>, update_block<Lion>,  update_block<NAdam>,    update_block<RAdam>,   update_block<RMSprop>,
+    update_block<Rprop>,
+};
+
+}  // namespace
+
+// numbers: eight floats. A moment that is not there is computed in scratch memory and dropped.
+EXPORT void optimizer_update(int64 rule, Array weights, Array gradient, Array a, Array b, Array c, Array copy,
+                             Array other_copy, const float* numbers, float l2, int64 maximize) {
+    Step step{{}, l2, maximize != 0, {bool(a), bool(b), bool(c)}};
+    memcpy(step.n, numbers, sizeof step.n);
+    parallel_for(weights.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
+        float unused[3][BLOCK] = {};
+        for (int64 i = begin; i < end; i += BLOCK) {
+            int64 count = min(BLOCK, end - i);
+            float* p = address<float>(weights, 0, 0, i);
+            UPDATES[rule](p, address<float>(gradient, 0, 0, i), a ? address<float>(a, 0, 0, i) : unused[0],
+                          b ? address<float>(b, 0, 0, i) : unused[1], c ? address<float>(c, 0, 0, i) : unused[2], step,
+                          count);
+            if (copy) write_floats(p, copy.data, copy.kind, i, 1, count);
+            if (other_copy) write_floats(p, other_copy.data, other_copy.kind, i, 1, count);
+        }
+    });
+}
+
+// average += (current - average) * weight, of flat float32; a fresh average counts as 0, whatever it holds.
+EXPORT void lerp(Array average, Array current, float weight, int64 fresh) {
+    parallel_for(average.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
+        float* __restrict held = address<float>(average);
+        const float* __restrict values = address<float>(current);
+        if (fresh) {
+            SIMD for (int64 i = begin; i < end; i++) held[i] = values[i] * weight;
+        } else {
+            SIMD for (int64 i = begin; i < end; i++) held[i] += (values[i] - held[i]) * weight;
+        }
+    });
+}
+
+// The sum of squares of flat values, exact products in float64; or the largest magnitude, NaN if there is one.
+EXPORT double power_sum(Array values, int64 maximum) {
+    int64 count = values.size[2], parts = ceil_div(count, PARALLEL_ELEMENTS);
+    Scratch<double> sums(parts);
+    double* partial = sums;
+    parallel_for(parts, 1, [=](int64 begin, int64 end) {
+        for (int64 part = begin; part < end; part++) {
+            double total = 0.0;
+            float largest = 0.0f;
+            for (int64 i = part * PARALLEL_ELEMENTS; i < min(count, (part + 1) * PARALLEL_ELEMENTS); i += BLOCK) {
+                float buffer[BLOCK];
+                int64 n = min(BLOCK, count - i);
+                read_floats(buffer, values.data, values.kind, i, 1, n);
+                if (maximum) {
+                    SIMD for (int64 k = 0; k < n; k++) buffer[k] = fabsf(buffer[k]);
+                    largest = larger(largest, max_of(buffer, n));
+                } else {
+                    SIMD_SUM(total) for (int64 k = 0; k < n; k++) total += double(buffer[k]) * double(buffer[k]);
+                }
+            }
+            partial[part] = maximum ? double(largest) : total;
+        }
+    });
+    double total = 0.0;
+    for (int64 part = 0; part < parts; part++) {
+        bool keep = maximum && !(partial[part] > total || partial[part] != partial[part]);
+        total = !maximum ? total + partial[part] : keep ? total : partial[part];
+    }
+    return total;
+}
+
+// values *= factor, flat.
+EXPORT void scale_gradients(Array values, float factor) {
+    parallel_for(values.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
+        with_float_type(values.kind, values.data, [=](auto* x) {
+            SIMD for (int64 i = begin; i < end; i++) x[i] = x[i] * factor;
+        });
+    });
+}

@@ -1,0 +1,73 @@
+// The threads that kernels run on: the team of oneDNN's OpenMP where Python handed it over, else a pool of our own.
+#include "include/parallel.h"
+
+#include <pthread.h>
+
+namespace {
+
+// libgomp's entry for a parallel region: function, its argument, number of threads (0: as set), flags.
+using OpenMP = void (*)(void (*)(void*), void*, unsigned, unsigned);
+OpenMP openmp = nullptr;
+int wanted = 1;  // threads of the pool, the caller included
+
+// A pool of wanted - 1 threads. The caller of a task works too; a second caller meanwhile works alone.
+struct Pool {
+    pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER, mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t started = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
+    Task task = nullptr;
+    void* data = nullptr;
+    int64 generation = 0;
+    int threads = 0, running = 0;
+};
+Pool pool;
+
+void* work(void* first) {
+    int64 seen = reinterpret_cast<intptr_t>(first);
+    pthread_mutex_lock(&pool.mutex);
+    for (;;) {
+        while (pool.generation == seen) pthread_cond_wait(&pool.started, &pool.mutex);
+        seen = pool.generation;
+        pthread_mutex_unlock(&pool.mutex);
+        pool.task(pool.data);
+        pthread_mutex_lock(&pool.mutex);
+        if (--pool.running == 0) pthread_cond_signal(&pool.finished);
+    }
+}
+
+void start_threads() {
+    static bool registered = false;
+    if (!registered) {
+        // A forked child has none of its parent's threads: it starts with an empty pool.
+        pthread_atfork(nullptr, nullptr, [] { pool = Pool(); });
+        registered = true;
+    }
+    while (pool.threads < wanted - 1) {
+        pthread_t thread;
+        if (pthread_create(&thread, nullptr, work, reinterpret_cast<void*>(intptr_t(pool.generation)))) return;
+        pthread_detach(thread);
+        pool.threads++;
+    }
+}
+
+}  // namespace
+
+void run_on_team(Task task, void* data) {
+    if (openmp) return openmp(task, data, 0, 0);
+    if (wanted <= 1 || pthread_mutex_trylock(&pool.busy)) return task(data);
+    start_threads();
+    pthread_mutex_lock(&pool.mutex);
+    pool.task = task, pool.data = data, pool.running = pool.threads, pool.generation++;
+    pthread_cond_broadcast(&pool.started);
+    pthread_mutex_unlock(&pool.mutex);
+    task(data);
+    pthread_mutex_lock(&pool.mutex);
+    while (pool.running) pthread_cond_wait(&pool.finished, &pool.mutex);
+    pthread_mutex_unlock(&pool.mutex);
+    pthread_mutex_unlock(&pool.busy);
+}
+
+// gomp_parallel: the address of libgomp's GOMP_parallel, or null.
+EXPORT void use_openmp(void* gomp_parallel) { openmp = reinterpret_cast<OpenMP>(gomp_parallel); }
+
+// The number of threads of the pool, the caller included; idle threads of a larger pool stay.
+EXPORT void set_pool_threads(int64 threads) { wanted = int(threads); }

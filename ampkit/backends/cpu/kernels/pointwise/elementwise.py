@@ -1,0 +1,166 @@
+"""Calls of elementwise.cpp: a function of backends/elementwise/functions.h of broadcast operands, any strides.
+
+    forward("Silu", (x,), float16)                          one result, shaped as the operands broadcast
+    backward("Mul", dy, (x, 2.0), (float32, None))          the gradients that are wanted
+
+An operand is an array or a Python number. The layout that the C function reads is computed once per combination of
+shapes, strides and dtypes, and cached.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ampkit.backends.cpu.caching_allocator import DATA_OFFSET, MIN_BYTES, HostArray, empty
+from ampkit.backends.cpu.native.arrays import KINDS, Function
+from ampkit.backends.cpu.native.library import library
+from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
+from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+
+OPERANDS, OUTPUTS, AXES, BLOCK = 4, 3, 6, 2048  # as in elementwise.cpp
+_STORED = frozenset({float32, bfloat16, float16, bool_})
+_NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays
+_NARROW = 16  # columns of a tile where an operand is transposed: a cache line of float32
+_arguments = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
+_layout = struct.Struct(f"{3 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
+_run = Function("elementwise", "p", ctypes.c_int64)
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One combination of shapes, strides and dtypes.
+
+    shape: of the results. memory: their shape in memory, and the transposition that makes it theirs; None: row-major.
+    """
+
+    shape: tuple[int, ...]
+    memory: tuple[tuple[int, ...], tuple[int, ...]] | None
+    count: int
+    layout: ctypes.Array[ctypes.c_char]
+    address: int  # of layout
+
+    def empty(self, dtype: DType) -> HostArray:
+        """Allocate a result; small ones as NumPy does, which is quicker."""
+        make: Any = np.empty if self.count * dtype.itemsize < MIN_BYTES else empty
+        return make(self.shape, dtype) if self.memory is None else make(self.memory[0], dtype).transpose(self.memory[1])
+
+
+def forward(name: str, operands: Sequence[Any], dtype: DType) -> Any:
+    """Apply the function `name` to up to four operands, in float32, rounded once to `dtype`.
+
+    The result has the memory order of the first operand of its shape. Returns NotImplemented for dtypes and layouts
+    that the kernel does not take. Raises ValueError for shapes that do not broadcast.
+    """
+    layouts, places, numbers = _split(operands)
+    plan = _plan(layouts, (dtype, None, None))
+    if plan is None:
+        return NotImplemented
+    out = plan.empty(dtype)
+    arguments = _arguments(_loops(name), plan.address, 0, *places, id(out) + DATA_OFFSET, 0, 0, *numbers)
+    return out if not plan.count or _run(arguments) else NotImplemented
+
+
+def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence[DType | None]) -> Any:
+    """The gradients of `name`, one per entry of `dtypes`, None where that is None; otherwise as `forward`.
+
+    Each has the shape that dy and the operands, up to three, broadcast to.
+    """
+    layouts, places, numbers = _split((dy, *operands))
+    wanted = (*dtypes, None, None, None)[:OUTPUTS]
+    plan = _plan(layouts, wanted)
+    if plan is None:
+        return NotImplemented
+    outs = [None if dtype is None else plan.empty(dtype) for dtype in wanted]
+    written = [0 if out is None else id(out) + DATA_OFFSET for out in outs]
+    arguments = _arguments(_loops(name) + _POINTER, plan.address, 0, *places, *written, *numbers)
+    return tuple(outs[: len(dtypes)]) if not plan.count or _run(arguments) else NotImplemented
+
+
+def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
+    """The sum of the function's values, divided by `divisor`: [] in `dtype`. Summed in float64 beyond a tile."""
+    layouts, places, numbers = _split(operands)
+    plan = _plan(layouts, (float32, None, None))
+    if plan is None:
+        return NotImplemented
+    result = ctypes.c_double()
+    arguments = _arguments(_loops(name), plan.address, ctypes.addressof(result), *places, 0, 0, 0, *numbers)
+    if plan.count and not _run(arguments):
+        return NotImplemented
+    return np.asarray(result.value / divisor).astype(dtype)
+
+
+@cache
+def _loops(name: str) -> int:
+    """The address of the loops of a function: its value, then its gradients."""
+    return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"elementwise_{name}"))
+
+
+def _split(operands: Sequence[Any]) -> tuple[tuple[ArrayLayout, ...], list[int], list[float]]:
+    """The layouts of the operands, where NumPy holds the addresses of their data, and the numbers among them."""
+    layouts: list[ArrayLayout] = []
+    places, numbers = [0] * OPERANDS, [0.0] * OPERANDS
+    for i, operand in enumerate(operands):
+        if isinstance(operand, np.ndarray):
+            layouts.append((operand.shape, operand.strides, operand.dtype))
+            places[i] = id(operand) + DATA_OFFSET
+        else:
+            layouts.append(None)
+            numbers[i] = operand
+    return tuple(layouts), places, numbers
+
+
+@lru_cache(4096)
+def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _Plan | None:
+    """None where the kernel does not take them."""
+    arrays = [layout for layout in layouts if layout is not None]
+    stored = {dtype for _, _, dtype in arrays} | {dtype for dtype in outs if dtype is not None}
+    if not stored <= _STORED or any(step % dtype.itemsize for _, strides, dtype in arrays for step in strides):
+        return None
+    shape = np.broadcast_shapes(*(shape for shape, _, _ in arrays))
+    order = memory_order(shape, layouts)
+    axes = merged(shape, order, layouts) if prod(shape) else [(1, (0,) * (len(layouts) + 1))]
+    if len(axes) > AXES:
+        return None
+    kinds = [_NUMBER if layout is None else KINDS[layout[2]] for layout in layouts]
+    kinds += [_ABSENT] * (OPERANDS - len(layouts)) + [0 if dtype is None else KINDS[dtype] for dtype in outs]
+    order = order or ()
+    memory = (tuple([shape[i] for i in order]), tuple(np.argsort(order).tolist())) if order else None
+    layout = ctypes.create_string_buffer(_packed(axes, kinds, len(layouts)))
+    return _Plan(shape, memory, prod(shape), layout, ctypes.addressof(layout))
+
+
+def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
+    """`struct Layout` of elementwise.cpp, whose last two axes are those of the tiles."""
+    axes, transposed = _with_tiles(axes, operands)
+    rows, columns = axes[-2][0], axes[-1][0]
+    across = min(columns, _NARROW if transposed else BLOCK)
+    down = min(rows, BLOCK // across)
+    sizes = [size for size, _ in axes] + [1] * (AXES - len(axes))
+    table = [[0] * AXES for _ in range(OPERANDS + 1)]
+    for i, (_, strides) in enumerate(axes):
+        for operand in range(operands):
+            table[operand][i] = strides[operand]
+        table[OPERANDS][i] = strides[-1]
+    return _layout(len(axes), down, across, *kinds, *sizes, *[step for row in table for step in row])
+
+
+def _with_tiles(axes: list[Axis], operands: int) -> tuple[list[Axis], bool]:
+    """At least two axes, the last that of the results' rows; the one before along which a transposed operand is
+    contiguous. -> whether there is one.
+    """
+    *outer, inner = axes
+    for operand in range(operands):
+        if inner[1][operand] not in (0, 1):
+            for i, (_, strides) in enumerate(outer):
+                if strides[operand] == 1:
+                    return [*outer[:i], *outer[i + 1 :], outer[i], inner], True
+    return [*(outer or [(1, (0,) * (operands + 1))]), inner], False

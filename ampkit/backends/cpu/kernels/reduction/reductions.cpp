@@ -1,0 +1,226 @@
+// Reductions of one axis of x [a, b, c]: the last, of rows to [a, b, 1], or the middle one, of columns to [a, 1, c].
+//
+// Terms are computed in float32; blocks of them are added in float64. Where few results need many elements, chunks of
+// fixed length give partial results, which are joined in order.
+#include "../include/parallel.h"
+#include "../include/simd_math.h"
+
+using namespace simd;
+
+namespace {
+
+enum Term : int64 { SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE };
+
+constexpr int64 BLOCK = 512;     // terms of a row that are added in float32; columns that are reduced together
+constexpr int64 LONG = 1 << 16;  // elements of a chunk
+constexpr int64 FEW = 64;        // fewer results are computed from chunks
+
+INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
+
+// The terms value(x, shift), which are added, or of which the largest is found.
+template <bool LARGEST, class Value>
+struct Terms {
+    static constexpr bool largest = LARGEST;
+    static constexpr double none = LARGEST ? -__builtin_inf() : 0.0;
+    Value value;
+
+    template <class T>
+    static T join(T a, T b) { return LARGEST ? (b > a || b != b ? b : a) : a + b; }
+};
+template <bool LARGEST, class Value>
+Terms<LARGEST, Value> terms(Value value) { return {value}; }
+
+template <class Visit>
+void with_terms(int64 term, const Visit& visit) {
+    switch (term) {
+        case SUM: return visit(terms<false>([](float x, float) { return x; }));
+        case ABSOLUTE: return visit(terms<false>([](float x, float) { return fabsf(x); }));
+        case SQUARE: return visit(terms<false>([](float x, float shift) { return (x - shift) * (x - shift); }));
+        case EQUAL: return visit(terms<false>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
+        case EXPONENTIAL: return visit(terms<false>([](float x, float shift) { return expf(x - shift); }));
+        case MAXIMUM: return visit(terms<true>([](float x, float) { return x; }));
+        case MINIMUM: return visit(terms<true>([](float x, float) { return -x; }));
+        case LARGEST_ABSOLUTE: return visit(terms<true>([](float x, float) { return fabsf(x); }));
+        default: return visit(terms<true>([](float x, float) { return -fabsf(x); }));
+    }
+}
+
+// What happens to a joined result before it is stored.
+struct Result {
+    Array out, shift;
+    double factor;
+    int64 root;
+
+    float shift_of_row(int64 i, int64 j) const {
+        float found = 0.0f;
+        if (shift) read_floats(&found, shift.data, shift.kind, shift.offset(i, j), 0, 1);
+        return found;
+    }
+    void store(const double* total, int64 i, int64 j, int64 k, int64 count) const {
+        float buffer[BLOCK];
+        for (int64 at = 0; at < count; at++) {
+            double value = total[at] * factor;
+            buffer[at] = float(root ? __builtin_sqrt(value) : value);
+        }
+        write_floats(buffer, out.data, out.kind, out.offset(i, j, k), out.stride[2], count);
+    }
+};
+
+template <class T, class Terms>
+INLINE double reduce_row(const T* __restrict row, int64 stride, int64 count, float shift, Terms terms) {
+    double total = Terms::none;
+    for (int64 at = 0; at < count; at += BLOCK) {
+        int64 n = min(BLOCK, count - at);
+        const T* __restrict x = row + at * stride;
+        float block = 0.0f;
+        if (Terms::largest) {
+            float values[BLOCK];
+            SIMD for (int64 k = 0; k < n; k++) values[k] = terms.value(x[k * stride], shift);
+            block = max_of(values, n);
+        } else {
+            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k * stride], shift);
+        }
+        total = Terms::join(total, double(block));
+    }
+    return total;
+}
+
+template <class Terms>
+void reduce_rows(const Array& x, const Result& result, Terms terms) {
+    int64 inner = x.size[1], rows = x.size[0] * inner, n = x.size[2];
+    int64 chunk = rows < FEW ? LONG : max(n, 1), chunks = max(ceil_div(n, chunk), 1);
+    Scratch<double> totals(rows * chunks);
+    double* total = totals;
+    parallel_rows(rows * chunks, min(n, chunk), [&, total](int64 begin, int64 end) {
+        for (int64 item = begin; item < end; item++) {
+            int64 row = item / chunks, i = row / inner, j = row % inner, at = item % chunks * chunk;
+            int64 count = min(chunk, n - at), stride = x.stride[2];
+            float shift = result.shift_of_row(i, j);
+            with_float_type(x.kind, x.data, [&](auto* data) {
+                auto* row = data + x.offset(i, j, at);
+                total[item] = stride == 1 ? reduce_row(row, 1, count, shift, terms) : reduce_row(row, stride, count, shift, terms);
+            });
+            if (chunks == 1) result.store(total + item, i, j, 0, 1);
+        }
+    });
+    for (int64 row = 0; chunks > 1 && row < rows; row++) {
+        double* of_row = total + row * chunks;
+        for (int64 k = 1; k < chunks; k++) of_row[0] = Terms::join(of_row[0], of_row[k]);
+        result.store(of_row, row / inner, row % inner, 0, 1);
+    }
+}
+
+// total[k] joined with the terms of `rows` rows of `columns` elements, `step` elements apart.
+template <class T, class Terms>
+INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 stride, int64 rows,
+                           int64 columns, const float* __restrict shift, Terms terms) {
+    int64 done = 0;
+    for (; done + 8 <= rows; done += 8) {
+        const T* __restrict row = x + done * step;
+        SIMD for (int64 k = 0; k < columns; k++) {
+            auto term = [&](int64 i) { return terms.value(row[i * step + k * stride], shift[k]); };
+            float first = Terms::join(Terms::join(term(0), term(1)), Terms::join(term(2), term(3)));
+            float second = Terms::join(Terms::join(term(4), term(5)), Terms::join(term(6), term(7)));
+            total[k] = Terms::join(total[k], double(Terms::join(first, second)));
+        }
+    }
+    for (; done < rows; done++) {
+        const T* __restrict row = x + done * step;
+        SIMD for (int64 k = 0; k < columns; k++) {
+            total[k] = Terms::join(total[k], double(terms.value(row[k * stride], shift[k])));
+        }
+    }
+}
+
+template <class Terms>
+void reduce_middle(const Array& x, const Result& result, Terms terms) {
+    int64 n = x.size[1], c = x.size[2], blocks = ceil_div(c, BLOCK), groups = x.size[0] * blocks;
+    // Narrow rows that follow each other are read several at once, as one row.
+    bool dense = x.stride[1] == c && x.stride[2] == 1 && 2 * c <= BLOCK && n >= FEW;
+    int64 folded = dense ? BLOCK / c : 1, width = min(c, BLOCK);
+    int64 chunk = groups < FEW ? ceil_div(LONG / width, folded) * folded : max(n, 1), chunks = max(ceil_div(n, chunk), 1);
+    Scratch<double> totals(groups * chunks * width);
+    double* all = totals;
+    parallel_rows(groups * chunks, min(n, chunk) * width, [&, all](int64 begin, int64 end) {
+        for (int64 item = begin; item < end; item++) {
+            int64 group = item / chunks, i = group / blocks, k = group % blocks * BLOCK, at = item % chunks * chunk;
+            int64 rows = min(chunk, n - at), columns = min(BLOCK, c - k), wide = rows / folded;
+            double parts[BLOCK], *total = all + item * width;
+            float shift[BLOCK] = {};
+            const Array& s = result.shift;
+            for (int64 p = 0; p < columns * folded; p++) parts[p] = Terms::none;
+            for (int64 fold = 0; s && fold < folded; fold++) {
+                read_floats(shift + fold * columns, s.data, s.kind, s.offset(i, 0, k), s.stride[2], columns);
+            }
+            with_float_type(x.kind, x.data, [&](auto* data) {
+                auto *block = data + x.offset(i, at, k), *rest = block + wide * folded * x.stride[1];
+                int64 step = x.stride[1], left = rows - wide * folded;
+                if (x.stride[2] == 1) {
+                    reduce_columns(parts, block, step * folded, 1, wide, columns * folded, shift, terms);
+                    reduce_columns(parts, rest, step, 1, left, columns, shift, terms);
+                } else {
+                    reduce_columns(parts, block, step, x.stride[2], rows, columns, shift, terms);
+                }
+            });
+            for (int64 p = 0; p < columns; p++) {
+                total[p] = parts[p];
+                for (int64 fold = 1; fold < folded; fold++) total[p] = Terms::join(total[p], parts[fold * columns + p]);
+            }
+            if (chunks == 1) result.store(total, i, 0, k, columns);
+        }
+    });
+    for (int64 group = 0; chunks > 1 && group < groups; group++) {
+        int64 k = group % blocks * BLOCK, columns = min(BLOCK, c - k);
+        double* first = all + group * chunks * width;
+        for (int64 part = 1; part < chunks; part++) {
+            for (int64 p = 0; p < columns; p++) first[p] = Terms::join(first[p], first[part * width + p]);
+        }
+        result.store(first, group / blocks, 0, k, columns);
+    }
+}
+
+}  // namespace
+
+// out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. shift, of out's
+// shape, or null for 0: what is subtracted from x, or compared with it.
+EXPORT void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
+    if (term == MINIMUM || term == SMALLEST_ABSOLUTE) factor = -factor;
+    Result result{out, shift, factor, root};
+    with_terms(term, [&](auto terms) {
+        if (axis == 2) reduce_rows(x, result, terms);
+        else reduce_middle(x, result, terms);
+    });
+}
+
+// `count` elements of x of the last axis from element `start` as float32: in place or in the buffer.
+static const float* floats(const Array& x, int64 start, int64 count, float* buffer) {
+    if (x.is_float32_row()) return static_cast<const float*>(x.data) + start;
+    read_floats(buffer, x.data, x.kind, start, x.stride[2], count);
+    return buffer;
+}
+
+// dx = dy * (x - shift), or dy * exp(x - shift), or dy where x equals shift and else 0. dy and shift are broadcast to x.
+EXPORT void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 term) {
+    int64 inner = x.size[1], n = x.size[2], chunk = min(max(n, 1), LONG), chunks = ceil_div(n, chunk);
+    parallel_rows(x.size[0] * inner * chunks, chunk, [=](int64 begin, int64 end) {
+        float x_buffer[BLOCK], dy_buffer[BLOCK], shift_buffer[BLOCK] = {}, dx_buffer[BLOCK];
+        for (int64 item = begin; item < end; item++) {
+            int64 i = item / chunks / inner, j = item / chunks % inner, from = item % chunks * chunk;
+            for (int64 at = from; at < min(n, from + chunk); at += BLOCK) {
+                int64 count = min(BLOCK, min(n, from + chunk) - at), start = dx.offset(i, j, at);
+                const float* value = floats(x, x.offset(i, j, at), count, x_buffer);
+                const float* slope = floats(dy, dy.offset(i, j, at), count, dy_buffer);
+                const float* s = shift ? floats(shift, shift.offset(i, j, at), count, shift_buffer) : shift_buffer;
+                float* result = dx.is_float32_row() ? static_cast<float*>(dx.data) + start : dx_buffer;
+                if (term == SQUARE) {
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = slope[k] * (value[k] - s[k]);
+                } else if (term == EXPONENTIAL) {
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = slope[k] * expf(value[k] - s[k]);
+                } else {
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = is_same(value[k], s[k]) ? slope[k] : 0.0f;
+                }
+                if (result == dx_buffer) write_floats(result, dx.data, dx.kind, start, dx.stride[2], count);
+            }
+        }
+    });
+}

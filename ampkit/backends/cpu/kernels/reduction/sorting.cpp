@@ -1,0 +1,200 @@
+// Sorting rows of x [a, b, n] by integer keys that are ordered like the values, with NaN largest and -0 equal to 0.
+#include "../include/parallel.h"
+#include "../include/simd_math.h"
+
+using namespace simd;
+
+namespace {
+
+// Keys of 32 bits for floats of at most 32 bits, else of 64; ~key orders from the largest.
+INLINE uint32_t key_of(float x) { return x != x ? UINT32_MAX : uint32_t(ordered(x + 0.0f)) ^ 0x80000000u; }
+INLINE uint32_t key_of(int32_t x) { return uint32_t(x) ^ 0x80000000u; }
+INLINE uint32_t key_of(uint8_t x) { return x; }
+INLINE uint64_t key_of(int64 x) { return uint64_t(x) ^ (uint64_t(1) << 63); }
+INLINE uint64_t key_of(double x) {
+    int64 bits;
+    x += 0.0;
+    memcpy(&bits, &x, 8);
+    return x != x ? UINT64_MAX : key_of(bits ^ int64(uint64_t(bits >> 63) >> 1));
+}
+
+template <class Key>
+struct Entry {
+    Key key;
+    Key place;  // in the row
+};
+INLINE uint32_t key_of(bfloat16 x) { return key_of(float(x)); }
+INLINE uint32_t key_of(float16 x) { return key_of(float(x)); }
+
+// Sorts entries by key, stable: one pass per digit of DIGIT bits from the lowest, none for a digit that all share.
+template <class Key>
+Entry<Key>* radix_sort(Entry<Key>* from, Entry<Key>* to, int64 n) {
+    constexpr int DIGIT = 8, DIGITS = sizeof(Key), VALUES = 1 << DIGIT;
+    uint32_t count[DIGITS][VALUES] = {};
+    for (int64 i = 0; i < n; i++) {
+        for (int d = 0; d < DIGITS; d++) count[d][uint8_t(from[i].key >> (d * DIGIT))]++;
+    }
+    for (int d = 0; d < DIGITS; d++) {
+        uint32_t* place = count[d];
+        if (place[uint8_t(from[0].key >> (d * DIGIT))] == n) continue;
+        for (uint32_t value = 0, total = 0; value < VALUES; value++) {
+            uint32_t own = place[value];
+            place[value] = total, total += own;
+        }
+        for (int64 i = 0; i < n; i++) to[place[uint8_t(from[i].key >> (d * DIGIT))]++] = from[i];
+        Entry<Key>* other = from;
+        from = to, to = other;
+    }
+    return from;
+}
+
+// The first k of a row in order, by a full sort. values may have no data.
+template <class T>
+void sort_row(const Array& values, const Array& places, const Array& x, const T* row, int64 i, int64 j, int64 descending) {
+    using Key = decltype(key_of(*row));
+    int64 n = x.size[2], step = x.stride[2];
+    Scratch<Entry<Key>> memory(2 * n);
+    Entry<Key>* entries = memory;
+    Key flip = descending ? Key(~Key(0)) : Key(0);
+    for (int64 k = 0; k < n; k++) entries[k] = {Key(key_of(row[k * step]) ^ flip), Key(k)};
+    entries = radix_sort(entries, entries + n, n);
+    T* value = address<T>(values, i, j);
+    int64* place = address<int64>(places, i, j);
+    for (int64 k = 0; k < places.size[2]; k++) {
+        place[k * places.stride[2]] = int64(entries[k].place);
+        value[k * values.stride[2]] = row[int64(entries[k].place) * step];
+    }
+}
+
+// A heap of the best entries found, the worst of them first. An entry is a key above the complement of its place: of
+// equal keys the first place is best.
+void sift_down(uint64_t* heap, int64 size, uint64_t entry) {
+    int64 at = 0;
+    for (int64 child; (child = 2 * at + 1) < size; at = child) {
+        if (child + 1 < size && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= entry) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = entry;
+}
+
+// The first k of a row in order: blocks without a key above the worst in the heap are passed over.
+template <class T>
+void select_row(const Array& values, const Array& places, const Array& x, const T* row, int64 i, int64 j, int64 descending) {
+    constexpr int64 BLOCK = 256;
+    int64 n = x.size[2], k = places.size[2], step = x.stride[2], size = 0;
+    Scratch<uint64_t> memory(k);
+    uint64_t* heap = memory;
+    uint32_t keys[BLOCK], flip = descending ? 0 : UINT32_MAX;
+    for (int64 start = 0; start < n; start += BLOCK) {
+        int64 count = min(BLOCK, n - start);
+        const T* __restrict block = row + start * step;
+        uint32_t most = 0;
+        _Pragma("omp simd reduction(max : most)") for (int64 at = 0; at < count; at++) {
+            uint32_t key = key_of(block[at * step]) ^ flip;
+            keys[at] = key, most = key > most ? key : most;
+        }
+        if (size == k && most <= heap[0] >> 32) continue;
+        for (int64 at = 0; at < count; at++) {
+            uint64_t entry = uint64_t(keys[at]) << 32 | uint32_t(~uint32_t(start + at));
+            if (size == k) {
+                if (entry > heap[0]) sift_down(heap, k, entry);
+                continue;
+            }
+            int64 child = size++;  // up from the end
+            for (; child > 0 && heap[(child - 1) / 2] > entry; child = (child - 1) / 2) heap[child] = heap[(child - 1) / 2];
+            heap[child] = entry;
+        }
+    }
+    T* value = address<T>(values, i, j);
+    int64* place = address<int64>(places, i, j);
+    while (size > 0) {
+        int64 at = uint32_t(~uint32_t(heap[0]));
+        uint64_t last = heap[--size];
+        place[size * places.stride[2]] = at, value[size * values.stride[2]] = row[at * step];
+        sift_down(heap, size, last);
+    }
+}
+
+}  // namespace
+
+// values, places [a, b, k]: the first k of each row of x [a, b, n] in ascending or descending order, stable, and where
+// in the row they are. n < 2^31.
+EXPORT void sort_rows(Array values, Array places, Array x, int64 descending) {
+    int64 inner = x.size[1], n = x.size[2], k = places.size[2];
+    bool few = k * 16 <= n && x.kind != FLOAT64 && x.kind != INT64;
+    parallel_for(x.size[0] * inner, max(1, 4096 / max(n, 1)), [&](int64 begin, int64 end) {
+        for (int64 item = begin; item < end; item++) {
+            int64 i = item / inner, j = item % inner;
+            with_type(x.kind, x.data, [&](auto* data) {
+                auto* row = data + x.offset(i, j);
+                if constexpr (sizeof(key_of(*row)) == 4) {
+                    if (few) return select_row(values, places, x, row, i, j, descending);
+                }
+                sort_row(values, places, x, row, i, j, descending);
+            });
+        }
+    });
+}
+
+// The place of the extreme of a row: the block with the largest key, then the first element with that key.
+template <class T>
+static int64 arg_extreme(const T* __restrict row, int64 n, int64 step, uint32_t flip) {
+    constexpr int64 BLOCK = 512;
+    uint32_t keys[BLOCK], best = 0;
+    int64 found = -1;
+    for (int64 start = 0; start < n; start += BLOCK) {
+        int64 count = min(BLOCK, n - start);
+        uint32_t most = 0;
+        _Pragma("omp simd reduction(max : most)") for (int64 k = 0; k < count; k++) {
+            float value = row[(start + k) * step];
+            uint32_t key = value != value ? UINT32_MAX : key_of(value) ^ flip;
+            keys[k] = key, most = key > most ? key : most;
+        }
+        if (found >= 0 && most <= best) continue;
+        int64 at = 0;
+        while (keys[at] != most) at++;
+        best = most, found = start + at;
+    }
+    return found;
+}
+
+// places [a, b, 1]: where in each row of x [a, b, n] the largest value is, or the smallest; of equals the first. NaN
+// comes before all else.
+EXPORT void arg_extreme_of_rows(Array places, Array x, int64 smallest) {
+    int64 inner = x.size[1], n = x.size[2];
+    parallel_rows(x.size[0] * inner, n, [&](int64 begin, int64 end) {
+        for (int64 item = begin; item < end; item++) {
+            int64 i = item / inner, j = item % inner;
+            with_float_type(x.kind, x.data, [&](auto* data) {
+                auto* row = data + x.offset(i, j);
+                *address<int64>(places, i, j) = arg_extreme(row, n, x.stride[2], smallest ? UINT32_MAX : 0);
+            });
+        }
+    });
+}
+
+// As arg_extreme_of_rows, along the middle axis: places [a, 1, c] of x [a, n, c].
+EXPORT void arg_extreme_of_columns(Array places, Array x, int64 smallest) {
+    constexpr int64 BLOCK = 512;
+    int64 n = x.size[1], c = x.size[2], blocks = ceil_div(c, BLOCK);
+    parallel_rows(x.size[0] * blocks, n * min(c, BLOCK), [&](int64 begin, int64 end) {
+        for (int64 item = begin; item < end; item++) {
+            int64 i = item / blocks, first = item % blocks * BLOCK, count = min(BLOCK, c - first);
+            uint32_t keys[BLOCK], at[BLOCK], flip = smallest ? UINT32_MAX : 0;
+            with_float_type(x.kind, x.data, [&](auto* data) {
+                int64 step = x.stride[2];
+                for (int64 j = 0; j < n; j++) {
+                    auto* __restrict row = data + x.offset(i, j, first);
+                    SIMD for (int64 k = 0; k < count; k++) {
+                        float value = row[k * step];
+                        uint32_t key = value != value ? UINT32_MAX : key_of(value) ^ flip;
+                        bool wins = (j == 0) | (key > keys[k]);
+                        keys[k] = wins ? key : keys[k], at[k] = wins ? uint32_t(j) : at[k];
+                    }
+                }
+            });
+            for (int64 k = 0; k < count; k++) *address<int64>(places, i, 0, first + k) = at[k];
+        }
+    });
+}

@@ -1,0 +1,126 @@
+"""CPU kernels of sort, topk, argmax, argmin, max and min along an axis (sorting.cpp)."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ampkit.backends.cpu.native.arrays import (
+    KINDS,
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    available,
+    empty,
+    merge_axes,
+    rows_along,
+    supported,
+)
+from ampkit.base.dtypes import DType, int64
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.reduction import sorting
+
+from ..indexing.gather_scatter import gathered, scatter_added
+
+_sort_rows = Function("sort_rows", "aaai")
+_arg_of_rows, _arg_of_columns = Function("arg_extreme_of_rows", "aai"), Function("arg_extreme_of_columns", "aai")
+_LONGEST = 1 << 31  # elements along the axis
+
+
+def _sorts(input: HostArray, dim: int, *args: Any, **params: Any) -> bool:
+    known = available() and input.dtype in KINDS and input.flags.aligned
+    return known and input.ndim > 0 and 0 < input.shape[dim] < _LONGEST and rows_along(input, dim) is not None
+
+
+def _first(input: HostArray, k: int, dim: int, descending: bool) -> tuple[HostArray, HostArray]:
+    """The first k values along `dim` in order, and their places."""
+    at = dim % input.ndim
+    shape = *input.shape[:at], k, *input.shape[at + 1 :]
+    values, places = empty(shape, input.dtype), empty(shape, int64)
+    if values.size:
+        _sort_rows(rows_along(values, at), rows_along(places, at), rows_along(input, at), descending)
+    return values, places
+
+
+@sorting.sort_.on("cpu", when=_sorts, min_elements=MIN_ELEMENTS)
+def sort_cpu(input: HostArray, dim: int, descending: bool, *, dtype: DType) -> Any:
+    values, places = _first(input, input.shape[dim], dim, descending)
+    return (values, places), Saved(at=places)
+
+
+@sorting.topk_.on("cpu", when=lambda input, k, dim, largest: _sorts(input, dim), min_elements=MIN_ELEMENTS)
+def topk_cpu(input: HostArray, k: int, dim: int, largest: bool, *, dtype: DType) -> Any:
+    values, places = _first(input, k, dim, largest)
+    return (values, places), Saved(at=places, shape=input.shape)
+
+
+def _backward_fits(dy: Any, saved: Saved, *args: Any, **params: Any) -> bool:
+    return saved.at is not None and saved.at.ndim > 0 and supported(dy[0]) and dy[0].size > 0
+
+
+@sorting.sort_.on_backward("cpu", when=_backward_fits)
+def sort_backward_cpu(dy: Any, saved: Saved, needs: Any, dim: int, descending: bool) -> Any:
+    dx = scatter_added(dy[0], saved.at, dim, saved.at.shape, needs[0])
+    return NotImplemented if dx is None else dx
+
+
+@sorting.topk_.on_backward("cpu", when=_backward_fits)
+def topk_backward_cpu(dy: Any, saved: Saved, needs: Any, k: int, dim: int, largest: bool) -> Any:
+    dx = scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
+    return NotImplemented if dx is None else dx
+
+
+# extremes and their places
+
+
+def _has_places(input: HostArray, dim: Any, *args: Any, **params: Any) -> bool:
+    axis = 0 if dim is None else dim
+    return supported(input) and input.ndim > 0 and input.size > 0 and input.shape[axis] < _LONGEST
+
+
+def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray | None:
+    """Where along `dim`, or in the flattened input, the extreme is; the axis stays with length 1."""
+    if dim is None:
+        flat, shape, at = merge_axes(input, (1, 1, input.size)), (1,) * input.ndim, input.ndim - 1
+    else:
+        at = dim % input.ndim
+        sizes = prod(input.shape[:at]), input.shape[at], prod(input.shape[at + 1 :])
+        flat, shape = merge_axes(input, sizes), (*input.shape[:at], 1, *input.shape[at + 1 :])
+    if flat is None:
+        return None
+    places = empty(shape, int64)
+    if flat.shape[2] == 1 and flat.strides[0] < flat.strides[1]:
+        flat = flat.transpose(2, 1, 0)  # along memory
+    rows = dim is None or flat.shape[2] == 1
+    flat = flat.transpose(0, 2, 1) if rows and dim is not None else flat
+    out = places.reshape((*flat.shape[:2], 1) if rows else (flat.shape[0], 1, flat.shape[2]))
+    (_arg_of_rows if rows else _arg_of_columns)(out, flat, smallest)
+    return places
+
+
+def _register(arg: Any, extreme: Any, smallest: bool) -> None:
+    def places_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+        found = _places(input, dim, smallest)
+        if found is None:
+            return NotImplemented
+        return found if keepdim else found.reshape(()) if dim is None else found.squeeze(dim), Saved()
+
+    def extreme_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
+        places = _places(input, dim, smallest)
+        values = None if places is None else gathered(input, places, dim)
+        if values is None or places is None:
+            return NotImplemented
+        found = values if keepdim else values.squeeze(dim), places if keepdim else places.squeeze(dim)
+        return found, Saved(at=places, shape=input.shape)
+
+    def backward(dy: Any, saved: Saved, needs: Any, dim: int, keepdim: bool) -> Any:
+        dx = scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
+        return NotImplemented if dx is None else dx
+
+    arg.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(places_cpu)
+    extreme.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(extreme_cpu)
+    extreme.on_backward("cpu", when=_backward_fits)(backward)
+
+
+_register(sorting.argmax, sorting.max_, smallest=False)
+_register(sorting.argmin, sorting.min_, smallest=True)

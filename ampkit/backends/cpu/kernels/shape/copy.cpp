@@ -1,0 +1,107 @@
+// Copies between arrays of one shape, any strides and floating-point dtypes, or within any one dtype.
+#include "../include/parallel.h"
+
+constexpr int64 AXES = 8;
+
+// The axes to copy along, from the innermost in the target's memory. Strides in elements.
+struct Layout {
+    int64 axes, size[AXES], to_stride[AXES], from_stride[AXES];
+};
+
+// Walks over the positions along the axes from `first` on, in steps of `step` elements along each.
+class Walk {
+  public:
+    Walk(const Layout& layout, int64 first, const int64 (&step)[AXES], int64 item) : layout_(layout), step_(step), first_(first) {
+        for (int64 axis = first; axis < layout.axes; axis++) {
+            int64 steps = ceil_div(layout.size[axis], step[axis]);
+            move(axis, item % steps * step[axis]);
+            item /= steps;
+        }
+    }
+    void next() {
+        for (int64 axis = first_; axis < layout_.axes; axis++) {
+            if (position[axis] + step_[axis] < layout_.size[axis]) return move(axis, step_[axis]);
+            move(axis, -position[axis]);
+        }
+    }
+    int64 position[AXES] = {}, to = 0, from = 0;
+
+  private:
+    void move(int64 axis, int64 by) {
+        position[axis] += by, to += by * layout_.to_stride[axis], from += by * layout_.from_stride[axis];
+    }
+    const Layout& layout_;
+    const int64 (&step_)[AXES];
+    int64 first_;
+};
+
+// Rows along axis 0, long ones in pieces.
+template <class To, class From>
+static void copy_rows(To* to, const From* from, const Layout& layout) {
+    int64 step[AXES] = {min(layout.size[0], PARALLEL_ELEMENTS), 1, 1, 1, 1, 1, 1, 1}, items = ceil_div(layout.size[0], step[0]);
+    for (int64 axis = 1; axis < layout.axes; axis++) items *= layout.size[axis];
+    parallel_rows(items, step[0], [=, &layout](int64 begin, int64 end) {
+        Walk at(layout, 0, step, begin);
+        for (int64 item = begin; item < end; item++, at.next())
+            convert(to + at.to, layout.to_stride[0], from + at.from, layout.from_stride[0], min(step[0], layout.size[0] - at.position[0]));
+    });
+}
+
+// Tiles of axis 0, adjacent in the target, and of axis `other`, adjacent in the source. A tile passes through a buffer,
+// so that each cache line of both is used once: lines a power of two apart displace each other.
+template <class To, class From>
+static void copy_tiles(To* to, const From* from, const Layout& layout, int64 other) {
+    constexpr int64 TILE = 64;
+    int64 step[AXES] = {1, 1, 1, 1, 1, 1, 1, 1}, items = 1;
+    step[0] = step[other] = TILE;
+    for (int64 axis = 0; axis < layout.axes; axis++) items *= ceil_div(layout.size[axis], step[axis]);
+    parallel_rows(items, TILE * TILE, [=, &layout](int64 begin, int64 end) {
+        From buffer[TILE][TILE];
+        Walk at(layout, 0, step, begin);
+        for (int64 item = begin; item < end; item++, at.next()) {
+            int64 rows = min(TILE, layout.size[0] - at.position[0]), columns = min(TILE, layout.size[other] - at.position[other]);
+            const From* source = from + at.from;
+            To* target = to + at.to;
+            for (int64 i = 0; i < rows; i++)
+                convert(buffer[i], 1, source + i * layout.from_stride[0], layout.from_stride[other], columns);
+            for (int64 j = 0; j < columns; j++) {
+                To* __restrict row = target + j * layout.to_stride[other];
+                if (rows == TILE && layout.to_stride[0] == 1) {
+                    for (int64 i = 0; i < TILE; i++) row[i] = buffer[i][j];
+                } else {
+                    convert(row, layout.to_stride[0], &buffer[0][j], TILE, rows);
+                }
+            }
+        }
+    });
+}
+
+template <class To, class From>
+static void copy(To* to, const From* from, const Layout& layout) {
+    int64 nearest = 0;  // the axis of the smallest stride in the source
+    for (int64 axis = 1; axis < layout.axes; axis++)
+        if (layout.from_stride[axis] && llabs(layout.from_stride[axis]) < llabs(layout.from_stride[nearest])) nearest = axis;
+    bool tiles = nearest && layout.size[0] >= 4 && layout.size[nearest] >= 4;
+    if (tiles) copy_tiles(to, from, layout, nearest);
+    else copy_rows(to, from, layout);
+}
+
+// Rounds to nearest, ties to even; NaN stays NaN.
+EXPORT void copy_floats(void* to, int64 to_kind, void* from, int64 from_kind, const Layout* layout) {
+    with_float_type(to_kind, to, [=](auto* target) {
+        with_float_type(from_kind, from, [=](auto* source) { copy(target, source, *layout); });
+    });
+}
+
+template <class Element>
+static void copy_bits(void* to, const void* from, const Layout* layout) {
+    copy(static_cast<Element*>(to), static_cast<const Element*>(from), *layout);
+}
+
+// Bit by bit. itemsize: 1, 2, 4 or 8 bytes.
+EXPORT void copy_elements(void* to, void* from, int64 itemsize, const Layout* layout) {
+    if (itemsize == 1) copy_bits<uint8_t>(to, from, layout);
+    else if (itemsize == 2) copy_bits<uint16_t>(to, from, layout);
+    else if (itemsize == 4) copy_bits<uint32_t>(to, from, layout);
+    else copy_bits<uint64_t>(to, from, layout);
+}

@@ -1,0 +1,1 @@
+"""The compiled CPU kernels: how they are built, found, loaded and called."""

@@ -1,0 +1,151 @@
+"""Compiles the C++ kernels in `../kernels` into one shared library per instruction set, beside this file in `lib/`.
+
+    python ampkit/backends/cpu/native/build.py               again, where a source has changed
+    python ampkit/backends/cpu/native/build.py x86-64-v4     for one instruction set, while working on a kernel
+
+`pip install` and `python -m build` run it too, through the setuptools commands below. So this file imports nothing of
+ampkit. The compiler is $CXX if set, with the further flags $CXXFLAGS, else Clang: that of the wheel `ziglang`, a build
+requirement, or the system's. Without one, nothing is built and the NumPy references run. AMPKIT_BUILD_KERNELS=0 builds
+nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parent / "kernels"
+SHARED = HERE.parents[1] / "elementwise"  # the functions that CUDA's kernels include too
+LIBRARIES = HERE / "lib"
+MANIFEST = "manifest.json"  # the digest of the sources, and of each library by its file's name
+_INSTRUCTION_SETS = {"x86_64": ("x86-64", "x86-64-v3", "x86-64-v4"), "aarch64": ("armv8-a",), "arm64": ("armv8-a",)}
+_FLAGS = [
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fopenmp-simd"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror", "-s"),
+    *("-lm", "-pthread"),
+]
+# A loop marked to vectorize that does not fails the build. No C++ runtime library is linked. Pragmas may forbid fused
+# multiply-adds, which -ffp-contract=fast ignores.
+_CLANG_FLAGS = ["-Werror=pass-failed", "-nostdlib++", "-ffp-contract=fast-honor-pragmas"]
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """What is built on this machine, from the plainest; empty for a machine that the kernels do not know."""
+    known = sys.platform == "linux" or (sys.platform == "darwin" and platform.machine() == "arm64")
+    return _INSTRUCTION_SETS.get(platform.machine(), ()) if known else ()
+
+
+def sources() -> list[Path]:
+    """The C++ files that are compiled, in a fixed order."""
+    return sorted(SOURCES.rglob("*.cpp"))
+
+
+def digest() -> str:
+    """SHA-256 of all that the libraries are compiled from."""
+    found = hashlib.sha256(" ".join(_FLAGS + _CLANG_FLAGS).encode())
+    for path in sorted([*SOURCES.rglob("*.cpp"), *SOURCES.rglob("*.h"), *SHARED.glob("*.h")]):
+        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+def read_manifest(folder: Path = LIBRARIES) -> dict[str, str]:
+    """What was built into `folder`: {} for nothing, or for a file that cannot be read."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def compiler() -> list[str] | None:
+    """The command of the C++ compiler, or None where there is none."""
+    if os.environ.get("CXX"):
+        return shlex.split(os.environ["CXX"])
+    if find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "c++"]
+    clang = shutil.which("clang++")
+    return [clang] if clang else None
+
+
+def library_name(instruction_set: str) -> str:
+    """The file's name of the library for an instruction set."""
+    return f"libampkit-{instruction_set}.so"
+
+
+def command(compile_with: list[str], instruction_set: str, target: Path) -> list[str]:
+    """The command that compiles all sources into the library `target`, with the further flags of $CXXFLAGS."""
+    zig = "ziglang" in compile_with
+    march = instruction_set.replace("x86-64", "x86_64").replace("-v", "_v") if zig else instruction_set
+    machine = [f"-mcpu={march}" if zig else f"-march={march}"]
+    if zig and instruction_set == "armv8-a":
+        machine = ["-mcpu=generic"]
+    if zig and sys.platform == "linux":  # symbols of glibc 2.17 only, so that the library loads on old systems
+        machine += ["-target", f"{platform.machine()}-linux-gnu.2.17"]
+    if instruction_set == "x86-64-v4":
+        machine.append("-mprefer-vector-width=512")
+    clang = [] if "g++" in Path(compile_with[-1]).name and "clang" not in compile_with[-1] else _CLANG_FLAGS
+    further = shlex.split(os.environ.get("CXXFLAGS", ""))
+    return [*compile_with, *_FLAGS, *clang, *machine, *further, *map(str, sources()), "-o", str(target)]
+
+
+def build(folder: Path = LIBRARIES, only: str = "", quiet: bool = False) -> bool:
+    """Compile the libraries into `folder`, unless they are up to date. -> whether they are there.
+
+    only: one of `instruction_sets()`; "" for all of them. Raises RuntimeError with the compiler's messages where it
+    fails.
+    """
+    wanted, current = digest(), read_manifest(folder)
+    chosen = [each for each in instruction_sets() if only in ("", each)]
+    names = [library_name(each) for each in chosen]
+    current = current if current.get("sources") == wanted else {"sources": wanted}
+    asked = os.environ.get("CXX") or os.environ.get("CXXFLAGS")
+    if names and not asked and all(name in current and (folder / name).is_file() for name in names):
+        return True
+    compile_with = compiler()
+    if os.environ.get("AMPKIT_BUILD_KERNELS") == "0" or compile_with is None or not names:
+        if not quiet:
+            _say("ampkit: no compiled CPU kernels: no Clang was found, the NumPy references run")
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        _compile(compile_with, chosen, Path(scratch), quiet)
+        for name in names:
+            current[name] = hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()
+            (Path(scratch) / name).replace(folder / name)
+        (Path(scratch) / MANIFEST).write_text(json.dumps(current, indent=1))
+        (Path(scratch) / MANIFEST).replace(folder / MANIFEST)
+    return True
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _compile(compile_with: list[str], chosen: list[str], folder: Path, quiet: bool) -> None:
+    running = []
+    for each in chosen:
+        line = command(compile_with, each, folder / library_name(each))
+        if not quiet:
+            _say(f"ampkit: compiling the CPU kernels for {each}")
+        running.append(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    outputs = [process.communicate()[0] for process in running]
+    for process, output in zip(running, outputs, strict=True):
+        if process.returncode:
+            raise RuntimeError(f"the CPU kernels do not compile: {shlex.join(process.args)}\n{output}")  # type: ignore[arg-type]  # a list
+
+
+if __name__ == "__main__":
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    if only not in ("", *instruction_sets()):
+        sys.exit(f"needs one of {', '.join(instruction_sets()) or 'no instruction sets'}, got {only}")
+    sys.exit(0 if build(only=only) else 1)

@@ -1,0 +1,170 @@
+"""Registers functions of functions.h as kernels: `register(launcher, op, function, saves)` for an op and its backward,
+on the backend of the launcher. pointwise/ and loss.py say which function computes which op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+from ampkit.core.autograd.saved import Saved
+
+Array = Any
+Function = str | Callable[..., tuple[str, tuple[Any, ...]]]  # a name, or: the op's parameters -> name, scalar operands
+STORED = frozenset({float32, float16, bfloat16})  # storage dtypes; arithmetic is float32
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How a backend computes functions. Each returns NotImplemented for dtypes and layouts that it does not take.
+
+    forward(function, operands, dtype) -> their values. backward(function, dy, operands, dtypes) -> a gradient for each
+    of dtypes, None for None. total(function, operands, divisor, dtype) -> the sum of the values / divisor, [].
+    sum_over(array, axes) -> its sum in float32. min_elements: of the first array, below which the reference runs;
+    min_float32: likewise if it is float32 and contiguous, by the name of the op, or of the op with `_backward`.
+    """
+
+    backend: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    total: Callable[..., Any]
+    sum_over: Callable[..., Any]
+    min_elements: int = 0
+    min_float32: Mapping[str, float] = field(default_factory=dict)
+
+    def on(self, op: Any, run: Any, when: Any) -> None:
+        """Register the kernel `run` of an op, with the predicate `when`."""
+        run.__name__ = f"{op.name}_{self.backend}"
+        op.on(self.backend, when=self._if_large(op.name, when), min_elements=self.min_elements)(run)
+
+    def on_backward(self, op: Any, run: Any, when: Any) -> None:
+        """Register the kernel `run` of an op's backward, with the predicate `when`."""
+        run.__name__ = f"{op.name}_backward_{self.backend}"
+        when = self._if_large(f"{op.name}_backward", when)
+        op.on_backward(self.backend, when=when, min_elements=self.min_elements)(run)
+
+    def _if_large(self, name: str, when: Any) -> Any:
+        least = self.min_float32.get(name)
+        if least is None:
+            return when
+
+        def fits(first: Any, *more: Any, **params: Any) -> bool:
+            quick = getattr(first, "dtype", None) == float32 and first.size < least and first.flags.c_contiguous
+            return not quick and when(first, *more, **params)
+
+        return fits
+
+
+def register(launcher: Launcher, op: Any, function: Function, *saves: str, passthrough: tuple[int, ...] = ()) -> None:
+    """Register `function`, applied to the op's tensors and then its parameters, for `op` and for its backward.
+
+    saves: the inputs (by name) and "out" that the backward reads, in the order of x, y, z in functions.h.
+    """
+    register_forward(launcher, op, function, *saves)
+    register_backward(launcher, op, function, *saves, passthrough=passthrough)
+
+
+def register_forward(
+    launcher: Launcher, op: Any, function: Function, *saves: str, dtype: DType | None = None, when: Any = None
+) -> None:
+    """Register the forward kernel. dtype: of the result, where it is not the one asked for. when: its predicate."""
+    count, result = len(op.signature.names), dtype
+    places = [None if save == "out" else op.signature.names.index(save) for save in saves]
+
+    def kernel(*args: Any, dtype: DType, **more: Any) -> Any:
+        name, scalars = selected(function, (*args[count:], *more.values()))
+        out = launcher.forward(name, round_scalars(op, (*args[:count], *scalars)), result or dtype)
+        if out is NotImplemented or not saves:
+            return out
+        return out, Saved(**dict(zip(saves, [out if at is None else args[at] for at in places], strict=True)))
+
+    launcher.on(op, kernel, when or supports)
+
+
+def register_backward(
+    launcher: Launcher,
+    op: Any,
+    function: Function,
+    *saves: str,
+    passthrough: tuple[int, ...] = (),
+    without_grad: tuple[int, ...] = (),
+) -> None:
+    """Register the backward kernel.
+
+    passthrough: the inputs whose gradient is dy itself; without_grad: the inputs that have none.
+    """
+    names, skipped = op.signature.names, passthrough + without_grad
+
+    def kernel(dy: Array, saved: Any, needs: Any, **params: Any) -> Any:
+        name, scalars = selected(function, tuple(params.values()))
+        operands = (*[getattr(saved, save, 0.0) for save in saves], *scalars)
+        dtypes = [
+            None if need is None or i in skipped else grad_dtype(need, getattr(saved, names[i], None), dy)
+            for i, need in enumerate(needs)
+        ]
+        grads = gradients(launcher, op, name, dy, operands, dtypes)
+        if grads is NotImplemented or not passthrough:
+            return grads
+        return tuple([dy if i in passthrough and needs[i] is not None else grad for i, grad in enumerate(grads)])
+
+    launcher.on_backward(op, kernel, supports_backward)
+
+
+def selected(function: Function, params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """The name of a function and its scalar operands, for an op's parameters."""
+    return (function, params) if isinstance(function, str) else function(*params)
+
+
+def with_saved(out: Any, /, **saved: Any) -> Any:
+    """What a kernel returns: `out` and what the backward reads; NotImplemented where `out` is."""
+    return out if out is NotImplemented else (out, Saved(**saved))
+
+
+def gradients(
+    launcher: Launcher, op: Any, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]
+) -> Any:
+    """One gradient per entry of `dtypes`, None where that is None; launches nothing if all are."""
+    if all(dtype is None for dtype in dtypes):
+        return tuple(dtypes)
+    return launcher.backward(function, dy, round_scalars(op, operands), dtypes)
+
+
+def grad_dtype(need: DType, input: Any, dy: Array) -> DType:
+    """`need`, or float32 where the tape still has to sum the gradient over broadcast axes."""
+    return float32 if hasattr(input, "shape") and input.shape != dy.shape else need
+
+
+def supports(*operands: Any, **params: Any) -> bool:
+    """Whether the kernels read these dtypes, at least one of them a floating-point one."""
+    found = False
+    for operand in operands:
+        dtype = getattr(operand, "dtype", None)
+        if dtype in STORED:
+            found = True
+        elif dtype is not None and dtype != bool_:
+            return False
+    return found
+
+
+def supports_dtypes(*operands: Any, **params: Any) -> bool:
+    """Whether the kernels read these dtypes; all may be bool."""
+    return all(a.dtype in STORED or a.dtype == bool_ for a in operands if hasattr(a, "dtype"))
+
+
+def supports_backward(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
+    """Whether the kernels read dy and what was saved, and store gradients of the dtypes `needs`."""
+    return supports(dy, *saved.__dict__.values()) and all(need is None or need in STORED for need in needs)
+
+
+def round_scalars(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`operands`, whose Python numbers are rounded to float16 where a float16 array is compared or moved.
+
+    As NumPy does for such ops: 0.1 is then 0.09998. Arithmetic ops take numbers in float32.
+    """
+    if not op.moves or not any(getattr(a, "dtype", None) == float16 for a in operands):
+        return operands
+    return tuple([a if hasattr(a, "dtype") else float(np.float16(a)) for a in operands])

@@ -1,0 +1,171 @@
+"""One pass over the nodes that operations recorded (see core/autograd/node.py), from the outputs to the leaves.
+
+Only this pass sums gradients over broadcast axes, casts them and adds them; an op's backward does none of it. Gradients
+are keyed by (node, output index).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.errors import StateError
+
+from ..tensor import Edge, Tensor
+from . import hooks
+from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
+from .node import Node
+from .scale_tag import ScaleTag, mixed_scales
+from .traced_array import TracedArray
+
+
+class BackwardPass:
+    """One traversal of the tape, from the newest node to the oldest.
+
+    wanted: the tensors whose gradients `grad` returns; None accumulates into the leaves' `grad` instead. traced: record
+    the pass itself, for second derivatives; gradients are then TracedArrays. retain: keep what nodes saved.
+    leaves: the only leaves to write to; None for all.
+    """
+
+    def __init__(
+        self, wanted: Sequence[Tensor] | None, traced: bool, retain: bool, leaves: Sequence[Tensor] | None = None
+    ):
+        self.leaves = None if leaves is None else {id(leaf) for leaf in leaves}
+        self.traced, self.retain = traced, retain
+        self.wanted = None if wanted is None else {edge_key(t.edge): i for i, t in enumerate(wanted)}
+        self.found: dict[int, Any] = {}
+        self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
+        self._heap: list[tuple[int, Node]] = []
+        self._leaf_sums: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # sums of gradients of leaves that have hooks
+        self._written: dict[Tensor, None] = {}  # leaves whose post-accumulate hooks are due
+        self.tag: ScaleTag | None = None  # the scale of the gradients of the current node
+
+    def add(self, source: Any, index: int, gradient: Any, tag: ScaleTag | None, owned: bool = False) -> None:
+        """Add `gradient` to what output `index` of a node, or a leaf, has received so far.
+
+        owned: nothing else refers to the memory of `gradient`, so that a leaf may keep it.
+        """
+        if isinstance(source, Node):
+            self._add_to_node(source, index, gradient, tag)
+        elif self.wanted is None or (id(source), 0) in self.wanted:
+            self._add_to_leaf(source, gradient, tag, owned)
+
+    def grad_buffers(self, node: Node) -> list[Any]:
+        """Per input of `node`, memory that its backward may write the gradient to, or None.
+
+        That is the optimizer's gradient memory, for the first gradient of a parameter in this step.
+        """
+        plain = self.wanted is None and self.leaves is None
+        found = [getattr(edge[0], "grad_buffer", None) if plain and edge is not None else None for edge in node.edges]
+        there = [id(buffer) for buffer in found if buffer is not None]
+        return found if len(set(there)) == len(there) else [None] * len(found)  # a parameter may be two inputs
+
+    def _add_to_leaf(self, leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool) -> None:
+        if self.leaves is not None and id(leaf) not in self.leaves:
+            return
+        if hooks.leaf_hooks and id(leaf) in hooks.leaf_hooks:  # a hook receives the sum over all uses of the leaf
+            held = self._leaf_sums.get(leaf)
+            if held is not None and held[1] is not tag:
+                raise mixed_scales("backward")
+            self._leaf_sums[leaf] = (gradient if held is None else sum_gradients(held[0], gradient), tag)
+        elif self.wanted is None:
+            _accumulate(leaf, gradient, tag, owned)
+        else:
+            place = self.wanted[id(leaf), 0]
+            held = self.found.get(place)
+            self.found[place] = gradient if held is None else sum_gradients(held, gradient)
+        if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
+            self._written[leaf] = None
+
+    def _add_to_node(self, node: Node, index: int, gradient: Any, tag: ScaleTag | None) -> None:
+        met = self._held.get(node)
+        if met is None:
+            met = self._held[node] = [None] * len(node.outputs), tag
+            heapq.heappush(self._heap, (-node.serial, node))
+        elif met[1] is not tag:
+            raise mixed_scales("backward")
+        held = met[0]
+        held[index] = gradient if held[index] is None else sum_gradients(held[index], gradient)
+
+    def run(self) -> None:
+        """Visit nodes until every gradient has reached a leaf."""
+        while self._heap:
+            node = heapq.heappop(self._heap)[1]
+            dys, self.tag = self._held.pop(node)
+            if backends.gpus is not None:
+                _use_device_of(*dys)
+            if node.hooks is not None:
+                hooks.run(node.hooks, dys, self.tag)
+            if self.wanted is not None:
+                for index, dy in enumerate(dys):
+                    if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
+                        self.found[place] = dy
+            self._visit(node, dys)
+        for leaf, (gradient, tag) in self._leaf_sums.items():
+            found = [gradient]
+            if backends.gpus is not None:
+                _use_device_of(gradient)
+            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag)
+            if self.wanted is None:
+                _accumulate(leaf, found[0], tag)
+            else:
+                self.found[self.wanted[id(leaf), 0]] = found[0]
+        for leaf in self._written:
+            hooks.run_post_accumulate_hooks(leaf)
+
+    def _visit(self, node: Node, dys: list[Any]) -> None:
+        if node.saved is None:
+            cure = "call the first backward with retain_graph=True"
+            got = f"one whose {node.op.name} is already freed"
+            raise StateError("backward", "a graph that was not used before", got, cure)
+        if node.tag is not None and self.tag is not None:
+            raise mixed_scales("backward")
+        needs = node.op.needs(node)
+        gradients = list((node.op.replay if self.traced else node.op.vjp)(node, dys, needs, self))
+        if not self.retain:
+            node.saved = None
+        dys.clear()
+        tag = node.tag or self.tag
+        for edge, place, need in zip(node.edges, range(len(gradients)), needs, strict=False):
+            gradient = gradients[place]  # not from zip, which would hold another reference to it
+            if edge is None or gradient is None:
+                continue
+            source, index, shape, dtype = edge
+            if backends.gpus is not None:  # the gradient of a copy between devices is on the other one
+                _use_device_of(gradient)
+            if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
+                gradient = gradients[place] = reduce_to_input(node, gradient, shape, need, dtype)  # most need no change
+            owned = isinstance(source, Tensor) and is_sole_reference(gradients, place)
+            gradients[place] = None
+            self.add(source, index, gradient, tag, owned)
+
+
+def _use_device_of(*gradients: Any) -> None:
+    # Make the device of the gradients, traced or not, the current one; tape.py restores the previous one.
+    for gradient in gradients:
+        if gradient is not None:
+            backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
+
+
+def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = False) -> None:
+    """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
+    if not isinstance(gradient, TracedArray):
+        leaf.accumulate(gradient, tag, owned)
+        return
+    held = leaf._grad
+    total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
+    leaf.accumulate(gradient.tensor.array, tag)
+    assert leaf._grad is not None
+    if total.edge is not None:
+        written = leaf._grad.exposed()  # an optimizer may hold the memory
+        leaf._grad, before = Tensor(written), leaf._grad
+        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
+
+
+def edge_key(edge: Edge | None) -> tuple[int, int]:
+    """What identifies the gradient of a tensor with this edge: (id of its node or leaf, output index)."""
+    return (0, 0) if edge is None else (id(edge[0]), edge[1])

@@ -1,0 +1,25 @@
+"""What GPT and BERT share: the check of their input, and their preset sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..core.tensor import Tensor
+
+
+def need_tokens(where: str, name: str, tokens: Tensor, longest: int) -> None:
+    """Raise ShapeError unless `tokens` is [N, T] with 1 <= T <= longest, DTypeError unless it holds integers."""
+    if tokens.ndim != 2 or not tokens.numel() or tokens.shape[1] > longest:
+        needs = f"{name} [N, T] with N >= 1 and 1 <= T <= {longest}"
+        raise ShapeError(where, needs, f"shape {tuple(tokens.shape)}")
+    if tokens.is_floating_point() or tokens.dtype == dtypes.bool_:
+        raise DTypeError(where, f"{name} of integers", tokens.dtype.name)
+
+
+def preset_sizes(where: str, presets: dict[str, dict[str, int]], preset: str, changes: dict[str, Any]) -> Any:
+    """The arguments of a preset, with `changes`. Raises ArgumentError for an unknown one."""
+    if preset not in presets:
+        raise ArgumentError(where, f"a preset: {', '.join(presets)}", repr(preset))
+    return {**presets[preset], **changes}

@@ -1,0 +1,157 @@
+"""The compiled kernels: what is loaded on which CPU, what is refused, and the threads that they run on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampkit.backends.cpu.native import arrays, build, library
+
+pytestmark = pytest.mark.cpu
+needs_library = pytest.mark.skipif(library.library() is None, reason=library.unavailable_reason())
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    """A copy of the built libraries that a test may damage."""
+    folder = tmp_path / "lib"
+    shutil.copytree(build.LIBRARIES, folder)
+    monkeypatch.setattr(build, "LIBRARIES", folder)
+    monkeypatch.setattr(build.read_manifest, "__defaults__", (folder,))
+    monkeypatch.setenv("AMPKIT_CPU_ISA", library.instruction_set())
+    return folder
+
+
+def reason() -> str:
+    """Why a library would not be loaded now; nothing that is cached."""
+    return library._load.__wrapped__()[2]
+
+
+@needs_library
+def test_a_whole_library_is_loaded(built):
+    assert reason() == ""
+
+
+@needs_library
+@pytest.mark.parametrize("length", [0, 100, -1])
+def test_a_truncated_library_is_not_loaded(built, length):
+    name = build.library_name(library.instruction_set())
+    (built / name).write_bytes((built / name).read_bytes()[:length])
+    assert f"{name} is damaged" in reason()
+
+
+@needs_library
+def test_a_library_of_other_sources_is_not_loaded(built, monkeypatch):
+    monkeypatch.setattr(build, "digest", lambda: "another")
+    assert "built from other sources" in reason()
+
+
+@needs_library
+@pytest.mark.parametrize("manifest", ["", "{", "[]", '{"sources": 1}'])
+def test_a_damaged_manifest_counts_as_not_built(built, manifest):
+    (built / build.MANIFEST).write_text(manifest)
+    assert "they are not built" in reason()
+
+
+@needs_library
+def test_without_a_folder_nothing_is_loaded_and_the_cure_is_named(built):
+    shutil.rmtree(built)
+    assert re.search(r"not built: `python .*build.py`, with Clang", reason())
+
+
+@needs_library
+def test_an_instruction_set_can_be_chosen(built, monkeypatch):
+    monkeypatch.setenv("AMPKIT_CPU_ISA", "none")
+    assert reason() == "switched off by AMPKIT_CPU_ISA=none"
+    monkeypatch.setenv("AMPKIT_CPU_ISA", "avx9")
+    assert re.search(r"AMPKIT_CPU_ISA: needs one of .* or none, got avx9", reason())
+
+
+@needs_library
+def test_a_cpu_without_avx_gets_the_plain_library(built, monkeypatch):
+    monkeypatch.delenv("AMPKIT_CPU_ISA")
+    monkeypatch.setattr(library.cpuinfo, "flags", lambda: {"sse2"})
+    plain = build.instruction_sets()[0]
+    found = library._load.__wrapped__()
+    assert found[1] == plain or f"{build.library_name(plain)}" not in build.read_manifest()
+
+
+def test_nothing_is_built_without_a_compiler(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    assert not build.build(tmp_path / "lib")
+    assert "no Clang was found" in capsys.readouterr().err
+    assert not (tmp_path / "lib").exists()
+
+
+@pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
+def test_the_compilers_messages_are_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "compiler", lambda: [sys.executable, "-c", "import sys; sys.exit('no such option')"])
+    with pytest.raises(RuntimeError, match="do not compile: .*\nno such option"):
+        build.build(tmp_path / "lib", quiet=True)
+
+
+_LETTERS = {"Array": "a", "int64": "i", "uint64_t": "u", "float": "f", "double": "d"}
+
+
+def test_python_declares_each_function_as_the_source_defines_it():
+    defined = {}
+    for path in build.sources():
+        for name, parameters in re.findall(r"EXPORT \w+\*? (\w+)\(([^)]*)\)", path.read_text()):
+            kinds = [parameter.strip().rpartition(" ")[0] for parameter in parameters.split(",")]
+            defined[name] = "".join("p" if kind.endswith("*") else _LETTERS[kind] for kind in kinds)
+    declared = {}
+    for path in (ROOT / "ampkit" / "backends" / "cpu").rglob("*.py"):
+        declared |= dict(re.findall(r'Function\(\s*"(\w+)",\s*"(\w*)"', path.read_text()))
+    assert len(declared) >= 3
+    assert {name: defined.get(name) for name in declared} == declared
+
+
+def test_an_array_is_passed_with_its_sizes_and_strides():
+    view = np.zeros((4, 6, 8), np.float16)[:, ::2].transpose(2, 0, 1)
+    passed = arrays._Array.from_param(view)
+    assert list(passed.size) == [8, 4, 3]
+    assert list(passed.stride) == [1, 48, 16]
+    row = arrays._Array.from_param(np.zeros(5, np.float32))
+    assert list(row.size) == [1, 1, 5]
+    assert arrays._Array.from_param(None).data is None
+
+
+PROGRAM = """
+import os, hashlib
+import numpy as np
+import ampkit
+from ampkit.backends.cpu import threads
+def result():
+    x = ampkit.tensor(np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32))
+    y = ampkit.ops.log_softmax(x, -1)
+    values = [y, y.sum(), y.std(), ampkit.ops.layer_norm(x, 1000), x.sum(0), ampkit.ops.gelu(x.t())]
+    return hashlib.sha256(b"".join(each.numpy().tobytes() for each in values)).hexdigest()
+found = set()
+for count in (1, 2, 5, 2):
+    threads.set_num_threads(count)
+    found.add(result())
+child = os.fork()
+if child == 0:
+    os._exit(0 if {result()} == found else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert {result()} == found and len(found) == 1, found
+"""
+
+
+@needs_library
+@pytest.mark.parametrize("without_onednn", [False, True], ids=["OpenMP", "own threads"])
+def test_bits_do_not_depend_on_threads_nor_on_a_fork(without_onednn):
+    hide = "from ampkit.backends.cpu.onednn import library\nlibrary._load = lambda: (None, 'hidden')\n"
+    program = (hide if without_onednn else "") + PROGRAM
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], timeout=60, capture_output=True, env={**os.environ}, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr.decode()
