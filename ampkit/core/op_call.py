@@ -22,6 +22,7 @@ from .autograd.saved import Saved, cast
 from .autograd.views import link
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
+from .module_path import current, following
 from .policy import _stack
 from .tensor import Tensor, recorders, tick
 
@@ -91,6 +92,8 @@ def runner(op: Any) -> Callable[..., Any]:
             node = _new(Node)  # its constructor, written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
+            if following:
+                node.module_call = current()
             if made is not first:
                 _attach(made, node)
             elif out.dtype in FLOATS:

@@ -10,6 +10,7 @@ from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
 from ..core.autograd.hooks import Handle
+from ..core.module_path import following, new_call, running
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import hooks
@@ -39,6 +40,9 @@ class Module(ModuleTree):
     # call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if following:
+            with running(new_call(self)):
+                return hooks.call(self, args, kwargs)
         if self._hooked:
             return hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)

@@ -15,6 +15,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.errors import StateError
 
+from ..module_path import following, running
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
@@ -124,8 +125,12 @@ class BackwardPass:
             raise StateError("backward", "a graph that was not used before", got, cure)
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
-        needs = node.op.needs(node)
-        gradients = list((node.op.replay if self.traced else node.op.vjp)(node, dys, needs, self))
+        needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
+        if following:
+            with running(node.module_call):
+                gradients = list(backward(node, dys, needs, self))
+        else:
+            gradients = list(backward(node, dys, needs, self))
         if not self.retain:
             node.saved = None
         dys.clear()

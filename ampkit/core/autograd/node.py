@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ampkit.backends import Array
 from ampkit.base.dtypes import FLOATS, DType
 
+from ..module_path import ModuleCall, current, following
 from ..tensor import Edge, Tensor, tick
 from .scale_tag import ScaleTag
 
@@ -22,13 +23,15 @@ class Node:
     saved: what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
-    node multiplies by it. hooks: see core/autograd/hooks.py.
+    node multiplies by it. hooks: see core/autograd/hooks.py. module_call: the call of the module that recorded it, if such
+    calls are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
     hooks: dict[int, Any] | None = None
     result: Sequence[int] = (0,)
     tag: ScaleTag | None = None
+    module_call: ModuleCall | None = None
 
     def __init__(
         self,
@@ -43,6 +46,8 @@ class Node:
         self.op, self.edges, self.saved, self.params, self.plan, self.kernel = op, edges, saved, params, plan, kernel
         self.versions = versions
         self.serial = tick()
+        if following:
+            self.module_call = current()
 
     def __repr__(self) -> str:
         return f"<Node {self.op.name}>"
