@@ -99,7 +99,7 @@ def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], gene
         want = (f(*sides[0]) - f(*sides[1])) / (2 * STEP)
         terms = np.zeros(()) if gradient is None else values_of(gradient) * direction
         allowed = tolerance * (1 + np.abs(terms).sum() + abs(want))
-        assert abs(terms.sum() - want) <= allowed, f"input {position}: slope {terms.sum()}, by differences {want}"
+        assert abs(terms.sum() - want) <= allowed, f"input {position}: derivative {terms.sum()}, by differences {want}"
 
 
 def _moved(inputs: list[Tensor], position: int, step: Array) -> list[Tensor]:

@@ -155,3 +155,34 @@ def test_bits_do_not_depend_on_threads_nor_on_a_fork(without_onednn):
         [sys.executable, "-W", "ignore", "-c", program], timeout=60, capture_output=True, env={**os.environ}, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr.decode()
+
+
+SHORT_OF_MEMORY = """
+import resource
+import numpy as np
+from ampkit.backends.cpu.kernels.reduction.sorting import _sort_rows
+row = np.arange(4_000_000, dtype=np.float32)[None, None, ::-1]
+values, places = np.zeros(row.shape, np.float32), np.zeros(row.shape, np.int64)
+_sort_rows(values[..., :2000], places[..., :2000], row[..., -2000:], 0)
+pages, limits = int(open("/proc/self/statm").read().split()[0]), resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (8 << 20), limits[1]))
+try:
+    _sort_rows(values, places, row, 0)
+except MemoryError as error:
+    assert "sort_rows: needs memory" in str(error), error
+else:
+    raise AssertionError("64 MB were there")
+resource.setrlimit(resource.RLIMIT_AS, limits)
+_sort_rows(values, places, row, 0)
+assert (values == row[..., ::-1]).all()
+"""
+
+
+@needs_library
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are Linux's")
+def test_a_kernel_that_finds_no_memory_raises_and_works_again_when_there_is_some():
+    environment = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY], timeout=60, capture_output=True, env=environment, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr.decode()

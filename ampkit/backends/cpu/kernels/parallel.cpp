@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+int64 failed_allocations = 0;
+
 namespace {
 
 // libgomp's entry for a parallel region: function, its argument, number of threads (0: as set), flags.

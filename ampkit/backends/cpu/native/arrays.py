@@ -83,8 +83,16 @@ class Function:
         found.argtypes, found.restype = [_ARGUMENTS[letter] for letter in self.arguments], self.result
         return found
 
+    @cached_property
+    def _failed_allocations(self) -> ctypes.c_int64:
+        return ctypes.c_int64.in_dll(library(), "failed_allocations")
+
     def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
+        failed = self._failed_allocations
+        before, found = failed.value, self._function(*arguments)
+        if failed.value != before:  # by another thread's call, too, which no caller can tell
+            raise MemoryError(f"{self.name}: needs memory for intermediate results, the system has none left")
+        return found
 
 
 def available() -> bool:

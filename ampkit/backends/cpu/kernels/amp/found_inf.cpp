@@ -17,6 +17,7 @@ static uint32_t scale_block(float* values, float inverse, bool scales, int64 cou
 EXPORT int64 unscale(Array gradient, float inverse, int64 scales) {
     int64 count = gradient.size[2], parts = ceil_div(count, PARALLEL_ELEMENTS);
     Scratch<int64> found_(parts);
+    if (!found_) return 0;
     int64* found = found_;
     parallel_for(count, PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
         float* values = address<float>(gradient);

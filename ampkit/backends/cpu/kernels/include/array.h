@@ -143,12 +143,16 @@ inline void write_row(const Array& array, int64 i, int64 j, const float* row) {
     if (!array.is_float32_row()) write_floats(row, array.data, array.kind, array.offset(i, j), array.stride[2], array.size[2]);
 }
 
-// Memory for `count` values of T that lives as long as this object: on the stack where it is small.
+// How many allocations have failed; Python raises an error where a call increased it (native/arrays.py).
+extern "C" __attribute__((visibility("default"))) int64 failed_allocations;
+
+// Memory for `count` values of T that lives as long as this object: on the stack where it is small; null where memory is
+// short, and whoever asked returns without a result.
 template <class T, int64 SMALL = 1024>
 class Scratch {
   public:
     explicit Scratch(int64 count) : data_(count <= SMALL ? small_ : static_cast<T*>(malloc(count * sizeof(T)))) {
-        if (!data_) abort();
+        if (!data_) __atomic_fetch_add(&failed_allocations, 1, __ATOMIC_RELAXED);
     }
     ~Scratch() { if (data_ != small_) free(data_); }
     Scratch(const Scratch&) = delete;

@@ -90,6 +90,7 @@ EXPORT void sum_rows(Array out, Array values, const int64* index, int64 skipped)
     constexpr int64 BLOCK = 512, RUN = 32;
     int64 rows = out.size[1], n = values.size[1], c = out.size[2], blocks = ceil_div(c, BLOCK);
     Scratch<int64> memory(rows + 1 + n);
+    if (!memory) return;
     int64 *ends = memory, *order = ends + rows + 1;  // after the sort, row r has order[ends[r - 1]] to order[ends[r] - 1]
     memset(ends, 0, (rows + 1) * sizeof(int64));
     for (int64 j = 0; j < n; j++) ends[index[j] + 1]++;
@@ -132,6 +133,7 @@ EXPORT void sum_short_rows(Array out, Array values, const int64* index) {
     int64 rows = out.size[1], n = values.size[1], c = out.size[2];
     parallel_rows(out.size[0], n * c, [=](int64 begin, int64 end) {
         Scratch<double> memory(rows * c);
+        if (!memory) return;
         double* total = memory;
         for (int64 i = begin; i < end; i++) {
             memset(total, 0, rows * c * sizeof(double));

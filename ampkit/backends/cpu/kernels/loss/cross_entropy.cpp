@@ -17,6 +17,7 @@ struct Weights {
     float total;
     Weights(const Array& weight, int64 classes) : values(classes) {
         float* to = values;
+        if (!to) return;
         if (weight) read_floats(to, weight.data, weight.kind, 0, weight.stride[2], classes);
         else for (int64 k = 0; k < classes; k++) to[k] = 1.0f;
         total = float(blocked_sum(classes, [=](int64 k) { return to[k]; }));
@@ -65,6 +66,7 @@ void for_each_log_sum(const Array& given, const float* w, bool smooth, const Wor
         });
     parallel_rows(input.size[0] * inner, n, [&](int64 begin, int64 end) {
         Scratch<float> buffer(n);
+        if (!buffer) return;
         for (int64 row = begin; row < end; row++)
             work(row, log_sum(read_row(input, row / inner, row % inner, buffer), w, smooth, n));
     });
@@ -88,6 +90,7 @@ EXPORT void cross_entropy_forward(Array loss, Array lse, Array share, Array inpu
                                   Array weight, float smoothing) {
     int64 n = input.size[2];
     Weights weights(weight, n);
+    if (!weights) return;
     const float *w = weights, total = weights.total, even = smoothing / float(n);
     for_each_log_sum(input, w, smoothing != 0.0f, [=](int64 row, Row found) {
         int64 label = *address<int64>(labels, 0, 0, row);
@@ -106,6 +109,7 @@ EXPORT void cross_entropy_backward(Array dx, Array input, Array lse, Array label
     dx = as_columns(dx), input = as_columns(input);
     int64 n = input.size[2], inner = input.size[1];
     Weights weights(weight, n);
+    if (!weights) return;
     const float *w = weights, total = weights.total;
     auto fix_label = [=](int64 row, int64 label, float at, float even) {  // exp(x) - 1 without cancellation
         float x = score(input, row, label) - *address<float>(lse, 0, 0, row);
@@ -132,6 +136,7 @@ EXPORT void cross_entropy_backward(Array dx, Array input, Array lse, Array label
         });
     parallel_rows(input.size[0] * inner, n, [=](int64 begin, int64 end) {
         Scratch<float> buffer(n), dx_buffer(n);
+        if (!(buffer && dx_buffer)) return;
         for (int64 row = begin; row < end; row++) {
             int64 i = row / inner, j = row % inner;
             float at, even, *to = row_to_write(dx, i, j, dx_buffer);
@@ -149,9 +154,11 @@ EXPORT void cross_entropy_of_probabilities(Array dx, Array loss, Array lse, Arra
                                            Array grad, float smoothing) {
     int64 n = input.size[2], inner = input.size[1];
     Weights weights(weight, n);
+    if (!weights) return;
     const float *w = weights, stay = 1.0f - smoothing, even = smoothing / float(n);
     parallel_rows(input.size[0] * inner, n, [=](int64 begin, int64 end) {
         Scratch<float> x_buffer(n), t(n), dx_buffer(n);
+        if (!(x_buffer && t && dx_buffer)) return;
         for (int64 row = begin; row < end; row++) {
             int64 i = row / inner, j = row % inner;
             const float *x = read_row(input, i, j, x_buffer), *p = read_row(probabilities, i, j, t);

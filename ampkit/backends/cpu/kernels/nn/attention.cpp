@@ -42,6 +42,7 @@ static void mask_scores(float* x, int64 count, float scale, const Masks& by, int
         return;
     }
     Scratch<float> buffer(count);
+    if (!buffer) return;
     const float* mask = buffer;
     int64 start = by.offsets[head] + by.mask.offset(0, row);
     read_floats(buffer, by.mask.data, by.mask.kind, start, by.mask.stride[2], count);
@@ -83,6 +84,7 @@ EXPORT void attention_weights(Array weights, Array scores, Array statistics, Arr
     int64 rows = scores.size[1], columns = scores.size[2], width = sums.size[2];
     parallel_rows(scores.size[0] * rows, columns, [&](int64 begin, int64 end) {
         Scratch<uint8_t> kept(dropout ? columns : 0);
+        if (!kept) return;
         for (int64 i = begin; i < end; i++) {
             int64 head = i / rows, row = i % rows, count = max(0, min(columns, by.limit + row));
             float *x = address<float>(scores, head, row), *state = address<float>(statistics, head, row);
@@ -118,6 +120,7 @@ EXPORT void attention_output(Array out, Array sums, Array statistics, float scal
     int64 rows = sums.size[1], width = sums.size[2];
     parallel_rows(sums.size[0] * rows, width, [&](int64 begin, int64 end) {
         Scratch<float> buffer(width);
+        if (!buffer) return;
         for (int64 i = begin; i < end; i++) {
             int64 head = i / rows, row = i % rows;
             float *state = address<float>(statistics, head, row), inverse = state[1] == 0.0f ? 0.0f : 1.0f / state[1];
@@ -135,6 +138,7 @@ EXPORT void attention_dots(Array dots, Array dy, Array out) {
     int64 rows = dy.size[1], width = dy.size[2];
     parallel_rows(dy.size[0] * rows, width, [&](int64 begin, int64 end) {
         Scratch<float> first(width), second(width);
+        if (!(first && second)) return;
         for (int64 i = begin; i < end; i++) {
             int64 head = i / rows, row = i % rows;
             const float *a = read_row(dy, head, row, first), *b = read_row(out, head, row, second);
@@ -152,6 +156,7 @@ EXPORT void attention_gradients(Array weights, Array ds, Array scores, Array dw,
     int64 rows = scores.size[1], columns = scores.size[2];
     parallel_rows(scores.size[0] * rows, columns, [&](int64 begin, int64 end) {
         Scratch<uint8_t> kept(dropout ? columns : 0);
+        if (!kept) return;
         for (int64 i = begin; i < end; i++) {
             int64 head = i / rows, row = i % rows, count = max(0, min(columns, by.limit + row));
             const uint8_t* keep = draw(kept, count, by, head, row);

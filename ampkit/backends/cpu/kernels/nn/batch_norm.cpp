@@ -1,107 +1,10 @@
-// Norms of channels [samples, channels, positions]: batch norm and group norm, forward and backward.
-//
-// A plane is one channel of one sample. Its sums are added up in float32 within blocks and in float64 beyond. Planes form
-// sets with common statistics: in batch norm all planes of a channel, in group norm those of adjacent channels of a
-// sample. Where channels, not positions, are adjacent in memory, rows of channels are read, several positions as one row.
-#include "../include/parallel.h"
+// Norms of channels [samples, channels, positions]: batch norm and group norm, forward and backward. The sums of a plane
+// are added up in float32 within blocks and in float64 beyond.
+#include "../include/planes.h"
 
 namespace {
 
-constexpr int64 BLOCK = 1024;  // elements of a plane that are read and summed at a time
 constexpr float NO_RELU = __builtin_nanf("");  // no number is below it
-
-struct Shape {
-    int64 samples, channels, positions, planes, groups, members, lanes = 0;
-
-    // groups: of channels, in group norm; 0 in batch norm. members: planes of a set. lanes: positions of a row; 0 where
-    // planes are read.
-    Shape(const Array& x, const Array& y, const Array& z, int64 groups_)
-        : samples(x.size[0]), channels(x.size[1]), positions(x.size[2]), planes(samples * channels), groups(groups_),
-          members(groups ? channels / groups : samples) {
-        if (x.stride[1] != 1 || channels == 1 || (x.stride[2] == 1 && positions > 1)) return;
-        bool evenly = evenly_spaced(x) && evenly_spaced(y) && evenly_spaced(z);
-        lanes = evenly ? max(1, min(256 / channels, positions)) : 1;
-        while (positions % lanes) lanes--;
-    }
-    bool evenly_spaced(const Array& a) const { return !a || a.stride[2] == channels * a.stride[1]; }
-    int64 sets() const { return groups ? samples * groups : channels; }
-    int64 plane(int64 set, int64 member) const { return groups ? set * members + member : member * channels + set; }
-    int64 set_of(int64 plane) const { return groups ? plane / members : plane % channels; }
-    int64 width() const { return max(1, lanes) * channels; }
-    int64 rows() const { return positions / lanes; }                       // of a sample
-    int64 chunk() const { return min(128, max(8, 16384 / width())); }      // rows that are summed in float32
-    int64 chunks() const { return ceil_div(rows(), chunk()); }             // of a sample
-    int64 run() const { return lanes ? width() : min(BLOCK, positions); }  // the longest run
-};
-
-// A run: elements of one plane, or one row. Element `k` is `step` elements after the one before.
-struct Run { int64 sample, channel, position, count, axis; };
-
-// The run as float32: in place where it is, else in `buffer`.
-inline const float* read_run(const Array& a, const Run& run, float* buffer) {
-    int64 start = a.offset(run.sample, run.channel, run.position), stride = a.stride[run.axis];
-    if (a.kind == FLOAT32 && stride == 1) return static_cast<const float*>(a.data) + start;
-    read_floats(buffer, a.data, a.kind, start, stride, run.count);
-    return buffer;
-}
-
-inline Run row_of(const Shape& shape, int64 sample, int64 row) {
-    return {sample, 0, row * shape.lanes, shape.width(), 1};
-}
-
-inline Run block_of(const Shape& shape, int64 plane, int64 at) {
-    return {plane / shape.channels, plane % shape.channels, at, min(BLOCK, shape.positions - at), 2};
-}
-
-// work(run) for all elements.
-template <class Work>
-void for_each_run(const Shape& shape, const Work& work) {
-    int64 per_plane = ceil_div(shape.positions, BLOCK), per_sample = shape.lanes ? shape.rows() : 0;
-    int64 count = shape.lanes ? shape.samples * per_sample : shape.planes * per_plane;
-    parallel_rows(count, shape.run(), [&](int64 begin, int64 end) {
-        Scratch<float> first(shape.run()), second(shape.run()), third(shape.run());
-        for (int64 i = begin; i < end; i++)
-            work(shape.lanes ? row_of(shape, i / per_sample, i % per_sample)
-                             : block_of(shape, i / per_plane, i % per_plane * BLOCK), first, second, third);
-    });
-}
-
-// Coefficients of the planes, float32, as rows of the width of what is read at once.
-struct Coefficients {
-    const Shape& shape;
-    Scratch<float> values;
-    Coefficients(const Shape& shape_, int64 kinds) : shape(shape_), values(kinds * shape.samples * shape.width()) {}
-    float* row(int64 kind, int64 sample) { return values + (kind * shape.samples + sample) * shape.width(); }
-    const float* of(int64 kind, const Run& run) { return row(kind, run.sample) + run.channel; }
-    void set(int64 kind, int64 plane, float value) {
-        float* to = row(kind, plane / shape.channels) + plane % shape.channels;
-        for (int64 at = 0; at < shape.width(); at += shape.channels) to[at] = value;
-    }
-};
-
-// Sums of rows: part [3, width] of each chunk of rows, by sum_rows(part, sample, first row, end), are given to
-// add(plane, rows, part's three numbers), for each plane in order.
-template <class SumRows, class Add>
-void sum_columns(const Shape& shape, const SumRows& sum_rows, const Add& add) {
-    int64 width = shape.width(), chunks = shape.chunks(), grain = shape.chunk(), rows = shape.rows();
-    Scratch<float> scratch(shape.samples * chunks * 3 * width);
-    float* parts = scratch;
-    parallel_for(shape.samples * chunks, 1, [&](int64 begin, int64 end) {
-        for (int64 i = begin; i < end; i++) {
-            int64 first = i % chunks * grain;
-            memset(parts + i * 3 * width, 0, 3 * width * sizeof(float));
-            sum_rows(parts + i * 3 * width, i / chunks, first, min(first + grain, rows));
-        }
-    });
-    parallel_rows(shape.planes, chunks * shape.lanes * 8, [&](int64 begin, int64 end) {
-        for (int64 p = begin; p < end; p++)
-            for (int64 i = 0; i < chunks; i++) {
-                const float* part = parts + (p / shape.channels * chunks + i) * 3 * width;
-                for (int64 at = p % shape.channels; at < width; at += shape.channels)
-                    add(p, min(grain, rows - i * grain), part[at], part[at + width], part[at + 2 * width]);
-            }
-    });
-}
 
 // The mean of `count` values, and the sum of their squared deviations from it.
 struct Moments {
@@ -133,6 +36,7 @@ void moments_of_plane(const Array& x, const Shape& shape, int64 plane, Moments* 
 void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sample, int64 begin, int64 end) {
     int64 width = shape.width();
     Scratch<float> buffer(width);
+    if (!buffer) return;
     float *rest = centre + width, *square = rest + width;
     for (int64 row = begin; row < end; row++) {
         const float* v = read_run(x, row_of(shape, sample, row), buffer);
@@ -218,6 +122,7 @@ void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficie
                   int64 sample, int64 begin, int64 end) {
     int64 width = shape.width();
     Scratch<float> x_buffer(width), dy_buffer(width);
+    if (!(x_buffer && dy_buffer)) return;
     const float *mean = c.row(0, sample), *scale = c.row(1, sample), *shift = c.row(2, sample);
     float *dot = sum + width, *rest = dot + width;
     for (int64 row = begin; row < end; row++) {
@@ -279,8 +184,10 @@ EXPORT void channel_norm_forward(Array out, Array mean, Array variance, Array rs
                                  double eps, int64 groups, int64 given, int64 relu) {
     Shape shape(x, out, Array(), groups);
     Scratch<double> rounding(shape.sets());
+    if (!rounding) return;
     if (!given) {
         Scratch<Moments> moments(shape.planes);
+        if (!moments) return;
         moments_of_planes(x, shape, moments);
         statistics_of_sets(shape, moments, mean, variance, rounding);
     }
@@ -288,6 +195,7 @@ EXPORT void channel_norm_forward(Array out, Array mean, Array variance, Array rs
         *number(rstd, set) = float(1.0 / __builtin_sqrt(double(*number(variance, set)) + eps));
     Coefficients c(shape, 3);
     Scratch<float> scales(shape.channels), shifts(shape.channels);
+    if (!(c.values && scales && shifts)) return;
     read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
     set_coefficients(c, mean, rstd, scales, shifts, given ? nullptr : static_cast<double*>(rounding));
     float least = relu ? 0.0f : NO_RELU;
@@ -311,12 +219,15 @@ EXPORT void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
     Shape shape(x, dy, dx, groups);
     Coefficients c(shape, 5);
     Scratch<float> scales(shape.channels), shifts(shape.channels);
+    if (!(c.values && scales && shifts)) return;
     read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
     set_coefficients(c, mean, rstd, scales, shifts, nullptr);
     float least = relu ? 0.0f : NO_RELU;
     Scratch<Sums> sums(shape.planes);
+    if (!sums) return;
     sums_of_planes(dy, x, shape, c, least, sums);
     Scratch<double> dscales(shape.channels), dshifts(shape.channels);
+    if (!(dscales && dshifts)) return;
     for (int64 channel = 0; channel < shape.channels; channel++) dscales[channel] = dshifts[channel] = 0.0;
     double count = double(shape.members * shape.positions);
     for (int64 set = 0; set < shape.sets(); set++) {
@@ -327,9 +238,9 @@ EXPORT void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
             all.grad += each.grad * scale, all.dot += each.dot * scale, all.rest += each.rest;
         }
         double r = *number(rstd, set), rest = given ? 0.0 : all.rest / count;  // the rounding of the mean
-        double slope = dvariance ? 2.0 * *number(dvariance, set) : 0.0, push = dmean ? *number(dmean, set) : 0.0;
-        double factor = given ? 0.0 : (slope - r * r * r * (all.dot - rest * all.grad)) / count;
-        double offset = given ? 0.0 : (push - r * all.grad) / count - rest * factor;
+        double dsquares = dvariance ? 2.0 * *number(dvariance, set) : 0.0, dsum = dmean ? *number(dmean, set) : 0.0;
+        double factor = given ? 0.0 : (dsquares - r * r * r * (all.dot - rest * all.grad)) / count;
+        double offset = given ? 0.0 : (dsum - r * all.grad) / count - rest * factor;
         for (int64 j = 0; j < shape.members; j++) {
             int64 p = shape.plane(set, j), channel = p % shape.channels;
             c.set(3, p, float(factor)), c.set(4, p, float(offset));

@@ -84,6 +84,7 @@ EXPORT void resample(Array out, Array input, int64 inner, const int64* sizes, co
     int64 size = out.kind == FLOAT32 ? 4 : 2;
     parallel_rows(out.size[1] * lines, read * depth.taps * height.taps + written * width.taps, [=](int64 begin, int64 end) {
         Scratch<float> sum(read + inner), result(written);
+        if (!(sum && result)) return;
         memset(sum + read, 0, inner * sizeof(float));
         for (int64 line = begin; line < end; line++) {
             int64 plane = line / lines, d = line % lines / height.out, h = line % height.out;

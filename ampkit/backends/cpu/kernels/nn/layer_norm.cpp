@@ -41,6 +41,7 @@ EXPORT void row_norm_forward(Array out, Array mean, Array rstd, Array x, Array w
     int64 n = x.size[2];
     parallel_rows(x.size[1], n, [=](int64 begin, int64 end) {
         Scratch<float> x_buffer(n), y_buffer(n), w_buffer(n), b_buffer(n), mask(keep ? n : 0);
+        if (!(x_buffer && y_buffer && w_buffer && b_buffer && mask)) return;
         const float *w = scales(weight, w_buffer, n, 1.0f), *b = scales(bias, b_buffer, n, 0.0f);
         for (int64 row = begin; row < end; row++) {
             const float* given = branch ? sum_row(total, x, branch, keep, scale, row, x_buffer, y_buffer, mask)
@@ -94,9 +95,11 @@ EXPORT void row_norm_backward(Array dx, Array dbranch, Array dweight, Array dbia
                               Array weight, Array mean, Array rstd, Array keep, float scale) {
     int64 rows = x.size[1], n = x.size[2], grain = min(128, max(8, 65536 / n)), parts = ceil_div(rows, grain);
     Scratch<float> sums(parts * 2 * n);  // of each part of the rows: dweight, dbias
+    if (!sums) return;
     float* all_sums = sums;
     parallel_for(rows, grain, [=](int64 begin, int64 end) {
         Scratch<float> x_buffer(n), dy_buffer(n), w_buffer(n), dx_buffer(n), more_buffer(n), mask(keep ? n : 0);
+        if (!(x_buffer && dy_buffer && w_buffer && dx_buffer && more_buffer && mask)) return;
         const float* w = scales(weight, w_buffer, n, 1.0f);
         float *dw = all_sums + begin / grain * 2 * n, *db = dw + n;
         memset(dw, 0, 2 * n * sizeof(float));

@@ -129,6 +129,7 @@ EXPORT void max_pool_forward(Array out, Array taps, Array input, int64 inner, co
     int64 kernel = w.depth.kernel * w.height.kernel * w.width.kernel;
     parallel_rows(out.size[1] * lines, count * kernel, [=](int64 begin, int64 end) {
         Scratch<float> best(count), where(count), phases(inner == 1 ? w.width.in + w.width.stride : 0);
+        if (!(best && where && phases)) return;
         for (int64 line = begin; line < end; line++) {
             int64 plane = line / lines, start = plane * out.stride[1] + line % lines * count;
             with_float_type(input.kind, input.data, [&](auto* x) {
@@ -154,6 +155,7 @@ EXPORT void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const
         const int64* all = offsets;
         parallel_rows(dx.size[1], pixels, [=](int64 begin, int64 end) {
             Scratch<float> buffer(pixels);
+            if (!buffer) return;
             for (int64 plane = begin; plane < end; plane++) {
                 float* sum = row_to_write(dx, 0, plane, buffer);
                 memset(sum, 0, pixels * sizeof(float));
@@ -167,6 +169,7 @@ EXPORT void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const
     }
     parallel_rows(dx.size[1] * pixels, inner, [=](int64 begin, int64 end) {
         Scratch<float> buffer(inner);
+        if (!buffer) return;
         for (int64 item = begin; item < end; item++) {
             int64 plane = item / pixels, pixel = item % pixels, wi = pixel % w.width.in, row = pixel / w.width.in;
             with_float_type(dy.kind, dy.data, [&](auto* grad) {

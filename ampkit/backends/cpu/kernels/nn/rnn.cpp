@@ -25,6 +25,7 @@ EXPORT void lstm_step(Array gates, Array cell, Array previous, Array hidden, Arr
     int64 width = cell.size[2];
     for_each_row(cell, 16 * width, [=](int64 row) {
         Scratch<float> state(width);
+        if (!state) return;
         float *i = address<float>(gates, 0, row), *f = i + width, *g = f + width, *o = g + width, *h = state;
         float *c = address<float>(cell, 0, row), *before = address<float>(previous, 0, row);
         SIMD for (int64 k = 0; k < width; k++) {
@@ -42,6 +43,7 @@ EXPORT void lstm_step_backward(Array gates, Array previous, Array dy, Array dh, 
     int64 width = dc.size[2];
     for_each_row(dc, 16 * width, [=](int64 row) {
         Scratch<float> dy_buffer(width), dh_buffer(width), wide(4 * width);
+        if (!(dy_buffer && dh_buffer && wide)) return;
         const float *i = address<float>(gates, 0, row), *f = i + width, *g = f + width, *o = g + width;
         const float *before = address<float>(previous, 0, row), *push = read_row(dh, 0, row, dh_buffer);
         float *down = address<float>(dc, 0, row), *di = wide, *df = di + width, *dg = df + width, *dout = dg + width;
@@ -82,6 +84,7 @@ EXPORT void gru_step_backward(Array gates, Array hidden_n, Array previous, Array
     int64 width = dh.size[2];
     for_each_row(dh, 16 * width, [=](int64 row) {
         Scratch<float> dy_buffer(width), old_buffer(width), wide(4 * width);
+        if (!(dy_buffer && old_buffer && wide)) return;
         const float *r = address<float>(gates, 0, row), *z = r + width, *n = z + width;
         const float *hn = address<float>(hidden_n, 0, row), *old = read_row(previous, 0, row, old_buffer);
         const float* more = read_row(dy, 0, row, dy_buffer);

@@ -27,6 +27,7 @@ static void forward_tile(const Array& out, const Array& input, const ColumnTile&
     int64 n = input.size[2], count = tile.count;
     bool in_place = out.kind == FLOAT32 && out.stride[1] == 1;
     Scratch<float> powers(in_place || logarithm ? 0 : n * count);  // of 16-bit results, which are rounded once
+    if (!powers) return;
     float largest[WIDEST], sums[WIDEST], buffer[WIDEST], other[WIDEST];
     for (int64 c = 0; c < count; c++) largest[c] = -INF;
     for (int64 k = 0; k < n; k++) {
@@ -81,6 +82,7 @@ EXPORT void softmax_forward(Array out, Array input, int64 logarithm, int64 causa
     int64 width = input.size[2], rows = input.size[1];
     for_each_row(input, [=](int64 i, int64 j) {
         Scratch<float> buffer(width), other(width);
+        if (!(buffer && other)) return;
         const float* x = read_row(input, i, j, buffer);
         float* y = row_to_write(out, i, j, other);
         int64 n = causal ? width - rows + j + 1 : width;
@@ -104,6 +106,7 @@ EXPORT void softmax_backward(Array dx, Array dy, Array out, int64 logarithm) {
     int64 n = out.size[2];
     for_each_row(out, [=](int64 i, int64 j) {
         Scratch<float> dy_buffer(n), out_buffer(n), dx_buffer(n);
+        if (!(dy_buffer && out_buffer && dx_buffer)) return;
         const float* grad = read_row(dy, i, j, dy_buffer);
         const float* y = read_row(out, i, j, out_buffer);
         float* result = row_to_write(dx, i, j, dx_buffer);

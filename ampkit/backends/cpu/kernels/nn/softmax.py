@@ -80,5 +80,5 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: b
 @logsumexp.on_backward("cpu", when=_backward_fits)
 def logsumexp_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
     x, axes = saved.input, r.axes_of(saved.input, dim)
-    slope = r.keep_reduced(dy, x, axes) / np.where(saved.total == 0, np.float32(1), saved.total)
-    return r.gradient(r.EXPONENTIAL, x, axes, slope, saved.shift, needs[0])
+    grad = r.keep_reduced(dy, x, axes) / np.where(saved.total == 0, np.float32(1), saved.total)
+    return r.gradient(r.EXPONENTIAL, x, axes, grad, saved.shift, needs[0])

@@ -60,6 +60,7 @@ void for_each_row(const Array& array, const Array& rows, const Array& columns, c
     int64 height = array.size[1], width = array.size[2];
     parallel_rows(array.size[0] * height, width, [&](int64 begin, int64 end) {
         Scratch<float> factors(width);
+        if (!factors) return;
         for (int64 row = begin; row < end; row++) {
             factors_of_row(rows, columns, means, row / height, row % height, width, least, floor, factors);
             work(row / height, row % height, static_cast<const float*>(factors));
@@ -90,6 +91,7 @@ EXPORT void adafactor_update(Array weights, Array gradient, Array rows, Array co
     int64 outer = weights.size[0], height = weights.size[1], width = weights.size[2], lines = outer * height;
     Scratch<float> means_(outer);
     Scratch<double> sums_(2 * lines);
+    if (!(means_ && sums_)) return;
     float* means = means_;
     double* sums = sums_;
     if (columns) {

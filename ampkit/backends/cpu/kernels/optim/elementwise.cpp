@@ -110,6 +110,7 @@ EXPORT void lerp(Array average, Array current, float weight, int64 fresh) {
 EXPORT double power_sum(Array values, int64 maximum) {
     int64 count = values.size[2], parts = ceil_div(count, PARALLEL_ELEMENTS);
     Scratch<double> sums(parts);
+    if (!sums) return 0.0;
     double* partial = sums;
     parallel_for(parts, 1, [=](int64 begin, int64 end) {
         for (int64 part = begin; part < end; part++) {

@@ -46,6 +46,7 @@ EXPORT void lamb_update(Array weights, Array gradient, Array mean, Array square,
     const Scalars scalars = *reinterpret_cast<const Scalars*>(numbers);
     int64 count = weights.size[2], grain = PARALLEL_ELEMENTS, parts = ceil_div(count, grain);
     Scratch<double> sums(2 * parts);
+    if (!sums) return;
     double* partial = sums;
     parallel_for(count, grain, [=](int64 i, int64 end) {
         learn(address<float>(weights, 0, 0, i), address<float>(gradient, 0, 0, i), address<float>(mean, 0, 0, i),

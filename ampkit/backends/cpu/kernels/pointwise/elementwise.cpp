@@ -171,6 +171,7 @@ constexpr Loop gradient() {
 
 double sum_of(const Job& job, Loop loop) {
     Scratch<double> partial(job.tiles);
+    if (!partial) return 0.0;
     double *parts = partial, sum = 0.0;
     job.for_each_tile([=](int64 t, const float* const* operands, const Tile& tile) {
         float buffer[BLOCK];

@@ -94,6 +94,7 @@ EXPORT void cumulative_product_backward(Array dx, Array dy, Array x) {
     for_each_block(x, WIDTH, [&](int64 i, int64 first, int64 count) {
         int64 n = x.size[1];
         Scratch<double> tail(n * count);
+        if (!tail) return;
         for (int64 k = 0; k < count; k++) {
             double running = 0.0, product = 1.0, next = 0.0;
             for (int64 j = n - 1; j >= 0; j--) {

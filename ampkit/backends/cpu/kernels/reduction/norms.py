@@ -44,5 +44,5 @@ def norm_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, p: Any, dim: Any, keepdim: bool, dtype: Any
 ) -> Any:  # dy * x / norm, 0 where the norm is 0
     x, axes = saved.input, r.axes_of(saved.input, dim)
-    out, slope = (r.keep_reduced(each, x, axes) for each in (saved.out, dy))
-    return r.gradient(r.SQUARE, x, axes, np.divide(slope, out, out=np.zeros_like(out), where=out != 0), None, needs[0])
+    out, grad = (r.keep_reduced(each, x, axes) for each in (saved.out, dy))
+    return r.gradient(r.SQUARE, x, axes, np.divide(grad, out, out=np.zeros_like(out), where=out != 0), None, needs[0])

@@ -11,7 +11,8 @@ namespace {
 
 enum Term : int64 { SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE };
 
-constexpr int64 BLOCK = 512;     // terms of a row that are added in float32; columns that are reduced together
+constexpr int64 BLOCK = 512;     // columns that are reduced together
+constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
 constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
@@ -45,7 +46,7 @@ void with_terms(int64 term, const Visit& visit) {
     }
 }
 
-// What happens to a joined result before it is stored.
+// What happens to a joined result before it is stored; `out` is contiguous.
 struct Result {
     Array out, shift;
     double factor;
@@ -56,25 +57,28 @@ struct Result {
         if (shift) read_floats(&found, shift.data, shift.kind, shift.offset(i, j), 0, 1);
         return found;
     }
-    void store(const double* total, int64 i, int64 j, int64 k, int64 count) const {
+    void store(const double* total, int64 first, int64 count) const {
         float buffer[BLOCK];
-        for (int64 at = 0; at < count; at++) {
-            double value = total[at] * factor;
-            buffer[at] = float(root ? __builtin_sqrt(value) : value);
+        for (int64 at = 0; at < count; at += BLOCK) {
+            int64 n = min(BLOCK, count - at);
+            for (int64 k = 0; k < n; k++) {
+                double value = total[at + k] * factor;
+                buffer[k] = float(root ? __builtin_sqrt(value) : value);
+            }
+            write_floats(buffer, out.data, out.kind, first + at, 1, n);
         }
-        write_floats(buffer, out.data, out.kind, out.offset(i, j, k), out.stride[2], count);
     }
 };
 
 template <class T, class Terms>
 INLINE double reduce_row(const T* __restrict row, int64 stride, int64 count, float shift, Terms terms) {
     double total = Terms::none;
-    for (int64 at = 0; at < count; at += BLOCK) {
-        int64 n = min(BLOCK, count - at);
+    for (int64 at = 0; at < count; at += TERMS) {
+        int64 n = min(TERMS, count - at);
         const T* __restrict x = row + at * stride;
         float block = 0.0f;
         if (Terms::largest) {
-            float values[BLOCK];
+            float values[TERMS];
             SIMD for (int64 k = 0; k < n; k++) values[k] = terms.value(x[k * stride], shift);
             block = max_of(values, n);
         } else {
@@ -90,6 +94,7 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
     int64 inner = x.size[1], rows = x.size[0] * inner, n = x.size[2];
     int64 chunk = rows < FEW ? LONG : max(n, 1), chunks = max(ceil_div(n, chunk), 1);
     Scratch<double> totals(rows * chunks);
+    if (!totals) return;
     double* total = totals;
     parallel_rows(rows * chunks, min(n, chunk), [&, total](int64 begin, int64 end) {
         for (int64 item = begin; item < end; item++) {
@@ -100,13 +105,13 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
                 auto* row = data + x.offset(i, j, at);
                 total[item] = stride == 1 ? reduce_row(row, 1, count, shift, terms) : reduce_row(row, stride, count, shift, terms);
             });
-            if (chunks == 1) result.store(total + item, i, j, 0, 1);
         }
+        if (chunks == 1) result.store(total + begin, begin, end - begin);
     });
     for (int64 row = 0; chunks > 1 && row < rows; row++) {
         double* of_row = total + row * chunks;
         for (int64 k = 1; k < chunks; k++) of_row[0] = Terms::join(of_row[0], of_row[k]);
-        result.store(of_row, row / inner, row % inner, 0, 1);
+        result.store(of_row, row, 1);
     }
 }
 
@@ -140,6 +145,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
     int64 folded = dense ? BLOCK / c : 1, width = min(c, BLOCK);
     int64 chunk = groups < FEW ? ceil_div(LONG / width, folded) * folded : max(n, 1), chunks = max(ceil_div(n, chunk), 1);
     Scratch<double> totals(groups * chunks * width);
+    if (!totals) return;
     double* all = totals;
     parallel_rows(groups * chunks, min(n, chunk) * width, [&, all](int64 begin, int64 end) {
         for (int64 item = begin; item < end; item++) {
@@ -166,7 +172,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
                 total[p] = parts[p];
                 for (int64 fold = 1; fold < folded; fold++) total[p] = Terms::join(total[p], parts[fold * columns + p]);
             }
-            if (chunks == 1) result.store(total, i, 0, k, columns);
+            if (chunks == 1) result.store(total, i * c + k, columns);
         }
     });
     for (int64 group = 0; chunks > 1 && group < groups; group++) {
@@ -175,7 +181,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
         for (int64 part = 1; part < chunks; part++) {
             for (int64 p = 0; p < columns; p++) first[p] = Terms::join(first[p], first[part * width + p]);
         }
-        result.store(first, group / blocks, 0, k, columns);
+        result.store(first, group / blocks * c + k, columns);
     }
 }
 
@@ -209,15 +215,15 @@ EXPORT void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 t
             for (int64 at = from; at < min(n, from + chunk); at += BLOCK) {
                 int64 count = min(BLOCK, min(n, from + chunk) - at), start = dx.offset(i, j, at);
                 const float* value = floats(x, x.offset(i, j, at), count, x_buffer);
-                const float* slope = floats(dy, dy.offset(i, j, at), count, dy_buffer);
+                const float* grad = floats(dy, dy.offset(i, j, at), count, dy_buffer);
                 const float* s = shift ? floats(shift, shift.offset(i, j, at), count, shift_buffer) : shift_buffer;
                 float* result = dx.is_float32_row() ? static_cast<float*>(dx.data) + start : dx_buffer;
                 if (term == SQUARE) {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = slope[k] * (value[k] - s[k]);
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = grad[k] * (value[k] - s[k]);
                 } else if (term == EXPONENTIAL) {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = slope[k] * expf(value[k] - s[k]);
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = grad[k] * expf(value[k] - s[k]);
                 } else {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = is_same(value[k], s[k]) ? slope[k] : 0.0f;
+                    SIMD for (int64 k = 0; k < count; k++) result[k] = is_same(value[k], s[k]) ? grad[k] : 0.0f;
                 }
                 if (result == dx_buffer) write_floats(result, dx.data, dx.kind, start, dx.stride[2], count);
             }

@@ -185,9 +185,9 @@ def _register_extreme(op: Any, term: int) -> None:
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
         x, axes = saved.input, axes_of(saved.input, dim)
-        out, slope = (keep_reduced(each, x, axes) for each in (saved.out, dy))
+        out, grad = (keep_reduced(each, x, axes) for each in (saved.out, dy))
         ties = reduced(EQUAL, x, axes, float32, shift=out)
-        return ties if ties is NotImplemented else gradient(EQUAL, x, axes, slope / ties, out, needs[0])
+        return ties if ties is NotImplemented else gradient(EQUAL, x, axes, grad / ties, out, needs[0])
 
     op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)(forward)
     op.on_backward("cpu", when=backward_fits)(backward)

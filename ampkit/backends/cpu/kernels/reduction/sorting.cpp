@@ -54,6 +54,7 @@ void sort_row(const Array& values, const Array& places, const Array& x, const T*
     using Key = decltype(key_of(*row));
     int64 n = x.size[2], step = x.stride[2];
     Scratch<Entry<Key>> memory(2 * n);
+    if (!memory) return;
     Entry<Key>* entries = memory;
     Key flip = descending ? Key(~Key(0)) : Key(0);
     for (int64 k = 0; k < n; k++) entries[k] = {Key(key_of(row[k * step]) ^ flip), Key(k)};
@@ -84,6 +85,7 @@ void select_row(const Array& values, const Array& places, const Array& x, const 
     constexpr int64 BLOCK = 256;
     int64 n = x.size[2], k = places.size[2], step = x.stride[2], size = 0;
     Scratch<uint64_t> memory(k);
+    if (!memory) return;
     uint64_t* heap = memory;
     uint32_t keys[BLOCK], flip = descending ? 0 : UINT32_MAX;
     for (int64 start = 0; start < n; start += BLOCK) {

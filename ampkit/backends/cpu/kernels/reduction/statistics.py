@@ -38,14 +38,14 @@ def _register(op: Any, root: bool) -> None:
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, correction: float) -> Any:
         x, axes = saved.input, r.axes_of(saved.input, dim)
-        slope = r.keep_reduced(dy, x, axes)
+        grad = r.keep_reduced(dy, x, axes)
         mean = getattr(saved, "mean", None)
         mean = _mean(x, axes) if mean is None else mean
         if root:  # the derivative of the root, 0 where it is 0
             out = 2 * r.keep_reduced(saved.out, x, axes)
-            slope = np.divide(slope, out, out=np.zeros_like(out), where=out != 0)
-        slope = slope * np.float32(2 / (r.count_over(x, axes) - correction))
-        return mean if mean is NotImplemented else r.gradient(r.SQUARE, x, axes, slope, mean, needs[0])
+            grad = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+        grad = grad * np.float32(2 / (r.count_over(x, axes) - correction))
+        return mean if mean is NotImplemented else r.gradient(r.SQUARE, x, axes, grad, mean, needs[0])
 
     op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
     op.on_backward("cpu", when=backward_fits)(backward)
