@@ -98,11 +98,27 @@ inline void with_type(int64 kind, void* data, const Visit& visit) {
     }
 }
 
+template <class To, class From>
+inline void convert_run(To* __restrict to, const From* __restrict from, int64 count) {
+    SIMD for (int64 i = 0; i < count; i++) to[i] = from[i];
+}
+
+// Within a type in vectors: the call of memcpy that the loop would become takes longer to start than a short row.
+template <class T>
+inline void convert_run(T* __restrict to, const T* __restrict from, int64 count) {
+    constexpr int64 PIECE = 256 / sizeof(T);
+    for (; count >= PIECE; to += PIECE, from += PIECE, count -= PIECE) {
+        __builtin_memcpy(to, from, 256);
+        __asm__ volatile("" ::: "memory");
+    }
+    memcpy(to, from, count * sizeof(T));
+}
+
 // to[i] = from[i] for elements of any types, `count` of them, that do not overlap.
 template <class To, class From>
 inline void convert(To* __restrict to, int64 to_stride, const From* __restrict from, int64 from_stride, int64 count) {
     if (to_stride == 1 && from_stride == 1) {
-        SIMD for (int64 i = 0; i < count; i++) to[i] = from[i];
+        convert_run(to, from, count);
     } else if (to_stride == 1 && from_stride == 0) {
         const From value = from[0];
         SIMD for (int64 i = 0; i < count; i++) to[i] = value;

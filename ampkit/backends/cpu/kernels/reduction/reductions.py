@@ -40,9 +40,9 @@ def count_over(array: HostArray, axes: tuple[int, ...]) -> int:
 @lru_cache(1024)
 def _plan(
     shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...]]:
-    """The axes in the order of memory; the sizes they merge to, at most three; which of these is reduced; what else of
-    `axes` is to be reduced then.
+) -> tuple[list[int], list[int], tuple[int, ...], int, tuple[int, ...]]:
+    """The axes in the order of memory, and how to order them back; the sizes they merge to, at most three; which of
+    these is reduced; what else of `axes` is to be reduced then.
     """
     order = sorted(range(len(shape)), key=lambda i: (shape[i] > 1, -abs(strides[i])))
     groups: list[list[int]] = []  # neighbours in memory that are all reduced, or all kept
@@ -61,7 +61,8 @@ def _plan(
     else:
         merged = (prod(sizes[:at]), prod(sizes[at : at + 1]), prod(sizes[at + 1 :]))
     rest = tuple([i for i in axes if i not in group and shape[i] > 1])
-    return tuple(order), merged, 2 if at == len(groups) - 1 else 1, rest
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return order, back, merged, 2 if at == len(groups) - 1 else 1, rest
 
 
 def reduced(
@@ -84,7 +85,7 @@ def reduced(
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
         found = reduced(term, once, axes, dtype, factor * repeated, root, shift)
         return found if found is NotImplemented else np.broadcast_to(found, kept)
-    order, merged, axis, rest = _plan(array.shape, array.strides, axes)
+    order, back, merged, axis, rest = _plan(array.shape, array.strides, axes)
     shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
     out = empty([shape[i] for i in order], float32 if rest else dtype)
     small = *merged[:axis], 1, *merged[axis + 1 :]
@@ -93,7 +94,7 @@ def reduced(
     if x is None or (s is None and shift is not None):
         return NotImplemented
     _reduce(out.reshape(small), x, s, term, axis, 1.0 if rest else factor, root and not rest)
-    out = out.transpose(np.argsort(order))
+    out = out.transpose(back)
     return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
 
 
@@ -107,14 +108,14 @@ def gradient(
     """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), or whether x equals
     shift. -> an array with the order of memory of x, or NotImplemented.
     """
-    order, merged, _, _ = _plan(x.shape, x.strides, axes)
+    order, back, merged, _, _ = _plan(x.shape, x.strides, axes)
     given = [x, dy] if shift is None else [x, dy, shift]
     views = [merge_axes(np.broadcast_to(each, x.shape).transpose(order), merged) for each in given]
     if any(view is None for view in views):
         return NotImplemented
     dx = empty([x.shape[i] for i in order], dtype)
     _gradient(dx.reshape(merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
-    return dx.transpose(np.argsort(order))
+    return dx.transpose(back)
 
 
 def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
