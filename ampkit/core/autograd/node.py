@@ -23,8 +23,8 @@ class Node:
     saved: what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
-    node multiplies by it. hooks: see core/autograd/hooks.py. module_call: the call of the module that recorded it, if such
-    calls are followed (see core/module_path.py).
+    node multiplies by it. hooks: see core/autograd/hooks.py. module_call: of the module whose forward recorded it,
+    if calls of modules are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
