@@ -43,13 +43,13 @@ def test_a_correct_op_passes_every_check(define):
 
 def test_a_wrong_gradient_is_found(define):
     define(backward=lambda dy, saved, needs: dy * (2.001 * saved.input))
-    with pytest.raises(AssertionError, match="input 0: slope"):
+    with pytest.raises(AssertionError, match="input 0: derivative"):
         testing.check_gradients(CASE)
 
 
 def test_a_missing_gradient_is_found(define):
     define(backward=lambda dy, saved, needs: None)
-    with pytest.raises(AssertionError, match="input 0: slope"):
+    with pytest.raises(AssertionError, match="input 0: derivative"):
         testing.check_gradients(CASE)
 
 
@@ -57,7 +57,7 @@ def test_a_gradient_that_a_second_derivative_treats_as_constant_is_found(define)
     from ampkit.core.autograd.traced_array import plain
 
     define(backward=lambda dy, saved, needs: dy * (2 * plain(saved.input)))
-    with pytest.raises(AssertionError, match="input 0: slope"):
+    with pytest.raises(AssertionError, match="input 0: derivative"):
         testing.check_gradients(CASE)
 
 
