@@ -115,7 +115,8 @@ class Amp(Section):
 
     dtype: of autocast; "float32" turns it off. parameters: "low" stores them in `dtype`, without a float32 copy where
     the optimizer rounds stochastically; buffers stay float32. policy: "fast" stores norms and softmax in 16 bits.
-    overrides: a cast category for each op named. init_scale: the first loss scale. growth_factor: of the scale after
+    overrides: a cast category for each op named. modules: the dtype of products in a module and below it, by its path;
+    `*` stands for any one part of a path. init_scale: the first loss scale. growth_factor: of the scale after
     growth_interval steps without overflow. backoff_factor: of the scale after an overflow. growth_interval: steps.
     min_scale: training fails below it. max_scale: the scale never exceeds it. hysteresis: overflows in a row before the
     scale falls.
@@ -125,6 +126,7 @@ class Amp(Section):
     parameters: Literal["float32", "low"] = "float32"
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
+    modules: dict[str, Literal["float32", "bfloat16", "float16"]] = Field(default_factory=dict)
     init_scale: Positive = 65536.0
     growth_factor: AboveOne = 2.0
     backoff_factor: Fraction = 0.5

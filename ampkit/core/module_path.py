@@ -6,10 +6,15 @@ op, pay one test of an empty list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from ..base.errors import ConfigError
 
 
 class ModuleCall(NamedTuple):
@@ -71,3 +76,42 @@ def running(call: ModuleCall | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def need_modules(modules: Iterable[str], paths: Iterable[str]) -> None:
+    """Raise ConfigError if one of the patterns `modules` matches none of the module paths `paths` of a model."""
+    paths = [path for path in paths if path]
+    for pattern in modules:
+        if not any(matches(pattern, path) for path in paths):
+            close = difflib.get_close_matches(pattern, paths, n=1)
+            cure = f"did you mean {close[0]!r}?" if close else "`named_modules` of the model lists them"
+            raise ConfigError("Policy, modules", "the path of a module of the model", repr(pattern), cure)
+
+
+def match_once(unmatched: dict[str, set[str]], call: ModuleCall) -> None:
+    """Drop the patterns that match a module of the model of `call`; note the model's paths for the others.
+
+    Done once per model, all of whose paths are known from its first call; not for a module without submodules.
+    """
+    if not unmatched or len(call.paths) == 1 or (call.path and all(unmatched.values())):
+        return
+    paths = set(call.paths.values())
+    for pattern in [*unmatched]:
+        if any(matches(pattern, path) for path in paths):
+            del unmatched[pattern]
+        else:
+            unmatched[pattern] |= paths
+
+
+@lru_cache(10_000)
+def matches(pattern: str, path: str) -> bool:
+    """Whether `path` has the form of `pattern`: `*` stands for any one part between dots, `**` for any number."""
+    return _match(pattern.split("."), path.split(".") if path else [])
+
+
+def _match(pattern: list[str], parts: list[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_match(pattern[1:], parts[skipped:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _match(pattern[1:], parts[1:])

@@ -7,15 +7,18 @@ to a category, for one 16-bit dtype. `autocast` applies a policy to a block of c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
-from ..base.dtypes import LOW, DType, bfloat16, float16, parse
+from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
+from . import module_path
 from .context_decorator import decorate
+from .module_path import ModuleCall, match_once, matches, need_modules
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -41,39 +44,50 @@ _FAST = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax", "log_softm
 class Policy:
     """The dtype table of mixed precision: `Policy("float16", softmax="low", gelu="float32")`.
 
-    dtype: float16 or bfloat16, the dtype of LOW ops. Each keyword argument is the name of an op and its category: low,
+    dtype: float16 or bfloat16, the dtype of LOW ops. modules: by the path of a module in the model, as in
+    `named_modules`, the dtype of the LOW ops in it and below it: float16, bfloat16, or float32, in which they return
+    float32. `*` stands for one part of a path and `**` for any number of them, `"blocks.*.attn"`; where several paths
+    match, the last one written counts. Each further keyword argument is the name of an op and its category: low,
     float32, widest, keep or banned. Equal policies are the same object, so they compare by identity; the repr is an
     expression that makes the policy. `Policy.fast(dtype)` stores the outputs of norms and softmax in 16 bits and
     computes them in float32.
     Raises DTypeError for another dtype, ConfigError for an unknown op or category.
     """
 
-    __slots__ = ("dtype", "overrides", "preset")
-    dtype: DType
+    __slots__ = ("dtype", "modules", "overrides", "preset")
+    dtype: DType  # float32 in the modules that `modules` gives it
     overrides: tuple[tuple[str, Cast], ...]
+    modules: tuple[tuple[str, DType], ...]
     preset: str
     _known: ClassVar[dict[tuple[Any, ...], Policy]] = {}
 
-    def __new__(cls, dtype: Any = "float16", /, **overrides: str) -> Policy:
-        return cls._intern("", dtype, overrides)
+    def __new__(
+        cls, dtype: Any = "float16", /, *, modules: Mapping[str, Any] | None = None, **overrides: str
+    ) -> Policy:
+        return cls._made("", dtype, modules, overrides)
 
     @classmethod
-    def fast(cls, dtype: Any = "float16", /, **overrides: str) -> Policy:
+    def fast(cls, dtype: Any = "float16", /, *, modules: Mapping[str, Any] | None = None, **overrides: str) -> Policy:
         """The preset in which norms, softmax and softplus are LOW: 16-bit outputs, float32 arithmetic; see Policy.
 
         Compared with `Policy(dtype)` it saves memory and casts.
         """
-        return cls._intern(".fast", dtype, overrides)
+        return cls._made(".fast", dtype, modules, overrides)
 
     @classmethod
-    def _intern(cls, preset: str, dtype: Any, overrides: dict[str, str]) -> Policy:
+    def _made(cls, preset: str, dtype: Any, modules: Mapping[str, Any] | None, overrides: Mapping[str, str]) -> Policy:
         categories = tuple(sorted((op, _category(op, category)) for op, category in overrides.items()))
-        key = (preset, low(dtype, "Policy"), categories)
+        return cls._intern(preset, low(dtype, "Policy"), categories, _module_dtypes(modules))
+
+    @classmethod
+    def _intern(cls, *key: Any) -> Policy:
         if key not in cls._known:
             self = object.__new__(cls)
-            for name, value in zip(("preset", "dtype", "overrides"), key, strict=True):
+            for name, value in zip(("preset", "dtype", "overrides", "modules"), key, strict=True):
                 object.__setattr__(self, name, value)
             cls._known[key] = self
+            if self.modules and _FOLLOWS not in module_path.following:  # for good: a region may start inside the model
+                module_path.following.append(_FOLLOWS)
         return cls._known[key]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -81,18 +95,24 @@ class Policy:
 
     def category(self, op: str) -> Cast:
         """The category of the op named `op` under this policy."""
-        for name, category in self.overrides:
-            if name == op:
-                return category
-        return Cast.LOW if self.preset == ".fast" and op in _FAST else categories[op]
+        found = dict(self.overrides).get(op) or (Cast.LOW if self.preset and op in _FAST else categories[op])
+        return Cast.FP32 if found is Cast.LOW and self.dtype == float32 else found
+
+    def in_module(self, path: str) -> Policy:
+        """The policy in the module `path` of the model: this one, or one with the dtype that `modules` has for it."""
+        for pattern, dtype in reversed(self.modules):
+            if matches(pattern, path):
+                return Policy._intern(self.preset, dtype, self.overrides, self.modules)
+        return self
 
     def __repr__(self) -> str:
         overrides = "".join(f', {name}="{category.value}"' for name, category in self.overrides)
-        return f'Policy{self.preset}("{self.dtype.name}"{overrides})'
+        dtypes = ", ".join(f'"{pattern}": "{dtype.name}"' for pattern, dtype in self.modules)
+        modules = f", modules={{{dtypes}}}" if dtypes else ""
+        return f'Policy{self.preset}("{self.dtype.name}"{overrides}{modules})'
 
     def __reduce__(self) -> tuple[Any, ...]:
-        overrides = {name: category.value for name, category in self.overrides}
-        return Policy._intern, (self.preset, self.dtype.name, overrides)
+        return Policy._intern, (self.preset, self.dtype, self.overrides, self.modules)
 
 
 def low(dtype: Any, where: str) -> DType:
@@ -101,6 +121,24 @@ def low(dtype: Any, where: str) -> DType:
     if found not in LOW:
         raise DTypeError(where, "float16 or bfloat16", found.name, f"for {found.name}, use enabled=False")
     return found
+
+
+_FOLLOWS = "policies by module"  # why calls of modules are followed
+
+
+def _module_dtypes(modules: Any) -> tuple[tuple[str, DType], ...]:
+    if modules is not None and not isinstance(modules, Mapping):
+        cure = 'modules={"head": "float32"}'
+        raise ConfigError("Policy, modules", "a dict from module paths to dtypes", repr(modules), cure)
+    found = []
+    for pattern, word in (modules or {}).items():
+        if not isinstance(pattern, str) or not all(pattern.split(".")):
+            raise ConfigError("Policy, modules", "module paths such as 'blocks.*.attn'", repr(pattern))
+        dtype = parse(word)
+        if dtype not in (float16, bfloat16, float32):
+            raise ConfigError(f"Policy, modules, {pattern}", "float16, bfloat16 or float32", dtype.name)
+        found.append((pattern, dtype))
+    return tuple(found)
 
 
 def _category(op: str, category: str) -> Cast:
@@ -122,6 +160,8 @@ class Region(NamedTuple):
     rules: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
     cache: bool  # whether 16-bit copies of weights are cached
     below: Region | None  # the enclosing region
+    # By pattern of a policy's `modules` that has matched none so far: the paths of the modules of the models called.
+    unmatched: dict[str, set[str]]
 
 
 _stack: ContextVar[Region | None] = ContextVar("ampkit.autocast", default=None)
@@ -147,7 +187,24 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
     if entry is None:
         return None
     policies = {**dict.fromkeys(_DEFAULT), device_type: entry.policies[need_kind(device_type)]}
-    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None)
+    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None, entry.unmatched)
+
+
+@contextmanager
+def module_running(call: ModuleCall) -> Iterator[None]:
+    """Within the block, the module of `call` is running: its path is the current one, and policies apply to it."""
+    entry = _stack.get()
+    with module_path.running(call):
+        if entry is None or not any(rule is not None and rule.modules for rule in entry.rules):
+            yield
+            return
+        match_once(entry.unmatched, call)
+        policies = {kind: rule and rule.in_module(call.path) for kind, rule in entry.policies.items()}
+        token = enter(entry._replace(policies=policies, rules=tuple(policies.values())))
+        try:
+            yield
+        finally:
+            leave(token)
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
@@ -183,7 +240,8 @@ class autocast:
     default bfloat16 for tensors on the CPU and float16 on a GPU. enabled=False turns autocast off in the block.
     cache_enabled=False casts a weight again at each use. policy: a Policy, instead of a dtype.
     Decorates functions, generators and coroutines. Reusable, re-entrant, safe in threads and in asyncio tasks.
-    Raises DTypeError for another dtype, DeviceError for a device type that is unknown or not available here.
+    Raises DTypeError for another dtype, DeviceError for a device type that is unknown or not available here, and at
+    the end ConfigError if a model was called in the block and a path in the policy's `modules` is not one of its own.
     """
 
     def __init__(
@@ -212,11 +270,17 @@ class autocast:
         below = _stack.get()
         outer = dict.fromkeys(_DEFAULT) if below is None else below.policies
         policies = {**outer, **self._policies}
-        _stack.set(Region(self, policies, tuple(policies.values()), self._cache, below))
+        patterns = {pattern: set[str]() for rule in self._policies.values() if rule for pattern, _ in rule.modules}
+        _stack.set(Region(self, policies, tuple(policies.values()), self._cache, below, patterns))
         return self
 
     def __exit__(self, *error: object) -> None:
-        _stack.set(_without(self, _stack.get()))
+        entry = _stack.get()
+        _stack.set(_without(self, entry))
+        if entry is not None and entry.owner is self and error[0] is None:
+            for pattern, paths in entry.unmatched.items():
+                if paths:  # a region in which no model was called has nothing to match
+                    need_modules([pattern], sorted(paths))
 
     def __call__(self, function: _F) -> _F:
         return decorate(lambda: self, function, "autocast()(function)")

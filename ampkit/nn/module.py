@@ -10,8 +10,9 @@ from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
 from ..core.autograd.hooks import Handle
-from ..core.module_path import following, new_call, running
+from ..core.module_path import following, new_call
 from ..core.parameter import Parameter
+from ..core.policy import module_running
 from ..core.tensor import Tensor
 from . import hooks
 from . import state_dict as state
@@ -41,7 +42,7 @@ class Module(ModuleTree):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if following:
-            with running(new_call(self)):
+            with module_running(new_call(self)):
                 return hooks.call(self, args, kwargs)
         if self._hooked:
             return hooks.call(self, args, kwargs)

@@ -13,6 +13,7 @@ from ..base import dtypes
 from ..base.errors import ConfigError
 from ..base.registry import MODELS, OPTIMIZERS
 from ..config import Recipe, Section
+from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
 from ..optim import lr_scheduler
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -98,11 +99,16 @@ def scaler(recipe: Recipe) -> GradScaler:
 _SCALER = {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis"}
 
 
-def region(recipe: Recipe) -> AbstractContextManager[Any]:
-    """The context of the recipe's forward: autocast with its policy, or nothing for float32."""
+def region(recipe: Recipe, model: nn.Module) -> AbstractContextManager[Any]:
+    """The context of the recipe's forward: autocast with its policy, or nothing for float32.
+
+    Raises ConfigError for an unknown op, and for an entry of amp.modules that no module of `model` matches.
+    """
     amp = recipe.amp
     off = amp.dtype == "float32"
     make = Policy.fast if amp.policy == "fast" else Policy
     # Made for float32 too, so that overrides are checked also where they have no effect.
-    policy = make("bfloat16" if off else amp.dtype, **amp.overrides)
+    overrides: dict[str, Any] = amp.overrides
+    policy = make("bfloat16" if off else amp.dtype, modules=amp.modules, **overrides)
+    need_modules(amp.modules, [path for path, _ in model.named_modules()])
     return nullcontext() if off else autocast(policy=policy)

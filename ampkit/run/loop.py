@@ -82,10 +82,11 @@ class Run:
             set_num_threads(threads)
             recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
         random.manual_seed(recipe.train.seed)
-        self.recipe, self._pipeline, self._region = recipe, input_pipeline(recipe), build.region(recipe)
+        self.recipe, self._pipeline = recipe, input_pipeline(recipe)
         self._objective, self.steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         self.model = build.model(recipe)
+        self._region = build.region(recipe, self.model)
         self.optimizer = build.optimizer(recipe, self.model)
         self.average = build.average(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)

@@ -132,10 +132,10 @@ def _has_hooks(module: Module) -> bool:
 
 
 def _policy_has_overrides() -> bool:
-    # Whether an active policy overrides categories.
+    # Whether an active policy overrides categories, or dtypes by module.
     region = policy.region()
     if region is not None:
         for rule in region.rules:
-            if rule is not None and rule.overrides:
+            if rule is not None and (rule.overrides or rule.modules):
                 return True
     return False
