@@ -277,7 +277,7 @@ class autocast:
     def __exit__(self, *error: object) -> None:
         entry = _stack.get()
         _stack.set(_without(self, entry))
-        if entry is not None and entry.owner is self and error[0] is None:
+        if entry is not None and entry.owner is self and not any(error):
             for pattern, paths in entry.unmatched.items():
                 if paths:  # a region in which no model was called has nothing to match
                     need_modules([pattern], sorted(paths))

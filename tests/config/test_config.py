@@ -72,7 +72,12 @@ def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
         model=sections.MODELS["gpt"](),
         data=sections.DATASETS["text"](path=path),
         optimizer=sections.OPTIMIZERS["sgd"](name="sgd", lr=1e-12),
-        amp=sections.Amp(dtype="float16", overrides={"softmax": "low", "odd key": "keep"}, init_scale=1e22),
+        amp=sections.Amp(
+            dtype="float16",
+            overrides={"softmax": "low", "odd key": "keep"},
+            init_scale=1e22,
+            modules={"blocks.*.attn": "float32"},
+        ),
         train=sections.Train(steps=1),
     )
     assert load(write(tmp_path, dump(recipe))) == recipe
@@ -105,6 +110,8 @@ def test_the_words_for_overrides_are_those_of_the_policy():
         ("optimizer={name='sgd', lr=1, nesterov=true, momentum=0.9}", lambda r: r.optimizer.lr, 1.0),
         ("train.device=cuda:1", lambda r: r.train.device, "cuda:1"),
         ("amp.overrides.softmax=low", lambda r: r.amp.overrides, {"softmax": "low"}),
+        ("amp.modules.head=float32", lambda r: r.amp.modules, {"head": "float32"}),
+        ('amp.modules={"blocks.*" = "float32"}', lambda r: r.amp.modules, {"blocks.*": "float32"}),
         ("train.compile=true", lambda r: r.train.compile, True),
         ("train.grad_clip=1", lambda r: r.train.grad_clip, 1.0),
     ],

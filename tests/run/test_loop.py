@@ -21,7 +21,7 @@ from ampkit.base.registry import OPTIMIZERS
 from ampkit.core.random import manual_seed
 from ampkit.data import cifar10, digits
 from ampkit.run import build, input_pipeline
-from ampkit.run.loop import EvalRow, StepRow, evaluate, fit, step
+from ampkit.run.loop import EvalRow, Run, StepRow, evaluate, fit, step
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHORT = ["train.epochs=", "train.steps=6", "train.log_every=2", "train.eval_every=", "train.threads=1"]
@@ -129,6 +129,18 @@ def write_mnist(folder):
     for part in ("train", "t10k"):
         (folder / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(10, dtype=np.uint8)))
+
+
+def test_a_recipe_gives_modules_their_own_dtypes():
+    alone = numbers(fit(mlp("amp.dtype=float16")))
+    assert numbers(fit(mlp("amp.dtype=float16", 'amp.modules={"**" = "float32"}'))) != alone
+    assert numbers(fit(mlp("amp.dtype=float16", 'amp.modules={"**" = "float16"}'))) == alone
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_module_that_the_model_does_not_have_is_refused_before_the_first_step(dtype):
+    with pytest.raises(ConfigError, match="needs the path of a module of the model, got 'heads'"):
+        Run(mlp(f"amp.dtype={dtype}", "amp.modules.heads=float32"))
 
 
 def mnist(folder, *overrides):

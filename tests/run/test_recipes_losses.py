@@ -39,7 +39,7 @@ _MAPS = f"model.width=4 model.depth=0.1 optimizer.lr=1e-4 {_IMAGES}"
 SMALL = {
     "cifar10_resnet18": "model.width=4 model.depth=0.5 train.epochs=19 optimizer.lr=1e-4 "
     "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,16,16],classes=2,batch_size=8,crop=4,flip=true}",
-    "digits_cnn": "model.width=4 data.batch_size=8",
+    "digits_cnn": "model.width=4 data.batch_size=8 optimizer.lr=1e-3",
     "digits_mlp": "model.hidden=[16,16] data.batch_size=8",
     "mnist_lenet": "data.batch_size=4 train.epochs=9 data.download=false data.folder=FOLDER",
     "synthetic/alexnet": "model.hidden=8 data.shape=[3,63,63] data.count=48 data.batch_size=2 optimizer.lr=1e-5",
