@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 from math import e, inf, nan, pi
 
-from . import amp, autograd, cuda, data, linalg, models, nn, ops, optim, special, utils
+from . import amp, autograd, cuda, data, debug, linalg, models, nn, ops, optim, special, utils
 from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
@@ -61,12 +61,13 @@ from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
 from .core.tensor_factory import tensor
 from .core.torch_compat import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .debug.profiler import profile
 from .ops import *
-from .profiler import profile
 from .serialization import load, save
 
 newaxis = None
-_PARTS = {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "observe", "ops", "optim", "special", "utils"}
+_PARTS = {"amp", "autograd", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim", "special"}
+_PARTS |= {"utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

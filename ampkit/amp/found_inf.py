@@ -80,7 +80,7 @@ class FoundInf:
         )
         self.first_nonfinite.append((span, first))
         if observe.observers:
-            observe.notify_end("unscale", (span.gradient,), first)
+            observe.notify_end("unscale", (span.gradient,), first, observe.STEP)
 
     def nonfinite_parameters(self) -> Iterable[tuple[int, str]]:
         """The first parameter of each span whose gradient is not finite: number and description. Reads the device."""

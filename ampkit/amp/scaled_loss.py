@@ -44,7 +44,7 @@ def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
         factor = backends.to_device_of(tag.factor, loss.array).astype(wide)
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
     if observe.observers:
-        observe.notify_end("scale_loss", (loss.array, factor), out)
+        observe.notify_end("scale_loss", (loss.array, factor), out, observe.FORWARD, operands=(loss,), tag=tag)
     return _recorded(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
 
 

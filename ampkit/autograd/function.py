@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .. import backends
+from ..base import observe
 from ..base.dtypes import FLOATS
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core import policy
@@ -163,6 +164,8 @@ class Function:
         outs = out if isinstance(out, tuple) else (out,)
         node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
         made = [_output(o, node, i, ctx._dirty) for i, o in enumerate(outs)]
+        if observe.observers:
+            observe.notify_end(cls.__name__, _arrays(args), _arrays(made), observe.FORWARD, operands=args, node=node)
         return tuple(made) if isinstance(out, tuple) else made[0]
 
 
@@ -204,6 +207,10 @@ def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) 
     return made
 
 
+def _arrays(items: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([item.array for item in items if isinstance(item, Tensor)])
+
+
 class _Call:
     """The op of the node that a call of a Function records."""
 
@@ -215,7 +222,11 @@ class _Call:
 
     def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
         given = [None if dy is None else Tensor(dy) for dy in dys]
-        return [None if found is None else found.array for found in self._gradients(node, given)]
+        gradients = [None if found is None else found.array for found in self._gradients(node, given)]
+        if observe.observers:
+            read, tag = tuple([dy for dy in dys if dy is not None]), backward_pass.tag
+            observe.notify_end(f"{self.name}_backward", read, tuple(gradients), observe.BACKWARD, node=node, tag=tag)
+        return gradients
 
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
         given = [None if dy is None else dy.tensor for dy in dys]

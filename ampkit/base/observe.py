@@ -4,26 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-Observer = Callable[[str, tuple[Any, ...], Any], None]
+
+class Event(NamedTuple):
+    """A kernel that has run, a gradient that reached a leaf, or one that a hook replaced.
+
+    name: the op's; `<op>_backward` for a backward, `cast` for a cast of an operand or of a gradient, `scale_loss`,
+    `unscale`, `<optimizer>_update`. inputs, output: the arrays it read and wrote, in the dtypes they are stored in.
+    phase: FORWARD, BACKWARD, STEP (the optimizer's part of a training step), ACCUMULATE (inputs: the gradient; output:
+    the leaf) or HOOK (inputs: the gradient; output: what replaces it). op: the Op. operands: in a forward, the Tensors,
+    numbers and None that it was called with. params: its other arguments. node: what a forward recorded, None off the
+    tape; in a backward, the node visited. tag: in a backward, the loss scale of its gradients, if any. A call of an
+    autograd.Function has no op, and follows the events of the ops in it.
+    """
+
+    name: str
+    inputs: tuple[Any, ...]
+    output: Any
+    phase: str
+    op: Any = None
+    operands: tuple[Any, ...] = ()
+    params: Any = ()
+    plan: Any = None
+    kernel: Any = None
+    node: Any = None
+    tag: Any = None
+
+
+FORWARD, BACKWARD, STEP, ACCUMULATE, HOOK = "forward", "backward", "step", "accumulate", "hook"
+
+Observer = Callable[[Event], None]
 
 observers: list[Observer] = []  # called after every kernel
-profilers: list[Any] = []  # also told when a kernel starts (see ampkit/profiler.py)
+profilers: list[Any] = []  # also told when a kernel starts (see ampkit/debug/profiler.py)
 
 
 @contextmanager
-def watch(callback: Observer) -> Iterator[None]:
-    """Within the block, call `callback(name, inputs, output)` after every kernel, with the arrays it read and wrote.
-
-    `name` is the op's name, `<op>_backward` for a backward, and `cast` for a cast that a policy asked for.
-    The arrays are the ones in use: a callback must not write to them.
-    """
-    observers.append(callback)
+def observing(observer: Observer) -> Iterator[None]:
+    """Within the block, call `observer(event)` after every kernel, accumulation and hook."""
+    observers.append(observer)
     try:
         yield
     finally:
-        observers.remove(callback)
+        observers.remove(observer)
+
+
+@contextmanager
+def watch(callback: Callable[[str, tuple[Any, ...], Any], None]) -> Iterator[None]:
+    """Within the block, call `callback(name, inputs, output)` after every kernel, with the arrays it read and wrote.
+
+    `name` is the op's name, `<op>_backward` for a backward, and `cast` for a cast of an operand or of a gradient.
+    The arrays are the ones in use: a callback must not write to them.
+    """
+
+    def observer(event: Event) -> None:
+        if event.phase not in (ACCUMULATE, HOOK):
+            callback(event.name, event.inputs, event.output)
+
+    with observing(observer):
+        yield
 
 
 def notify_start(name: str, kernel: str, array: Any) -> None:
@@ -32,7 +72,8 @@ def notify_start(name: str, kernel: str, array: Any) -> None:
         profiler.kernel_started(name, kernel, array)
 
 
-def notify_end(name: str, inputs: tuple[Any, ...], output: Any) -> None:
-    """Tell every observer that a kernel of the op `name` read `inputs` and wrote `output`."""
-    for callback in tuple(observers):
-        callback(name, inputs, output)
+def notify_end(name: str, inputs: tuple[Any, ...], output: Any, phase: str, **details: Any) -> None:
+    """Tell every observer that a kernel of the op `name` read `inputs` and wrote `output`; details: fields of Event."""
+    event = Event(name, inputs, output, phase, **details)
+    for observer in tuple(observers):
+        observer(event)

@@ -134,7 +134,9 @@ class Op:
         found = self.per_input(gradients, node)
         if observe.observers:
             arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
-            observe.notify_end(primitive.name, (dy[0] if type(dy) is tuple else dy, *arrays), found)
+            read = (dy[0] if type(dy) is tuple else dy, *arrays)
+            what = {"op": self, "params": node.params, "plan": node.plan, "kernel": kernel, "node": node}
+            observe.notify_end(primitive.name, read, found, observe.BACKWARD, tag=node.tag or backward_pass.tag, **what)
         return found
 
     def per_input(self, gradients: Any, node: Node) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import FLOATS, DType, bool_
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
-from ..base.observe import notify_end, notify_start, observers, profilers
+from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
 from .autograd.grad_mode import _recording
 from .autograd.node import Node
@@ -72,10 +72,6 @@ def runner(op: Any) -> Callable[..., Any]:
             pop_ignore(token)
             if device is not None:
                 backends.gpus.leave(device)
-        if observers:
-            notify_end(op.name, tuple(a for a in arrays if hasattr(a, "dtype")), out)
-            for recorder in recorders:
-                recorder.met(inputs)
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
             first = made[0]
@@ -85,6 +81,7 @@ def runner(op: Any) -> Callable[..., Any]:
             made._grad = made.tag = made.views = None
         if view:
             _link_views(op, params, inputs[0], made)
+        node = None
         if plan.tapes and _recording.get():
             if plan.drops:
                 for name in plan.drops:
@@ -98,6 +95,12 @@ def runner(op: Any) -> Callable[..., Any]:
                 _attach(made, node)
             elif out.dtype in FLOATS:
                 made.edge = (node, 0, out.shape, out.dtype)
+        if observers:
+            read = tuple([a for a in arrays if hasattr(a, "dtype")])
+            what = {"op": op, "operands": inputs, "params": params, "plan": plan, "kernel": kernel, "node": node}
+            notify_end(op.name, read, out, FORWARD, **what)
+            for recorder in recorders:
+                recorder.met(inputs)
         return made
 
     return run

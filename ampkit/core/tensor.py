@@ -227,7 +227,7 @@ class Tensor(TensorBase, TensorMethods):
             observe.notify_start("cast", "", self.array)
         made = self._cast(dtype)
         if observe.observers:
-            observe.notify_end("cast", (self.array,), made)
+            observe.notify_end("cast", (self.array,), made, observe.FORWARD, operands=(self,))
         if keep:
             self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
             for recorder in recorders:

@@ -129,7 +129,7 @@ class Optimizer:
         self.update(group, span, all_finite)
         span.commit(all_finite)
         if observe.observers:
-            observe.notify_end(name, (span.gradient,), span.master)
+            observe.notify_end(name, (span.gradient,), span.master, observe.STEP)
 
     def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
         """Update the weights, moments and copies of one span; see the class."""

@@ -224,6 +224,72 @@ def test_observers_see_kernels_casts_and_backwards_and_nothing_after():
     assert len(seen) == 6
 
 
+def events(loss):
+    """The events of the forward and the backward of what the function `loss` returns."""
+    seen = []
+    with observe.observing(seen.append):
+        loss().backward()
+    return seen
+
+
+def test_events_tell_the_operands_before_casts_and_the_node_of_a_forward_and_of_its_backward():
+    w = ampkit.tensor([2.0], requires_grad=True)
+    with autocast(dtype=ampkit.float16):
+        seen = events(lambda: ops.linear(w, ampkit.tensor([[1.0]])).sum())
+    forward = next(event for event in seen if event.name == "linear")
+    backward = next(event for event in seen if event.name == "linear_backward")
+    assert forward.operands[0] is w
+    assert forward.inputs[0].dtype == forward.output.dtype == ampkit.float16
+    assert forward.node is backward.node is not None
+    assert (forward.phase, backward.phase) == (observe.FORWARD, observe.BACKWARD)
+    assert forward.op is ops.linear
+
+
+def test_events_show_a_gradient_that_is_cast_for_its_input_replaced_by_a_hook_and_accumulated():
+    w = ampkit.tensor([2.0], requires_grad=True)
+
+    def loss():
+        y = ops.linear(w, ampkit.tensor([[1.0]]))
+        y.register_hook(lambda gradient: gradient * 2)
+        return y.sum()
+
+    with autocast(dtype=ampkit.float16):
+        seen = events(loss)
+    after = [(event.name, event.phase) for event in seen][seen.index(next(e for e in seen if e.name == "hook")) :]
+    assert after == [
+        ("hook", "hook"),
+        ("linear_backward", "backward"),
+        ("cast", "backward"),
+        ("accumulate", "accumulate"),
+    ]
+    assert seen[-1].output is w
+    assert seen[-1].inputs[0].dtype == ampkit.float32
+    assert seen[-2].inputs[0].dtype == ampkit.float16
+
+
+def test_events_of_a_scaled_loss_s_backward_carry_its_scale():
+    w = ampkit.tensor([2.0], requires_grad=True)
+    scaler = ampkit.GradScaler(init_scale=8.0)
+    tags = [event.tag for event in events(lambda: scaler.scale(w.exp().sum())) if event.phase == observe.BACKWARD]
+    assert len(tags) == 2
+    assert all(float(tag.factor) == 8.0 for tag in tags)
+
+
+def test_a_function_reports_itself_after_the_ops_in_it():
+    class Double(ampkit.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * 2
+
+    w = ampkit.tensor([2.0], requires_grad=True)
+    names = [event.name for event in events(lambda: Double.apply(w).sum())]
+    assert names == ["mul", "Double", "sum", "sum_backward", "mul", "Double_backward", "accumulate"]
+
+
 def test_numpy_s_warnings_stay_off_inside_and_on_outside():
     with np.errstate(all="raise"):
         assert np.isinf(ops.exp(tensor([1000.0])).array[0])

@@ -48,9 +48,9 @@ class Recording:
             if isinstance(array, self.backend.xp.ndarray) and not self.owns(array):
                 self.kept[array.data.mem.ptr] = array
 
-    def on_op(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
-        """Observer of ops (see base/observe.py): keep their inputs alive."""
-        self.keep(inputs)
+    def on_event(self, event: observe.Event) -> None:
+        """Observer of kernels (see base/observe.py): keep their inputs alive."""
+        self.keep(event.inputs)
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """Values that are the same at every launch, copied to the device on a stream that records nothing."""
@@ -141,7 +141,7 @@ class Graph:
         self.stream.begin_capture()
         self.backend.recording, self.pool.recording = recording, True
         try:
-            with observe.watch(recording.on_op):
+            with observe.observing(recording.on_event):
                 out = work()
             recording.later = [([recording.address(a) for a in arrays], then) for arrays, then in recording.later]
         except BaseException:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.base import observe
+from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
 
 from ..module_path import following, running
@@ -20,6 +22,7 @@ from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
 from .node import Node
+from .saved import is_traced
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import TracedArray
 
@@ -143,10 +146,20 @@ class BackwardPass:
             if backends.gpus is not None:  # the gradient of a copy between devices is on the other one
                 _use_device_of(gradient)
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:
-                gradient = gradients[place] = reduce_to_input(node, gradient, shape, need, dtype)  # most need no change
+                reduced = self._reduce_observed if observe.observers else reduce_to_input
+                gradient = gradients[place] = reduced(node, gradient, shape, need, dtype)  # most need no change
             owned = isinstance(source, Tensor) and is_sole_reference(gradients, place)
             gradients[place] = None
             self.add(source, index, gradient, tag, owned)
+
+    def _reduce_observed(self, node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
+        # `reduce_to_input`, one cast at a time.
+        for dtype in dtypes:
+            reduced = reduce_to_input(node, gradient, shape, dtype)
+            if not is_traced(reduced) and getattr(gradient, "dtype", reduced.dtype) != reduced.dtype:
+                observe.notify_end("cast", (gradient,), reduced, observe.BACKWARD, node=node, tag=node.tag or self.tag)
+            gradient = reduced
+        return gradient
 
 
 def _use_device_of(*gradients: Any) -> None:
@@ -158,6 +171,9 @@ def _use_device_of(*gradients: Any) -> None:
 
 def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = False) -> None:
     """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
+    if observe.observers:
+        array = gradient.tensor.array if isinstance(gradient, TracedArray) else gradient
+        observe.notify_end("accumulate", (array,), leaf, observe.ACCUMULATE, tag=tag)
     if not isinstance(gradient, TracedArray):
         leaf.accumulate(gradient, tag, owned)
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from ampkit.base import observe
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 
 from ..tensor import Tensor
@@ -124,6 +125,9 @@ def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
             found = function(gradient.tensor if traced else Tensor(gradient), tag)
             if found is not None:
                 new = _checked_result(found, gradient)
+                if observe.observers:
+                    read = gradient.tensor.array if traced else gradient
+                    observe.notify_end("hook", (read,), new.array, observe.HOOK, tag=tag)
                 gradients[index] = type(gradient)(new) if traced else new.array
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import backends
-from .base import observe
-from .base.errors import FileError, StateError
+from .. import backends
+from ..base import observe
+from ..base.errors import FileError, StateError
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,13 @@ class profile:
         backend = backends.backend_of(array) if backends.is_array(array) else backends.cpu
         self._open.append(_Span(name, kernel, backend, backend.record_event(name)))
 
-    def _kernel_ended(self, name: str, inputs: tuple[Any, ...], output: Any) -> None:
+    def _kernel_ended(self, event: observe.Event) -> None:
+        if all(span.name != event.name for span in self._open):  # such as a Function, which is the ops in it
+            return
         while self._open:  # spans that an error left open are dropped
             span = self._open.pop()
-            if span.name == name:
-                span.end, span.bytes = span.backend.record_event(), _bytes((*inputs, output))
+            if span.name == event.name:
+                span.end, span.bytes = span.backend.record_event(), _bytes((*event.inputs, event.output))
                 if span.start is not None and span.end is not None:
                     self._spans.append(span)
                 return
