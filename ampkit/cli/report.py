@@ -1,0 +1,34 @@
+"""`ampkit report`: write a page that shows runs, and open it."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..run.report import report
+
+
+def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
+    """The arguments of the command; path: the type of a path."""
+    command.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run directories; several are compared")
+    out = "the HTML file to write; by default report.html, in the run directory if there is one alone"
+    command.add_argument("--out", type=path, metavar="FILE", help=out)
+    command.add_argument("--open", action="store_true", help="open it in the browser")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Write the report of the command line; returns the exit status."""
+    alone = Path(options.runs[0]) if len(options.runs) == 1 else Path()
+    out = Path(options.out) if options.out else alone / "report.html"
+    for found in report(options.runs, out):
+        for note in found.notes:
+            console.print(escape(f"{found.name}: {note}"), soft_wrap=True)
+    console.print(escape(f"report: {out}"), soft_wrap=True)
+    if options.open and not webbrowser.open(out.resolve().as_uri()):
+        console.print("no browser was found: open the file by hand", soft_wrap=True)
+    return 0

@@ -1,0 +1,102 @@
+"""What a report shows of a run directory, read from its files; a damaged file gives a part, and a note that says so."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...base.errors import FileError
+from ..metrics_log import read
+
+DIGITS = 7  # significant, of the numbers in a report: as many as float32 has
+
+
+@dataclass
+class RunData:
+    """A run as columns of numbers.
+
+    name: of its directory. config: the text of its config.toml. settings: the same as a table. steps: a column for each
+    metric of the logged steps. evaluations: likewise, of the evaluations. notes: a line for each file that is missing
+    or damaged.
+    """
+
+    name: str
+    config: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    steps: dict[str, list[Any]] = field(default_factory=dict)
+    evaluations: dict[str, list[Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_run(path: Path) -> RunData:
+    """The run in the directory `path`. Raises FileError if it holds no run."""
+    if not path.is_dir():
+        got = f"{str(path)!r}, which is a file" if path.exists() else f"{str(path)!r}, which does not exist"
+        raise FileError("report", "the directory of a run", got, "`ampkit train` names it at its end")
+    run = RunData(path.resolve().name)
+    found = [_read_config(path / "config.toml", run), _read_metrics(path / "metrics.jsonl", run)]
+    if not any(found):
+        cure = "give the directory that holds config.toml and metrics.jsonl"
+        raise FileError("report", "the directory of a run", f"{str(path)!r}, which holds none", cure)
+    return run
+
+
+def _read_config(path: Path, run: RunData) -> bool:
+    data = read(path)
+    if data is None:
+        run.notes.append("config.toml is missing: the recipe is not known")
+        return False
+    try:
+        run.config = data.decode()
+        run.settings = tomllib.loads(run.config)
+    except ValueError:
+        run.notes.append("config.toml cannot be read: the recipe is not known")
+    return True
+
+
+def _read_metrics(path: Path, run: RunData) -> bool:
+    data = read(path)
+    if data is None:
+        run.notes.append("metrics.jsonl is missing: no step was logged")
+        return False
+    rows, unread = _rows(data)
+    if unread:
+        run.notes.append(f"metrics.jsonl: {unread} of {unread + len(rows)} lines cannot be read and are left out")
+    run.steps = _columns(row for row in rows if "val_loss" not in row)
+    run.evaluations = _columns(row for row in rows if "val_loss" in row)
+    return True
+
+
+def _rows(data: bytes) -> tuple[list[Mapping[str, Any]], int]:
+    """The rows of a metrics file, and the number of lines that are none; a last line without an end is one of them."""
+    *lines, rest = data.split(b"\n")
+    rows = [row for line in lines if (row := _row(line)) is not None]
+    return rows, len(lines) - len(rows) + bool(rest)
+
+
+def _row(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """A column for each key of the rows, in the order of their steps, None where a row lacks it; the last row counts
+    where several have the same step.
+    """
+    by_step = {row["step"]: row for row in rows}
+    ordered = [by_step[step] for step in sorted(by_step)]
+    names = dict.fromkeys(name for row in ordered for name in row)
+    return {name: [_number(row.get(name)) for row in ordered] for name in names}
+
+
+def _number(value: Any) -> Any:
+    if type(value) is float:
+        return float(f"{value:.{DIGITS}g}")
+    return value if type(value) is int else None

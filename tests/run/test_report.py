@@ -1,0 +1,205 @@
+"""Reports: what is read of a run directory, and the page in a browser: no errors, marks in every chart, accessible."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ampkit.base.errors import FileError
+from ampkit.run.report import page, read_run, report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+
+
+def run_directory(path: Path, dtype: str = "float16", steps: int = 60, model: str = "mlp") -> Path:
+    """A run of `steps` steps, of which the 5th was skipped, with two evaluations."""
+    path.mkdir()
+    (path / "config.toml").write_text(f'[model]\nname = "{model}"\n[data]\nname = "digits"\n[amp]\ndtype = "{dtype}"\n')
+    scaled = dtype == "float16"
+    rows = [
+        {"step": i, "loss": 2 / i, "lr": 0.1, "scale": 65536.0 / (1 + (i > 4)) if scaled else 1.0,
+         "skipped": int(scaled and i > 4), "grad_norm": None if i == 5 and scaled else 3 / i, "seconds": 0.01 * i}
+        for i in range(1, steps + 1)
+    ]  # fmt: skip
+    scores = [{"step": i, "val_loss": 3 / i, "accuracy": 0.9} for i in (steps // 2, steps)]
+    lines = [json.dumps(row) for row in (*rows, *scores)]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def numbers(html: str) -> dict:
+    return json.loads(re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)[1])
+
+
+def browse(html: Path, script: str = "", *options: str) -> tuple[str, list[str]]:
+    """The document after it ran in a headless browser with `script` at its end, and the lines of its console."""
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.read_text()) if script else None
+    if text is not None:
+        html = html.with_suffix(".tested.html")
+        html.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += ["--virtual-time-budget=5000", *options, "--dump-dom", html.as_uri()]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return found.stdout, [line for line in found.stderr.splitlines() if "CONSOLE" in line]
+
+
+# what is read
+
+
+def test_a_run_is_read_as_columns_of_its_steps_and_evaluations(tmp_path):
+    run = read_run(run_directory(tmp_path / "a", steps=6))
+    assert run.steps["step"] == [1, 2, 3, 4, 5, 6]
+    assert run.steps["loss"][2] == 0.6666667
+    assert run.steps["grad_norm"][4] is None
+    assert run.evaluations == {"step": [3, 6], "val_loss": [1.0, 0.5], "accuracy": [0.9, 0.9]}
+    assert run.settings["amp"]["dtype"] == "float16"
+    assert not run.notes
+
+
+def test_lines_that_are_no_rows_are_counted_and_left_out(tmp_path):
+    path = run_directory(tmp_path / "a", steps=2)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('no row\n[1]\n{"step": 3, "lo')
+    run = read_run(path)
+    assert run.steps["step"] == [1, 2]
+    assert run.notes == ["metrics.jsonl: 3 of 7 lines cannot be read and are left out"]
+
+
+def test_a_run_without_metrics_is_a_partial_report_that_says_so(tmp_path):
+    path = run_directory(tmp_path / "a")
+    (path / "metrics.jsonl").unlink()
+    assert report([path], tmp_path / "out.html")[0].notes == ["metrics.jsonl is missing: no step was logged"]
+    assert "metrics.jsonl is missing" in (tmp_path / "out.html").read_text()
+
+
+def test_a_recipe_that_cannot_be_read_is_a_note(tmp_path):
+    path = run_directory(tmp_path / "a")
+    (path / "config.toml").write_bytes(b"[model\xff")
+    assert read_run(path).notes == ["config.toml cannot be read: the recipe is not known"]
+
+
+@pytest.mark.parametrize("what", ["missing", "a file", "empty"])
+def test_what_is_no_run_is_refused_by_name(tmp_path, what):
+    path = tmp_path / "there"
+    if what == "a file":
+        path.write_text("")
+    elif what == "empty":
+        path.mkdir()
+    with pytest.raises(FileError, match=f"needs the directory of a run, got '{re.escape(str(path))}', which"):
+        report([path], tmp_path / "out.html")
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_runs_of_the_same_name_are_numbered(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        run_directory(tmp_path / folder / "run")
+    found = report([tmp_path / "a" / "run", tmp_path / "b" / "run"], tmp_path / "out.html")
+    assert [run.name for run in found] == ["run (1)", "run (2)"]
+
+
+def test_text_of_a_run_cannot_end_the_page_s_script(tmp_path):
+    path = run_directory(tmp_path / "a")
+    (path / "config.toml").write_text('x = "</script><script>alert(1)</script>"\n')
+    html = page([read_run(path)])
+    assert numbers(html)["runs"][0]["settings"]["x"] == "</script><script>alert(1)</script>"
+    assert "alert(1)</script>" not in html
+
+
+def test_the_page_needs_no_network(tmp_path):
+    html = page([read_run(run_directory(tmp_path / "a"))])
+    assert not re.search(r'(src|href)="(?!data:)', html)
+    assert "default-src 'none'" in html
+
+
+def test_ten_thousand_steps_fit_in_five_megabytes(tmp_path):
+    assert len(page([read_run(run_directory(tmp_path / "a", steps=10_000))])) < 5e6
+
+
+# in a browser
+
+PIXELS = """
+const painted = (canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const pixels = new Uint32Array(data.buffer).filter((pixel) => pixel >>> 24);
+  return new Set(pixels).size;
+};
+addEventListener("load", () => setTimeout(() => {
+  for (const figure of document.querySelectorAll("figure")) {
+    figure.dataset.colors = Math.min(...[...figure.querySelectorAll("canvas")].map(painted));
+  }
+}, 500));
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize("options", [[], ["--blink-settings=preferredColorScheme=0"], ["--window-size=400,900"]])
+def test_every_chart_has_marks_and_the_console_has_no_line(tmp_path, options):
+    runs = [run_directory(tmp_path / dtype, dtype) for dtype in ("float32", "float16")]
+    report(runs, tmp_path / "out.html")
+    document, console = browse(tmp_path / "out.html", PIXELS, *options)
+    figures = re.findall(r"<figure[^>]*>", document)
+    assert not console
+    assert len(figures) == 6
+    assert all(int(re.search(r'data-marks="(\d+)"', figure)[1]) >= 4 for figure in figures)
+    assert all(int(re.search(r'data-colors="(\d+)"', figure)[1]) > 3 for figure in figures)
+
+
+@needs_browser
+def test_runs_of_different_recipes_are_shown_with_a_warning(tmp_path):
+    runs = [run_directory(tmp_path / model, model=model) for model in ("mlp", "cnn")]
+    report(runs, tmp_path / "out.html")
+    document, console = browse(tmp_path / "out.html")
+    assert not console
+    assert "of different models or data" in document
+
+
+@needs_browser
+def test_the_findings_compare_runs_with_float32_in_words(tmp_path):
+    runs = [run_directory(tmp_path / dtype, dtype) for dtype in ("float32", "float16")]
+    report(runs, tmp_path / "out.html")
+    document, _ = browse(tmp_path / "out.html")
+    assert "float16: 1 of 60 steps were skipped" in document
+    assert "float16 is as fast as float32 (float32); its loss ends 0.0 % lower" in document
+
+
+@needs_browser
+def test_the_keyboard_reads_values_and_zooms(tmp_path):
+    script = """addEventListener("load", () => setTimeout(() => {
+      const plot = document.querySelector(".plot");
+      const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
+      press("End");
+      document.body.dataset.read = document.getElementById("reading").textContent;
+      press("+");
+      setTimeout(() => { document.body.dataset.zoomed = all.map((chart) => chart.drawn.scales.x.min).join(); }, 100);
+    }, 500));"""
+    report([run_directory(tmp_path / "a")], tmp_path / "out.html")
+    document, console = browse(tmp_path / "out.html", script)
+    assert not console
+    assert re.search(r'data-read="step 60: a 0.03333', document)
+    zoomed = re.search(r'data-zoomed="([^"]*)"', document)[1].split(",")
+    assert len(set(zoomed)) == 1
+    assert float(zoomed[0]) > 1
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["0", "1"])
+def test_axe_finds_nothing_serious(tmp_path, scheme):
+    axe = pytest.importorskip("axe_core_python", reason="axe-core is not here: pip install axe-core-python")
+    source = (Path(axe.__file__).parent / "axe.min.js").read_text().replace("</script>", "<\\/script>")
+    script = (
+        source
+        + """;axe.run().then((found) => {
+      const serious = found.violations.filter((one) => ["serious", "critical"].includes(one.impact));
+      document.body.dataset.axe = serious.map((one) => one.id).join() || "none";
+    });"""
+    )
+    report([run_directory(tmp_path / "a"), run_directory(tmp_path / "b", "float32")], tmp_path / "out.html")
+    document, _ = browse(
+        tmp_path / "out.html", script, f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=20000"
+    )
+    assert re.search(r'data-axe="([^"]*)"', document)[1] == "none"
