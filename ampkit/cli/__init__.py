@@ -25,7 +25,7 @@ from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench
-from . import display, doctor, report, train
+from . import display, doctor, progress, report, train
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 
@@ -137,7 +137,7 @@ def _bench(options: argparse.Namespace, console: Console) -> int:
         for event in bench(recipe):
             if isinstance(event, Started):
                 what = (event.dtype, event.steps, event.per_step, event.unit)
-                meter = stack.enter_context(display.ProgressMeter(console, *what, every=max(1, event.steps // 10)))
+                meter = stack.enter_context(progress.ProgressMeter(console, *what, every=max(1, event.steps // 10)))
             elif isinstance(event, Result):
                 stack.close()
                 results.append(event)

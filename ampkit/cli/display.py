@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import IO, Any, NamedTuple, Self, TextIO, cast
+from typing import IO, Any, NamedTuple, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from ..config import Recipe
 from ..config.keys import Key
@@ -73,59 +71,6 @@ def console(stream: TextIO | None, **options: Any) -> Console:
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
 
 
-class ProgressMeter:
-    """A progress bar on a terminal, elsewhere a line per row. A context manager around a run.
-
-    label: what is trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every: without
-    a terminal, leave out steps that it does not divide, except for the first and the last.
-    """
-
-    def __init__(self, console: Console, label: str, steps: int, per_step: int, unit: str, every: int = 1):
-        self.console, self.label, self.steps, self.per_step, self.unit = console, label, steps, per_step, unit
-        self.every, self._last = every, (0, 0.0)
-        self._loss = self._scale = self._evaluation = ""
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, ratio=1)),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-            expand=True,
-        )
-        self._task: TaskID = self._bar.add_task(label, total=steps, status="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def show(self, row: Row) -> None:
-        """Show a row."""
-        if isinstance(row, EvalRow):
-            scores = (f"  {name} {value:.2%}" for name, value in _fractions(row))
-            self._evaluation = f"val loss {row.val_loss:.4f}{''.join(scores)}"
-        else:
-            self._loss = f"loss {row.loss:.4f}  {self._rate(row):,.0f} {self.unit}/s"
-            self._scale = f"scale {row.scale:g}  skipped {row.skipped}  " if row.scale != 1 or row.skipped else ""
-        if self.console.is_terminal:
-            status = f"{self._loss}\n{self._scale}{self._evaluation}"
-            self._bar.update(self._task, completed=row.step, status=status)
-        elif isinstance(row, EvalRow) or row.step % self.every == 0 or row.step in (1, self.steps):
-            line = self._evaluation if isinstance(row, EvalRow) else f"{self._loss}  {self._scale}"
-            self.console.print(f"{self.label}  step {row.step}/{self.steps}  {line.rstrip()}", soft_wrap=True)
-
-    def _rate(self, row: StepRow) -> float:
-        """Units per second since the last row shown."""
-        steps, seconds = row.step - self._last[0], row.seconds - self._last[1]
-        self._last = (row.step, row.seconds)
-        return steps * self.per_step / seconds if seconds > 0 else math.nan
-
-
 def print_error(line: str, status: int) -> int:
     """Print `ampkit: line` to stderr; returns `status`."""
     console(sys.stderr, soft_wrap=True).print(f"ampkit: {escape(line)}")
@@ -146,7 +91,7 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         table.add_row("training loss", f"{last.loss:.4f}")
     if evaluations:
         table.add_row("validation loss", f"{evaluations[-1].val_loss:.4f} nats")
-        for name, value in _fractions(evaluations[-1]):
+        for name, value in fractions(evaluations[-1]):
             table.add_row(name, f"{value:.2%}")
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
@@ -179,8 +124,8 @@ def _compared(value: float | None, reference: float, below: str, above: str) -> 
     return f"{ratio:.2f} x {word}" if round(ratio, 2) != 1 else "the same"
 
 
-def _fractions(row: EvalRow) -> list[tuple[str, float]]:
-    """(name, value) of the scores that apply."""
+def fractions(row: EvalRow) -> list[tuple[str, float]]:
+    """(name, value) of an evaluation's scores that are fractions and apply."""
     values = ((title, getattr(row, name)) for name, title in _FRACTIONS.items())
     return [(title, value) for title, value in values if value is not None]
 

@@ -18,9 +18,11 @@ from rich.markup import escape
 from .. import config
 from ..base.errors import ConfigError, FileError, NonFiniteError
 from ..run.loop import Row, Run, fit
+from ..run.memory import memory_in_use
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.run_dir import RunDirectory, default_directories
 from . import display
+from .progress import ProgressMeter, status
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
 
@@ -71,7 +73,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Train the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))
     with Signals() as signals, _directory(options, recipe.amp.dtype) as directory:
-        training = fit(recipe, directory.checkpoints, options.resume)
+        with status(console, f"building {recipe.model.name} and reading {recipe.data.name}"):
+            training = fit(recipe, directory.checkpoints, options.resume)
         if options.resume and training.finished:
             return _print_finished(training, directory, console)
         return _train(training, directory, signals, options, console)
@@ -138,8 +141,14 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
 
 def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iterator[Row]:
     """The rows of a run, written and shown; a signal ends it after the current step, a second one at once."""
-    run.before_saving, signals.stop = log.sync, run.stop
-    meter = display.ProgressMeter(console, run.recipe.amp.dtype, run.steps, run.per_step, run.unit)
+    what, device = (run.recipe.amp.dtype, run.steps, run.per_step, run.unit), run.recipe.train.device
+    meter = ProgressMeter(console, *what, done=lambda: run.done, memory=lambda: memory_in_use(device))
+
+    def stop() -> None:
+        run.stop()
+        meter.notice("stopping after this step, with a checkpoint; Ctrl-C again stops at once")
+
+    run.before_saving, signals.stop = log.sync, stop
     with log, meter:
         try:
             for row in run:
