@@ -51,7 +51,7 @@ def test_every_example_runs(name):
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("name", ["quickstart", "tutorial", "performance", "debugging-nan"])
+@pytest.mark.parametrize("name", ["quickstart", "tutorial", "performance", "debugging"])
 def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = examples(f"docs/{name}.md")
