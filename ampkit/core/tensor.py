@@ -16,7 +16,7 @@ from ..base import dtypes, observe
 from ..base.dtypes import LOW, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.version_counter import VersionCounter
-from .autograd.accumulate import sum_gradients
+from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .fp_errors import ignore_fp_errors
 from .tensor_base import TensorBase
@@ -169,7 +169,13 @@ class Tensor(TensorBase, TensorMethods):
         return bool(layout and gradient.dtype == self._grad_dtype())
 
     def _new_grad_buffer(self) -> Array:
-        return backends.backend_of(self.array).empty(self.array.shape, self._grad_dtype())
+        # In the order of axes of a dense array, as in PyTorch: gradients mostly come in the same order.
+        array, make = self.array, backends.backend_of(self.array).empty
+        if array.flags.c_contiguous or not is_dense(array):
+            return make(array.shape, self._grad_dtype())
+        order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())
+        return made.transpose([order.index(axis) for axis in range(array.ndim)])
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""

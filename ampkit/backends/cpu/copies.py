@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from math import prod
 
 from ampkit.base.dtypes import DType
 
@@ -72,8 +73,8 @@ def _layout(
             axes[-1] = (axes[-1][0] * size, axes[-1][1], axes[-1][2])
         else:
             axes.append((size, to_stride, from_stride))
-    axes = axes or [(1, 1, 1)]
-    if len(axes) > _AXES:
+    axes += [(1, 1, 1)] * (2 - len(axes))
+    if len(axes) > _AXES or not prod(shape):
         return None
     return ctypes.pointer(_Layout(len(axes), *map(tuple, zip(*axes, strict=True))))
 

@@ -59,7 +59,7 @@ def is_sole_reference(gradients: list[Any], place: int) -> bool:
     or a small part of memory that it would keep alive, and on devices whose arrays are not NumPy's.
     """
     array = gradients[place]
-    if type(array) is not np.ndarray or not array.flags.writeable or not _is_dense(array):
+    if type(array) is not np.ndarray or not array.flags.writeable or not is_dense(array):
         return False
     count, memory = sys.getrefcount(gradients[place]), array
     if count != _SOLE + 2:  # the caller's variable and the one here
@@ -76,8 +76,8 @@ _sample = [np.empty(1)]
 _SOLE = sys.getrefcount(_sample[0])  # of an object that one list alone refers to, which differs between Pythons
 
 
-def _is_dense(array: Any) -> bool:
-    # Whether the elements fill a range of memory, each once, in any order of the axes.
+def is_dense(array: Any) -> bool:
+    """Whether the elements fill a range of memory, each once, in any order of the axes."""
     if array.flags.c_contiguous:
         return True
     expected = array.itemsize

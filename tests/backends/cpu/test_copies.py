@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import ampkit
+from ampkit import ops
 from ampkit.backends.cpu import copies
 from ampkit.backends.cpu.copies import convert, copy
 
@@ -80,3 +82,15 @@ def test_a_cast_keeps_the_order_of_axes_in_memory():
     made = convert(values, FLOATS[2])
     assert made.transpose(0, 2, 3, 1).flags.c_contiguous
     assert copies.flat_view(made) is not None
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("?"), np.dtype("i8")], ids=str)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_pieces_of_odd_lengths_are_joined_as_numpy_joins_them(dim, dtype):
+    shapes = [[33, 35, 37] for _ in range(5)]
+    for shape, length in zip(shapes, (1, 0, 33, 70, 129), strict=True):
+        shape[dim] = length
+    pieces = [np.random.default_rng(length).normal(0, 9, shape).astype(dtype) for length, shape in enumerate(shapes)]
+    for given in (pieces, [piece.T.copy().T for piece in pieces]):
+        found = ops.cat([ampkit.tensor(piece) for piece in given], dim)
+        assert_same(found.array, np.concatenate(pieces, dim))

@@ -103,15 +103,17 @@ inline void convert_run(To* __restrict to, const From* __restrict from, int64 co
     SIMD for (int64 i = 0; i < count; i++) to[i] = from[i];
 }
 
-// Within a type in vectors: the call of memcpy that the loop would become takes longer to start than a short row.
+// Within a type, bit by bit. Short rows in pieces, the last of which may overlap the one before: a call of memcpy, which
+// the loop would become, takes longer to start.
 template <class T>
 inline void convert_run(T* __restrict to, const T* __restrict from, int64 count) {
-    constexpr int64 PIECE = 256 / sizeof(T);
-    for (; count >= PIECE; to += PIECE, from += PIECE, count -= PIECE) {
-        __builtin_memcpy(to, from, 256);
+    constexpr int64 PIECE = 64 / sizeof(T);
+    if (count < PIECE || count >= 4 * PIECE) return void(memcpy(to, from, count * sizeof(T)));
+    for (int64 i = 0; i < count; i += PIECE) {
+        int64 at = min(i, count - PIECE);
+        __builtin_memcpy(to + at, from + at, 64);
         __asm__ volatile("" ::: "memory");
     }
-    memcpy(to, from, count * sizeof(T));
 }
 
 // to[i] = from[i] for elements of any types, `count` of them, that do not overlap.

@@ -27,8 +27,13 @@ INLINE float nearest(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // y * 2^n for an integer n from -252 to 254, in two steps so that subnormal results are right.
 INLINE float scale_by_power(float y, float n) {
-    int32_t k = int32_t(n), half = k >> 1;
+    int32_t k = int32_t(n);
+#if defined(__AVX512F__) && __clang_major__ >= 22
+    return __builtin_ldexpf(y, k);
+#else
+    int32_t half = k >> 1;
     return y * float_of(uint32_t(half + 127) << 23) * float_of(uint32_t(k - half + 127) << 23);
+#endif
 }
 
 INLINE float clamp(float x, float low, float high) {  // keeps NaN

@@ -142,8 +142,9 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
     """`struct Layout` of elementwise.cpp, whose last two axes are those of the tiles."""
     axes, transposed = _with_tiles(axes, operands)
     rows, columns = axes[-2][0], axes[-1][0]
-    across = min(columns, _NARROW if transposed else BLOCK)
-    down = min(rows, BLOCK // across)
+    block = BLOCK // 2 if max(kinds) else BLOCK  # buffers and what they are read from fit into the first-level cache
+    across = min(columns, _NARROW if transposed else block)
+    down = min(rows, block // across)
     sizes = [size for size, _ in axes] + [1] * (AXES - len(axes))
     table = [[0] * AXES for _ in range(OPERANDS + 1)]
     for i, (_, strides) in enumerate(axes):

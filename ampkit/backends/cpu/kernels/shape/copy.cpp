@@ -35,15 +35,20 @@ class Walk {
     int64 first_;
 };
 
-// Rows along axis 0, long ones in pieces.
+// Rows along axis 0, long ones in pieces, several of axis 1 at a time.
 template <class To, class From>
 static void copy_rows(To* to, const From* from, const Layout& layout) {
-    int64 step[AXES] = {min(layout.size[0], PARALLEL_ELEMENTS), 1, 1, 1, 1, 1, 1, 1}, items = ceil_div(layout.size[0], step[0]);
-    for (int64 axis = 1; axis < layout.axes; axis++) items *= layout.size[axis];
-    parallel_rows(items, step[0], [=, &layout](int64 begin, int64 end) {
+    int64 piece = min(layout.size[0], PARALLEL_ELEMENTS), several = min(layout.size[1], PARALLEL_ELEMENTS / piece);
+    int64 step[AXES] = {piece, several, 1, 1, 1, 1, 1, 1}, items = 1;
+    for (int64 axis = 0; axis < layout.axes; axis++) items *= ceil_div(layout.size[axis], step[axis]);
+    parallel_rows(items, piece * several, [=, &layout](int64 begin, int64 end) {
         Walk at(layout, 0, step, begin);
-        for (int64 item = begin; item < end; item++, at.next())
-            convert(to + at.to, layout.to_stride[0], from + at.from, layout.from_stride[0], min(step[0], layout.size[0] - at.position[0]));
+        for (int64 item = begin; item < end; item++, at.next()) {
+            int64 columns = min(piece, layout.size[0] - at.position[0]), rows = min(several, layout.size[1] - at.position[1]);
+            for (int64 i = 0; i < rows; i++)
+                convert(to + at.to + i * layout.to_stride[1], layout.to_stride[0],
+                        from + at.from + i * layout.from_stride[1], layout.from_stride[0], columns);
+        }
     });
 }
 
@@ -104,4 +109,14 @@ EXPORT void copy_elements(void* to, void* from, int64 itemsize, const Layout* la
     else if (itemsize == 2) copy_bits<uint16_t>(to, from, layout);
     else if (itemsize == 4) copy_bits<uint32_t>(to, from, layout);
     else copy_bits<uint64_t>(to, from, layout);
+}
+
+// out [rows, sum of bytes]: the rows of `count` pieces [rows, bytes] side by side.
+EXPORT void join(char* out, const char* const* pieces, const int64* bytes, int64 count, int64 rows) {
+    int64 whole = 0;
+    for (int64 i = 0; i < count; i++) whole += bytes[i];
+    parallel_rows(rows, whole / sizeof(float), [=](int64 begin, int64 end) {
+        for (char* to = out + begin * whole; begin < end; begin++)
+            for (int64 i = 0; i < count; to += bytes[i++]) convert_run(to, pieces[i] + begin * bytes[i], bytes[i]);
+    });
 }

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.copies import copy
-from ampkit.backends.cpu.native.arrays import HostArray, available, empty
+from ampkit.backends.cpu.native.arrays import Function, HostArray, available, empty
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape import join_split
 
-_LARGE = 1 << 14  # elements; NumPy copies fewer as fast
+_LARGE = 1 << 16  # elements; NumPy copies fewer as fast
+_join = Function("join", "pppii")
 
 
 def _worth(arrays: Sequence[HostArray]) -> bool:
@@ -23,7 +27,12 @@ def _joined(arrays: Sequence[HostArray], dim: int) -> HostArray:
     shape = list(arrays[0].shape)
     dim %= len(shape)
     shape[dim] = sum([array.shape[dim] for array in arrays])
-    out, start = empty(shape, arrays[0].dtype), 0
+    out, start, rows = empty(shape, arrays[0].dtype), 0, prod(shape[:dim])
+    if rows > 1 and all(array.flags.c_contiguous for array in arrays):
+        count = len(arrays)
+        places, lengths = map(address, arrays), [array.nbytes // rows for array in arrays]
+        _join(address(out), struct.pack(f"{count}P", *places), struct.pack(f"{count}q", *lengths), count, rows)
+        return out
     for array in arrays:
         end = start + array.shape[dim]
         copy(out[(slice(None),) * dim + (slice(start, end),)], array)
