@@ -224,8 +224,9 @@ class _Call:
         given = [None if dy is None else Tensor(dy) for dy in dys]
         gradients = [None if found is None else found.array for found in self._gradients(node, given)]
         if observe.observers:
-            read, tag = tuple([dy for dy in dys if dy is not None]), backward_pass.tag
-            observe.notify_end(f"{self.name}_backward", read, tuple(gradients), observe.BACKWARD, node=node, tag=tag)
+            read, what = [dy for dy in dys if dy is not None], {"operands": tuple(dys), "node": node}
+            what["tag"] = backward_pass.tag
+            observe.notify_end(f"{self.name}_backward", tuple(read), tuple(gradients), observe.BACKWARD, **what)
         return gradients
 
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:

@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 
 
 class Event(NamedTuple):
-    """A kernel that has run, a gradient that reached a leaf, or one that a hook replaced.
+    """A kernel that has run, or a point that a backward pass has reached.
 
-    name: the op's; `<op>_backward` for a backward, `cast` for a cast of an operand or of a gradient, `scale_loss`,
+    name: the op's; `<op>_backward` for a backward, `cast` for a cast of an operand or of a gradient, `sum_over` for the
+    sum of a gradient over broadcast axes, `sum_of_two` for the sum of two gradients of a tensor, `scale_loss`,
     `unscale`, `<optimizer>_update`. inputs, output: the arrays it read and wrote, in the dtypes they are stored in.
-    phase: FORWARD, BACKWARD, STEP (the optimizer's part of a training step), ACCUMULATE (inputs: the gradient; output:
-    the leaf) or HOOK (inputs: the gradient; output: what replaces it). op: the Op. operands: in a forward, the Tensors,
-    numbers and None that it was called with. params: its other arguments. node: what a forward recorded, None off the
-    tape; in a backward, the node visited. tag: in a backward, the loss scale of its gradients, if any. A call of an
-    autograd.Function has no op, and follows the events of the ops in it.
+    phase: FORWARD, BACKWARD or STEP (the optimizer's part of a training step), or a point of a backward pass: START
+    (inputs: the array it starts from; output: its gradient), ACCUMULATE (inputs: a gradient; output: the leaf it
+    reached) or HOOK (inputs: a gradient; output: what a hook replaced it by). op: the Op. operands: in a forward, the
+    Tensors, numbers and None that it was called with; in a backward, the gradient of each output or None, which are
+    the first of the inputs, before what was saved. params: its other arguments. node: what a forward recorded, None
+    off the tape; in a backward, the node visited. tag: in a backward, the loss scale of its gradients, if any. A call
+    of an autograd.Function has no op, and follows the events of the ops in it.
     """
 
     name: str
@@ -32,7 +35,8 @@ class Event(NamedTuple):
     tag: Any = None
 
 
-FORWARD, BACKWARD, STEP, ACCUMULATE, HOOK = "forward", "backward", "step", "accumulate", "hook"
+FORWARD, BACKWARD, STEP = "forward", "backward", "step"
+START, ACCUMULATE, HOOK = "start", "accumulate", "hook"
 
 Observer = Callable[[Event], None]
 
@@ -59,7 +63,7 @@ def watch(callback: Callable[[str, tuple[Any, ...], Any], None]) -> Iterator[Non
     """
 
     def observer(event: Event) -> None:
-        if event.phase not in (ACCUMULATE, HOOK):
+        if event.phase in (FORWARD, BACKWARD, STEP):
             callback(event.name, event.inputs, event.output)
 
     with observing(observer):

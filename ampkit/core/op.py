@@ -133,10 +133,11 @@ class Op:
         )
         found = self.per_input(gradients, node)
         if observe.observers:
-            arrays = (a for a in vars(node.saved).values() if hasattr(a, "dtype"))
-            read = (dy[0] if type(dy) is tuple else dy, *arrays)
-            what = {"op": self, "params": node.params, "plan": node.plan, "kernel": kernel, "node": node}
-            observe.notify_end(primitive.name, read, found, observe.BACKWARD, tag=node.tag or backward_pass.tag, **what)
+            operands = dy if type(dy) is tuple else (dy,)
+            read = tuple([a for a in (*operands, *vars(node.saved).values()) if hasattr(a, "dtype")])
+            what = {"op": self, "operands": operands, "params": node.params, "plan": node.plan, "kernel": kernel}
+            what |= {"node": node, "tag": node.tag or backward_pass.tag}
+            observe.notify_end(primitive.name, read, found, observe.BACKWARD, **what)
         return found
 
     def per_input(self, gradients: Any, node: Node) -> tuple[Any, ...]:

@@ -75,13 +75,13 @@ class BackwardPass:
             held = self._leaf_sums.get(leaf)
             if held is not None and held[1] is not tag:
                 raise mixed_scales("backward")
-            self._leaf_sums[leaf] = (gradient if held is None else sum_gradients(held[0], gradient), tag)
+            self._leaf_sums[leaf] = (gradient if held is None else _sum(held[0], gradient, tag), tag)
         elif self.wanted is None:
             _accumulate(leaf, gradient, tag, owned)
         else:
             place = self.wanted[id(leaf), 0]
             held = self.found.get(place)
-            self.found[place] = gradient if held is None else sum_gradients(held, gradient)
+            self.found[place] = gradient if held is None else _sum(held, gradient, tag)
         if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
             self._written[leaf] = None
 
@@ -93,7 +93,7 @@ class BackwardPass:
         elif met[1] is not tag:
             raise mixed_scales("backward")
         held = met[0]
-        held[index] = gradient if held[index] is None else sum_gradients(held[index], gradient)
+        held[index] = gradient if held[index] is None else _sum(held[index], gradient, tag)
 
     def run(self) -> None:
         """Visit nodes until every gradient has reached a leaf."""
@@ -156,10 +156,18 @@ class BackwardPass:
         # `reduce_to_input`, one cast at a time.
         for dtype in dtypes:
             reduced = reduce_to_input(node, gradient, shape, dtype)
-            if not is_traced(reduced) and getattr(gradient, "dtype", reduced.dtype) != reduced.dtype:
-                observe.notify_end("cast", (gradient,), reduced, observe.BACKWARD, node=node, tag=node.tag or self.tag)
+            if reduced is not gradient and not is_traced(reduced) and hasattr(gradient, "dtype"):
+                name = "cast" if gradient.shape == shape else "sum_over"
+                observe.notify_end(name, (gradient,), reduced, observe.BACKWARD, node=node, tag=node.tag or self.tag)
             gradient = reduced
         return gradient
+
+
+def _sum(held: Any, gradient: Any, tag: ScaleTag | None) -> Any:
+    total = sum_gradients(held, gradient)
+    if observe.observers and not is_traced(total):
+        observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag)
+    return total
 
 
 def _use_device_of(*gradients: Any) -> None:

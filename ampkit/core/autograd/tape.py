@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.base import observe
 from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
@@ -145,6 +146,8 @@ def _run_backward(
                 if device is not None:
                     backends.gpus.follow(getattr(out, "array", None))
                 start = _seed(out, seed)
+                if observe.observers:
+                    observe.notify_end("backward", (out.array,), start.array, observe.START, tag=start.tag)
                 backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
             backward_pass.run()
     except MemoryError as error:

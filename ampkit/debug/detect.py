@@ -1,0 +1,81 @@
+"""`detect_nonfinite` and `explain`: run code while every op is looked at, and say where a NaN came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Self
+
+from ..base.errors import ArgumentError, NonFiniteError
+from ..base.observe import Event, observing
+from ..core.context_decorator import decorate
+from ..core.module_path import current, follow
+from ..core.nested import tensors_in
+from .finding import Finding, finding_of
+from .nonfinite import NonFiniteTracker, Origin, is_finite
+
+
+def explain(step: Callable[[], Any]) -> Finding | None:
+    """Call `step()`, and say where the first infinity or NaN came from that reached a loss or a leaf's gradient.
+
+    step: a forward, or a forward and a backward pass; a loss that it returns is looked at too. None if all is finite,
+    or if only the loss scale is too large, which the scale search cures. It runs for real: gradients are accumulated
+    and running statistics move. Every op waits for the device, and costs about twice its time.
+    Raises ArgumentError for something that cannot be called, and what `step` raises.
+    """
+    if not callable(step):
+        raise ArgumentError("explain", "a function that runs a step", f"a {type(step).__name__}")
+    tracker = NonFiniteTracker()
+    with follow(), observing(tracker):
+        result = step()
+    if tracker.harm:
+        return finding_of(*tracker.harm[0])
+    for tensor in tensors_in(result):
+        if not is_finite(tensor.array):
+            origin = tracker.origin_of(tensor.array)
+            outside = Origin(_NO_EVENT, tensor.array, current(), outside="what code outside of ops computed")
+            return finding_of(origin or outside, "the result")
+    return None
+
+
+_NO_EVENT = Event("", (), (), "forward")
+
+
+class detect_nonfinite:
+    """Within the block, raise NonFiniteError as soon as infinity or NaN reaches a loss or the gradient of a leaf.
+
+    The error says which op in which module made it, forward or backward, of what, and how to cure it; `error.finding`
+    is the same as a Finding. Infinity that does no harm, such as that of a mask, raises nothing, and neither does a
+    gradient that overflows by the loss scale alone, which the scale search cures; overflows counts those. Every op
+    waits for the device, and costs about twice its time. Also a decorator.
+    """
+
+    def __init__(self) -> None:
+        self.overflows = 0
+
+    def __enter__(self) -> Self:
+        self._tracker, self._stack = NonFiniteTracker(), ExitStack()
+        self._stack.enter_context(follow())
+        self._stack.enter_context(observing(self._look))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _look(self, event: Event) -> None:
+        self._tracker(event)
+        self.overflows = self._tracker.overflows
+        if self._tracker.harm:
+            harm, self._tracker.harm = self._tracker.harm, []
+            raise error_of(finding_of(*harm[0]))
+
+    def __call__(self, function: Any) -> Any:
+        return decorate(lambda: type(self)(), function, "detect_nonfinite()(function)")
+
+
+def error_of(finding: Finding) -> NonFiniteError:
+    """The error that says what a finding says; `finding` is one of its attributes."""
+    head, _, cure = str(finding).rpartition("\n  cure: ")
+    error = NonFiniteError(head, help=cure)
+    error.finding = finding  # type: ignore[attr-defined]  # beside the message, for code
+    return error

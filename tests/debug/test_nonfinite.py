@@ -1,0 +1,128 @@
+"""Where infinity and NaN come from: the op and module that made them, what is only the scale search, and the cure."""
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import autocast, debug, nn, ops
+from ampkit.base.errors import NonFiniteError
+from ampkit.debug.nonfinite import is_finite
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query = nn.Linear(8, 8)
+
+    def forward(self, x, mask):
+        scores = (self.query(x) @ x.transpose(-1, -2)).masked_fill(mask, float("-inf"))
+        return (ops.softmax(scores, -1) @ x).mean()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(x).square().mean()
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float16, ampkit.bfloat16, ampkit.float32, ampkit.float64])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1.0])
+def test_is_finite_looks_at_every_value_in_every_layout(dtype, value):
+    x = np.ones((6, 5), dtype)
+    x[4, 3] = value
+    assert is_finite(x) == is_finite(x.T) == is_finite(x[::2]) == is_finite(x[4, 3]) == (value == 1.0)
+    assert is_finite(x[:4])
+    assert is_finite(x[:0])
+
+
+def test_an_overflow_in_float16_names_the_module_the_op_and_the_policy_that_cures_it():
+    model = Model()
+    with autocast(dtype=ampkit.float16):
+        found = debug.explain(lambda: model(ampkit.full((4, 8), 6e4) * ampkit.sign(model.head.weight[0].detach())))
+    assert found is not None
+    assert (found.path, found.op, found.phase, found.dtype) == ("head", "linear", "forward", "float16")
+    assert found.inf > 0
+    assert found.largest == pytest.approx(6e4, rel=1e-3)
+    assert "does not fit float16, whose largest value is 65504" in found.cause
+    assert 'Policy("float16", modules={"head": "float32"})' in found.cure
+
+
+def test_a_mask_of_minus_infinity_is_no_fault_but_a_row_of_nothing_else_is():
+    model, x = Attention(), ampkit.randn(4, 8)
+    some, whole = ampkit.tensor([[True, False] * 2] * 4), ampkit.ones(4, 4).bool()
+    assert debug.explain(lambda: model(x, some).backward()) is None
+    found = debug.explain(lambda: model(x, whole).backward())
+    assert (found.op, found.phase, found.reached) == ("softmax", "forward", "the loss")
+    assert found.mask == "masked_fill in (model)"
+    assert "one finite value in each row" in found.cure
+
+
+def test_the_derivative_of_a_root_at_zero_is_found_in_the_backward_pass():
+    model = Model()
+    model.head.weight.array[...] = 0
+    model.head.bias.array[...] = 0
+    found = debug.explain(lambda: model.head(ampkit.ones(2, 8)).sqrt().sum().backward())
+    assert (found.op, found.phase) == ("sqrt_backward", "backward")
+    assert found.reached == "the gradient of weight"
+    assert "100 % of that input are 0" in found.cause
+
+
+@pytest.mark.parametrize("scale", [2.0**24, 1.0])
+def test_a_gradient_that_overflows_by_the_loss_scale_alone_is_no_fault(scale):
+    model, scaler = Model(), ampkit.GradScaler(init_scale=scale)
+
+    model.head.weight.array[...] = 1
+
+    def step(factor):
+        with autocast(dtype=ampkit.float16):
+            loss = (model.head(ampkit.ones(4, 8, requires_grad=True)).float() * factor).sum()
+        scaler.scale(loss).backward()
+
+    with debug.detect_nonfinite() as watching:
+        step(1.0)
+    assert (watching.overflows > 0) == (scale > 1)
+    if scale == 1:
+        says = r"(?s)linear.* in \(model\), backward, gave 100 % inf of float16.*up to 4.8e\+05, does not fit"
+        with pytest.raises(NonFiniteError, match=says), debug.detect_nonfinite():
+            step(6e4)
+
+
+def test_values_that_no_op_has_computed_are_named_by_what_they_are():
+    model, x = Model(), ampkit.ones(4, 8)
+    assert debug.explain(lambda: model(x)) is None
+    x.array[1, 2] = np.nan
+    assert debug.explain(lambda: model(x)).op.startswith("an input of the model")
+    model.head.weight.array[0, 0] = np.inf
+    assert debug.explain(lambda: model(ampkit.ones(4, 8))).op == "parameter head.weight"
+
+
+def test_a_hook_that_returns_nan_is_named():
+    model = Model()
+
+    def step():
+        y = model.head(ampkit.ones(4, 8))
+        y.register_hook(lambda gradient: gradient * float("nan"))
+        y.sum().backward()
+
+    found = debug.explain(step)
+    assert found.op == "a hook on the gradient"
+    assert found.cure == "correct the hook"
+    assert found.reached.startswith("the gradient of ")
+
+
+def test_a_block_raises_where_harm_is_done_and_carries_the_finding():
+    weight = nn.Parameter(ampkit.zeros(3))
+    says = r"(?s)the loss is not finite: log in .*help: add an eps"
+    with pytest.raises(NonFiniteError, match=says) as caught, debug.detect_nonfinite():
+        weight.log().sum().backward()
+    assert caught.value.finding.op == "log"
+    assert weight.grad is None
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(ampkit.ArgumentError, match="explain: needs a function that runs a step, got a float"):
+        debug.explain(3.0)
