@@ -1,0 +1,111 @@
+// Counting of values by binary exponent and by the limits of narrow formats, and of updates that 16 bits would lose.
+#include "../include/parallel.h"
+
+constexpr int64 EXPONENTS = 256, LIMITS = 14, PIECE = 1024, PIECES_OF_TASK = 64, COPIES = 4;
+
+// Magnitudes of a row as bits of float32. float64 is rounded to odd, which keeps each value's side of a limit.
+static void read_magnitudes(int32_t* bits, const Array& values, int64 start, int64 count) {
+    int64 stride = values.stride[2];
+    if (values.kind != FLOAT64) {
+        float* floats = reinterpret_cast<float*>(bits);
+        read_floats(floats, values.data, values.kind, start, stride, count);
+        SIMD for (int64 i = 0; i < count; i++) bits[i] &= 0x7fffffff;
+        return;
+    }
+    const double* from = static_cast<const double*>(values.data) + start;
+    for (int64 i = 0; i < count; i++) {
+        double wide = __builtin_fabs(from[i * stride]), near = float(wide);
+        uint32_t rounded = bits_of(float(near)) - (near > wide);
+        bits[i] = int32_t(rounded | (near != wide && wide == wide));
+    }
+}
+
+// Several copies of the counts by exponent, so that equal exponents in a row do not wait for each other's stores.
+struct Counts {
+    uint32_t exponents[COPIES][EXPONENTS] = {};
+    int64 at_least[LIMITS] = {};
+    int64 largest = 0;
+};
+
+static int32_t count_at_least(const int32_t* bits, int64 count, int32_t limit) {
+    int32_t found = 0;
+    SIMD_SUM(found) for (int64 i = 0; i < count; i++) found += bits[i] >= limit ? 1 : 0;
+    return found;
+}
+
+static int32_t largest_finite(const int32_t* bits, int64 count) {
+    int32_t largest = 0;
+    SIMD_MAX(largest) for (int64 i = 0; i < count; i++) {
+        int32_t finite = bits[i] < 0x7f800000 ? bits[i] : 0;
+        largest = finite > largest ? finite : largest;
+    }
+    return largest;
+}
+
+static void count_piece(const int32_t* bits, int64 count, const int32_t* limits, Counts& counts) {
+    int64 i = 0;
+    for (; i + COPIES <= count; i += COPIES)
+        for (int64 copy = 0; copy < COPIES; copy++) counts.exponents[copy][bits[i + copy] >> 23]++;
+    for (; i < count; i++) counts.exponents[0][bits[i] >> 23]++;
+    for (int64 k = 0; k < LIMITS; k++) counts.at_least[k] += count_at_least(bits, count, limits[k]);
+    counts.largest = max(counts.largest, largest_finite(bits, count));
+}
+
+// Integers, so that the order in which threads add does not change the sums.
+static void add(int64* to, int64 count) { if (count) __atomic_fetch_add(to, count, __ATOMIC_RELAXED); }
+
+static void add_counts(int64* out, const Counts& counts) {
+    for (int64 e = 0; e < EXPONENTS; e++) {
+        int64 sum = 0;
+        for (int64 copy = 0; copy < COPIES; copy++) sum += counts.exponents[copy][e];
+        add(out + e, sum);
+    }
+    for (int64 k = 0; k < LIMITS; k++) add(out + EXPONENTS + k, counts.at_least[k]);
+    int64 *to = out + EXPONENTS + LIMITS, held = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (held < counts.largest &&
+           !__atomic_compare_exchange_n(to, &held, counts.largest, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
+// values [a, b, n] of any floating-point dtype; limits [14] int32; out [271] int64: see amp/exponents.py.
+EXPORT void count_exponents(Array values, Array limits, Array out) {
+    int64 per_row = ceil_div(values.size[2], PIECE), pieces = values.size[0] * values.size[1] * per_row;
+    parallel_for(pieces, PIECES_OF_TASK, [=](int64 begin, int64 end) {
+        alignas(64) int32_t bits[PIECE];
+        Counts counts;
+        for (int64 piece = begin; piece < end; piece++) {
+            int64 row = piece / per_row, first = piece % per_row * PIECE;
+            int64 start = values.offset(row / values.size[1], row % values.size[1], first);
+            int64 count = min(PIECE, values.size[2] - first);
+            read_magnitudes(bits, values, start, count);
+            count_piece(bits, count, address<int32_t>(limits), counts);
+        }
+        add_counts(address<int64>(out), counts);
+    });
+}
+
+// How many of the float32 weights, rounded to T, do not change by an update that is not zero.
+template <class T>
+static int32_t lost_updates(const float* before, const float* after, int64 count) {
+    int32_t lost = 0;
+    SIMD_SUM(lost) for (int64 i = 0; i < count; i++) {
+        float update = after[i] - before[i];
+        T weight, moved;
+        weight = before[i];
+        moved = float(weight) + update;
+        lost += (float(moved) == float(weight)) & (update != 0.0f);
+    }
+    return lost;
+}
+
+// before, after [n] float32; out [3] int64 += how many changed, and how many updates float16 and bfloat16 would lose.
+EXPORT void count_lost_updates(Array before, Array after, Array out) {
+    parallel_for(before.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
+        const float *old = address<float>(before) + begin, *now = address<float>(after) + begin;
+        int64 count = end - begin;
+        int32_t changed = 0;
+        SIMD_SUM(changed) for (int64 i = 0; i < count; i++) changed += now[i] - old[i] != 0.0f;
+        add(address<int64>(out), changed);
+        add(address<int64>(out) + 1, lost_updates<float16>(old, now, count));
+        add(address<int64>(out) + 2, lost_updates<bfloat16>(old, now, count));
+    });
+}
