@@ -131,6 +131,30 @@ def test_layers_that_would_run_as_one_op_keep_their_own_dtypes():
         assert model(x).dtype == ampkit.float32  # without hooks, which would keep the layers apart as well
 
 
+def test_layers_that_a_policy_does_not_tell_apart_run_as_one_op(x):
+    part = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+    model = nn.ModuleDict({"mlp": part, "head": nn.Linear(4, 4)})
+    model.forward = lambda x: model.head(part(x))
+    found = []
+    for modules in (
+        {"head": "float32"},
+        {"mlp": "float32"},
+        {"mlp": "float32", "mlp.*": "float32"},
+        {"mlp.0": "float32"},
+    ):
+        names = []
+        policy = Policy("bfloat16", modules=modules, softmax="low", linear_gelu_linear="low")
+        seen = ampkit.observe.watch(lambda name, inputs, output, names=names: names.append((name, output.dtype.name)))
+        with seen, autocast(policy=policy):
+            model(x)
+        found.append([pair for pair in names if pair[0] != "cast"])
+    assert found == [
+        [("linear_gelu_linear", "bfloat16"), ("linear", "float32")],
+        *[[("linear_gelu_linear", "float32"), ("linear", "bfloat16")]] * 2,
+        [("linear", "float32"), ("gelu", "float32"), ("linear", "bfloat16"), ("linear", "bfloat16")],
+    ]
+
+
 def test_an_inner_region_without_modules_is_the_one_in_force(model, x):
     model.head.forward = lambda x: (
         autocast(enabled=False)(lambda: ops.linear(x.float(), model.head.weight))().dtype,

@@ -110,6 +110,22 @@ def test_gelu_between_two_linear_layers_is_one_op_with_their_gradients(dtype):
         )
 
 
+def test_a_norm_for_readers_in_float32_is_not_rounded_to_16_bits():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            _, _, self.dropout, self.norm, self.head = stream()
+
+        def forward(self, x):
+            return add_norm(x, x, self.dropout, self.norm, self.head)[1]
+
+    block, x = Block(), stream()[0]
+    for modules, dtype in ({"head": "float32"}, float32), ({"norm": "float32"}, bfloat16), ({"*": "float32"}, float32):
+        with autocast(policy=Policy("bfloat16", modules=modules)):
+            assert ran(lambda: block(x)) == ["add_layer_norm"]
+            assert block(x).dtype == dtype
+
+
 def test_attention_to_one_projection_is_one_op_on_a_cpu_unless_a_policy_has_changes():
     x = images().reshape(4, 5, 18)
     links = ["reshape", "unbind", *["permute"] * 3, "scaled_dot_product_attention", "permute", "reshape"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ampkit import backends, ops
 from ampkit.base.dtypes import DType, float32
-from ampkit.core import policy
-from ampkit.core.policy import Cast
+from ampkit.core import module_path, policy
+from ampkit.core.policy import Cast, Policy
 from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.attention import self_attention_by_ops
 from ampkit.ops.nn.residual_norm import add_layer_norm_unchecked
@@ -35,7 +35,7 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float, is_causal: b
 
     One op, unless the active policy overrides categories, which may concern scaled_dot_product_attention.
     """
-    attend = self_attention_by_ops if _policy_has_overrides() else ops.self_attention
+    attend = self_attention_by_ops if _overrides() - {"self_attention"} else ops.self_attention
     return attend(input, num_heads, dropout_p, is_causal)
 
 
@@ -51,7 +51,7 @@ def add_norm(
         total = residual + dropout(branch)
         return total, norm(total)
     normed, region = residual.dtype, policy.region()
-    if region is not None and readers and all(map(_is_unhooked, readers)):
+    if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_dtypes_of_their_own(readers):
         rule = region.policies[backends.backend_of(residual.array).name]
         normed = normed if rule is None else rule.dtype
     return _fused_sum(residual, branch, dropout, norm, normed)
@@ -84,7 +84,7 @@ def _is_fusible(residual: Tensor, branch: Tensor, dropout: Module, norm: Module)
     else:
         rules = (rule for rule in region.rules if rule is not None)
         exact = dtype == float32 and all(rule.category("layer_norm") is Cast.FP32 for rule in rules)
-    return exact and not (_has_hooks(dropout) or _has_hooks(norm) or _policy_has_overrides())
+    return exact and not (_has_hooks(dropout) or _has_hooks(norm) or _overrides() - {"add_layer_norm"})
 
 
 def _is_unhooked(reader: Module) -> bool:
@@ -94,10 +94,17 @@ def _is_unhooked(reader: Module) -> bool:
 _LIBRARY = __package__.partition(".")[0] + "."
 
 
-_FUSIONS: dict[tuple[type[Module], ...], Callable[..., Tensor]] = {
-    (BatchNorm1d, ReLU): _batch_norm_relu,
-    (BatchNorm2d, ReLU): _batch_norm_relu,
-    (Linear, GELU, Linear): _linear_gelu_linear,
+class _Fusion(NamedTuple):
+    # A fused call, and the ops that it stands for.
+    run: Callable[..., Tensor]
+    links: frozenset[str]
+
+
+_NORM_RELU = _Fusion(_batch_norm_relu, frozenset({"batch_norm", "relu"}))
+_FUSIONS: dict[tuple[type[Module], ...], _Fusion] = {
+    (BatchNorm1d, ReLU): _NORM_RELU,
+    (BatchNorm2d, ReLU): _NORM_RELU,
+    (Linear, GELU, Linear): _Fusion(_linear_gelu_linear, frozenset({"linear", "gelu"})),
 }
 _LENGTHS = {kinds[0]: len(kinds) for kinds in _FUSIONS}  # by the first class of the chain
 
@@ -105,8 +112,8 @@ _LENGTHS = {kinds[0]: len(kinds) for kinds in _FUSIONS}  # by the first class of
 def chain(input: Any, *modules: Module) -> Any:
     """Call `modules` one after the other on `input`, with a fused op where there is one for neighbours.
 
-    Modules are fused if they are exactly of the library's classes, have no hooks, and the active policy overrides no
-    category.
+    Modules are fused if they are exactly of the library's classes, have no hooks, and the active policy neither
+    overrides the category of one of their ops nor gives one of them a dtype of its own.
     """
     after = 0  # index of the first module that has not run
     for at, module in enumerate(modules):
@@ -124,18 +131,30 @@ def chain(input: Any, *modules: Module) -> Any:
 
 def _fusion_of(modules: tuple[Module, ...]) -> Callable[..., Tensor] | None:
     fusion = _FUSIONS.get(tuple(map(type, modules)))
-    return None if fusion is None or any(map(_has_hooks, modules)) or _policy_has_overrides() else fusion
+    if fusion is None or any(map(_has_hooks, modules)) or fusion.links & _overrides():
+        return None
+    return None if _have_dtypes_of_their_own(modules) else fusion.run
 
 
 def _has_hooks(module: Module) -> bool:
     return (module._hooked and hooks.has_hooks(module)) or "forward" in module.__dict__
 
 
-def _policy_has_overrides() -> bool:
-    # Whether an active policy overrides categories, or dtypes by module.
+def _rules() -> list[Policy]:
     region = policy.region()
-    if region is not None:
-        for rule in region.rules:
-            if rule is not None and (rule.overrides or rule.modules):
-                return True
-    return False
+    return [] if region is None else [rule for rule in region.rules if rule is not None]
+
+
+def _overrides() -> set[str]:
+    # The ops whose categories an active policy overrides.
+    return {op for rule in _rules() for op, _ in rule.overrides}
+
+
+def _have_dtypes_of_their_own(modules: tuple[Module, ...]) -> bool:
+    # Whether an active policy gives one of `modules` another dtype than the module that is running.
+    rules = [rule for rule in _rules() if rule.modules]
+    if not rules:
+        return False
+    call = module_path.current()
+    paths = [None if call is None else call.paths.get(id(module)) for module in modules]
+    return any(path is None or rule.in_module(path) is not rule for rule in rules for path in paths)
