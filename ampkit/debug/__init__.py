@@ -2,5 +2,6 @@
 
 from .detect import detect_nonfinite, explain
 from .finding import Finding
+from .tuning import Tuning, tune
 
-__all__ = ["Finding", "detect_nonfinite", "explain"]
+__all__ = ["Finding", "Tuning", "detect_nonfinite", "explain", "tune"]

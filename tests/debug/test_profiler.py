@@ -54,6 +54,16 @@ def test_the_table_says_which_kernel_ran_and_what_casts_cost(device):
     assert "outside ops" in lines[-1]
 
 
+def test_the_casts_of_gradients_are_timed_as_those_of_operands_are(device):
+    x = ampkit.ones(2, 3, device=device).requires_grad_()
+    with ampkit.autocast(device, dtype=ampkit.float16):
+        loss = nn.Linear(3, 2, device=device)(x.float() * 2).sum()
+    seen = []
+    with ampkit.profile() as found, observe.watch(lambda name, inputs, output: seen.append(name)):
+        loss.backward()
+    assert seen.count("cast") == sum(row.calls for row in found.rows if row.name == "cast") > 0
+
+
 def test_a_trace_has_one_event_per_span(device, tmp_path):
     with ampkit.profile() as found:
         steps(device)

@@ -155,6 +155,8 @@ class BackwardPass:
     def _reduce_observed(self, node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
         # `reduce_to_input`, one cast at a time.
         for dtype in dtypes:
+            if observe.profilers and dtype is not None and getattr(gradient, "dtype", dtype) != dtype:
+                observe.notify_start("cast", "", gradient)
             reduced = reduce_to_input(node, gradient, shape, dtype)
             if reduced is not gradient and not is_traced(reduced) and hasattr(gradient, "dtype"):
                 name = "cast" if gradient.shape == shape else "sum_over"
