@@ -11,7 +11,7 @@ from cuda_on_cpu import emulated_cupy, memory
 
 import ampkit
 from ampkit import nn, ops, optim
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, NonFiniteError, StateError
 from ampkit.config import load
 from ampkit.run.loop import StepRow, fit
 
@@ -524,6 +524,23 @@ def test_a_recipe_on_the_device_reads_it_only_where_it_logs(emulation, device):
     for number in range(2, 19):
         run._step(number)
     assert emulated_cupy.waits[0] == before
+
+
+@pytest.mark.parametrize("compiled", ["false", "true"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_that_is_not_finite_changes_no_weight_before_the_host_learns_of_it(compiled, dtype, device):
+    small = ["train.epochs=", "train.steps=40", "train.log_every=1", "model.hidden=[16]", "train.device=cuda"]
+    run = fit(load(MLP, [*small, f"amp.dtype={dtype}", f"train.compile={compiled}"]))
+
+    rows = iter(run)
+    for _ in range(10):
+        next(rows)
+    for parameter in run.model.parameters():
+        parameter.array[...] = 1e38
+        parameter.changed()
+    with pytest.raises(NonFiniteError, match=r"needs a finite loss, got (nan|inf)\n.* linear in \d, forward"):
+        list(rows)
+    assert all((parameter.numpy(force=True) == np.float32(1e38)).all() for parameter in run.model.parameters())
 
 
 SPEECH = Path(__file__).parents[1] / "recipes" / "synthetic" / "wav2letter.toml"

@@ -125,7 +125,7 @@ class GradScaler:
             self._unscale(present, check)
         if check.flag is None:
             raise no_gradients(optimizer)
-        value = _step_if_finite(optimizer, present, check.flag)
+        value = step_if_finite(optimizer, present, check.flag)
         check.state = OptState.STEPPED
         return StepResult(check.flag, value)
 
@@ -290,7 +290,7 @@ class GradScaler:
         return {**self.__dict__, "_tag": None}
 
 
-def _step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Array) -> Any:
+def step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Array) -> Any:
     """Step with the segments `present` unless found_inf; the device decides, the host does not wait."""
     if type(optimizer).step is Optimizer.step and "step" not in vars(optimizer):
         with backends.device_guard(found_inf):

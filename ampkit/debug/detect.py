@@ -75,7 +75,6 @@ class detect_nonfinite:
 
 def error_of(finding: Finding) -> NonFiniteError:
     """The error that says what a finding says; `finding` is one of its attributes."""
-    head, _, cure = str(finding).rpartition("\n  cure: ")
-    error = NonFiniteError(head, help=cure)
+    error = NonFiniteError(finding.account, help=finding.cure)
     error.finding = finding  # type: ignore[attr-defined]  # beside the message, for code
     return error

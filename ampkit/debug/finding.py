@@ -41,10 +41,14 @@ class Finding:
     mask: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.reached} is not finite: {self.op} in {self.path}, {self.phase}, gave {self._shares()}"]
-        lines.append(f"  cause: {self.cause}" + (f"; the infinity came from {self.mask}" if self.mask else ""))
-        lines.append(f"  cure: {self.cure}")
-        return "\n".join(lines)
+        return f"{self.account}\n  cure: {self.cure}"
+
+    @property
+    def account(self) -> str:
+        """All but the cure, in two lines."""
+        mask = f"; the infinity came from {self.mask}" if self.mask else ""
+        what = f"{self.reached} is not finite: {self.op} in {self.path}, {self.phase}, gave {self._shares()}"
+        return f"{what}\n  cause: {self.cause}{mask}"
 
     def _shares(self) -> str:
         shares = [f"{100 * share:.3g} % {what}" for share, what in ((self.inf, "inf"), (self.nan, "NaN")) if share]

@@ -15,7 +15,7 @@ from .. import backends, nn
 from ..amp.grad_scaler import GradScaler
 from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
-from ..base.errors import ArgumentError, NonFiniteError
+from ..base.errors import ArgumentError, NonFiniteError, ScaleCollapseError
 from ..capture import compile, shared_memory
 from ..config import Recipe, continued
 from ..core import random
@@ -24,6 +24,7 @@ from ..core.tensor import Tensor
 from ..optim import Optimizer
 from . import build
 from .checkpoint import Checkpoint, Checkpoints, restore, state_of
+from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
 from .step import Batch, StepResult, evaluate, objective_of, step
 
@@ -69,10 +70,10 @@ class Run:
 
     recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
     done: the updates so far. per_step: samples or tokens (`unit`) in an update. model, optimizer, schedule, scaler:
-    the objects being trained with. average: the moving average of the weights with train.ema, else None; evaluations
-    then use average.module. checkpoints: where they are saved, or None. before_saving: called before each, once all
-    rows were yielded; returns the state of the metrics log to record. resumed: the checkpoint that the run continues
-    from, without its state, or None.
+    the objects being trained with. region: the context of forwards, autocast or none. average: the moving average of
+    the weights with train.ema, else None; evaluations then use average.module. checkpoints: where they are saved, or
+    None. before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
+    resumed: the checkpoint that the run continues from, without its state, or None.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
@@ -86,7 +87,7 @@ class Run:
         self._objective, self.steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         self.model = build.model(recipe)
-        self._region = build.region(recipe, self.model)
+        self.region = build.region(recipe, self.model)
         self.optimizer = build.optimizer(recipe, self.model)
         self.average = build.average(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
@@ -97,6 +98,7 @@ class Run:
         self.resumed: Checkpoint | None = None
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
+        self._guard, self._replay = Guard(recipe.train.device), Replay(self)
         self._update = compile(self._train_step) if recipe.train.compile else self._train_step
         self._records = recipe.train.compile and hasattr(self._device, "graph")
 
@@ -130,7 +132,7 @@ class Run:
         try:
             model = self.model if self.average is None else self.average.module
             with shared_memory(self._device) if self._records else nullcontext():
-                scores = evaluate(model, self._held_out(), self._region, self._objective)
+                scores = evaluate(model, self._held_out(), self.region, self._objective)
             row = EvalRow(self.done, *scores)
         except _StoppedError:
             self.model.train()
@@ -147,10 +149,13 @@ class Run:
     def _check(self, row: Row) -> None:
         if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
             where = f"evaluation after step {row.step}"
-            raise self._not_finite(where, row.val_loss, self.recipe.optimizer.lr)
+            model = self.model if self.average is None else self.average.module
+            why = self._replay.evaluation(model, self._pipeline.held_out())
+            raise self._not_finite(where, f"{row.val_loss}", self.recipe.optimizer.lr, why)
         if self.finished and self.skipped == self.steps:
             cure = "train longer, so that the loss scale can settle, or start lower: amp.init_scale=1024"
-            raise NonFiniteError("training", "a step whose gradients are finite", f"{self.steps} skipped", cure)
+            why = self._replay.step(self.done)
+            raise not_finite("training", "a step whose gradients are finite", f"{self.steps} skipped", why, cure)
 
     # checkpoints
 
@@ -200,7 +205,12 @@ class Run:
         logged = number % self.recipe.train.log_every == 0 or number in (1, self.steps)
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
         batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
-        result = self._update(batches, logged or self._records)  # the norm is always part of a recorded step
+        self._replay.keep(number, batches)
+        try:
+            result = self._update(batches, logged or self._records)  # the norm is always part of a recorded step
+        except ScaleCollapseError as error:
+            why = self._replay.step(number)
+            raise ScaleCollapseError(f"{error}{why.account}", help=why.cure or None) from None
         self.schedule.step()
         self.done = number
         self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
@@ -215,25 +225,31 @@ class Run:
 
     def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepResult:
         clip = self.recipe.train.grad_clip
-        result = step(self._loss, batches, self.optimizer, self.scaler, self._region, clip, measure_norm)
+        what = (partial(self.loss_of, self.model), batches, self.optimizer, self.scaler, self.region)
+        result = step(*what, clip, measure_norm, self._guard)
         if self.average is not None:
             self.average.update_parameters(self.model)
         return result
 
     def _check_loss(self, number: int, loss: float, skipped: bool) -> None:
         # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
-        self.skipped += skipped
-        if not math.isfinite(loss) and not self.scaler.is_enabled():
-            raise self._not_finite(f"step {number}", loss, float(self.optimizer.param_groups[0]["lr"]))
+        if self.scaler.is_enabled():
+            self.skipped += skipped
+        elif skipped:
+            got = f"{loss}" if not math.isfinite(loss) else "gradients that are not"
+            why = self._replay.step(number)
+            raise self._not_finite(f"step {number}", got, float(self.optimizer.param_groups[0]["lr"]), why)
+        self._replay.checked(number)
 
-    def _loss(self, inputs: Tensor, *targets: Tensor) -> Tensor:
-        return self._objective.loss(self.model(inputs), *targets)
+    def loss_of(self, model: nn.Module, inputs: Tensor, *targets: Tensor) -> Tensor:
+        """The loss of a batch by `model`: the run's, or the average of its weights."""
+        return self._objective.loss(model(inputs), *targets)
 
-    def _not_finite(self, where: str, loss: float, lr: float) -> NonFiniteError:
+    def _not_finite(self, where: str, got: str, lr: float, why: Explanation) -> NonFiniteError:
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"
         if self.recipe.amp.dtype != "float32":
             cure += ", or see whether amp.dtype=float32 is finite"
-        return NonFiniteError(f"{where}, {self.recipe.amp.dtype}", "a finite loss", f"{loss}", cure)
+        return not_finite(f"{where}, {self.recipe.amp.dtype}", "a finite loss", got, why, cure)
 
 
 def _need_counts(where: str, counts: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ..base.dtypes import bool_
 from ..base.registry import MODELS
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
+from .guard import Guard
 from .metrics import Accuracy, CharErrorRate, Metric, Scores
 
 IGNORE_INDEX = -100  # a target that does not count, as of cross_entropy
@@ -134,11 +135,13 @@ def step(
     region: AbstractContextManager[Any],
     grad_clip: float | None = None,
     measure_norm: bool = False,
+    guard: Guard | None = None,
 ) -> StepResult:
     """Update the weights once with the mean gradient of `batches`.
 
     loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
     grad_clip: the largest norm of the unscaled gradients. measure_norm: return their norm even without clipping.
+    guard: skips a step that is not finite where `scaler` is disabled.
     Raises ScaleCollapseError if the loss scale has fallen too far.
     """
     losses = []
@@ -153,11 +156,15 @@ def step(
         scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = optim.clip_grad_norm_(parameters, math.inf if grad_clip is None else grad_clip)
-    result = scaler.step(optimizer)
-    scaler.update()
+    loss = sum(losses[1:], losses[0]) / len(losses)
+    if guard is not None and not scaler.is_enabled():
+        skipped = guard.step(optimizer, loss, norm)
+    else:
+        overflow = getattr(scaler.step(optimizer), "overflow", None)
+        scaler.update()
+        skipped = ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow
     optimizer.zero_grad()
-    loss, overflow = sum(losses[1:], losses[0]) / len(losses), getattr(result, "overflow", None)
-    return StepResult(loss, norm, ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow)
+    return StepResult(loss, norm, skipped)
 
 
 def evaluate(

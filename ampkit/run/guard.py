@@ -1,0 +1,136 @@
+"""Guard: keeps a run's weights from gradients that are not finite, and says afterwards where those came from.
+
+In float16 the GradScaler skips such steps and goes on. In float32 and bfloat16 they are a fault: the device skips the
+step, and every later one, until the host has read that it did and ends the run. So the weights are still those of
+before, and the batch can be run again with every op looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import backends, nn
+from ..amp.found_inf import FoundInf
+from ..amp.grad_scaler import step_if_finite
+from ..base.dtypes import bool_
+from ..base.errors import NonFiniteError
+from ..core import random
+from ..core.autograd.grad_mode import no_grad
+from ..core.tensor import Tensor, uses
+from ..debug import Finding, explain
+
+Batch = tuple[Tensor, ...]
+
+
+class Guard:
+    """Steps an optimizer if the loss and all gradients are finite, and never again after they were not.
+
+    failed: whether they were not, a bool [] on the device.
+    """
+
+    def __init__(self, device: str):
+        self.failed = backends.get(device).zeros((), bool_)
+
+    def step(self, optimizer: Any, loss: Tensor, norm: Tensor | None) -> Tensor:
+        """Step `optimizer`, whose gradients have the norm `norm`, if it was computed. -> whether it was skipped []."""
+        uses(self)
+        present = optimizer.present()
+        with backends.device_guard(self.failed):
+            values = [loss.array] if norm is None else [loss.array, norm.array]
+            for value in values:
+                finite = np.isfinite(backends.to_device_of(value, self.failed))
+                np.logical_or(self.failed, np.logical_not(finite), out=self.failed)
+        if norm is None:
+            found = FoundInf()
+            found.check(present, None)
+            if found.flag is not None:
+                with backends.device_guard(self.failed):
+                    np.logical_or(self.failed, backends.to_device_of(found.flag, self.failed), out=self.failed)
+        step_if_finite(optimizer, present, self.failed)
+        return Tensor(self.failed.copy())
+
+
+class Explanation(NamedTuple):
+    """What a replay has found: an account to go on with after the first line of an error, and the cure, or nothing."""
+
+    account: str
+    cure: str
+
+
+def _in_words(finding: Finding | None) -> Explanation:
+    if finding is None:
+        return Explanation("; run again at a loss scale of 1, the same data were finite", "")
+    return Explanation(f"\n{finding.account}", finding.cure)
+
+
+class Replay:
+    """Runs steps and evaluations of a run again, with every op looked at, to say where infinity or NaN came from.
+
+    It keeps the batches and the random state of the steps that the host has not checked yet. run: a `loop.Run`. A
+    replay is at a loss scale of 1 and updates nothing: buffers and the random state are afterwards as they were.
+    """
+
+    def __init__(self, run: Any):
+        self._run = run
+        self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int]]] = {}
+
+    def keep(self, number: int, batches: Sequence[Batch]) -> None:
+        """Remember step `number`, which begins now."""
+        self._steps[number] = batches, random.get_rng_state()
+
+    def checked(self, number: int) -> None:
+        """Forget the steps before `number`, which the host has looked at."""
+        for old in [step for step in self._steps if step < number]:
+            del self._steps[old]
+
+    def step(self, number: int) -> Explanation:
+        """What was not finite in step `number`."""
+        if number not in self._steps:
+            return Explanation("", "")
+        batches, state = self._steps[number]
+
+        def backward() -> None:
+            for batch in batches:
+                with self._run.region:
+                    loss = self._run.loss_of(self._run.model, *batch) / len(batches)
+                loss.backward()
+
+        return _in_words(self._explain(self._run.model, state, backward))
+
+    def evaluation(self, model: nn.Module, batches: Iterable[Batch]) -> Explanation:
+        """What was not finite in the evaluation of `model` over `batches`."""
+
+        def forward(batch: Batch) -> Tensor:
+            with no_grad(), self._run.region:
+                loss: Tensor = self._run.loss_of(model, *batch)
+                return loss
+
+        training = model.training
+        model.eval()
+        try:
+            found = (self._explain(model, random.get_rng_state(), partial(forward, batch)) for batch in batches)
+            return _in_words(next((finding for finding in found if finding is not None), None))
+        finally:
+            model.train(training)
+
+    def _explain(self, model: nn.Module, state: tuple[int, int], step: Callable[[], Any]) -> Finding | None:
+        self._run.optimizer.zero_grad()
+        buffers, now = [(buffer, buffer.detach().clone()) for buffer in model.buffers()], random.get_rng_state()
+        try:
+            random.set_rng_state(state)
+            return explain(step)
+        finally:
+            random.set_rng_state(now)
+            self._run.optimizer.zero_grad()
+            for buffer, before in buffers:
+                buffer.data = before
+
+
+def not_finite(where: str, needs: str, got: str, why: Explanation, cure: str) -> NonFiniteError:
+    """The error of a run that cannot go on; cure: what the recipe can do."""
+    cures = f"{why.cure}; in this recipe: {cure}" if why.cure else cure
+    return NonFiniteError(f"{where}: needs {needs}, got {got}{why.account}", help=cures)

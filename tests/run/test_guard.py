@@ -1,0 +1,120 @@
+"""Steps that are not finite: they change nothing, in any precision, and the run says where the NaN came from."""
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import config, nn
+from ampkit.base.errors import NonFiniteError, ScaleCollapseError
+from ampkit.run.loop import fit
+
+SHORT = ["train.epochs=", "train.steps=6", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
+
+
+def started(*overrides, steps=2):
+    """A run of the small recipe, after some steps."""
+    run = fit(config.load("recipes/digits_mlp.toml", [*SHORT, "train.log_every=1", *overrides]))
+    rows = iter(run)
+    for _ in range(steps):
+        next(rows)
+    return run, rows
+
+
+def state(run):
+    tensors = [*run.model.state_dict().values(), *(run.average.state_dict().values() if run.average else ())]
+    moments = [value for held in run.optimizer.state.values() for value in held.values()]
+    values = [value.numpy().copy() if isinstance(value, ampkit.Tensor) else value for value in (*tensors, *moments)]
+    return [*values, run.optimizer.param_groups[0]["lr"], ampkit.get_rng_state()]
+
+
+def equal(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def spoil_gradient(run):
+    """Make the gradient of a bias NaN, though the loss is finite."""
+    layer = next(module for module in run.model.modules() if isinstance(module, nn.Linear))
+    layer.bias.register_hook(lambda gradient: gradient * float("nan"))
+
+
+def spoil_forward(run):
+    next(module for module in run.model.modules() if isinstance(module, nn.Linear)).register_forward_hook(
+        lambda module, inputs, output: output.log() * 0
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spoil", [spoil_gradient, spoil_forward])
+@pytest.mark.parametrize("more", [[], ["train.grad_clip=1.0"], ["train.ema=0.5"], ["train.log_every=100"]])
+def test_a_step_that_is_not_finite_changes_nothing_and_ends_the_run(dtype, spoil, more):
+    run, rows = started(f"amp.dtype={dtype}", *more, steps=1)
+    spoil(run)
+    before = state(run)
+    with pytest.raises(NonFiniteError, match=rf"step 2, {dtype}: needs a finite loss, got "):
+        next(rows)
+    assert equal(state(run)[:-2], before[:-2])
+    assert run.skipped == 0
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+
+
+def test_the_error_names_the_module_the_op_and_the_cure():
+    run, rows = started()
+    spoil_forward(run)
+    with pytest.raises(NonFiniteError) as caught:
+        next(rows)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "step 3, float32: needs a finite loss, got nan"
+    assert lines[1].startswith("the loss is not finite: log in ")
+    assert lines[2].startswith("  cause: log(-")
+    assert lines[3].startswith("help: clamp the input to 0 and more; in this recipe: ")
+
+
+def test_a_gradient_alone_is_named_too():
+    run, rows = started()
+    spoil_gradient(run)
+    with pytest.raises(
+        NonFiniteError, match="got gradients that are not\nthe gradient of .*bias is not finite: a hook"
+    ):
+        next(rows)
+
+
+def test_a_replay_restores_buffers_and_random_numbers():
+    run = fit(config.load("recipes/digits_cnn.toml", ["train.epochs=", "train.steps=6", "train.eval_every=1"]))
+    rows = iter(run)
+    next(rows)
+    run.model.eval()
+    buffers = [buffer.numpy().copy() for buffer in run.model.buffers()]
+    before = ampkit.get_rng_state()
+    assert run._replay.step(1).account == "; run again at a loss scale of 1, the same data were finite"
+    assert equal([buffer.numpy() for buffer in run.model.buffers()], buffers)
+    assert ampkit.get_rng_state() == before
+    assert run._replay.step(99) == ("", "")
+
+
+def test_a_scale_that_collapses_by_a_fault_of_the_model_says_which():
+    run, rows = started("amp.dtype=float16", "train.steps=100")
+    spoil_gradient(run)
+    with pytest.raises(ScaleCollapseError, match=r"(?s)50 steps in a row.*is not finite: a hook on the gradient"):
+        list(rows)
+
+
+def test_a_scale_that_is_only_too_large_says_so():
+    with pytest.raises(ScaleCollapseError, match="run again at a loss scale of 1, the same data were finite"):
+        list(fit(config.load("recipes/digits_mlp.toml", [
+            *SHORT, "amp.dtype=float16", f"amp.init_scale={2.0**97}", f"amp.min_scale={2.0**96}"
+        ])))  # fmt: skip
+
+
+def test_an_evaluation_that_is_not_finite_says_where_it_came_from():
+    run, rows = started("train.steps=2", "train.eval_every=2")
+    for parameter in run.model.parameters():
+        parameter.array[...] = 1e38
+    with pytest.raises(NonFiniteError, match=r"evaluation after step 2, float32: .*\n.*linear in .*, forward, gave"):
+        list(rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sound_run_has_the_bits_of_one_without_a_guard(dtype, monkeypatch):
+    guarded = [row.loss for row in started(f"amp.dtype={dtype}", steps=0)[1] if hasattr(row, "loss")]
+    monkeypatch.setattr("ampkit.run.loop.Guard", lambda device: None)
+    assert guarded == [row.loss for row in started(f"amp.dtype={dtype}", steps=0)[1] if hasattr(row, "loss")]
