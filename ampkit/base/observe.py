@@ -15,11 +15,13 @@ class Event(NamedTuple):
     `unscale`, `<optimizer>_update`. inputs, output: the arrays it read and wrote, in the dtypes they are stored in.
     phase: FORWARD, BACKWARD or STEP (the optimizer's part of a training step), or a point of a backward pass: START
     (inputs: the array it starts from; output: its gradient), ACCUMULATE (inputs: a gradient; output: the leaf it
-    reached) or HOOK (inputs: a gradient; output: what a hook replaced it by). op: the Op. operands: in a forward, the
-    Tensors, numbers and None that it was called with; in a backward, the gradient of each output or None, which are
-    the first of the inputs, before what was saved. params: its other arguments. node: what a forward recorded, None
-    off the tape; in a backward, the node visited. tag: in a backward, the loss scale of its gradients, if any. A call
-    of an autograd.Function has no op, and follows the events of the ops in it.
+    reached), RETURN (inputs: a gradient that `grad` returns; output: the tensor it is of), HOOK (inputs: a gradient;
+    output: what a hook replaced it by; operands: the leaf, if it is one's) or REPLAY (under create_graph, the backward
+    of a node whose ops were events of their own; inputs: the gradients of its outputs). op: the Op. operands: in a
+    forward, the Tensors, numbers and None that it was called with; in a backward, the gradient of each output or None,
+    which are the first of the inputs, before what was saved. params: its other arguments. node: what a forward
+    recorded, None off the tape; in a backward, the node visited. tag: in a backward, the loss scale of its gradients,
+    if any. A call of an autograd.Function has no op, and follows the events of the ops in it.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Event(NamedTuple):
 
 
 FORWARD, BACKWARD, STEP = "forward", "backward", "step"
-START, ACCUMULATE, HOOK = "start", "accumulate", "hook"
+START, ACCUMULATE, RETURN, HOOK, REPLAY = "start", "accumulate", "return", "hook", "replay"
 
 Observer = Callable[[Event], None]
 

@@ -12,7 +12,9 @@ from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
 from .finding import Finding, finding_of
-from .nonfinite import NonFiniteTracker, Origin, is_finite
+from .finite import is_finite
+from .nonfinite import NonFiniteTracker
+from .origin import Origin
 
 
 def explain(step: Callable[[], Any]) -> Finding | None:
@@ -25,11 +27,22 @@ def explain(step: Callable[[], Any]) -> Finding | None:
     """
     if not callable(step):
         raise ArgumentError("explain", "a function that runs a step", f"a {type(step).__name__}")
-    tracker = NonFiniteTracker()
-    with follow(), observing(tracker):
-        result = step()
-    if tracker.harm:
-        return finding_of(*tracker.harm[0])
+    tracker, found = NonFiniteTracker(), list[Finding]()
+
+    def look(event: Event) -> None:
+        tracker(event)
+        if tracker.harm and not found:  # at once: later the step may change what led to it
+            found.append(finding_of(*tracker.harm[0]))
+
+    result: Any = None
+    with follow(), observing(look):
+        try:
+            result = step()
+        except NonFiniteError:  # the step's own check, of what was seen already
+            if not found:
+                raise
+    if found:
+        return found[0]
     for tensor in tensors_in(result):
         if not is_finite(tensor.array):
             origin = tracker.origin_of(tensor.array)
@@ -61,6 +74,9 @@ class detect_nonfinite:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+        last = self._tracker.last
+        if last is not None and not any(error) and not (last.is_mask or last.by_scale):
+            raise error_of(finding_of(last, "the result of the block"))
 
     def _look(self, event: Event) -> None:
         self._tracker(event)

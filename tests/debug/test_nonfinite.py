@@ -6,7 +6,7 @@ import pytest
 import ampkit
 from ampkit import autocast, debug, nn, ops
 from ampkit.base.errors import NonFiniteError
-from ampkit.debug.nonfinite import is_finite
+from ampkit.debug.finite import is_finite
 
 
 class Attention(nn.Module):
@@ -66,7 +66,7 @@ def test_the_derivative_of_a_root_at_zero_is_found_in_the_backward_pass():
     model.head.weight.array[...] = 0
     model.head.bias.array[...] = 0
     found = debug.explain(lambda: model.head(ampkit.ones(2, 8)).sqrt().sum().backward())
-    assert (found.op, found.phase) == ("sqrt_backward", "backward")
+    assert (found.op, found.phase) == ("sqrt", "backward")
     assert found.reached == "the gradient of weight"
     assert "100 % of that input are 0" in found.cause
 
@@ -95,7 +95,7 @@ def test_values_that_no_op_has_computed_are_named_by_what_they_are():
     model, x = Model(), ampkit.ones(4, 8)
     assert debug.explain(lambda: model(x)) is None
     x.array[1, 2] = np.nan
-    assert debug.explain(lambda: model(x)).op.startswith("an input of the model")
+    assert debug.explain(lambda: model(x)).op == "argument x"
     model.head.weight.array[0, 0] = np.inf
     assert debug.explain(lambda: model(ampkit.ones(4, 8))).op == "parameter head.weight"
 
@@ -116,7 +116,7 @@ def test_a_hook_that_returns_nan_is_named():
 
 def test_a_block_raises_where_harm_is_done_and_carries_the_finding():
     weight = nn.Parameter(ampkit.zeros(3))
-    says = r"(?s)the loss is not finite: log in .*help: add an eps"
+    says = r"(?s)the loss is not finite: log .*help: add an eps"
     with pytest.raises(NonFiniteError, match=says) as caught, debug.detect_nonfinite():
         weight.log().sum().backward()
     assert caught.value.finding.op == "log"

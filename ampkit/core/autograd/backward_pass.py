@@ -24,7 +24,7 @@ from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
 from .node import Node
 from .saved import is_traced
 from .scale_tag import ScaleTag, mixed_scales
-from .traced_array import TracedArray
+from .traced_array import TracedArray, plain
 
 
 class BackwardPass:
@@ -75,13 +75,13 @@ class BackwardPass:
             held = self._leaf_sums.get(leaf)
             if held is not None and held[1] is not tag:
                 raise mixed_scales("backward")
-            self._leaf_sums[leaf] = (gradient if held is None else _sum(held[0], gradient, tag), tag)
+            self._leaf_sums[leaf] = (gradient if held is None else _sum(held[0], gradient, tag, leaf), tag)
         elif self.wanted is None:
             _accumulate(leaf, gradient, tag, owned)
         else:
             place = self.wanted[id(leaf), 0]
             held = self.found.get(place)
-            self.found[place] = gradient if held is None else _sum(held, gradient, tag)
+            self.found[place] = gradient if held is None else _sum(held, gradient, tag, leaf)
         if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
             self._written[leaf] = None
 
@@ -93,7 +93,7 @@ class BackwardPass:
         elif met[1] is not tag:
             raise mixed_scales("backward")
         held = met[0]
-        held[index] = gradient if held[index] is None else _sum(held[index], gradient, tag)
+        held[index] = gradient if held[index] is None else _sum(held[index], gradient, tag, node)
 
     def run(self) -> None:
         """Visit nodes until every gradient has reached a leaf."""
@@ -103,7 +103,7 @@ class BackwardPass:
             if backends.gpus is not None:
                 _use_device_of(*dys)
             if node.hooks is not None:
-                hooks.run(node.hooks, dys, self.tag)
+                hooks.run(node.hooks, dys, self.tag, node)
             if self.wanted is not None:
                 for index, dy in enumerate(dys):
                     if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
@@ -113,7 +113,7 @@ class BackwardPass:
             found = [gradient]
             if backends.gpus is not None:
                 _use_device_of(gradient)
-            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag)
+            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag, leaf)
             if self.wanted is None:
                 _accumulate(leaf, found[0], tag)
             else:
@@ -134,6 +134,8 @@ class BackwardPass:
                 gradients = list(backward(node, dys, needs, self))
         else:
             gradients = list(backward(node, dys, needs, self))
+        if self.traced and observe.observers:
+            self._notify_replay(node, dys, gradients)
         if not self.retain:
             node.saved = None
         dys.clear()
@@ -152,6 +154,13 @@ class BackwardPass:
             gradients[place] = None
             self.add(source, index, gradient, tag, owned)
 
+    def _notify_replay(self, node: Node, dys: list[Any], gradients: list[Any]) -> None:
+        given, made = ([plain(gradient) for gradient in items] for items in (dys, gradients))
+        read = tuple([dy for dy in given if dy is not None])
+        what = {"op": node.op, "operands": tuple(given), "params": node.params, "plan": node.plan, "node": node}
+        what["tag"] = node.tag or self.tag
+        observe.notify_end(f"{node.op.name}_backward", read, tuple(made), observe.REPLAY, **what)
+
     def _reduce_observed(self, node: Node, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
         # `reduce_to_input`, one cast at a time.
         for dtype in dtypes:
@@ -165,10 +174,12 @@ class BackwardPass:
         return gradient
 
 
-def _sum(held: Any, gradient: Any, tag: ScaleTag | None) -> Any:
+def _sum(held: Any, gradient: Any, tag: ScaleTag | None, of: Any) -> Any:
+    # Of the gradients of a leaf, or of an output of a node.
     total = sum_gradients(held, gradient)
     if observe.observers and not is_traced(total):
-        observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag)
+        what = {"node": of} if isinstance(of, Node) else {"operands": (of,)}
+        observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag, **what)
     return total
 
 

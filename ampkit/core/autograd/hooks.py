@@ -117,7 +117,7 @@ def _hooks_of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
     return table.setdefault(id(leaf), {})
 
 
-def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
+def run(hooks: Hooks, gradients: list[Any], tag: object, of: Node | Tensor) -> None:
     """Call the hooks on the gradients of a node's outputs, or of a leaf, and put what they return in their place."""
     for _, (index, function) in sorted(hooks.items()):
         if (gradient := gradients[index]) is not None:
@@ -127,7 +127,8 @@ def run(hooks: Hooks, gradients: list[Any], tag: object) -> None:
                 new = _checked_result(found, gradient)
                 if observe.observers:
                     read = gradient.tensor.array if traced else gradient
-                    observe.notify_end("hook", (read,), new.array, observe.HOOK, tag=tag)
+                    what: Any = {"operands": (of,)} if isinstance(of, Tensor) else {"node": of}
+                    observe.notify_end("hook", (read,), new.array, observe.HOOK, tag=tag, **what)
                 gradients[index] = type(gradient)(new) if traced else new.array
 
 

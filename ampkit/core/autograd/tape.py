@@ -20,7 +20,7 @@ from ..tensor import Tensor
 from .backward_pass import BackwardPass, edge_key
 from .grad_mode import set_grad_enabled
 from .node import alias
-from .traced_array import TracedArray
+from .traced_array import TracedArray, plain
 
 
 def backward(
@@ -98,6 +98,10 @@ def grad(
     retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
     backward_pass = _run_backward(outs, seeds, ins, create_graph, retain)
     found = [backward_pass.found.get((backward_pass.wanted or {})[edge_key(item.edge)]) for item in ins]
+    if observe.observers:
+        for gradient, item in zip(found, ins, strict=True):
+            if gradient is not None:
+                observe.notify_end("grad", (plain(gradient),), item, observe.RETURN, node=item.node)
     if materialize_grads:
         return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
     if not allow_unused and any(f is None for f in found):

@@ -1,0 +1,156 @@
+"""Why an op's result is not finite, and what helps: tried out by running it again in float64, or told by its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..base.dtypes import LOW, DType, finfo, float32, float64
+from ..base.observe import FORWARD, STEP, Event
+from ..core.autograd.saved import cast, widen
+from ..core.tensor import Tensor
+from .finite import arrays_in, has_nan, is_finite, largest
+from .origin import LINEAR, Origin, run_backward
+
+_GROWN = 1e4  # weights start near 1 and below: beyond this, training has made them grow
+
+
+def explained(origin: Origin) -> tuple[str, str]:
+    """(cause, cure) of an origin, each a part of a line."""
+    event, dtype = origin.event, origin.output.dtype
+    if origin.outside:
+        return _outside(origin)
+    if event.name == "hook" or event.name == "BackwardHook_backward":
+        return "a hook replaced a finite gradient by one that is not", "correct the hook"
+    if event.phase == STEP:
+        return "the update is too large for the weights", "lower the learning rate, or clip gradients"
+    if event.op is None and event.name not in LINEAR:
+        return "it is code of its own, and was given finite values", "correct what it returns"
+    if constant := _constant_beyond(event, dtype):
+        return constant, f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
+    if origin.parent is None and dtype != float64:
+        wide = _in_float64(origin)
+        if wide and all(map(is_finite, wide)):
+            return _overflow(origin, largest(wide) or 0.0)
+    return _arithmetic(origin)
+
+
+def _outside(origin: Origin) -> tuple[str, str]:
+    """(cause, cure) of values that no op has computed."""
+    what, values = origin.outside, origin.output
+    with backends.device_guard(values):
+        count = int(np.logical_not(np.isfinite(values)).sum())
+    kind = "NaN" if has_nan(values) else "infinite"
+    cause = f"{count} of {values.size} values are {kind} before any op has seen them"
+    if what.startswith(("parameter", "buffer")):
+        return cause, "load or initialize it again; the step that wrote it is the one to look at"
+    name = what.removeprefix("argument ").strip("`") if what.startswith("argument") else "x"
+    return cause, f"check each batch before the model: assert {name}.isfinite().all()"
+
+
+def _constant_beyond(event: Event, dtype: DType) -> str:
+    """What is wrong if the call was given a number that its dtype cannot hold, such as a mask of -1e9; else nothing."""
+    for value in (*event.operands, *_numbers(event.params)):
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 and event.phase == FORWARD else value
+        if isinstance(number, (int, float)) and np.isfinite(number) and abs(number) > float(finfo(dtype).max):
+            return f"the constant {number:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
+    return ""
+
+
+def _numbers(params: Any) -> Iterator[float]:
+    for value in params if isinstance(params, (tuple, list)) else ():
+        if type(value) in (int, float):
+            yield value
+
+
+def _in_float64(origin: Origin) -> list[Any]:
+    """The outputs of a call, computed by its reference from the same inputs in float64; none if it cannot be."""
+    event = origin.event
+    if event.name in ("cast", "sum_over"):
+        return [cast(array, float64) for array in event.inputs]
+    if event.name == "sum_of_two":
+        return [sum(cast(array, float64) for array in event.inputs)]
+    if not hasattr(event.op, "forward"):
+        return []
+    try:
+        if event.phase != FORWARD:
+            needs = tuple([need and float64 for need in event.op.needs(event.node)])
+            found: Any = run_backward(event, [widen(dy, float64) for dy in event.operands], needs, origin.saved)
+        else:
+            inputs = iter(event.inputs)
+            arrays = [next(inputs) if isinstance(item, Tensor) else item for item in event.operands]
+            found = event.op.call(event.op.forward.reference.run, [widen(a, float64) for a in arrays], event.params)
+            found = found[0] if isinstance(found, tuple) else found
+    except Exception:  # not every reference takes float64 beside what was saved in another dtype
+        return []
+    return list(arrays_in(found if not isinstance(found, np.generic) else np.asarray(found)))
+
+
+def _overflow(origin: Origin, reached: float) -> tuple[str, str]:
+    dtype, event = origin.output.dtype, origin.event
+    limit = float(finfo(dtype).max)
+    what = "an input" if event.name == "cast" and event.phase == FORWARD else "the result"
+    cause = f"{what}, up to {reached:.3g}, does not fit {dtype.name}, whose largest value is {limit:g}"
+    if dtype == float32 or (grown := _grown(origin)):
+        grown = _grown(origin)
+        more = "" if grown else ", or add a norm before it"
+        return f"{cause}{grown}", f"lower the learning rate, warm it up, or clip gradients{more}"
+    if event.phase != FORWARD:
+        return cause, f"take the mean of the loss, not its sum; train in bfloat16; or {_wider(origin)}"
+    return cause, f"run it in float32, {_wider(origin)}, or train in bfloat16"
+
+
+def _wider(origin: Origin) -> str:
+    event = origin.event
+    name = event.name if event.op is not None or event.node is None else event.node.op.name
+    name = origin.caster or name.removesuffix("_backward")
+    where = f'modules={{"{origin.path}": "float32"}}' if "(" not in origin.path else f'{name}="float32"'
+    return f'Policy("{origin.output.dtype.name}", {where})'
+
+
+def _grown(origin: Origin) -> str:
+    """What is said of the model's largest weight, if training has made it grow."""
+    named = () if origin.model is None else origin.model.named_parameters()
+    size, name = max(((largest(held.array) or 0.0, name) for name, held in named), default=(0.0, ""))
+    return f"; {name} has grown to {size:.3g}" if size > _GROWN else ""
+
+
+def _arithmetic(origin: Origin) -> tuple[str, str]:
+    """(cause, cure) where the arithmetic itself has no finite result: by the values at the first one that is not."""
+    event, output = origin.event, origin.output
+    with backends.device_guard(output):
+        first = int(np.argmax(np.logical_not(np.isfinite(output)).reshape(-1)))
+        place = tuple(int(i) for i in np.unravel_index(first, output.shape))
+    products = event.op is not None and event.op.forward.module.startswith("linalg.")  # of many values each
+    inputs = () if products else event.inputs
+    values = [(a, value) for a in arrays_in(inputs) if (value := _at(a, output.shape, place)) is not None]
+    known = [value for _, value in values]
+    shown, result = ", ".join(f"{value:g}" for value in known), _at(output, output.shape, place) or 0.0
+    cause = f"{event.name}({shown}) = {result:g} at {list(place)}" if shown else f"it is {result:g} at {list(place)}"
+    if origin.parent is not None:
+        return f"{cause}, from a mask", "leave one finite value in each row of the mask, or replace such rows' result"
+    if any(value == 0 for value in known):
+        zeros = max(_share_of_zeros(array) for array, value in values if value == 0)
+        flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
+        return f"{cause}; {zeros:.3g} % of that input are 0", f"add an eps, or clamp the input away from 0{flushed}"
+    if any(value < 0 for value in known) and np.isnan(result):
+        return f"{cause}: the input is negative", "clamp the input to 0 and more"
+    cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
+    return cause + _grown(origin), cure
+
+
+def _at(array: Any, shape: tuple[int, ...], place: tuple[int, ...]) -> float | None:
+    """The value of an array that broadcasts to `shape` at `place`; None for other shapes."""
+    lead = len(shape) - array.ndim
+    if lead < 0 or any(n not in (1, m) for n, m in zip(array.shape, shape[lead:], strict=True)):
+        return None
+    index = tuple([0 if n == 1 else i for n, i in zip(array.shape, place[lead:], strict=True)])
+    return float(backends.backend_of(array).to_numpy(array[index]))
+
+
+def _share_of_zeros(array: Any) -> float:
+    with backends.device_guard(array):
+        return 100 * float((array == 0).mean(dtype=float64))
