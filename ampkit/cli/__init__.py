@@ -25,7 +25,7 @@ from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench
-from . import display, doctor, progress, report, train
+from . import display, doctor, plan, progress, report, train
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 
@@ -103,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     compare.add_argument("--json", type=_path, metavar="FILE", help="also write the results to a file")
+    planned = _command(commands, "plan", plan.run, "show in which dtype each op of a recipe runs, why, and its casts")
+    _recipe(planned)
+    plan.add_arguments(planned, _path)
     shown = _command(commands, "report", report.run, "write a page of charts that shows runs and compares them")
     report.add_arguments(shown, _path)
     described = _command(commands, "keys", _keys, "list the keys of a recipe: type, default, meaning")

@@ -2,6 +2,8 @@
 
 from .detect import detect_nonfinite, explain
 from .finding import Finding
+from .planning import plan
+from .precision_plan import PrecisionPlan
 from .tuning import Tuning, tune
 
-__all__ = ["Finding", "Tuning", "detect_nonfinite", "explain", "tune"]
+__all__ = ["Finding", "PrecisionPlan", "Tuning", "detect_nonfinite", "explain", "plan", "tune"]

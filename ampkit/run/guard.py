@@ -22,6 +22,7 @@ from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor, uses
 from ..debug import Finding, explain
+from ..debug.sensitivity import unchanged
 
 Batch = tuple[Tensor, ...]
 
@@ -119,15 +120,12 @@ class Replay:
 
     def _explain(self, model: nn.Module, state: tuple[int, int], step: Callable[[], Any]) -> Finding | None:
         self._run.optimizer.zero_grad()
-        buffers, now = [(buffer, buffer.detach().clone()) for buffer in model.buffers()], random.get_rng_state()
         try:
-            random.set_rng_state(state)
-            return explain(step)
+            with unchanged(model):
+                random.set_rng_state(state)
+                return explain(step)
         finally:
-            random.set_rng_state(now)
             self._run.optimizer.zero_grad()
-            for buffer, before in buffers:
-                buffer.data = before
 
 
 def not_finite(where: str, needs: str, got: str, why: Explanation, cure: str) -> NonFiniteError:

@@ -114,6 +114,14 @@ class Run:
             if stopping:
                 return
 
+    def first_batch(self) -> Batch:
+        """The first batch of the training data: inputs and targets. The run and its random numbers do not advance."""
+        state = random.get_rng_state()
+        try:
+            return next(self._pipeline.train(0))
+        finally:
+            random.set_rng_state(state)
+
     def stop(self) -> None:
         """End the iteration after the current step, or in the middle of an evaluation, with a checkpoint."""
         self.stopping = True

@@ -1,0 +1,177 @@
+"""`plan`: in which dtypes a model runs, op by op and module by module.
+
+It is read off a real forward, and a backward where there is a loss, so it says what runs, not what a table promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from ..base.dtypes import FLOATS, DType, float32
+from ..base.errors import DTypeError
+from ..base.observe import BACKWARD, FORWARD, Event, observing
+from ..core.module_path import current_path, follow, matches
+from ..core.op import Op
+from ..core.parameter import Parameter
+from ..core.policy import Cast, Policy, autocast, region
+from ..core.policy_text import parse_policy
+from ..core.tensor import Tensor
+from .precision_plan import PlanRow, PrecisionPlan, merge
+from .sensitivity import unchanged
+
+
+def plan(
+    model: Any, batch: Any, policy: Policy | str | None = None, loss: Callable[..., Tensor] | None = None
+) -> PrecisionPlan:
+    """In which dtypes `model` runs on `batch`, op by op, why, its casts, and what it keeps for backward.
+
+    batch: a Tensor, or a tuple of the arguments of the model; with a loss, those of loss(model, *batch). policy: a
+    Policy or its text, "float32" for none, None for the autocast region around the call. loss: (model, *batch) -> a
+    Tensor []; the plan then includes casts of gradients in backward. The model is afterwards as it was: gradients,
+    buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with a note.
+    Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has.
+    """
+    rule = _policy(policy)
+    found = PrecisionPlan(_in_force() if policy is None else rule)
+    recorder, arguments = _Recorder(found), batch if isinstance(batch, tuple) else (batch,)
+    context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
+    held = [(p, p._grad) for p in model.parameters()]
+    try:
+        with unchanged(model), context if rule is None else autocast(policy=rule), follow(), observing(recorder):
+            out = model(*arguments) if loss is None else loss(model, *arguments)
+            if loss is not None:
+                with autocast(enabled=False):
+                    out.backward()
+    except MemoryError:
+        found.notes.append(f"out of memory in {recorder.last}, so the rest is missing: take a smaller batch")
+    finally:
+        for parameter, gradient in held:
+            parameter._grad = gradient
+    if loss is None:
+        found.notes.append("no loss was given: the plan is of the forward alone")
+    found.rows = list(merge(recorder.rows))
+    return found
+
+
+def _policy(policy: Policy | str | None) -> Policy | None:
+    if isinstance(policy, str):
+        return None if policy == "float32" else parse_policy(policy)
+    if policy is not None and not isinstance(policy, Policy):
+        raise DTypeError("plan", 'a Policy, its text, or "float32"', f"a {type(policy).__name__}")
+    return policy
+
+
+def _in_force() -> Policy | None:
+    entry = region()
+    return None if entry is None else next((rule for rule in entry.policies.values() if rule is not None), None)
+
+
+class _Recorder:
+    """An observer that writes rows."""
+
+    def __init__(self, plan: PrecisionPlan):
+        self.plan, self.rows, self.last = plan, list[PlanRow](), "the first op"
+        self._casts: list[Event] = []  # those of the operands of the op that runs next
+        self._kept: dict[int, Any] = {}  # by the id of their memory: arrays that nodes keep
+
+    def __call__(self, event: Event) -> None:
+        if event.name == "cast" and event.phase == FORWARD:
+            self._casts.append(event)
+        elif event.name == "cast" and event.phase == BACKWARD:
+            self.plan.gradient_casts += 1
+            self.plan.gradient_cast_bytes += event.output.nbytes
+        elif event.phase == FORWARD and event.op is not None:
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
+        path = current_path()
+        where = "(outside modules)" if path is None else path or "(model)"
+        self.last = f"{event.name} in {where}"
+        tensors = [operand for operand in event.operands if isinstance(operand, Tensor)]
+        inputs = tuple(t.dtype.name for t in tensors if t.dtype in FLOATS)
+        category, why = _reason(event, path)
+        output = event.output[0] if isinstance(event.output, tuple) else event.output
+        if not inputs and output.dtype not in FLOATS:  # of integers alone: labels, masks
+            self._casts.clear()
+            return
+        row = PlanRow(where, event.name, inputs, output.dtype.name, category, why, saved=self._saved(event, tensors))
+        for cast in self._casts:
+            row = row.plus(self._cast(cast, event, row))
+        self._casts.clear()
+        self.rows.append(row)
+
+    def _cast(self, cast: Event, event: Event, row: PlanRow) -> PlanRow:
+        (operand,), size = cast.operands, cast.output.nbytes
+        nothing = replace(row, calls=0, casts=0, cast_bytes=0, weight_casts=0, weight_bytes=0, saved=0)
+        if isinstance(operand, Parameter):
+            return replace(nothing, weight_casts=1, weight_bytes=size)
+        source = operand.node.op.name if operand.node is not None else "the input"
+        count, before = self.plan.sources.get((source, event.name), (0, 0))
+        self.plan.sources[source, event.name] = count + 1, before + size
+        return replace(nothing, casts=1, cast_bytes=size)
+
+    def _saved(self, event: Event, tensors: list[Tensor]) -> int:
+        if event.node is None or not hasattr(event.node.saved, "__dict__"):
+            return 0
+        weights = {id(copy) for t in tensors if isinstance(t, Parameter) for copy in _copies(t)}
+        size = 0
+        for array in _arrays(vars(event.node.saved).values()):
+            memory = _memory(array)
+            if id(array) not in weights and id(memory) not in self._kept:
+                self._kept[id(memory)] = memory
+                size += array.nbytes
+        return size
+
+
+def _copies(parameter: Parameter) -> Iterator[Any]:
+    yield parameter.array
+    yield from (array for _, array in (parameter.copies or {}).values())
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _arrays(value)
+        elif hasattr(value, "nbytes") and hasattr(value, "dtype") and getattr(value, "ndim", False):
+            yield value
+
+
+def _memory(array: Any) -> Any:
+    while getattr(array, "base", None) is not None and hasattr(array.base, "dtype"):
+        array = array.base
+    return array
+
+
+def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
+    """(cast category under the policy, why the op ran in its dtypes)."""
+    entry, op = region(), event.op
+    rule = None if entry is None else entry.policies[event.plan.backend]
+    if rule is None:
+        return None, "autocast is off"
+    category = rule.category(op.name)
+    return category.value, _why(op, category, rule, path, event.plan.out)
+
+
+def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> str:
+    pattern = next((p for p, _ in reversed(rule.modules) if path is not None and matches(p, path)), None)
+    if op.name in dict(rule.overrides):
+        return f'{op.name}="{category.value}" in the policy'
+    if pattern is not None and op.cast is Cast.LOW:
+        return f'module "{pattern}" is {rule.dtype.name}'
+    if category is Cast.LOW and op.cast is not Cast.LOW:
+        return "low in Policy.fast"
+    if category in (Cast.LOW, Cast.FP32) and out not in (rule.dtype, float32):
+        return f"{out.name} stays" if out in FLOATS else "not floating point"
+    return _REASONS[category]
+
+
+_REASONS = {
+    Cast.LOW: "low: exact products, float32 sums",
+    Cast.FP32: "float32: needs its range or precision",
+    Cast.WIDEST: "widest of its inputs",
+    Cast.KEEP: "as its input",
+    Cast.BANNED: "",
+}

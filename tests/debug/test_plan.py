@@ -1,0 +1,176 @@
+"""The precision plan: what runs in which dtype, why, what is cast and what is kept, as a real forward shows it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import Policy, autocast, cli, debug, nn, ops
+from ampkit.base.errors import ConfigError, DTypeError
+from ampkit.core.policy_text import parse_policy
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return ops.softmax(self.head(self.body(x)), -1)
+
+
+def loss(model, x):
+    return model(x).square().sum()
+
+
+def row_of(plan, path, op):
+    (row,) = [row for row in plan.rows if (row.path, row.op) == (path, op)]
+    return row
+
+
+X = ampkit.ones(4, 8)
+
+
+def test_a_row_tells_dtypes_category_and_reason():
+    plan = debug.plan(Model(), X, Policy("bfloat16"))
+    head, norm = row_of(plan, "head", "linear"), row_of(plan, "body.1", "layer_norm")
+    softmax = row_of(plan, "(model)", "softmax")
+    assert (head.inputs[0], head.output, head.category) == ("bfloat16", "bfloat16", "low")
+    assert head.why == "low: exact products, float32 sums"
+    assert (norm.output, norm.why) == ("float32", "float32: needs its range or precision")
+    assert softmax.inputs == ("bfloat16",)
+
+
+@pytest.mark.parametrize(
+    ("policy", "what", "output", "why"),
+    [
+        (Policy("float16", modules={"head": "float32"}), ("head", "linear"), "float32", 'module "head" is float32'),
+        (Policy("float16", softmax="low"), ("(model)", "softmax"), "float16", 'softmax="low" in the policy'),
+        (Policy.fast("float16"), ("body.1", "layer_norm"), "float16", "low in Policy.fast"),
+        ("float32", ("head", "linear"), "float32", "autocast is off"),
+    ],
+)
+def test_the_reason_is_what_decided(policy, what, output, why):
+    row = row_of(debug.plan(Model(), X, policy), *what)
+    assert (row.output, row.why) == (output, why)
+
+
+def test_casts_are_counted_with_their_bytes_weights_apart_from_activations():
+    plan = debug.plan(Model(), X, Policy("float16"))
+    first, last = row_of(plan, "body.0", "linear"), row_of(plan, "body.2", "linear")
+    assert (first.casts, first.cast_bytes) == (1, 4 * 8 * 2)
+    assert (first.weight_casts, first.weight_bytes) == (2, (16 * 8 + 16) * 2)
+    assert plan.sources["layer_norm", "linear"] == (1, 4 * 16 * 2)
+    assert (last.casts, row_of(plan, "head", "linear").casts) == (1, 0)
+    assert 'layer_norm="low" in the policy would store that output in 16 bits' in str(plan)
+
+
+def test_saved_bytes_are_those_of_activations_each_counted_once():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    plan = debug.plan(model, X, "float32")
+    saved = {row.op: row.saved for row in plan.rows}
+    whole = 4 * 8 * 4  # the input, then what ReLU keeps: its output, or a bit for each value
+    assert sum(saved.values()) in (2 * whole, whole + 4 * 8)
+
+
+def test_a_loss_adds_the_casts_of_gradients_and_without_one_the_plan_says_so():
+    alone, whole = debug.plan(Model(), X, "float16"), debug.plan(Model(), (X,), "float16", loss)
+    assert alone.notes == ["no loss was given: the plan is of the forward alone"]
+    assert not alone.gradient_casts
+    assert not whole.notes
+    assert whole.gradient_casts > 0
+
+
+def test_the_model_is_afterwards_as_it_was():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    before = ampkit.get_rng_state(), [buffer.numpy().copy() for buffer in model.buffers()]
+    debug.plan(model, (X,), "bfloat16", lambda model, x: model(x).sum())
+    assert ampkit.get_rng_state() == before[0]
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(model.buffers(), before[1], strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_without_a_policy_the_region_in_force_is_planned():
+    with autocast(dtype=ampkit.bfloat16):
+        assert row_of(debug.plan(Model(), X), "head", "linear").output == "bfloat16"
+    assert row_of(debug.plan(Model(), X), "head", "linear").output == "float32"
+
+
+def test_modules_that_run_alike_share_a_line_of_the_table():
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+    assert str(debug.plan(model, X, "float32")).count("linear") == 1
+    assert "*       linear  3" in str(debug.plan(model, X, "float32"))
+
+
+def test_the_difference_of_two_plans_shows_what_changes_alone():
+    wide, low = (debug.plan(Model(), X, text) for text in ("bfloat16", 'Policy("bfloat16", softmax="low")'))
+    lines = wide.diff(low).splitlines()
+    changed = [line for line in lines if "softmax " in line]
+    assert changed == [line for line in lines if "(model)" in line]
+    assert wide.diff(wide).splitlines()[3] == "nothing differs"
+
+
+def test_a_model_too_large_gives_the_part_that_ran():
+    class Large(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+
+        def forward(self, x):
+            self.first(x)
+            raise MemoryError
+
+    plan = debug.plan(Large(), X, "float32")
+    assert [row.path for row in plan.rows] == ["first"]
+    assert plan.notes[0] == "out of memory in linear in first, so the rest is missing: take a smaller batch"
+
+
+def test_what_the_policy_cannot_mean_is_refused():
+    with pytest.raises(ConfigError, match="the path of a module of the model, got 'haed'"):
+        debug.plan(Model(), X, Policy("float16", modules={"haed": "float32"}))
+    with pytest.raises(DTypeError, match="plan: needs a Policy, its text"):
+        debug.plan(Model(), X, 16)
+
+
+# the text of a policy
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Policy("float16"),
+        Policy.fast("bfloat16"),
+        Policy("float16", softmax="low", modules={"head": "float32", "blocks.*.attn": "bfloat16"}),
+    ],
+)
+def test_the_repr_of_a_policy_is_read_back(policy):
+    assert parse_policy(repr(policy)) is policy
+    assert parse_policy(policy.dtype.name) is Policy(policy.dtype)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Policy(", "Policy('float16', *x)", "Policy(**{})", "P('float16')", "Policy(open('x'))", "(" * 999],
+)
+def test_text_that_is_no_policy_is_refused_and_not_run(text):
+    with pytest.raises(ConfigError, match="policy: needs float16, bfloat16 or an expression"):
+        parse_policy(text)
+
+
+# the command
+
+
+def test_the_command_shows_a_recipe_s_plan_and_writes_its_rows(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    assert cli.main(["plan", "recipes/digits_mlp.toml", "amp.dtype=float16", "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith('Policy("float16")\n')
+    assert "products and convolutions run in 16 bits." in text
+    assert json.loads(out.read_text())["rows"][0]["op"]
+
+
+def test_the_command_refuses_a_policy_before_it_builds_anything(capsys):
+    assert cli.main(["plan", "recipes/digits_mlp.toml", "--diff", "float17"]) == 2
+    assert "float17" in capsys.readouterr().err
