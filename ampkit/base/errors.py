@@ -74,8 +74,13 @@ class StateError(AmpkitError, RuntimeError):
     """A call in the wrong order: a graph used twice, a weight changed before its backward, a step without gradients."""
 
 
-class NonFiniteError(AmpkitError, ArithmeticError):
-    """A value that had to be finite was not."""
+class NonFiniteError(AmpkitError, ArithmeticError, RuntimeError):
+    """A value that had to be finite was not; a RuntimeError too, as PyTorch's anomaly detection raises.
+
+    finding: an ampkit.debug.Finding of where it came from, if that was followed.
+    """
+
+    finding: Any = None
 
 
 class ScaleCollapseError(NonFiniteError):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 
+from ..autograd import anomaly_mode
 from ..base.errors import ArgumentError, NonFiniteError
 from ..base.observe import Event, observing
 from ..core.context_decorator import decorate
@@ -72,8 +73,12 @@ class detect_nonfinite:
         self._stack.enter_context(observing(self._look))
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Look at no more ops."""
         self._stack.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
         last = self._tracker.last
         if last is not None and not any(error) and not (last.is_mask or last.by_scale):
             raise error_of(finding_of(last, "the result of the block"))
@@ -92,5 +97,15 @@ class detect_nonfinite:
 def error_of(finding: Finding) -> NonFiniteError:
     """The error that says what a finding says; `finding` is one of its attributes."""
     error = NonFiniteError(finding.account, help=finding.cure)
-    error.finding = finding  # type: ignore[attr-defined]  # beside the message, for code
+    error.finding = finding
     return error
+
+
+def _start() -> Callable[[], None]:
+    # For `autograd.detect_anomaly`, which looks at what a backward starts from and arrives at.
+    tracker = detect_nonfinite()
+    tracker.__enter__()
+    return tracker.close
+
+
+anomaly_mode.detectors.append(_start)

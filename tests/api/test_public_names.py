@@ -79,7 +79,9 @@ PLACES = {
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
+        anomaly_mode detect_anomaly set_detect_anomaly
     """,
+    "ampkit.autograd.anomaly_mode": "detect_anomaly set_detect_anomaly",
     "ampkit.autograd.function": "Function once_differentiable",
 }
 
