@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         backends.install(emulated())
     if device != "cpu":
         gpu = backends.get(_device_name(config))
-        gpu.call_when_ready = lambda arrays, then: then(*[array.item() for array in arrays])
+        gpu.call_when_ready = lambda arrays, then: then(*[a.item() if a.size == 1 else a.get() for a in arrays])
 
 
 def pytest_collection_finish() -> None:

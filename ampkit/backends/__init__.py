@@ -46,8 +46,9 @@ class Backend(Protocol):
     """What ampkit needs of a device: arrays in and out, casts, copies, deferred reads of values, timing.
 
     item: the value of a one-element array; waits for the device. call_when_ready: call a function with the values of
-    arrays, without waiting. raise_if: call `fail(value, position)` for the first of `values` that `bad` marks.
-    synchronize: wait for the device, and make the calls that are due. record_event, elapsed_time: seconds between two.
+    arrays, without waiting: a number for an array of one element, else a NumPy array. raise_if: call `fail(value,
+    position)` for the first of `values` that `bad` marks. synchronize: wait for the device, and make the calls that are
+    due. record_event, elapsed_time: seconds between two.
     """
 
     name: str

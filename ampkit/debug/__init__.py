@@ -4,6 +4,20 @@ from .detect import detect_nonfinite, explain
 from .finding import Finding
 from .planning import plan
 from .precision_plan import PrecisionPlan
+from .range_rows import Range, Sample, Updates
+from .ranges import Ranges
 from .tuning import Tuning, tune
 
-__all__ = ["Finding", "PrecisionPlan", "Tuning", "detect_nonfinite", "explain", "plan", "tune"]
+__all__ = [
+    "Finding",
+    "PrecisionPlan",
+    "Range",
+    "Ranges",
+    "Sample",
+    "Tuning",
+    "Updates",
+    "detect_nonfinite",
+    "explain",
+    "plan",
+    "tune",
+]

@@ -266,3 +266,21 @@ def test_nor_does_one_whose_weights_are_computed(monkeypatch):
     losses = [training.step()[0] for _ in range(2)]
     assert emulated_cupy.waits[0] == before
     assert all(np.isfinite(loss.item()) for loss in losses)
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float16, ampkit.bfloat16], ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_nor_does_one_whose_ranges_are_counted(model, dtype):
+    training = Training(model, "adamw", dtype)
+    ranges = ampkit.debug.Ranges(training.model, every=1)
+    with ranges.step():
+        training.step()
+    before = emulated_cupy.waits[0]
+    for _ in range(2):
+        with ranges.step():
+            training.step()
+    assert emulated_cupy.waits[0] == before
+    found = {layer.path: layer for layer in ranges.ranges() if layer.of == "parameter gradient"}
+    assert len(found) == len([*training.model.parameters()]) and len(ranges.samples) == 3
+    uses = [found[name].count / p.numel() for name, p in training.model.named_parameters()]
+    assert set(uses) == ({3, 6} if model == "gpt" else {3})  # the embedding is the head, too

@@ -68,8 +68,9 @@ class CPU:
         return np.ndarray.item(array.view(np.ndarray))
 
     def call_when_ready(self, arrays: Sequence[HostArray], then: Callable[..., None]) -> None:
-        """Call `then` with the one value of each of `arrays`: at once, where nothing has to be waited for."""
-        then(*[self.item(np.asarray(array)) for array in arrays])
+        """Call `then` with the values of `arrays`, as in the protocol: at once, where nothing has to be waited for."""
+        held = [np.asarray(array) for array in arrays]
+        then(*[self.item(array) if array.size == 1 else array.copy() for array in held])
 
     def record_event(self, name: str | None = None) -> float:
         """This moment, for `elapsed_time`."""

@@ -190,7 +190,7 @@ class CUDA:
             return array.item()
 
     def call_when_ready(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
-        """Call `then` with the one value of each of `arrays`, in a later call of this method, once the device has them.
+        """Call `then` with the values of `arrays`, in a later call of this method, once the device has them.
 
         The values are copied to the host on the current stream, without waiting for it.
         """
@@ -204,7 +204,9 @@ class CUDA:
         self._waiting.append((event, host, then))
 
     def _copied_out(self, array: Array) -> np.ndarray[Any, Any]:
-        pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, 1).reshape(array.shape)
+        pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, array.size).reshape(
+            array.shape
+        )
         array.get(out=pinned, blocking=False)
         return pinned
 
@@ -212,7 +214,7 @@ class CUDA:
         """Run pending callbacks in order, up to the first whose values the device has not copied yet."""
         while self._waiting and (synchronized or self._waiting[0][0].done):
             _, host, then = self._waiting.popleft()
-            then(*[values.item() for values in host])
+            then(*[values.item() if values.size == 1 else values for values in host])
 
     def record_event(self, name: str | None = None) -> Any:
         """An event on the stream, for `elapsed_time`; name: of the NVTX range that starts here, None ends the last one.

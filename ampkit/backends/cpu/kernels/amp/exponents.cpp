@@ -33,11 +33,12 @@ static int32_t count_at_least(const int32_t* bits, int64 count, int32_t limit) {
     return found;
 }
 
-static int32_t largest_finite(const int32_t* bits, int64 count) {
+// The largest of the magnitudes below `bound`.
+static int32_t largest_below(const int32_t* bits, int64 count, uint32_t bound) {
     int32_t largest = 0;
     SIMD_MAX(largest) for (int64 i = 0; i < count; i++) {
-        int32_t finite = bits[i] < 0x7f800000 ? bits[i] : 0;
-        largest = finite > largest ? finite : largest;
+        int32_t magnitude = uint32_t(bits[i]) < bound ? bits[i] : 0;
+        largest = magnitude > largest ? magnitude : largest;
     }
     return largest;
 }
@@ -47,8 +48,11 @@ static void count_piece(const int32_t* bits, int64 count, const int32_t* limits,
     for (; i + COPIES <= count; i += COPIES)
         for (int64 copy = 0; copy < COPIES; copy++) counts.exponents[copy][bits[i + copy] >> 23]++;
     for (; i < count; i++) counts.exponents[0][bits[i] >> 23]++;
-    for (int64 k = 0; k < LIMITS; k++) counts.at_least[k] += count_at_least(bits, count, limits[k]);
-    counts.largest = max(counts.largest, largest_finite(bits, count));
+    int32_t largest = largest_below(bits, count, 0x80000000);
+    for (int64 k = 0; k < LIMITS; k++)
+        if (limits[k] <= largest) counts.at_least[k] += count_at_least(bits, count, limits[k]);
+    if (largest >= 0x7f800000) largest = largest_below(bits, count, 0x7f800000);
+    counts.largest = max(counts.largest, largest);
 }
 
 // Integers, so that the order in which threads add does not change the sums.
@@ -66,8 +70,8 @@ static void add_counts(int64* out, const Counts& counts) {
            !__atomic_compare_exchange_n(to, &held, counts.largest, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-// values [a, b, n] of any floating-point dtype; limits [14] int32; out [271] int64: see amp/exponents.py.
-EXPORT void count_exponents(Array values, Array limits, Array out) {
+// values [a, b, n] of any floating-point dtype; limits [14]; out [271]: see amp/exponents.py.
+EXPORT void count_exponents(Array values, const int32_t* limits, int64* out) {
     int64 per_row = ceil_div(values.size[2], PIECE), pieces = values.size[0] * values.size[1] * per_row;
     parallel_for(pieces, PIECES_OF_TASK, [=](int64 begin, int64 end) {
         alignas(64) int32_t bits[PIECE];
@@ -77,9 +81,9 @@ EXPORT void count_exponents(Array values, Array limits, Array out) {
             int64 start = values.offset(row / values.size[1], row % values.size[1], first);
             int64 count = min(PIECE, values.size[2] - first);
             read_magnitudes(bits, values, start, count);
-            count_piece(bits, count, address<int32_t>(limits), counts);
+            count_piece(bits, count, limits, counts);
         }
-        add_counts(address<int64>(out), counts);
+        add_counts(out, counts);
     });
 }
 
@@ -98,14 +102,14 @@ static int32_t lost_updates(const float* before, const float* after, int64 count
 }
 
 // before, after [n] float32; out [3] int64 += how many changed, and how many updates float16 and bfloat16 would lose.
-EXPORT void count_lost_updates(Array before, Array after, Array out) {
-    parallel_for(before.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
-        const float *old = address<float>(before) + begin, *now = address<float>(after) + begin;
+EXPORT void count_lost_updates(const float* before, const float* after, int64* out, int64 size) {
+    parallel_for(size, PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
+        const float *old = before + begin, *now = after + begin;
         int64 count = end - begin;
         int32_t changed = 0;
         SIMD_SUM(changed) for (int64 i = 0; i < count; i++) changed += now[i] - old[i] != 0.0f;
-        add(address<int64>(out), changed);
-        add(address<int64>(out) + 1, lost_updates<float16>(old, now, count));
-        add(address<int64>(out) + 2, lost_updates<bfloat16>(old, now, count));
+        add(out, changed);
+        add(out + 1, lost_updates<float16>(old, now, count));
+        add(out + 2, lost_updates<bfloat16>(old, now, count));
     });
 }
