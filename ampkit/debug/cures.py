@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base.dtypes import LOW, DType, finfo, float32, float64
+from ..base.dtypes import LOW, DType, finfo, float16, float32, float64
 from ..base.observe import FORWARD, STEP, Event
 from ..core.autograd.saved import cast, widen
+from ..core.policy import Cast, categories
 from ..core.tensor import Tensor
 from .finite import arrays_in, has_nan, is_finite, largest
 from .origin import LINEAR, Origin, run_backward
@@ -29,8 +30,10 @@ def explained(origin: Origin) -> tuple[str, str]:
         return "the update is too large for the weights", "lower the learning rate, or clip gradients"
     if event.op is None and event.name not in LINEAR:
         return "it is code of its own, and was given finite values", "correct what it returns"
-    if constant := _constant_beyond(event, dtype):
-        return constant, f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
+    if (constant := _constant_beyond(event, dtype)) is not None:
+        cause = f"the constant {constant:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
+        mask = f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
+        return cause, mask if constant < 0 else "use a smaller one, or cast the tensor first: x.float()"
     if origin.parent is None and dtype != float64:
         wide = _in_float64(origin)
         if wide and all(map(is_finite, wide)):
@@ -51,13 +54,13 @@ def _outside(origin: Origin) -> tuple[str, str]:
     return cause, f"check each batch before the model: assert {name}.isfinite().all()"
 
 
-def _constant_beyond(event: Event, dtype: DType) -> str:
-    """What is wrong if the call was given a number that its dtype cannot hold, such as a mask of -1e9; else nothing."""
+def _constant_beyond(event: Event, dtype: DType) -> float | None:
+    """The number that the call was given and its dtype cannot hold, such as a mask of -1e9; None if there is none."""
     for value in (*event.operands, *_numbers(event.params)):
         number = value.item() if isinstance(value, Tensor) and value.numel() == 1 and event.phase == FORWARD else value
         if isinstance(number, (int, float)) and np.isfinite(number) and abs(number) > float(finfo(dtype).max):
-            return f"the constant {number:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
-    return ""
+            return float(number)
+    return None
 
 
 def _numbers(params: Any) -> Iterator[float]:
@@ -91,24 +94,30 @@ def _in_float64(origin: Origin) -> list[Any]:
 
 def _overflow(origin: Origin, reached: float) -> tuple[str, str]:
     dtype, event = origin.output.dtype, origin.event
-    limit = float(finfo(dtype).max)
     what = "an input" if event.name == "cast" and event.phase == FORWARD else "the result"
-    cause = f"{what}, up to {reached:.3g}, does not fit {dtype.name}, whose largest value is {limit:g}"
-    if dtype == float32 or (grown := _grown(origin)):
-        grown = _grown(origin)
-        more = "" if grown else ", or add a norm before it"
-        return f"{cause}{grown}", f"lower the learning rate, warm it up, or clip gradients{more}"
+    cause = f"{what}, up to {reached:.3g}, does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
+    if grown := _grown(origin):
+        return cause + grown, "lower the learning rate, warm it up, or clip gradients"
+    if dtype not in LOW or reached > finfo(float32).max:
+        return cause, "bound what goes in, by a norm, a clamp or a smaller learning rate"
+    wider = "train in bfloat16" if dtype == float16 else "train in float32"
     if event.phase != FORWARD:
-        return cause, f"take the mean of the loss, not its sum; train in bfloat16; or {_wider(origin)}"
-    return cause, f"run it in float32, {_wider(origin)}, or train in bfloat16"
+        return cause, f"take the mean of the loss, not its sum; {_wider(origin)}{wider}"
+    return cause, f"{_wider(origin)}{wider}"
 
 
 def _wider(origin: Origin) -> str:
-    event = origin.event
+    """How to run what overflowed in float32, up to ", or ": by the policy in whose region it ran, or by a cast."""
+    event, policy = origin.event, origin.policy
     name = event.name if event.op is not None or event.node is None else event.node.op.name
     name = origin.caster or name.removesuffix("_backward")
-    where = f'modules={{"{origin.path}": "float32"}}' if "(" not in origin.path else f'{name}="float32"'
-    return f'Policy("{origin.output.dtype.name}", {where})'
+    if policy is None or name not in categories:
+        return f"compute {name} in float32, x.float(), or " if event.phase == FORWARD else ""
+    if policy.category(name) is Cast.LOW and "(" not in origin.path:
+        return f'run it in float32, Policy("{policy.dtype.name}", modules={{"{origin.path}": "float32"}}), or '
+    if name == "to":  # a cast that the program asks for
+        return ""
+    return f'run it in float32, Policy("{policy.dtype.name}", {name}="float32"), or '
 
 
 def _grown(origin: Origin) -> str:
@@ -131,15 +140,27 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
     shown, result = ", ".join(f"{value:g}" for value in known), _at(output, output.shape, place) or 0.0
     cause = f"{event.name}({shown}) = {result:g} at {list(place)}" if shown else f"it is {result:g} at {list(place)}"
     if origin.parent is not None:
-        return f"{cause}, from a mask", "leave one finite value in each row of the mask, or replace such rows' result"
+        if np.isnan(result):
+            return (
+                f"{cause}, from a mask",
+                "leave one finite value in each row of the mask, or replace such rows' result",
+            )
+        return f"{cause}, from a mask", "mask no value that the result depends on"
+    if event.phase != FORWARD and known and known[0] == 0 and np.isnan(result):
+        cause += "; the gradient that arrives is 0, as behind a `where`, and its derivative there is infinite"
+        return cause, f"replace the input before the op, not its result after it: {_name_of(event)}(where(..., x, 1))"
     if any(value == 0 for value in known):
         zeros = max(_share_of_zeros(array) for array, value in values if value == 0)
         flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
-        return f"{cause}; {zeros:.3g} % of that input are 0", f"add an eps, or clamp the input away from 0{flushed}"
+        return f"{cause}; {zeros:.3g} % of its values are 0", f"add an eps, or clamp the input away from 0{flushed}"
     if any(value < 0 for value in known) and np.isnan(result):
         return f"{cause}: the input is negative", "clamp the input to 0 and more"
     cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
     return cause + _grown(origin), cure
+
+
+def _name_of(event: Event) -> str:
+    return str(event.name.removesuffix("_backward"))
 
 
 def _at(array: Any, shape: tuple[int, ...], place: tuple[int, ...]) -> float | None:

@@ -15,6 +15,7 @@ from ..base import observe
 from ..base.observe import BACKWARD, FORWARD, RETURN, Event
 from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import ModuleCall, current
+from ..core.policy import Policy, Region, region
 from ..core.tensor import Tensor
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
 from .origin import ByIdentity, Origin, call_of, caller, is_by_scale, name_in_model, outside_origin
@@ -34,6 +35,7 @@ class NonFiniteTracker:
         self.last: Origin | None = None
         self.model: Any = None  # the model that was called last
         self._known = ByIdentity()
+        self._policy: Policy | None = None
         self._tag: Any = None  # in a backward under create_graph: the loss scale of its gradients
         self._busy = False  # while it runs ops itself
         self._handlers: dict[str, Callable[[Event], Any]] = {
@@ -51,9 +53,14 @@ class NonFiniteTracker:
             with ignore_fp_errors():
                 call = current()
                 self.model = self.model if call is None else call.model
+                self._look_at_region(region())
                 self._handlers[event.phase](event)
         finally:
             self._busy = False
+
+    def _look_at_region(self, entered: Region | None) -> None:
+        if entered is not None:  # a backward runs outside of it
+            self._policy = next((policy for policy in entered.rules if policy is not None), None)
 
     def origin_of(self, array: Any) -> Origin | None:
         """The origin of a non-finite array, None if it is not known."""
@@ -88,7 +95,8 @@ class NonFiniteTracker:
         by_scale = parent is None and is_by_scale(event)
         where = caller() if event.phase == FORWARD else ""
         saved = getattr(event.node, "saved", None)
-        return Origin(event, output, call_of(event), parent, "", by_scale, saved, model=self.model, where=where)
+        more = {"model": self.model, "where": where, "policy": self._policy}
+        return Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
 
     def _cause(self, event: Event, array: Any) -> Origin:
         known = self._known.get(array)
@@ -102,7 +110,7 @@ class NonFiniteTracker:
         for operand, read in _operands(event):
             if read is array and operand.array is not array and is_finite(operand.array):  # a weight's 16-bit copy
                 cast = Event("cast", (operand.array,), array, FORWARD, operands=(operand,))
-                return Origin(cast, array, call_of(event), caster=event.name, model=self.model)
+                return Origin(cast, array, call_of(event), caster=event.name, model=self.model, policy=self._policy)
         return outside_origin(event, array, self.model)
 
     def _replayed(self, event: Event) -> None:

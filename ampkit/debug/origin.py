@@ -18,6 +18,7 @@ from ..core.autograd.grad_mode import no_grad
 from ..core.autograd.saved import cast
 from ..core.autograd.traced_array import TracedArray, plain
 from ..core.module_path import ModuleCall, current
+from ..core.policy import Policy
 from ..core.tensor import Tensor
 from ..nn.module import Module
 from .finite import all_finite, is_finite, is_minus_infinity
@@ -33,7 +34,8 @@ class Origin:
     event: the call. output: what it made. call: of the module it ran in, or None. parent: for what was made of a mask's
     infinity, the origin of that. outside: what it is if no op made it, such as "parameter head.weight". by_scale:
     whether it is finite at a loss scale of 1. saved: what a backward's node had saved, which it frees. caster: of a
-    cast of an operand, the op that it was for. model: the model that ran. where: the file and line of the call.
+    cast of an operand, the op that it was for. model: the model that ran. where: the file and line of the call. policy:
+    that of the last region of autocast, None if there was none.
     """
 
     event: Event
@@ -46,6 +48,7 @@ class Origin:
     caster: str = ""
     model: Any = None
     where: str = ""
+    policy: Policy | None = None
 
     @property
     def is_mask(self) -> bool:

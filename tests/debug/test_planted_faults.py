@@ -1,12 +1,14 @@
 """Faults planted in small models, in forward and backward: each is traced to its module and op, with a cure."""
 
 import math
+import re
+import sys
 
 import numpy as np
 import pytest
 
 import ampkit
-from ampkit import autocast, debug, nn, ops, optim
+from ampkit import Policy, autocast, debug, nn, ops, optim
 from ampkit.autograd import Function
 
 INF = float("inf")
@@ -95,7 +97,7 @@ def the_logarithm_of_zero():
     return trained(inner(lambda x: ops.relu(-x).log()))
 
 
-@fault("inner", "log", "backward", "add an eps, or clamp")
+@fault("inner", "log", "backward", "replace the input before the op")
 def a_logarithm_of_zero_under_a_where():
     return trained(inner(lambda x: ops.where(x > 9, (x * 0).log(), x)))
 
@@ -134,7 +136,7 @@ def an_exponential_that_overflows():
     return trained(inner(lambda x: (x * 100).exp()), dtype=ampkit.float16)
 
 
-@fault("inner", "mul", "forward", 'modules={"inner": "float32"}')
+@fault("inner", "mul", "forward", 'Policy("float16", mul="float32")')
 def a_variance_written_by_hand_in_float16():
     def variance(x):
         x = x * 200
@@ -348,3 +350,16 @@ def test_a_block_raises_the_same(name):
     found = caught.value.finding
     assert (found.path, found.op, found.phase) == FAULTS[name][1:4]
     assert str(found).startswith(str(caught.value).partition("\n")[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scores that overflow", "a division by a tiny variance in float16", "data beyond float16",
+     "a variance written by hand in float16", "a residual that explodes", "an overflow in a recomputed block"],
+)  # fmt: skip
+def test_the_policy_that_the_cure_names_lets_the_op_run(name, monkeypatch):
+    before = debug.explain(FAULTS[name][0]())
+    policy = eval(re.search(r"Policy\(.*?\)(?=, or)", before.cure)[0], {"Policy": Policy})
+    monkeypatch.setattr(sys.modules[__name__], "autocast", lambda **_: ampkit.autocast(policy=policy))
+    after = debug.explain(FAULTS[name][0]())
+    assert after is None or (after.path, after.op) != (before.path, before.op)
