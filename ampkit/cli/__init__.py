@@ -25,7 +25,7 @@ from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
 from ..run.bench import Result, Started, bench
-from . import display, doctor, plan, progress, report, train
+from . import display, doctor, plan, progress, report, train, tune
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 
@@ -106,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     planned = _command(commands, "plan", plan.run, "show in which dtype each op of a recipe runs, why, and its casts")
     _recipe(planned)
     plan.add_arguments(planned, _path)
+    tuned = _command(commands, "tune", tune.run, "search the fastest policy of a recipe whose loss is near float32's")
+    _recipe(tuned)
+    tune.add_arguments(tuned, _path)
     shown = _command(commands, "report", report.run, "write a page of charts that shows runs and compares them")
     report.add_arguments(shown, _path)
     described = _command(commands, "keys", _keys, "list the keys of a recipe: type, default, meaning")
