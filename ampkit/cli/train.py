@@ -6,7 +6,7 @@ import argparse
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from ..base.errors import ConfigError, FileError, NonFiniteError
 from ..run.loop import Row, Run, fit
 from ..run.memory import memory_in_use
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
+from ..run.ranges_log import RangesLog
 from ..run.run_dir import RunDirectory, default_directories
 from . import display
 from .progress import ProgressMeter, status
@@ -99,11 +100,14 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
 
 
 def _train(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
-    log, rows = directory.begin(run.recipe, *_resume_point(run)), list[Row]()
+    after, mark = _resume_point(run)
+    log, rows = directory.begin(run.recipe, after, mark), list[Row]()
+    ranges_log = RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
+    directory.notices += ranges_log.notices
     _print_start(run, directory, options.resume, console)
     where, onward = f"metrics are in {directory.metrics}", f"to resume: {_resume_command(options, directory.path)}"
     try:
-        for row in _rows(run, log, signals, console):
+        for row in _rows(run, log, ranges_log, signals, console):
             rows.append(row)
     except NonFiniteError as error:
         return display.print_error(f"failed: {error}" + (f"\n{where}" if log.size else ""), 1)
@@ -139,7 +143,7 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
         console.print(escape(line), soft_wrap=True)
 
 
-def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iterator[Row]:
+def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, console: Console) -> Iterator[Row]:
     """The rows of a run, written and shown; a signal ends it after the current step, a second one at once."""
     what, device = (run.recipe.amp.dtype, run.steps, run.per_step, run.unit), run.recipe.train.device
     meter = ProgressMeter(console, *what, done=lambda: run.done, memory=lambda: memory_in_use(device))
@@ -148,11 +152,16 @@ def _rows(run: Run, log: MetricsLog, signals: Signals, console: Console) -> Iter
         run.stop()
         meter.notice("stopping after this step, with a checkpoint; Ctrl-C again stops at once")
 
-    run.before_saving, signals.stop = log.sync, stop
-    with log, meter:
+    def sync() -> Mapping[str, Any]:
+        ranges.sync()
+        return log.sync()
+
+    run.before_saving, signals.stop = sync, stop
+    with log, ranges, meter:
         try:
             for row in run:
                 log.write(row)
+                ranges.write()
                 meter.show(row)
                 yield row
         except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from ..base import registry
 from ..base.registry import DATASETS, MODELS, Fault
 from .field_types import Section
-from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Model, Optimizer, Schedule, Train
+from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Schedule, Train
 
 _MAX_IMAGE_VALUES = 2**28
 
@@ -24,6 +24,7 @@ class Recipe(Section):
     optimizer: Optimizer = OPTIMIZERS["adamw"]()
     schedule: Schedule = SCHEDULES["constant"]()
     amp: Amp = Amp()
+    debug: Debug = Debug()
     train: Train
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ..base.errors import ConfigError
 from .recipe import Recipe
 
-# Length, intervals and device; all other keys change the result.
+# Keys of [train]: length, intervals and device. All others but those of [debug] change the result.
 FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches"}
 FREE |= {"checkpoint_every", "keep", "threads", "device", "compile"}
 
@@ -26,7 +26,7 @@ class Change(NamedTuple):
 def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
     """`recipe` for resuming a run of `before`, with the same number of threads unless `recipe` sets it.
 
-    before: a recipe, or the dict of one. Only the keys `FREE` of [train] may differ.
+    before: a recipe, or the dict of one. Only the keys `FREE` of [train] and those of [debug] may differ.
     Raises ConfigError, which names the others that do.
     """
     if not isinstance(before, Recipe):
@@ -56,7 +56,7 @@ def _changes(recipe: Recipe, before: Recipe) -> Iterator[Change]:
             yield Change(f"{section}.name", was.get("name"), values.get("name"))
             continue
         for key, value in values.items():
-            if was[key] != value and not (section == "train" and key in FREE):
+            if was[key] != value and not (section == "debug" or (section == "train" and key in FREE)):
                 yield Change(f"{section}.{key}", was[key], value)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .. import data, models
-from ..base.limits import AboveOne, Count, Fraction, Positive, Seed
+from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
 from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
@@ -136,6 +136,16 @@ class Amp(Section):
     hysteresis: Count = 1
 
 
+class Debug(Section):
+    """What is looked at while training.
+
+    ranges_every: steps between those in which the values of every layer are counted by exponent, for ranges.jsonl; 0
+    counts none.
+    """
+
+    ranges_every: Whole = 0
+
+
 class Train(Section):
     """How long, from which seed, on which device.
 
@@ -185,5 +195,6 @@ SECTIONS: dict[str, dict[str, type[Section]]] = {
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
     "amp": {"": Amp},
+    "debug": {"": Debug},
     "train": {"": Train},
 }

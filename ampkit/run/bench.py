@@ -87,7 +87,8 @@ def _with_dtype(recipe: Recipe, dtype: str) -> Recipe:
     train: dict[str, Any] = {"log_every": 1}
     if recipe.train.bench_steps is not None:
         train |= {"steps": recipe.train.bench_steps, "epochs": None}
-    return recipe.model_copy(update={"amp": amp, "train": recipe.train.model_copy(update=train)})
+    debug = recipe.debug.model_copy(update={"ranges_every": 0})
+    return recipe.model_copy(update={"amp": amp, "debug": debug, "train": recipe.train.model_copy(update=train)})
 
 
 def _bench_one(recipe: Recipe) -> Iterator[Event]:

@@ -15,6 +15,7 @@ from ..base.registry import MODELS, OPTIMIZERS
 from ..config import Recipe, Section
 from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
+from ..debug import Ranges
 from ..optim import lr_scheduler
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
@@ -43,6 +44,12 @@ _FROM_DATA: dict[str, Callable[[Any], int]] = {
 
 def _arguments(section: Section) -> dict[str, Any]:
     return section.model_dump(exclude={"name"})
+
+
+def ranges(recipe: Recipe, model: nn.Module) -> Ranges | None:
+    """What samples the ranges of the layers of `model`, or None."""
+    every = recipe.debug.ranges_every
+    return Ranges(model, every) if every else None
 
 
 def steps(recipe: Recipe, pipeline: InputPipeline) -> int:

@@ -73,7 +73,7 @@ class Run:
     the objects being trained with. region: the context of forwards, autocast or none. average: the moving average of
     the weights with train.ema, else None; evaluations then use average.module. checkpoints: where they are saved, or
     None. before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
-    resumed: the checkpoint that the run continues from, without its state, or None.
+    resumed: the checkpoint that the run continues from, without its state, or None. ranges: with debug.ranges_every.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
@@ -88,6 +88,7 @@ class Run:
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         self.model = build.model(recipe)
         self.region = build.region(recipe, self.model)
+        self.ranges = build.ranges(recipe, self.model)
         self.optimizer = build.optimizer(recipe, self.model)
         self.average = build.average(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
@@ -214,8 +215,11 @@ class Run:
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
         batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
         self._replay.keep(number, batches)
+        ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
+        update = self._update if ranges is None else self._train_step  # a recorded step shows no ops
         try:
-            result = self._update(batches, logged or self._records)  # the norm is always part of a recorded step
+            with nullcontext() if ranges is None else ranges.step(number):
+                result = update(batches, logged or self._records)  # the norm is always part of a recorded step
         except ScaleCollapseError as error:
             why = self._replay.step(number)
             raise ScaleCollapseError(f"{error}{why.account}", help=why.cure or None) from None

@@ -55,7 +55,10 @@ class MetricsLog:
 
         Raises FileError if it cannot be written; the file then ends with the previous row.
         """
-        values = {name: _json_number(value) for name, value in asdict(row).items() if value is not None}
+        self.append({name: _json_number(value) for name, value in asdict(row).items() if value is not None})
+
+    def append(self, values: Mapping[str, Any]) -> None:
+        """Append `values`, of JSON, with the key "step". Raises FileError as `write` does."""
         line = (json.dumps(values) + "\n").encode()
         try:
             self._append(line)

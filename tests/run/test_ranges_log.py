@@ -1,0 +1,77 @@
+"""Ranges of a run: a row per sampled step in ranges.jsonl, the same after a crash, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ampkit import cli
+from ampkit.run.loop import Run
+
+RECIPE = str(Path(__file__).parents[2] / "recipes/digits_mlp.toml")
+SHORT = ["train.epochs=", "train.steps=10", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
+SHORT += ["train.threads=1", "train.checkpoint_every=4", "train.log_every=3", "amp.dtype=float16"]
+
+
+@pytest.fixture
+def train(capsys, monkeypatch, tmp_path):
+    """Trains in a run directory -> its rows of ranges and of metrics, without the seconds."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *more):
+        status = cli.main(["train", RECIPE, *SHORT, "--run-dir", name, *more])
+        assert (status, capsys.readouterr().err) == (0, "")
+        ranges, metrics = (rows(Path(name, f"{file}.jsonl")) for file in ("ranges", "metrics"))
+        return ranges, [{key: value for key, value in row.items() if key != "seconds"} for row in metrics]
+
+    return run
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else None
+
+
+def test_a_run_writes_a_row_of_ranges_for_each_sampled_step_and_trains_as_without(train):
+    ranges, metrics = train("on", "debug.ranges_every=4")
+    assert [row["step"] for row in ranges] == [1, 4, 8]
+    assert {"activation", "gradient", "parameter", "parameter gradient"} == {r["of"] for r in ranges[0]["ranges"]}
+    assert {r["scale"] for row in ranges for r in row["ranges"] if "gradient" in r["of"]} == {65536.0}
+    assert all(update["changed"] for row in ranges for update in row["updates"])
+    assert train("off") == (None, metrics)
+
+
+@pytest.mark.parametrize("at", [1, 3, 6, 9])
+def test_a_run_that_is_killed_and_resumed_writes_the_rows_of_one_that_is_not(train, monkeypatch, at):
+    want = train("whole", "debug.ranges_every=2")
+    step = Run._step
+
+    def killed(self, number):
+        if number == at + 1:
+            raise ZeroDivisionError
+        return step(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_step", killed)
+        with pytest.raises(ZeroDivisionError):
+            train("killed", "debug.ranges_every=2")
+    with Path("killed/ranges.jsonl").open("ab") as file:
+        file.write(b'{"step": 9, "ran')
+    assert train("killed", "debug.ranges_every=2", "--resume") == want
+
+
+def test_the_interval_may_change_when_a_run_is_resumed(train):
+    train("run", "train.steps=5", "debug.ranges_every=2")
+    ranges, _ = train("run", "debug.ranges_every=5", "--resume")
+    assert [row["step"] for row in ranges] == [1, 2, 4, 10]
+
+
+def test_a_recorded_step_that_is_sampled_runs_eagerly(train):
+    ranges, _ = train("run", "debug.ranges_every=4", "train.compile=true")
+    assert [row["step"] for row in ranges] == [1, 4, 8] and all(row["ranges"] for row in ranges)
+
+
+def test_a_negative_interval_is_refused(capsys):
+    assert cli.main(["train", RECIPE, "debug.ranges_every=-1"]) == 2
+    assert "debug.ranges_every: needs" in capsys.readouterr().err
