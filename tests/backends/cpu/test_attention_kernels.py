@@ -140,3 +140,14 @@ def test_the_compiled_passes_give_equal_bits_on_any_number_of_threads(dtype):
             np.testing.assert_array_equal(one, two)
     finally:
         threads.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_keys_that_no_query_attends_to_have_no_gradient(groups, dtype):
+    np.full(1 << 20, np.nan, np.float32)  # memory that the next arrays may get
+    shapes = (4, 60, 16), (4 // groups, 90, 16), (4 // groups, 90, 16)
+    tensors = [ampkit.randn(*shape).to(dtype).requires_grad_() for shape in shapes]
+    out = attend(*tensors, is_causal=True, enable_gqa=groups > 1)
+    for gradient in grad(out.sum(), tensors[1:]):
+        assert not np.asarray(gradient.float())[:, 60:].any()

@@ -257,6 +257,20 @@ TURNS = {
 }
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("conv1d", normal(32, 64, 1), normal(64, 64, 3), stride=2, padding=1),
+        Case("conv2d", normal(8, 64, 5, 1), normal(64, 64, 3, 3), stride=2, padding=1),
+        Case("conv3d", normal(16, 32, 4, 5, 5), normal(32, 32, 5, 2, 2), padding="same"),
+        Case("conv3d", normal(16, 8, 4, 5, 5), normal(8, 4, 5, 2, 2), padding="same", groups=2, dilation=(1, 2, 1)),
+    ],
+    ids=repr,
+)
+def test_kernels_longer_than_the_images_have_the_gradients_of_float64(case):
+    check_precision(case, bfloat16)
+
+
 @pytest.mark.parametrize("second", TURNS)
 @pytest.mark.parametrize("first", TURNS)
 def test_operands_may_lie_as_they_like(first, second):

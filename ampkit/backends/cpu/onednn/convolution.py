@@ -184,7 +184,7 @@ def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray
             return found
     if _needs_strips(c):
         return _weight_gradient_in_strips(images, dy, c, buffer)
-    ready = _packed_call("kernels", c)
+    ready = None if c.dtype != float32 and _is_longer_than_images(c.geometry) else _packed_call("kernels", c)
     if ready is None:
         return None if c.dtype == float32 else weight_gradient(images, dy, _in_float32(c), buffer)
     packed, out = empty((ready.nbytes,), uint8), empty(c.kernels, float32) if buffer is None else buffer
@@ -194,6 +194,11 @@ def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray
 
 
 _MAX_COLUMNS = 3  # columns of depthwise kernels with a fast implementation; wider ones take ten times as long
+
+
+def _is_longer_than_images(w: ConvGeometry) -> bool:
+    # Then oneDNN's 16-bit weight gradients are wrong, in several strides and dimensions, or not written at all.
+    return any(d * (k - 1) >= n for d, k, n in zip(w.dilation, w.kernel, w.input_size, strict=True))
 
 
 def _is_depthwise(c: Conv) -> bool:

@@ -48,13 +48,12 @@ class Launcher:
         op.on_backward(self.backend, when=when, min_elements=self.min_elements)(run)
 
     def _if_large(self, name: str, when: Any) -> Any:
-        least = self.min_float32.get(name)
-        if least is None:
+        if name not in self.min_float32:
             return when
 
         def fits(first: Any, *more: Any, **params: Any) -> bool:
-            quick = getattr(first, "dtype", None) == float32 and first.size < least and first.flags.c_contiguous
-            return not quick and when(first, *more, **params)
+            small = first.size < self.min_float32[name] if getattr(first, "dtype", None) == float32 else False
+            return not (small and first.flags.c_contiguous) and when(first, *more, **params)
 
         return fits
 

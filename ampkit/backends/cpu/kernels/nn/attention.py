@@ -115,9 +115,9 @@ class _TiledAttention:
         [heads, rows, columns].
         """
         dq, dk, dv = grad_buffers
-        if accumulate := not self.in_one_tile:
-            dk[...] = 0
-            dv[...] = 0
+        accumulate = not self.in_one_tile
+        for gradient in (dk, dv):  # of keys that no query attends to, or to be added to
+            gradient[:, 0 if accumulate else self.query.shape[1] if self.masks.causal else gradient.shape[1] :] = 0
         dots = empty((*dy.shape[:2], 1), float32)
         _dots(dots, dy, out)
         for heads, rows, tiles in self.row_tiles():

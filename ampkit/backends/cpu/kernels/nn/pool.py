@@ -29,8 +29,8 @@ _forward, _backward = Function("max_pool_forward", "aaaip"), Function("max_pool_
 
 def is_large(array: HostArray, size: tuple[int, ...]) -> bool:
     """Whether kernels take the array, and it or as many images of `size` as there are in it are worth a call."""
-    spatial = prod(array.shape[-len(size) :])
-    return bool(spatial) and array.size // spatial * max(spatial, prod(size)) >= MIN_ELEMENTS and supported(array)
+    old, new = prod(array.shape[-len(size) :]), prod(size)
+    return bool(old and new) and array.size // old * max(old, new) >= MIN_ELEMENTS and supported(array)
 
 
 # maxima

@@ -1,0 +1,216 @@
+"""Runs cases of ops by the CPU's kernels, whatever their size, and compares values and gradients with the references'.
+
+    python -m tests.fuzz.kernels [--trials 20000] [--seed N] [--only gelu] [--trial N]
+
+A trial is a case of `tests/cases` in float32, bfloat16 or float16, with other lengths of its axes, 0 and 1 among them,
+inputs of odd strides, and infinities, NaN, zeros or subnormal numbers among their values. A finding is a difference
+beyond the tolerance table, an infinity or NaN in another place, or an error that the reference does not raise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import re
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib import util
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from ampkit import Tensor, manual_seed
+from ampkit.backends.cpu.kernels.pointwise import LAUNCHER
+from ampkit.base.dtypes import bfloat16, float16, float32, is_float
+from ampkit.core.dispatch import Primitive, reference_only
+from ampkit.core.op import ops as registry
+from ampkit.ops.linalg import decompositions, solvers
+from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, Draw, assert_close
+from ampkit.testing.closeness import values_of
+from ampkit.testing.differences import floats_of, gradients_of
+
+PACKAGE = sys.modules["ampkit.backends.cpu"]  # whose name in ampkit.backends is the backend's
+DTYPES = (float32, bfloat16, float16)
+LENGTHS = (0, 1, 1, 2, 3, 5, 7, 9, 17, 33, 65)
+LIMIT = 1 << 16  # elements of an input
+THRESHOLDS = ("MIN_ELEMENTS", "MIN_MACS", "MIN_SCORES", "_LARGE")  # of kernels' modules: fewer are left to NumPy
+BY_LAPACK = {*decompositions.__all__, *solvers.__all__}  # and nothing else: some loop forever over NaN and infinities
+# What a reference multiplies by the zeros of padding and masks, kernels leave out, or the other way round; and 16-bit
+# products take subnormal numbers as zeros on some CPUs. So NaN and infinities spread less, or further.
+FINITE_ONLY = re.compile(
+    "conv|linear|adaptive_avg|attention|batch_norm|instance_norm|group_norm|matmul|mm$|bmm|outer|addr|einsum"
+)
+ROUNDED_BETWEEN = re.compile("linear_gelu|rnn|lstm|gru|add_layer_norm|attention")  # in 16 bits
+CANCELS = re.compile("corrcoef|group_norm|linear_gelu")  # to nothing, for a few equal numbers
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
+
+
+@contextmanager
+def kernels_of_any_size() -> Iterator[None]:
+    """Within the block kernels take arrays that are too small to be worth a call."""
+    for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
+        if not found.name.endswith("setup_commands"):
+            importlib.import_module(found.name)
+    modules = [module for name, module in sys.modules.items() if name.startswith("ampkit.")]
+    primitives = {each for module in modules for each in vars(module).values() if type(each) is Primitive}
+    primitives.update(each for op in registry.values() for each in (op.forward, op.backward_primitive) if each)
+    with ExitStack() as stack:
+        for primitive in primitives:
+            for limited in (*primitive.kernels_of("cpu"), primitive):
+                stack.enter_context(patch.object(limited, "min_elements", 1))
+        for module in modules:
+            for name in THRESHOLDS:
+                if module.__name__.startswith(PACKAGE.__name__) and hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, 1))
+        stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, 1)))  # type: ignore[arg-type]  # a dict
+        yield
+
+
+# trials
+
+
+@cache
+def cases(only: str = "") -> tuple[Case, ...]:
+    """The cases of tests/cases whose op is `only`, or all."""
+    found: list[Case] = []
+    for path in sorted(Path(__file__).parents[1].joinpath("cases").glob("*.py")):
+        spec = util.spec_from_file_location(f"cases_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found += module.CASES
+    return tuple([case for case in found if only in ("", case.name) and case.name not in BY_LAPACK])
+
+
+class Trial:
+    """Trial `number` of a seed: a case, the arrays of its inputs, and what was done to them."""
+
+    def __init__(self, seed: int, number: int, only: str = ""):
+        self.random = Random(f"{seed} {number}")
+        self.dtype = self.random.choice(DTYPES)
+        self.case = _resized(self.random.choice(cases(only)), self.random)
+        special = self.random.random() < 0.4 and not FINITE_ONLY.search(self.case.name)
+        odd = self.random.random() < 0.5
+        self.arrays = []
+        with np.errstate(all="ignore"):
+            for drawn in self.case.arrays():
+                array = drawn.astype(self.dtype) if is_float(drawn.dtype) else drawn
+                if special and is_float(array.dtype) and array.size:
+                    for _ in range(self.random.choice((1, 2, 5))):
+                        array.flat[self.random.randrange(array.size)] = self.random.choice(SPECIAL)
+                self.arrays.append(_with_strides(array, self.random) if odd else array)
+
+    def run(self) -> list[tuple[str, np.ndarray[Any, Any] | None]]:
+        """The outputs, and the gradients of the inputs."""
+        manual_seed(0)
+        tensors = [Tensor(array, is_float(array.dtype)) for array in self.arrays]
+        outs = self.case(*tensors)
+        floats = floats_of(outs)
+        seeds = [_seed(out, Random(str(out.shape))) for out in floats]
+        found = [("value", values_of(out)) for out in outs]
+        gradients = gradients_of(floats, tensors, seeds)
+        return found + [("gradient", None if g is None else values_of(g)) for g in gradients]
+
+    def finding(self) -> str:
+        """How the kernels differ from the references, in one line; "" if they do not."""
+        with reference_only():
+            try:
+                wanted = self.run()
+            except Exception:
+                return ""  # the case has no meaning for these shapes
+        try:
+            for (what, got), (_, want) in zip(self.run(), wanted, strict=True):
+                assert (got is None) == (want is None), "a gradient is missing"
+                if got is not None and want is not None:
+                    assert_close(got, want, self.tolerance(what, got), what)
+        except Exception as error:
+            shown = str(error).replace("\n", " ")
+            shapes = ", ".join(f"{a.shape} by {tuple(s // a.itemsize for s in a.strides)}" for a in self.arrays)
+            return f"{self.case!r} in {self.dtype.name}, inputs {shapes}: {type(error).__name__}: {shown}"
+        return ""
+
+    def tolerance(self, what: str, got: Any) -> tuple[float, float] | None:
+        """Twice that of the table, as both are rounded; None for what is no floating-point number."""
+        times = 20 if CANCELS.search(self.case.name) else 2
+        gradient = what == "gradient" or ROUNDED_BETWEEN.search(self.case.name)
+        table = GRADIENT_TOLERANCE if gradient else TOLERANCE
+        return (times * table[self.dtype][0], times * table[self.dtype][1]) if got.dtype in table else None
+
+
+def _resized(case: Case, random: Random) -> Case:
+    # The case with the axes of one length given another, in all of its inputs.
+    draws: list[Draw] = []
+    _replaced([*case.inputs, *case.params.values()], lambda draw: draws.append(draw) or draw)
+    lengths = sorted({n for draw in draws for n in draw.shape})
+    new = {n: random.choice(LENGTHS) for n in lengths if random.random() < 0.4}
+
+    def resized(draw: Draw) -> Draw:
+        shape = tuple([new.get(n, n) for n in draw.shape])
+        return replace(draw, shape=shape) if np.prod(shape) <= LIMIT else draw
+
+    params = dict(zip(case.params, _replaced(list(case.params.values()), resized), strict=True))
+    return Case(case.name, *_replaced(list(case.inputs), resized), **params)
+
+
+def _replaced(item: Any, by: Any) -> Any:
+    if isinstance(item, Draw):
+        return by(item)
+    return type(item)([_replaced(each, by) for each in item]) if type(item) in (list, tuple) else item
+
+
+def _with_strides(array: Any, random: Random) -> Any:
+    # The same values in another layout.
+    if not array.ndim:
+        return array
+    kind = random.choice(("order", "order", "step", "reversed", "offset"))
+    if kind == "order":
+        axes = random.sample(range(array.ndim), array.ndim)
+        return np.ascontiguousarray(array.transpose(axes)).transpose(np.argsort(axes))
+    if kind == "reversed":
+        return np.ascontiguousarray(array[..., ::-1])[..., ::-1]
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
+    view = wide[..., 1::2] if kind == "step" else wide[..., 1 : array.shape[-1] + 1]
+    view[...] = array
+    return view
+
+
+def _seed(out: Tensor, random: Random) -> Tensor:
+    # A gradient of an output: dense, or one number as behind `.sum()`.
+    values = np.random.default_rng(random.randrange(1 << 32)).normal(size=out.shape).astype(out.dtype)
+    return Tensor(
+        np.broadcast_to(values.ravel()[:1].reshape(()), out.shape) if values.size and random.random() < 0.3 else values
+    )
+
+
+def main() -> int:
+    """Run the trials, print the findings; return 1 if there are any."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--trials", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="the name of an op")
+    parser.add_argument("--trial", type=int, help="only this one")
+    options = parser.parse_args()
+    start, count = time.monotonic(), 0
+    chosen = range(options.trials) if options.trial is None else [options.trial]
+    with kernels_of_any_size(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in chosen:
+            finding = Trial(options.seed, number, options.only).finding()
+            count += bool(finding)
+            if finding:
+                print(f"--trial {number}: {finding}", flush=True)
+    print(f"{len(chosen)} trials in {time.monotonic() - start:.0f} s, {count} findings")
+    return int(bool(count))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""A short, deterministic run of the kernels' fuzzer, and what counts as a finding."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from ampkit import ops
+from ampkit.backends.cpu.native import library as native
+from ampkit.core.dispatch import Kernel
+from fuzz import kernels
+
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(native.library() is None, reason=native.unavailable_reason()),
+]
+TRIALS, SEED = 400, 1
+
+
+@pytest.fixture
+def of_any_size():
+    with kernels.kernels_of_any_size(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def test_kernels_agree_with_references_on_odd_shapes_strides_and_values(of_any_size):
+    assert [found for number in range(TRIALS) if (found := kernels.Trial(SEED, number).finding())] == []
+
+
+@pytest.mark.parametrize("wrong", [lambda out: out + 1, lambda out: out * np.nan, lambda out: out[:0]])
+def test_a_wrong_kernel_is_found(wrong, of_any_size, monkeypatch):
+    first = ops.softmax.forward.kernels_of("cpu")[0]
+    broken = Kernel(lambda *args, **params: (wrong((out := first.run(*args, **params))[0]), out[1]), first.when)
+    monkeypatch.setitem(ops.softmax.forward.kernels, "cpu", [broken])
+    assert any(kernels.Trial(0, number, "softmax").finding() for number in range(20))
+
+
+def test_small_arrays_are_left_to_references_again_afterwards():
+    before = ops.exp.forward.kernels_of("cpu")[0].min_elements
+    with kernels.kernels_of_any_size():
+        assert ops.exp.forward.kernels_of("cpu")[0].min_elements == 1
+    assert ops.exp.forward.kernels_of("cpu")[0].min_elements == before > 1
