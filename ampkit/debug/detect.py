@@ -48,7 +48,7 @@ def explain(step: Callable[[], Any]) -> Finding | None:
         if not is_finite(tensor.array):
             origin = tracker.origin_of(tensor.array)
             outside = Origin(_NO_EVENT, tensor.array, current(), outside="what code outside of ops computed")
-            return finding_of(origin or outside, "the result")
+            return finding_of(origin or outside, "the loss" if tensor.array.size == 1 else "the result")
     return None
 
 

@@ -61,6 +61,22 @@ def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeyp
         exec(compile(source, name, "exec"), names)
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", ["README.md", "docs/debugging.md"])
+def test_findings_are_printed_as_the_page_shows_them(name, capsys):
+    """But for the numbers, which the last bits decide."""
+    names, shown = namespace() | {"__name__": "docs"}, 0
+    source = (ROOT / name).read_text()
+    for example, output in re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", source, re.DOTALL):
+        capsys.readouterr()
+        exec(compile(example, "train.py", "exec"), names)
+        if "is not finite" in output:
+            shown += 1
+            found = capsys.readouterr().out
+            assert re.sub(r"[-+.e\d]+", "#", found) == re.sub(r"[-+.e\d]+", "#", output)
+    assert shown == {"README.md": 1, "docs/debugging.md": 4}[name]
+
+
 def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
     definition, case, _ = examples("docs/add-an-op.md")
     try:
