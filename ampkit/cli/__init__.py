@@ -24,8 +24,7 @@ from ..config.keys import keys
 from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
-from ..run.bench import Result, Started, bench
-from . import display, doctor, plan, progress, report, train, tune
+from . import bench, display, doctor, plan, report, train, tune
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 
@@ -100,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     _recipe(training)
     training.add_argument("--run-dir", type=_path, help="directory for config, metrics and checkpoints: new or empty")
     training.add_argument("--resume", action="store_true", help="resume the run in --run-dir from its last checkpoint")
-    compare = _command(commands, "bench", _bench, "train a recipe in float32, bfloat16 and float16, side by side")
+    compare = _command(commands, "bench", bench.run, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     compare.add_argument("--json", type=_path, metavar="FILE", help="also write the results to a file")
     planned = _command(commands, "plan", plan.run, "show in which dtype each op of a recipe runs, why, and its casts")
@@ -132,54 +131,6 @@ def _recipe(command: argparse.ArgumentParser) -> None:
     what = "replace a key of the recipe: amp.dtype=float16"
     command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
     command.add_argument("--device", help="where to train: cpu (default), cuda or cuda:<index>")
-
-
-def _bench(options: argparse.Namespace, console: Console) -> int:
-    recipe = config.load(options.recipe, train.overrides(options))
-    if options.json:
-        _need_writable(Path(options.json))
-    results: list[Result] = []
-    with ExitStack() as stack:
-        for event in bench(recipe):
-            if isinstance(event, Started):
-                what = (event.dtype, event.steps, event.per_step, event.unit)
-                meter = stack.enter_context(progress.ProgressMeter(console, *what, every=max(1, event.steps // 10)))
-            elif isinstance(event, Result):
-                stack.close()
-                results.append(event)
-            else:
-                meter.show(event)
-    _write_results(options, results)
-    console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", results))
-    if recipe.train.device == "cpu":
-        _explain_slower(results, console)
-    for result in (result for result in results if result.error):
-        display.print_error(f"{result.dtype} failed: {result.error}", FAILED)
-    console.print(f"whole time: {sum(result.wall_seconds or 0 for result in results):.1f} s")
-    return FAILED if any(result.error for result in results) else DONE
-
-
-def _explain_slower(results: Sequence[Result], console: Console) -> None:
-    """Print why 16 bits are slower than float32 where the CPU lacks the instructions."""
-    findings = {finding.topic: finding for finding in doctor.examine_cpu()}
-    for result in results[1:]:
-        finding = findings.get(f"{result.dtype} on the CPU")
-        slower = result.step_seconds and results[0].step_seconds and result.step_seconds > results[0].step_seconds
-        if slower and finding and finding.cure:
-            console.print(escape(f"{result.dtype} is slower here: {finding.found}; {finding.cure}"), soft_wrap=True)
-
-
-def _need_writable(path: Path) -> None:
-    try:
-        path.touch()
-    except OSError as error:
-        raise FileError("--json", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
-
-
-def _write_results(options: argparse.Namespace, results: list[Result]) -> None:
-    if options.json:
-        content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
-        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def _keys(options: argparse.Namespace, console: Console) -> int:

@@ -2,6 +2,7 @@
 
 from .detect import detect_nonfinite, explain
 from .finding import Finding
+from .ledger import Ledger, ledger
 from .planning import plan
 from .precision_plan import PrecisionPlan
 from .range_rows import Range, Sample, Updates
@@ -10,6 +11,7 @@ from .tuning import Tuning, tune
 
 __all__ = [
     "Finding",
+    "Ledger",
     "PrecisionPlan",
     "Range",
     "Ranges",
@@ -18,6 +20,7 @@ __all__ = [
     "Updates",
     "detect_nonfinite",
     "explain",
+    "ledger",
     "plan",
     "tune",
 ]

@@ -5,7 +5,7 @@ It is read off a real forward, and a backward where there is a loss, so it says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from ..core.policy import Cast, Policy, autocast, region
 from ..core.policy_text import parse_policy
 from ..core.tensor import Tensor
 from .precision_plan import PlanRow, PrecisionPlan, merge
+from .saved_memory import SavedMemory
 from .sensitivity import unchanged
 
 
@@ -75,7 +76,7 @@ class _Recorder:
     def __init__(self, plan: PrecisionPlan):
         self.plan, self.rows, self.last = plan, list[PlanRow](), "the first op"
         self._casts: list[Event] = []  # those of the operands of the op that runs next
-        self._kept: dict[int, Any] = {}  # by the id of their memory: arrays that nodes keep
+        self._memory = SavedMemory()
 
     def __call__(self, event: Event) -> None:
         if event.name == "cast" and event.phase == FORWARD:
@@ -97,7 +98,8 @@ class _Recorder:
         if not inputs and output.dtype not in FLOATS:  # of integers alone: labels, masks
             self._casts.clear()
             return
-        row = PlanRow(where, event.name, inputs, output.dtype.name, category, why, saved=self._saved(event, tensors))
+        saved = sum(array.nbytes for array in self._memory.add(event))
+        row = PlanRow(where, event.name, inputs, output.dtype.name, category, why, saved=saved)
         for cast in self._casts:
             row = row.plus(self._cast(cast, event, row))
         self._casts.clear()
@@ -112,37 +114,6 @@ class _Recorder:
         count, before = self.plan.sources.get((source, event.name), (0, 0))
         self.plan.sources[source, event.name] = count + 1, before + size
         return replace(nothing, casts=1, cast_bytes=size)
-
-    def _saved(self, event: Event, tensors: list[Tensor]) -> int:
-        if event.node is None or not hasattr(event.node.saved, "__dict__"):
-            return 0
-        weights = {id(copy) for t in tensors if isinstance(t, Parameter) for copy in _copies(t)}
-        size = 0
-        for array in _arrays(vars(event.node.saved).values()):
-            memory = _memory(array)
-            if id(array) not in weights and id(memory) not in self._kept:
-                self._kept[id(memory)] = memory
-                size += array.nbytes
-        return size
-
-
-def _copies(parameter: Parameter) -> Iterator[Any]:
-    yield parameter.array
-    yield from (array for _, array in (parameter.copies or {}).values())
-
-
-def _arrays(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _arrays(value)
-        elif hasattr(value, "nbytes") and hasattr(value, "dtype") and getattr(value, "ndim", False):
-            yield value
-
-
-def _memory(array: Any) -> Any:
-    while getattr(array, "base", None) is not None and hasattr(array.base, "dtype"):
-        array = array.base
-    return array
 
 
 def _reason(event: Event, path: str | None) -> tuple[str | None, str]:

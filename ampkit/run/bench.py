@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from .. import cuda
 from ..base import errors
 from ..base.errors import AmpkitError
 from ..config import Recipe
+from ..debug import Ledger, ledger
 from .loop import EvalRow, Row, StepRow, fit
 from .metrics import Scores
 
@@ -49,7 +50,7 @@ class Result:
     process, start included. peak_bytes: the peak resident memory of the process. run_bytes: its growth since before
     anything was built. Both are None where the system does not report it. device_bytes: the peak of arrays on the GPU;
     None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see `metrics.Scores`. skipped:
-    steps. error: why it failed, or None.
+    steps. ledger: where a step's time and memory go, None if it failed. error: why it failed, or None.
     """
 
     dtype: str
@@ -65,6 +66,7 @@ class Result:
     char_error_rate: float | None = None
     scale: float | None = None
     skipped: int | None = None
+    ledger: Ledger | None = None
     error: str | None = None
 
 
@@ -100,11 +102,18 @@ def _bench_one(recipe: Recipe) -> Iterator[Event]:
     rows: list[Row] = []
     kind, started = "", False
     last: dict[str, Any] = {}
+    found: Ledger | None = None
+    wall = 0.0
     try:
         with process.stdin as stdin:
             stdin.write(recipe.model_dump_json())
         for line in process.stdout:
-            kind, last = json.loads(line)
+            message = json.loads(line)
+            if message[0] == "Ledger":
+                found = Ledger(**message[1])
+                continue
+            kind, last = message
+            wall = time.perf_counter() - start
             if kind in _EVENTS:
                 started = True
                 event = _EVENTS[kind](**last)
@@ -119,7 +128,7 @@ def _bench_one(recipe: Recipe) -> Iterator[Event]:
         raise getattr(errors, last["kind"])(last["error"])
     if kind not in ("Failed", "Done"):
         last = {"error": f"the process ended early, with status {code}"}
-    yield _result(recipe.amp.dtype, rows, last, time.perf_counter() - start)
+    yield replace(_result(recipe.amp.dtype, rows, last, wall), ledger=found)
 
 
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in (Started, StepRow, EvalRow)}
@@ -155,12 +164,20 @@ def worker() -> int:
         growth = None if peak is None or before is None else peak - before
         held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
         _send("Done", {"peak_bytes": peak, "run_bytes": growth, "device_bytes": held})
+        _send("Ledger", asdict(_ledger(recipe)))
     except AmpkitError as error:
         _send("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1
     except BrokenPipeError:  # the parent is gone
         return 1
     return 0
+
+
+def _ledger(recipe: Recipe) -> Ledger:
+    # Of a run of its own, whose schedule is long enough, so that the measured one is not disturbed.
+    train = recipe.train.model_copy(update={"steps": 1000, "epochs": None, "log_every": 1000, "eval_every": None})
+    run = fit(recipe.model_copy(update={"train": train}))
+    return ledger(run.advance, run.optimizer)
 
 
 def _send(kind: str, content: dict[str, Any]) -> None:

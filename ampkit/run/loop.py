@@ -105,7 +105,7 @@ class Run:
 
     def __iter__(self) -> Iterator[Row]:
         while not self.finished:
-            row = self._evaluate() if self._evaluation_is_due() else self._step(self.done + 1)
+            row = self._evaluate() if self._evaluation_is_due() else self.advance()
             if row is not None:
                 yield row
                 self._check(row)
@@ -208,6 +208,10 @@ class Run:
         return self.model, self.optimizer, self.schedule, self.scaler
 
     # a step
+
+    def advance(self) -> StepRow | None:
+        """Take the next step, whatever else is due; its row if it is logged."""
+        return self._step(self.done + 1)
 
     def _step(self, number: int) -> StepRow | None:
         start = time.perf_counter()

@@ -1,0 +1,167 @@
+"""The ledger of a training step: where its time and its memory go, and what 16 bits change in both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..backends import get as backend
+from ..base.dtypes import LOW
+from ..base.errors import ArgumentError
+from ..base.observe import FORWARD, Event, observing
+from ..core.op import ops
+from ..optim.optimizer import Optimizer
+from .profiler import profile
+from .saved_memory import SavedMemory
+
+# The kinds of work, by the folder or file of `ampkit/ops` that an op is defined in; the first whose name starts so.
+KINDS = {
+    "linalg": "products",
+    "nn.conv": "products",
+    "nn.attention": "products",
+    "nn.rnn": "products",
+    "nn.fused": "products",
+    "nn.batch_norm": "normalization",
+    "nn.layer_norm": "normalization",
+    "nn.residual_norm": "normalization",
+    "nn.softmax": "softmax, losses and reductions",
+    "loss": "softmax, losses and reductions",
+    "reduction": "softmax, losses and reductions",
+    "pointwise": "elementwise",
+    "nn.dropout": "elementwise",
+    "shape": "data movement",
+    "indexing": "data movement",
+    "nn.embedding": "data movement",
+    "creation": "data movement",
+    "nn": "pooling and others",
+}
+CASTS, OPTIMIZER, REST = "casts", "optimizer", "Python, and all else between ops"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A step's time and memory.
+
+    seconds: of a whole step, without the overhead of measuring. times: seconds by kind of work, of which REST is what
+    the whole step takes beyond all ops. memory: bytes by what holds them: parameters, gradients, moments, 16-bit copies
+    of weights, and what is kept for backward by dtype.
+    """
+
+    seconds: float
+    times: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{'a step':44}{self.seconds * 1e3:10.2f} ms"]
+        for kind, spent in sorted(self.times.items(), key=lambda item: -item[1]):
+            lines.append(f"  {kind:42}{spent * 1e3:10.2f} ms{spent / self.seconds:8.1%}")
+        lines.append(f"{'memory':44}{sum(self.memory.values()) / 1e6:10.2f} MB")
+        lines += [f"  {what:42}{size / 1e6:10.2f} MB" for what, size in self.memory.items() if size]
+        return "\n".join(lines)
+
+    def compare(self, wide: Ledger) -> list[str]:
+        """Why this step, in 16 bits, takes less or more time and memory than that of `wide`, in float32."""
+        saved = {kind: wide.times.get(kind, 0.0) - spent for kind, spent in self.times.items()}
+        faster = [kind for kind in sorted(saved, key=lambda kind: -saved[kind]) if saved[kind] > 0.02 * wide.seconds]
+        slower = [kind for kind in sorted(saved, key=lambda kind: saved[kind]) if saved[kind] < -0.02 * wide.seconds]
+        lines = []
+        if faster:
+            lines.append("less time: " + ", ".join(self._change(wide, kind) for kind in faster[:3]))
+        if slower:
+            lines.append("more time: " + ", ".join(self._change(wide, kind) for kind in slower[:3]))
+        share = self.times.get("products", 0.0) / self.seconds
+        if share < 0.5:
+            rest = max((kind for kind in self.times if kind != "products"), key=lambda kind: self.times[kind])
+            most = f"{rest} takes {self.times[rest] / self.seconds:.0%}"
+            lines.append(f"products, which 16-bit units speed up, are {share:.0%} of the step; {most}")
+        before, after = wide._kept(), self._kept()
+        if before:
+            change = f"{after / before - 1:+.0%}"
+            lines.append(f"kept for backward: {before / 1e6:.3g} -> {after / 1e6:.3g} MB ({change})")
+        return lines
+
+    def _change(self, wide: Ledger, kind: str) -> str:
+        return f"{kind} {wide.times.get(kind, 0.0) * 1e3:.3g} -> {self.times[kind] * 1e3:.3g} ms"
+
+    def _kept(self) -> int:
+        return sum(size for what, size in self.memory.items() if what.startswith("kept"))
+
+
+def ledger(
+    step: Callable[[], Any], optimizers: Optimizer | Iterable[Optimizer] = (), steps: int = 5, warmup: int = 2
+) -> Ledger:
+    """Run `step` 2 * steps + warmup + 1 times, and say where its time and memory go.
+
+    step: a whole training step: forward, backward, update; it really trains. optimizers: whose parameters, gradients
+    and moments count as memory. Steps are run in turns with and without a profile, so that the overhead of measuring
+    is in no figure; of both the fastest counts, in seconds of the device where it has a clock.
+    Raises ArgumentError for something that cannot be called and a number of steps below 1, and what `step` raises.
+    """
+    if not callable(step):
+        raise ArgumentError("ledger", "a function that runs a training step", f"a {type(step).__name__}")
+    if steps < 1:
+        raise ArgumentError("ledger", "steps from 1", repr(steps))
+    several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+    memory = _memory(step, several)
+    for _ in range(warmup):
+        step()
+    plain, profiles = [], []
+    for _ in range(steps):
+        plain.append(_timed(step))
+        with profile() as found:
+            step()
+        profiles.append(_by_kind(found))
+    times = min(profiles, key=lambda times: sum(times.values()))
+    seconds = max(min(plain), sum(times.values()))
+    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory)
+
+
+def _timed(step: Callable[[], Any]) -> float:
+    device = backend()
+    device.synchronize()
+    start = time.perf_counter()
+    step()
+    device.synchronize()
+    return time.perf_counter() - start
+
+
+def _by_kind(found: profile) -> dict[str, float]:
+    times: dict[str, float] = {}
+    for row in found.rows:
+        kind = kind_of(row.name)
+        times[kind] = times.get(kind, 0.0) + row.seconds
+    return times
+
+
+def kind_of(name: str) -> str:
+    """The kind of work of an event's name: of an op, its backward, a cast, or a part of an optimizer's step."""
+    if name in ("cast", "sum_over", "sum_of_two"):
+        return CASTS if name == "cast" else "elementwise"
+    op = ops.get(name) or ops.get(name.removesuffix("_backward"))
+    if op is None:
+        return OPTIMIZER if name == "unscale" or name.endswith("_update") else "others"
+    return next((kind for prefix, kind in KINDS.items() if op.forward.module.startswith(prefix)), "others")
+
+
+def _memory(step: Callable[[], Any], optimizers: list[Optimizer]) -> dict[str, int]:
+    kept: dict[str, int] = {}
+    memory = SavedMemory()
+
+    def look(event: Event) -> None:
+        if event.phase == FORWARD and event.op is not None:
+            for array in memory.add(event):
+                kind = "16 bits" if array.dtype in LOW else array.dtype.name
+                kept[f"kept for backward, {kind}"] = kept.get(f"kept for backward, {kind}", 0) + array.nbytes
+
+    with observing(look):
+        step()
+    arenas = [arena for optimizer in optimizers for group in optimizer.param_groups for arena in group.arenas]
+    held = {
+        "parameters": sum(arena.master.nbytes for arena in arenas),
+        "16-bit copies of weights": sum(copy.nbytes for arena in arenas for copy in arena.copies.values()),
+        "gradients": sum(arena.gradient.nbytes for arena in arenas),
+        "moments": sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
+    }
+    return held | kept

@@ -1,0 +1,111 @@
+"""The ledger of a step: kinds of work that add up to the whole, memory by holder, and what 16 bits change, in words."""
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import autocast, debug, nn, optim
+from ampkit.base.errors import ArgumentError
+from ampkit.cli.bench import in_words
+from ampkit.core.op import ops
+from ampkit.debug.ledger import KINDS, OPTIMIZER, REST, Ledger, kind_of
+from ampkit.run.bench import Result
+
+
+def training(dtype=None):
+    """A step of a small model, and its optimizer."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8))
+    optimizer = optim.Adam(model.parameters())
+    x = ampkit.randn(16, 64)
+
+    def step():
+        with autocast(dtype=dtype or ampkit.bfloat16, enabled=dtype is not None):
+            loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, optimizer
+
+
+def test_the_kinds_of_work_add_up_to_the_step():
+    found = debug.ledger(*training(ampkit.float16))
+    assert sum(found.times.values()) == pytest.approx(found.seconds)
+    assert {"products", "normalization", "elementwise", "casts", OPTIMIZER, REST} <= set(found.times)
+    assert all(seconds >= 0 for seconds in found.times.values())
+
+
+def test_memory_is_that_of_the_optimizer_and_what_is_kept_for_backward_by_dtype():
+    step, optimizer = training(ampkit.float16)
+    memory = debug.ledger(step, optimizer, steps=1).memory
+    arena = optimizer.param_groups[0].arenas[0]
+    assert memory["parameters"] == arena.master.nbytes
+    assert memory["moments"] == 2 * arena.master.nbytes
+    assert memory["16-bit copies of weights"] == arena.master.nbytes // 2
+    assert memory["kept for backward, 16 bits"] > 0
+    assert debug.ledger(*training(), steps=1).memory.get("kept for backward, 16 bits", 0) == 0
+
+
+def test_every_op_of_the_library_has_a_kind():
+    theirs = {name: kind_of(name) for name, op in ops.items() if op.ours}
+    assert "others" not in theirs.values()
+    assert {kind_of("linear_backward"), kind_of("conv2d"), kind_of("scaled_dot_product_attention")} == {"products"}
+    assert kind_of("layer_norm") == kind_of("batch_norm_backward") == "normalization"
+    assert kind_of("relu") == "elementwise"
+    assert kind_of("cast") == "casts"
+    assert kind_of("adam_update") == kind_of("unscale") == OPTIMIZER
+    assert kind_of("somebody_s_op") == "others"
+    assert len(set(KINDS.values())) == 6
+
+
+def test_the_table_names_the_largest_part_first():
+    text = str(Ledger(0.004, {"casts": 0.001, "products": 0.003}, {"parameters": 2_000_000, "moments": 0}))
+    assert text.splitlines() == [
+        f"{'a step':44}      4.00 ms",
+        f"  {'products':42}      3.00 ms   75.0%",
+        f"  {'casts':42}      1.00 ms   25.0%",
+        f"{'memory':44}      2.00 MB",
+        f"  {'parameters':42}      2.00 MB",
+    ]
+
+
+def test_a_comparison_says_what_became_faster_and_slower_and_what_16_bits_cannot_speed_up():
+    wide = Ledger(0.010, {"products": 0.006, "normalization": 0.004}, {"kept for backward, float32": 4_000_000})
+    times = {"products": 0.002, "normalization": 0.004, "casts": 0.001}
+    low = Ledger(0.007, times, {"kept for backward, 16 bits": 2_000_000})
+    assert low.compare(wide) == [
+        "less time: products 6 -> 2 ms",
+        "more time: casts 0 -> 1 ms",
+        "products, which 16-bit units speed up, are 29% of the step; normalization takes 57%",
+        "kept for backward: 4 -> 2 MB (-50%)",
+    ]
+
+
+def test_bench_says_faster_or_slower_and_why():
+    wide = Result("float32", step_seconds=0.010, ledger=Ledger(0.01, {"products": 0.01}))
+    faster = Result("bfloat16", step_seconds=0.005, ledger=Ledger(0.005, {"products": 0.005}))
+    slower = Result("float16", step_seconds=0.020, ledger=Ledger(0.02, {"products": 0.02}))
+    same, failed = Result("float16", step_seconds=0.0101), Result("float16", error="it failed")
+    assert list(in_words([wide, faster], "cuda")) == [
+        "bfloat16 is faster: 2.00 times the speed of float32",
+        "  less time: products 10 -> 5 ms",
+    ]
+    assert next(in_words([wide, slower], "cuda")) == "float16 is slower: 2.00 times the time of float32"
+    assert list(in_words([wide, same], "cuda")) == ["float16 is as fast as float32"]
+    assert not list(in_words([wide, failed], "cuda"))
+
+
+def test_steps_really_train_and_what_they_raise_comes_out():
+    step, optimizer = training()
+    before = optimizer.param_groups[0].arenas[0].master.copy()
+    debug.ledger(step, optimizer, steps=1, warmup=0)
+    assert not np.array_equal(before, optimizer.param_groups[0].arenas[0].master)
+    with pytest.raises(ZeroDivisionError):
+        debug.ledger(lambda: 1 / 0)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ArgumentError, match="ledger: needs a function that runs a training step, got a float"):
+        debug.ledger(2.0)
+    with pytest.raises(ArgumentError, match="ledger: needs steps from 1, got 0"):
+        debug.ledger(lambda: None, steps=0)
