@@ -68,7 +68,7 @@ def shares(found, dtype):
 def test_what_float16_would_lose_of_gradients_is_what_it_loses_in_a_run(factor):
     wide, low = (by_layer(train(mlp(), dtype, factor=factor), GRADIENT) for dtype in ("float32", "float16"))
     met = [key for key, found in low.items() if found.dtype == "float16" and shares(found, "float16").any()]
-    assert len(met) >= 4
+    assert len(met) >= 3
     for key in met:
         np.testing.assert_allclose(shares(wide[key], "float16"), shares(low[key], "float16"), atol=0.01, err_msg=key)
 
