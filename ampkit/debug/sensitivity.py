@@ -68,8 +68,9 @@ class Gradients(NamedTuple):
 
 def _square(array: Any, scale: float, other: Any = 0.0, other_scale: float = 1.0) -> float:
     # The sum of (array / scale - other / other_scale)^2, added in float64.
-    difference = array / scale - other / other_scale
-    return float((difference * difference).sum(dtype=np.float64))
+    with np.errstate(all="ignore"):  # what is not finite is an answer here
+        difference = array / scale - other / other_scale
+        return float((difference * difference).sum(dtype=np.float64))
 
 
 class Evaluation:

@@ -138,6 +138,13 @@ def test_an_op_that_stores_float32_by_default_is_a_choice():
     assert found.policy == Policy("bfloat16", layer_norm="low")
 
 
+@pytest.mark.usefixtures("faster")
+def test_an_op_is_judged_beside_16_bits_since_a_module_in_float32_keeps_it_in_float32():
+    block = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Tanh())
+    found = debug.tune(model_with(block), batches(), loss, "bfloat16")
+    assert next(row for row in found.rows if row.choice.name == "layer_norm").sensitivity.gradient > 1e-4
+
+
 def test_the_search_really_measures_and_leaves_the_model_as_it_was():
     model = model_with(nn.BatchNorm1d(32), nn.Dropout(0.5))
     before = {name: value.numpy(force=True).tolist() for name, value in model.state_dict().items()}

@@ -61,12 +61,37 @@ def test_the_default_policy_is_taken_where_it_is_the_fastest_and_trains_as_float
 
 
 @pytest.mark.usefixtures("faster")
+@pytest.mark.parametrize(
+    ("given", "asked", "searched"), [("float16", None, "float16"), ("float16", "bfloat16", "bfloat16")]
+)
+def test_the_dtype_is_the_recipes_unless_another_is_asked_for(given, asked, searched):
+    spec = recipe(f"amp.dtype={given}", "amp.policy=fast", 'amp.modules={"1" = "float32"}')
+    assert tune_recipe(spec, asked, batches=1).policy == Policy(searched)
+
+
+@pytest.mark.usefixtures("faster")
 def test_each_training_is_that_of_its_recipe_alone_though_they_take_turns():
     found = tune_recipe(recipe("model.dropout=0.5"), "float16", batches=1)
     for each, dtype in zip(found.trained, ("float32", "float16"), strict=True):
         rows = list(run_tune.fit(recipe(f"amp.dtype={dtype}", "model.dropout=0.5")))
         assert each.val_loss == rows[-1].val_loss
         assert each.loss == pytest.approx(sum(row.loss for row in rows[:-1]) / 8, rel=1e-12)
+
+
+def test_the_policy_found_is_trained_beside_the_default_one_and_taken_if_it_is_faster(monkeypatch, faster):
+    def costs(evaluation, choices, batch, show):
+        return {choice: Cost(2e-3, -1e-3 if choice.name == "1" else 1e-3, 0) for choice in choices.all}
+
+    monkeypatch.setattr(tuning, "costs", costs)
+    monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [1.0, 0.6, 0.5])
+    found = tune_recipe(recipe(), batches=1)
+    assert [each.timed.name for each in found.trained] == ["float32", "default", "found"]
+    assert found.trained[2].timed.policy == Policy("bfloat16", modules={"1": "float32"})
+    assert found.policy == Policy("bfloat16")  # the training says that the default policy is faster after all
+    faster["default"] = 0.5
+    found = tune_recipe(recipe(), batches=1)
+    assert found.policy == Policy("bfloat16", modules={"1": "float32"})
+    assert found.note.startswith("found: 1.96 x faster than float32, within an error of 1 %; not the default policy")
 
 
 def test_a_policy_that_trains_worse_than_predicted_is_tightened(faster):
