@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import grad, tensor
+from ampkit import grad, ops, tensor
 from ampkit.backends.cpu.kernels.nn import rnn
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import library
@@ -114,3 +114,17 @@ def test_the_same_input_gives_the_same_bits():
         [t.numpy(force=True).tobytes() for part in run("gru", (20, 20), True, float32) for t in part] for _ in "12"
     ]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["gru_cell", "lstm_cell", "rnn_tanh_cell"])
+def test_a_bias_may_have_strides(name):
+    gates = {"gru_cell": 3, "lstm_cell": 4, "rnn_tanh_cell": 1}[name] * H
+    generator = np.random.default_rng(0)
+    x, state, *weights = (tensor(generator.normal(size=s).astype("f4")) for s in [(80, H), (80, H), *[(gates, H)] * 2])
+    biases = [tensor(generator.normal(size=(gates, 2)).astype("f4"))[:, 1] for _ in range(2)]
+    found = []
+    for given in (biases, [bias.contiguous() for bias in biases]):
+        outs = getattr(ops, name)(x, (state, state) if name == "lstm_cell" else state, *weights, *given)
+        found.append(outs if isinstance(outs, tuple) else (outs,))
+    for got, want in zip(*found, strict=True):
+        assert_close(got, want)

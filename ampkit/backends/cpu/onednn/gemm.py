@@ -64,8 +64,7 @@ def gemm(
     if b.ndim == 2 and a.ndim > 2:
         rows = gemm(a.reshape(-1, a.shape[-1]), b, dtype, bias, key)
         return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
-    if bias is not None:
-        bias = np.ascontiguousarray(bias)  # oneDNN accepts other strides, and ignores them
+    bias = _dense(bias)
     if a.ndim != b.ndim:
         a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -96,7 +95,7 @@ def matmul_into(
     a [..., M, K] and b [..., K, N] have the same number of axes and one dtype that `has_fast_matmul`; leading axes
     broadcast. accumulate: add a @ b to the contents of `out`.
     """
-    a, b = _with_unit_stride(a), _with_unit_stride(b)
+    a, b, bias = _with_unit_stride(a), _with_unit_stride(b), _dense(bias)
     key = ("matmul", *map(signature, (a, b, out, bias)), scale, accumulate)
     call = cached(key, lambda: _matmul(a, b, out, bias, scale, accumulate))
     if call is None:
@@ -166,7 +165,7 @@ def _matmul_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray |
 class PackedWeight:
     """The second operand of many products, packed by the first: `weight(a, out, bias, accumulate)` as `matmul_into`.
 
-    Its dtype must satisfy `has_fast_matmul`; a, out and bias are C-contiguous, with any number of rows.
+    Its dtype must satisfy `has_fast_matmul`; a and out are C-contiguous, with any number of rows.
     """
 
     def __init__(self, b: HostArray):
@@ -175,7 +174,7 @@ class PackedWeight:
         self._calls: dict[Any, Any] = {}
 
     def __call__(self, a: HostArray, out: HostArray, bias: HostArray | None = None, accumulate: bool = False) -> bool:
-        key = len(a), bias is None, accumulate
+        key, bias = (len(a), bias is None, accumulate), _dense(bias)
         if key not in self._calls:
             self._calls[key] = self._create(a, out, bias, accumulate)
         call, packed_b = self._calls[key]
@@ -191,6 +190,10 @@ class PackedWeight:
         if packed.layouts not in self._buffers:
             self._buffers[packed.layouts] = pack(packed, self.b)
         return packed.run, self._buffers[packed.layouts]
+
+
+def _dense(bias: HostArray | None) -> HostArray | None:
+    return None if bias is None else np.ascontiguousarray(bias)  # oneDNN accepts other strides, and ignores them
 
 
 def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
