@@ -9,6 +9,7 @@ at a loss scale of 1 is the work of the scale search, which backs off, and not a
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from ..base import observe
@@ -37,6 +38,7 @@ class NonFiniteTracker:
         self._known = ByIdentity()
         self._policy: Policy | None = None
         self._tag: Any = None  # in a backward under create_graph: the loss scale of its gradients
+        self._began = False  # whether a backward has begun
         self._busy = False  # while it runs ops itself
         self._handlers: dict[str, Callable[[Event], Any]] = {
             observe.FORWARD: self._forward, observe.BACKWARD: self._kernel, observe.REPLAY: self._replayed,
@@ -64,12 +66,14 @@ class NonFiniteTracker:
 
     def origin_of(self, array: Any) -> Origin | None:
         """The origin of a non-finite array, None if it is not known."""
-        return self._known.get(array)
+        origin = self._known.get(array)
+        return origin if origin is None or origin.output is not None else replace(origin, output=array)
 
     # what an event made
 
     def _forward(self, event: Event) -> None:
-        self.last = self._kernel(event)
+        made = self._kernel(event)
+        self.last = None if self._began else made
 
     def _kernel(self, event: Event) -> Origin | None:
         origin = None
@@ -96,7 +100,8 @@ class NonFiniteTracker:
         where = caller() if event.phase == FORWARD else ""
         saved = getattr(event.node, "saved", None)
         more = {"model": self.model, "where": where, "policy": self._policy}
-        return Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
+        made = Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
+        return made.without_arrays() if made.is_mask else made
 
     def _cause(self, event: Event, array: Any) -> Origin:
         known = self._known.get(array)
@@ -134,6 +139,7 @@ class NonFiniteTracker:
 
     def _start(self, event: Event) -> None:
         self.last = self._tag = None
+        self._began = True
         (values,) = event.inputs
         if values.size == 1 or has_nan(values):  # masks among several outputs are sound
             self._reached(event, values, "the loss")
@@ -146,6 +152,7 @@ class NonFiniteTracker:
             self._reached(event, gradient, f"the gradient of {name or f'a leaf {list(event.output.shape)}'}")
 
     def _step(self, event: Event) -> None:
+        self._known.clear()  # what the iteration has computed is no longer needed
         if is_finite(event.output) or not all_finite(event.inputs):
             return
         named = () if self.model is None else self.model.named_parameters()
@@ -156,7 +163,7 @@ class NonFiniteTracker:
     def _reached(self, event: Event, array: Any, what: str) -> None:
         if is_finite(array):
             return
-        origin = self._known.get(array) or Origin(event, array, call_of(event), outside="code outside of ops")
+        origin = self.origin_of(array) or Origin(event, array, call_of(event), outside="code outside of ops")
         if origin.by_scale:
             self.overflows += 1
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from ..nn.module import Module
 from .finite import all_finite, is_finite, is_minus_infinity
 
 LINEAR = ("cast", "sum_over", "sum_of_two")  # what happens to a gradient between two nodes
+_MOST = 4000  # entries: an origin holds what its op read
 _INSTALLED = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, "<")  # this package, others, `python -m`
 
 
@@ -31,11 +32,11 @@ _INSTALLED = (str(Path(__file__).parents[1]), sys.prefix, sys.base_prefix, "<") 
 class Origin:
     """A call of an op that made infinity or NaN.
 
-    event: the call. output: what it made. call: of the module it ran in, or None. parent: for what was made of a mask's
-    infinity, the origin of that. outside: what it is if no op made it, such as "parameter head.weight". by_scale:
-    whether it is finite at a loss scale of 1. saved: what a backward's node had saved, which it frees. caster: of a
-    cast of an operand, the op that it was for. model: the model that ran. where: the file and line of the call. policy:
-    that of the last region of autocast, None if there was none.
+    event: the call. output: what it made, None for a mask. call: of the module it ran in, or None. parent: for what was
+    made of a mask's infinity, the origin of that. outside: what it is if no op made it, such as "parameter
+    head.weight". by_scale: whether it is finite at a loss scale of 1. saved: what a backward's node had saved, which it
+    frees. caster: of a cast of an operand, the op that it was for. model: the model that ran. where: the file and line
+    of the call. policy: that of the last region of autocast, None if there was none.
     """
 
     event: Event
@@ -57,6 +58,12 @@ class Origin:
         meant = self.parent is None and any(map(math.isinf, numbers))
         return (self.outside != "" and is_minus_infinity(self.output)) or meant
 
+    def without_arrays(self) -> Origin:
+        """The same, of a mask: most are made and forgotten in every step, and nothing but their name is ever asked."""
+        numbers = tuple([value for value in self.event.operands if type(value) is float])
+        event = Event(self.event.name, (), None, self.event.phase, operands=numbers, params=self.event.params)
+        return replace(self, event=event, output=None, saved=None)
+
     @property
     def path(self) -> str:
         """Of the module it ran in."""
@@ -64,19 +71,22 @@ class Origin:
 
 
 class ByIdentity:
-    """Origins by the identity of the arrays that they explain, which it does not keep alive."""
+    """Origins by the identity of the arrays that they explain, which it does not keep alive; the latest `_MOST`."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Origin]] = {}
-        self._limit = 1000
 
     def __setitem__(self, array: Any, origin: Origin) -> None:
-        if len(self._held) >= self._limit:
-            self._held = {key: held for key, held in self._held.items() if held[0]() is not None}
-            self._limit = 2 * len(self._held) + 1000
+        if len(self._held) >= _MOST:
+            alive = [(key, held) for key, held in self._held.items() if held[0]() is not None]
+            self._held = dict(alive[-_MOST // 2 :])
         for item in (array, memory_of(array)):
             if not isinstance(item, np.generic):
                 self._held[id(item)] = ref(item), origin
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._held.clear()
 
     def get(self, array: Any) -> Origin | None:
         """The origin of an array, or of the array whose memory it shows; None if it is not known."""

@@ -1,5 +1,8 @@
 """Where infinity and NaN come from: the op and module that made them, what is only the scale search, and the cure."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -126,3 +129,32 @@ def test_a_block_raises_where_harm_is_done_and_carries_the_finding():
 def test_what_cannot_be_called_is_refused():
     with pytest.raises(ampkit.ArgumentError, match="explain: needs a function that runs a step, got a float"):
         debug.explain(3.0)
+
+
+def test_masks_and_sound_steps_are_not_kept_in_memory():
+    model, scores = Attention(), []
+    model.query.register_forward_hook(lambda module, args, output: scores.append(weakref.ref(output.array)))
+    mask = ampkit.tensor([[True, False] * 2] * 4)
+    with debug.detect_nonfinite() as watching:
+        for _ in range(3):
+            model(ampkit.randn(4, 8), mask).backward()
+            made = ampkit.zeros(2).masked_fill(ampkit.ones(2).bool(), float("-inf"))
+            scores.append(weakref.ref(made.array))
+            del made
+        gc.collect()
+        assert [held() for held in scores] == [None] * 6
+    assert watching.overflows == 0
+
+
+def test_a_block_without_a_backward_raises_for_its_result_alone():
+    with debug.detect_nonfinite():
+        ampkit.zeros(2).log()
+        ampkit.ones(2).log()
+    with pytest.raises(NonFiniteError, match="the result of the block is not finite: log"), debug.detect_nonfinite():
+        ampkit.zeros(2).log()
+    with debug.detect_nonfinite():  # a mask, and what is computed of scaled gradients for a log
+        ampkit.zeros(2).masked_fill(ampkit.ones(2).bool(), float("-inf"))
+    weight = nn.Parameter(ampkit.ones(2))
+    with debug.detect_nonfinite():
+        weight.sum().backward()
+        (weight.detach() / 0).log()
