@@ -21,18 +21,18 @@ import numpy as np
 from .. import backends
 from ..amp import exponents
 from ..backends import Array
-from ..base.dtypes import FLOATS, DType, float32, int64
+from ..base.dtypes import FLOATS, DType, int64
 from ..base.errors import ArgumentError, StateError
 from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
-from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import ModuleCall, current, follow
 from ..core.parameter import Parameter
 from ..nn import Module
-from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Updates
+from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Totals, Updates, ranges_of
 from .range_words import recommendations, table
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
-ROWS = 64  # of counts, that are allocated at once
+_NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to say
+ROWS = 64  # of counts, allocated at once
 
 
 class Ranges:
@@ -51,8 +51,8 @@ class Ranges:
             raise ArgumentError("Ranges", "`every` from 1", repr(every))
         self.model, self.every, self.steps = model, every, 0
         self.samples: list[Sample] = []
-        self._ranges: dict[Any, Range] = {}
-        self._updates: dict[str, Updates] = {}
+        self._ranges, self._updates = Totals(exponents.SIZE, exponents.LARGEST), Totals(4)
+        self._scales: dict[Any, float] = {}  # the latest of each range
         self._collector: Collector | None = None
 
     def samples_step(self, number: int) -> bool:
@@ -78,25 +78,28 @@ class Ranges:
                 yield
         finally:
             self._collector = None
-        collector.finish(partial(self._add, self.steps))
+        collector.finish(self.steps, self._add)
 
-    def _add(self, step: int, ranges: list[Range], updates: list[Updates]) -> None:
-        self.samples.append(Sample(step, ranges, updates))
-        for found in ranges:
-            self._ranges[found.key] = self._ranges[found.key].merged(found) if found.key in self._ranges else found
-        for update in updates:
-            held = self._updates.get(update.path)
-            self._updates[update.path] = update if held is None else held.merged(update)
+    def _add(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self._ranges.add(sample.keys, sample.counts)
+        self._scales.update(zip(sample.keys, sample.scales, strict=True))
+        updates = [(u.size, u.changed, u.float16, u.bfloat16) for u in sample.updates]
+        self._updates.add([u.path for u in sample.updates], np.reshape(np.array(updates, np.int64), (-1, 4)))
 
     def ranges(self) -> list[Range]:
-        """Per kind, layer, op and dtype, the values of all sampled steps together. Waits for the device."""
+        """Per kind, layer, op and dtype, the values of all sampled steps together, with the latest loss scale.
+
+        Waits for the device.
+        """
         self._synchronize()
-        return list(self._ranges.values())
+        return ranges_of(self._scales, self._scales.values(), self._ranges.counts)
 
     def updates(self) -> list[Updates]:
         """Per parameter, the updates of all sampled steps together. Waits for the device."""
         self._synchronize()
-        return list(self._updates.values())
+        rows = zip(self._updates.places, self._updates.counts.tolist(), strict=True)
+        return [Updates(path, *counts) for path, counts in rows]
 
     def recommendations(self) -> list[str]:
         """What the numbers recommend, the most important first; empty if nothing is lost. Waits for the device."""
@@ -117,16 +120,19 @@ class Collector:
     def __init__(self, model: Module):
         self.parameters = {name: p for name, p in model.named_parameters() if p.array.dtype in FLOATS}
         self.names = {id(p): name for name, p in self.parameters.items()}
-        self.counts: dict[Key, Array] = {}
-        self._backend: Any = None
-        self._unused: list[Array] = []  # rows of zeros on this backend
-        self.factors: dict[Key, Array] = {}
+        self.counts: dict[Key, Array] = {}  # rows of `blocks`
+        self.keys: dict[Any, list[Key]] = {}  # by backend, in the order of the rows
+        self.blocks: dict[Any, list[Array]] = {}  # by backend, [ROWS, SIZE]
+        self.factors: dict[Key, Array] = {}  # the loss scales of gradients
         for name, parameter in self.parameters.items():
             segment = parameter.segment
             array = parameter.array if segment is None else segment.master_weights()
             self._count((PARAMETER, name, "", array.dtype, parameter.array.dtype), array)
-        arenas = {id(p.segment.arena): p.segment.arena for p in self.parameters.values() if p.segment is not None}
-        self.before = {key: (arena, arena.master.copy()) for key, arena in arenas.items() if arena.master.itemsize > 2}
+        self.before: dict[int, tuple[Any, Array]] = {}  # by the arena's id, it and its weights before the step
+        for segment in (parameter.segment for parameter in self.parameters.values()):
+            if segment is not None and id(segment.arena) not in self.before and segment.arena.master.itemsize > 2:
+                with backends.device_guard(segment.arena.master):
+                    self.before[id(segment.arena)] = segment.arena, segment.arena.master.copy()
 
     def observe(self, event: Event) -> None:
         """Count what a kernel wrote; an observer (see base/observe.py)."""
@@ -171,63 +177,76 @@ class Collector:
     def _count(self, key: Key, array: Array, tag: Any = None) -> None:
         held = self.counts.get(key)
         if held is None:
-            held = self.counts[key] = self._row(backends.backend_of(array))
+            held = self.counts[key] = self._new_row(key, backends.backend_of(array))
         with backends.device_guard(held):
             exponents.count_exponents(backends.to_device_of(array, held), held)
         if tag is not None and tag.factor is not None:
             self.factors[key] = tag.factor
 
-    def _row(self, backend: Any) -> Array:
-        if backend is not self._backend:
-            self._backend, self._unused = backend, []
-        if not self._unused:
-            self._unused = list(backend.zeros((ROWS, exponents.SIZE), int64))
-        return self._unused.pop()
+    def _new_row(self, key: Key, backend: Any) -> Array:
+        keys, blocks = self.keys.setdefault(backend, []), self.blocks.setdefault(backend, [])
+        if len(keys) % ROWS == 0:
+            blocks.append(backend.zeros((ROWS, exponents.SIZE), int64))
+        keys.append(key)
+        return blocks[-1][(len(keys) - 1) % ROWS]
 
-    def finish(self, then: Callable[[list[Range], list[Updates]], None]) -> None:
-        """Count lost updates, and call `then(ranges, updates)` once the device has the counts, without waiting."""
-        updates = self._lost_updates()
-        keys, counts = list(self.counts), list(self.counts.values())
-        if not counts:
+    def finish(self, step: int, then: Callable[[Sample], None]) -> None:
+        """Count lost updates, and call `then(sample)` once the device has the counts, without waiting."""
+        if not self.keys:
             return
-        backend = backends.backend_of(counts[0])
-        with backends.device_guard(counts[0]), ignore_fp_errors():
-            one = backend.asarray(np.ones((), float32))
-            factors = [self.factors.get(key, one) for key in keys]
-            rows = [*counts, *updates.values()]
-            flat = np.concatenate([backends.to_device_of(row, counts[0]) for row in rows])
-            scales = np.stack([backends.to_device_of(factor, counts[0]).astype(float32) for factor in factors])
-        sizes = [self.parameters[name].array.size for name in updates]
-        names = list(zip(updates, sizes, strict=True))
-        backend.call_when_ready((flat, scales), lambda flat, scales: then(*_read(keys, names, flat, scales)))
+        keys, names = [key for held in self.keys.values() for key in held], list(self._updated())
+        factors = list({id(factor): factor for factor in self.factors.values()}.values())
+        scale = {id(factor): place for place, factor in enumerate(factors)}
+        scales = [scale[id(self.factors[key])] if key in self.factors else None for key in keys]
+        sent = [self._all_counts(), *([self._lost_updates(names)] if names else []), *factors]
+        what = partial(_sample, step, keys, scales, [(name, self.parameters[name].array.size) for name in names])
+        backends.backend_of(sent[0]).call_when_ready(sent, lambda *values: then(what(*values)))
 
-    def _lost_updates(self) -> dict[str, Array]:
-        found = {}
+    def _all_counts(self) -> Array:
+        # On one device: the first.
+        first = next(iter(self.blocks.values()))[0]
+        parts = []
+        for backend, blocks in self.blocks.items():
+            with backends.device_guard(blocks[0]):
+                rows = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+                parts.append(rows[: len(self.keys[backend])])
+        with backends.device_guard(first):
+            parts = [backends.to_device_of(part, first) for part in parts]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _updated(self) -> Iterator[str]:
         for name, parameter in self.parameters.items():
-            segment = parameter.segment
-            if segment is None or id(segment.arena) not in self.before:
-                continue
+            if parameter.segment is not None and id(parameter.segment.arena) in self.before:
+                yield name
+
+    def _lost_updates(self, names: list[str]) -> Array:
+        first = next(iter(self.blocks.values()))[0]
+        counts = {backend: backend.zeros((len(names), 3), int64) for backend in self.blocks}
+        for place, name in enumerate(names):
+            segment: Any = self.parameters[name].segment
             arena, before = self.before[id(segment.arena)]
-            place = slice(segment.start, segment.stop)
+            at = slice(segment.start, segment.stop)
             with backends.device_guard(before):
-                found[name] = arena.backend.zeros((3,), int64)
-                exponents.count_lost_updates(before[place], arena.master[place], found[name])
-        return found
+                exponents.count_lost_updates(before[at], arena.master[at], counts[backends.backend_of(before)][place])
+        with backends.device_guard(first):
+            found = [backends.to_device_of(each, first) for each in counts.values()]
+            return found[0] if len(found) == 1 else sum(found[1:], found[0])
 
 
-def _read(
-    keys: list[Key], parameters: list[tuple[str, int]], flat: np.ndarray[Any, Any], scales: Any
-) -> tuple[list[Range], list[Updates]]:
-    # What `finish` sent, on the host: rows of counts, then three numbers for each parameter.
-    size = len(keys) * exponents.SIZE
-    rows, found = flat[:size].reshape(-1, exponents.SIZE), flat[size:].reshape(-1, 3)
-    factors = np.reshape(scales, (-1,))
-    ranges = [
-        Range(of, path, op, dtype.name, stored.name, float(factor), row)
-        for (of, path, op, dtype, stored), factor, row in zip(keys, factors, rows, strict=True)
-    ]
-    updates = [Updates(*p, *(int(n) for n in three)) for p, three in zip(parameters, found, strict=True)]
-    return ranges, updates
+def _sample(
+    step: int,
+    keys: list[Key],
+    scales: list[int | None],
+    parameters: list[tuple[str, int]],
+    counts: np.ndarray[Any, Any],
+    *rest: Any,
+) -> Sample:
+    # What `finish` sent, on the host: counts by range, those of updates if there are parameters, and loss scales.
+    lost, factors = (rest[0].tolist(), rest[1:]) if parameters else ([], rest)
+    updates = [Updates(*parameter, *three) for parameter, three in zip(parameters, lost, strict=True)]
+    found = [1.0 if place is None else float(factors[place]) for place in scales]
+    named = [(of, path, op, _NAMES[dtype], _NAMES[stored]) for of, path, op, dtype, stored in keys]
+    return Sample(step, named, found, counts, updates)
 
 
 def _only_moves(op: Any) -> bool:

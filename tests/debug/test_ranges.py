@@ -209,7 +209,13 @@ def test_rows_are_json_and_add_up():
         for found, layer in zip(sample.ranges, row["ranges"], strict=True):
             assert (layer["of"], layer["path"], layer["count"]) == (found.of, found.path, found.count)
             assert sum(layer["counts"]) + layer.get("zero", 0) + layer.get("inf", 0) == layer["count"]
-            assert layer.get("float16", [0, 0, 0]) == list(found.would_lose("float16"))
+            assert (layer["exponent"], layer["counts"]) == found.exponents()
+            for name in ("of", "path", "op", "dtype", "stored", "scale", "zero", "inf", "nan", "largest"):
+                assert layer.get(name, {"op": "", "stored": found.dtype, "scale": 1}.get(name, 0)) == getattr(
+                    found, name
+                )
+            lost = {name: found.would_lose(name) for name in FORMATS} | {"present": found.lost()}
+            assert all(tuple(layer.get(name, [0, 0, 0])) == values for name, values in lost.items())
     total = {found.key: found.count for found in ranges.ranges()}
     assert total == {r.key: 2 * r.count for r in ranges.samples[0].ranges}
 
