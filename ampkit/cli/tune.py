@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     with _Meter(console) as meter:
         found = tune_recipe(recipe, options.dtype, options.error, options.batches, options.steps, meter.show)
     console.print(_choices(found.tuning))
-    console.print(_solver(found.tuning), soft_wrap=True)
+    console.print(escape(found.tuning.summary()), soft_wrap=True)
     console.print(_policies(found))
     for each in found.trained:
         if each.failure:
@@ -132,11 +132,6 @@ def _choices(tuning: Tuning) -> Table:
     return table
 
 
-def _solver(tuning: Tuning) -> str:
-    how = "SciPy's milp" if tuning.solver == "milp" else "greedily: `pip install 'ampkit\\[tune]'` finds the best"
-    return f"searched by {how}: predicted error {percent(tuning.predicted)} of at most {percent(tuning.error)}"
-
-
 def _policies(found: TunedRecipe) -> Table:
     table = Table(title=f"trained for {found.steps} steps from the same seed", title_justify="left")
     table.add_column("policy")
@@ -162,6 +157,7 @@ def _as_json(options: argparse.Namespace, found: TunedRecipe) -> dict[str, Any]:
         "note": found.note,
         "error": found.tuning.error,
         "predicted": found.tuning.predicted,
+        "measured": found.tuning.measured,
         "solver": found.tuning.solver,
         "steps": found.steps,
         "choices": [_choice(*row) for row in found.tuning.rows],

@@ -15,7 +15,7 @@ from .cost import Cost, costs, seconds
 from .search import search
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities, unchanged
 
-_RETRIES = 2  # searches with a smaller limit, where the choices together err more than they do one by one
+_RETRIES = 2  # searches with another limit, where the choices together err more or less than they do one by one
 _EARNED = 0.98  # of the time of a simpler policy: what a longer one may take at most
 
 
@@ -51,8 +51,8 @@ class Tuning:
 
     policy: the one to take, None for float32; note: one line that says why. rows: the choices, those that save the most
     first. policies: float32, the default policy and what the search found, where it is another one, each measured as a
-    whole. error: the limit. predicted: the sum of the errors of the choices that the search runs in 16 bits. solver:
-    "milp" or "greedy". str() is a table.
+    whole. error: the limit. predicted: the sum of the errors of the choices that the search runs in 16 bits. measured:
+    their error together. solver: "milp" or "greedy". str() is a table.
     """
 
     policy: Policy | None
@@ -61,6 +61,7 @@ class Tuning:
     policies: tuple[Timed, ...]
     error: float
     predicted: float
+    measured: float
     solver: str
 
     def tightened(self, error: float) -> Policy | None:
@@ -76,6 +77,12 @@ class Tuning:
         """The [amp] section of a recipe that runs the policy."""
         return as_toml(self.policy)
 
+    def summary(self) -> str:
+        """A line on the search: its solver, the errors of what it runs in 16 bits, and the limit."""
+        how = "by SciPy's milp" if self.solver == "milp" else "greedily; `pip install 'ampkit[tune]'` finds the best"
+        errors = f"errors add up to {percent(self.predicted)}, together {percent(self.measured)}"
+        return f"searched {how}: {errors}, of at most {percent(self.error)}"
+
     def __str__(self) -> str:
         dtype = self.policies[1].policy.dtype.name if self.policies[1].policy else ""
         lines = [f"{'in 16 bits':44}{'error':>11}{'saves ms':>10}{'saves MB':>10}  found"]
@@ -84,7 +91,7 @@ class Tuning:
             lines.append(f"{choice.name:44.43}{percent(found.error):>11}{saved}  {dtype if taken else 'float32'}")
         lines += ["", f"{'':44}{'error':>11}{'ms':>10}"]
         lines += [f"{each.name:44}{percent(each.error):>11}{each.seconds * 1e3:10.2f}" for each in self.policies]
-        lines += [f"predicted for the one found, by {self.solver}: {percent(self.predicted)}", self.note]
+        lines += [self.summary(), self.note]
         return "\n".join([*lines, repr(self.policy) if self.policy else "float32, without autocast"])
 
 
@@ -104,9 +111,8 @@ def tune(
     error: relative, of the loss (see Sensitivity.error). show: called as it proceeds.
     Each choice alone in 16 bits is compared with float32 on every batch, its time is profiled on the first one, and a
     0/1 programme takes those that save the most: by SciPy's milp, or greedily where SciPy is not installed. The policy
-    is then measured as a whole; where it errs more than predicted, the search is repeated with a smaller limit, twice
-    at most. The model, its buffers and the default random stream stay as they are; parameters and gradients are not
-    touched.
+    is then measured as a whole; where it errs more or less than predicted, the search is repeated with another limit,
+    twice at most. The model, its buffers, its gradients and the default random stream stay as they are.
     Raises ArgumentError without a batch, for an `error` that is not positive and for a model of which nothing can run
     in 16 bits, DTypeError for another dtype or parameters that are not float32, NonFiniteError if float32 is not
     finite, StateError if `loss` enters autocast itself.
@@ -132,7 +138,7 @@ def tune(
     rows = [Row(choice, errors[choice], table[choice], choice in low) for choice in choices.all]
     rows.sort(key=lambda row: -row.cost.value)
     predicted = sum(errors[choice].error for choice in low)
-    return Tuning(best.policy, note, tuple(rows), tuple(policies), error, predicted, solver)
+    return Tuning(best.policy, note, tuple(rows), tuple(policies), error, predicted, measured.error, solver)
 
 
 def _choices(evaluation: Evaluation, batch: Sequence[Any], dtype: Any) -> Choices:
@@ -173,18 +179,26 @@ def _searched(
     table: Mapping[Choice, Cost],
     error: float,
 ) -> tuple[list[Choice], Sensitivity, str]:
-    """The choices to run in 16 bits, their sensitivity together, and the solver."""
-    limit = error
+    """The choices to run in 16 bits, their sensitivity together, and the solver.
+
+    The first search has `error` as its limit. Together the choices may err more than one by one, or less, as roundings
+    often cancel: then the limit is moved, and the last policy within the error counts.
+    """
+    values, alone = [table[c].value for c in choices.all], [errors[c].error for c in choices.all]
+    limit, best = error, None
     for _ in range(1 + _RETRIES):
-        values = [table[choice].value for choice in choices.all]
-        taken, solver = search(values, [errors[choice].error for choice in choices.all], limit)
-        lows = [choice for choice, low in zip(choices.all, taken, strict=True) if low]
-        policy = choices.policy(lows)
+        taken, solver = search(values, alone, limit)
+        low = [choice for choice, is_low in zip(choices.all, taken, strict=True) if is_low]
+        policy = choices.policy(low)
         measured = evaluation.sensitivity(batches, policy) if policy else Sensitivity(0.0, 0.0)
         if measured.error <= error:
+            best = low, measured, solver
+            limit *= min(4.0, error / measured.error) if measured.error else 4.0
+        else:
+            limit *= min(0.5, max(0.1, error / measured.error))
+        if best is not None and (measured.error > error or search(values, alone, limit)[0] == taken):
             break
-        limit *= min(0.5, max(0.1, error / measured.error))
-    return lows, measured, solver
+    return best or (low, measured, solver)
 
 
 def decide(error: float, measured: Sequence[Timed]) -> tuple[Timed, str]:

@@ -97,9 +97,9 @@ def test_a_layer_that_overflows_in_float16_stays_in_float32_and_takes_bfloat16()
 @pytest.mark.usefixtures("faster")
 def test_a_smaller_error_leaves_fewer_choices_in_16_bits_and_none_float32():
     model = model_with(nn.Linear(32, 32))
-    lows = [
-        sum(row.low for row in debug.tune(model, batches(), loss, "bfloat16", error=e).rows) for e in (1, 1e-4, 1e-9)
-    ]
+    most = debug.tune(model, batches(), loss, "bfloat16", error=1.0).measured
+    tuned = [debug.tune(model, batches(), loss, "bfloat16", error=e) for e in (1.0, 0.3 * most, 1e-9)]
+    lows = [sum(row.low for row in found.rows) for found in tuned]
     assert lows[0] == 4 > lows[1] > lows[2] == 0
     found = debug.tune(model, batches(), loss, "bfloat16", error=1e-9)
     assert found.policy is None and found.note == "float32: nothing in bfloat16 saves time within an error of 1e-07 %"
@@ -108,11 +108,10 @@ def test_a_smaller_error_leaves_fewer_choices_in_16_bits_and_none_float32():
 
 @pytest.mark.usefixtures("faster")
 def test_choices_that_err_more_together_than_alone_are_searched_again(monkeypatch):
-    model, tried = model_with(nn.Linear(32, 32)), []
+    model = model_with(nn.Linear(32, 32))
     whole = Evaluation.sensitivity
 
     def worse(self, batches, policy):
-        tried.append(policy)
         found = whole(self, batches, policy)
         return found._replace(loss=1.0) if policy == Policy("bfloat16") else found
 
@@ -122,6 +121,17 @@ def test_choices_that_err_more_together_than_alone_are_searched_again(monkeypatc
     found = debug.tune(model, batches(), loss, "bfloat16", error=1.5 * most)
     assert found.policy not in (None, Policy("bfloat16"))
     assert found.policies[1].error > 1 and found.policies[2].error < 1.5 * most
+
+
+@pytest.mark.usefixtures("faster")
+def test_choices_that_err_less_together_than_alone_get_a_larger_limit(monkeypatch):
+    model = model_with(nn.Linear(32, 32))
+    alone = [row.sensitivity.error for row in debug.tune(model, batches(), loss, "bfloat16", error=1.0).rows]
+    monkeypatch.setattr(tuning, "_EARNED", 0.0)  # the search alone is looked at
+    first = search([1.0] * 4, alone, limit := 0.8 * sum(alone))[0]
+    found = debug.tune(model, batches(), loss, "bfloat16", error=limit)
+    assert sum(first) == 3 and sum(row.low for row in found.rows) == 4
+    assert found.predicted > limit >= found.measured == found.policies[1].error
 
 
 def test_where_16_bits_are_slower_everything_stays_in_float32(monkeypatch):
