@@ -105,19 +105,21 @@ void add_where(float* __restrict dx, const T* __restrict dy, const uint8_t* __re
     SIMD for (int64 c = 0; c < count; c++) dx[c] += taps[c] == tap ? float(dy[c]) : 0.0f;
 }
 
-// dx [inner] of one pixel whose channels are last.
+// dx [W * inner] of one row of pixels whose channels are last.
 template <class T>
-void gather_pixel(float* dx, const T* dy, const uint8_t* taps, const Windows& w, int64 di, int64 hi, int64 wi) {
+void gather_row(float* dx, const T* dy, const uint8_t* taps, const Windows& w, int64 di, int64 hi) {
     const Axis &depth = w.depth, &height = w.height, &width = w.width;
-    for (int64 c = 0; c < w.inner; c++) dx[c] = 0.0f;
+    memset(dx, 0, width.in * w.inner * sizeof(float));
     for (int64 d = depth.first_of(di); d < depth.end_of(di); d++)
-        for (int64 h = height.first_of(hi); h < height.end_of(hi); h++)
-            for (int64 o = width.first_of(wi); o < width.end_of(wi); o++) {
-                int64 kd = depth.tap(di, d), kh = height.tap(hi, h), kw = width.tap(wi, o);
-                if (kd < 0 || kh < 0 || kw < 0) continue;
-                int64 at = ((d * height.out + h) * width.out + o) * w.inner;
-                add_where(dx, dy + at, taps + at, int32_t((kd * height.kernel + kh) * width.kernel + kw), w.inner);
-            }
+        for (int64 h = height.first_of(hi); h < height.end_of(hi); h++) {
+            int64 kd = depth.tap(di, d), kh = height.tap(hi, h), at = (d * height.out + h) * width.out * w.inner;
+            if (kd < 0 || kh < 0) continue;
+            int32_t first = int32_t((kd * height.kernel + kh) * width.kernel);
+            for (int64 o = 0; o < width.out; o++, at += w.inner)
+                for (int64 kw = 0; kw < width.kernel; kw++)
+                    if (int64 wi = width.at(o, kw); width.inside(wi))
+                        add_where(dx + wi * w.inner, dy + at, taps + at, first + int32_t(kw), w.inner);
+        }
 }
 
 }  // namespace
@@ -167,16 +169,18 @@ EXPORT void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const
         });
         return;
     }
-    parallel_rows(dx.size[1] * pixels, inner, [=](int64 begin, int64 end) {
-        Scratch<float> buffer(inner);
+    int64 rows = w.depth.in * w.height.in, count = w.width.in * inner;
+    parallel_rows(dx.size[1] * rows, count, [=](int64 begin, int64 end) {
+        Scratch<float> buffer(dx.kind == FLOAT32 ? 0 : count);
         if (!buffer) return;
         for (int64 item = begin; item < end; item++) {
-            int64 plane = item / pixels, pixel = item % pixels, wi = pixel % w.width.in, row = pixel / w.width.in;
+            int64 plane = item / rows, row = item % rows, start = plane * dx.stride[1] + row * count;
+            float* sum = dx.kind == FLOAT32 ? address<float>(dx) + start : buffer;
             with_float_type(dy.kind, dy.data, [&](auto* grad) {
-                gather_pixel(buffer, grad + plane * dy.stride[1], address<uint8_t>(taps, 0, plane), w,
-                             row / w.height.in, row % w.height.in, wi);
+                gather_row(sum, grad + plane * dy.stride[1], address<uint8_t>(taps, 0, plane), w, row / w.height.in,
+                           row % w.height.in);
             });
-            write_floats(buffer, dx.data, dx.kind, plane * dx.stride[1] + pixel * inner, 1, inner);
+            if (dx.kind != FLOAT32) write_floats(sum, dx.data, dx.kind, start, 1, count);
         }
     });
 }
