@@ -120,6 +120,58 @@ def test_ten_thousand_steps_fit_in_five_megabytes(tmp_path):
     assert len(page([read_run(run_directory(tmp_path / "a", steps=10_000))])) < 5e6
 
 
+# what 16 bits lose
+
+
+def ranges(path: Path, samples: int = 3, layers: int = 2) -> Path:
+    """Add samples of some layers to a run: gradients that float16 flushes more and more of."""
+
+    def layer(step, i):
+        what = {"of": "gradient", "path": f"layer.{i}", "op": "linear", "dtype": "float32", "scale": 1024.0}
+        counts = {"count": 100, "zero": 2, "exponent": -30, "counts": [step, 0, 98 - step]}
+        return what | counts | {"largest": 0.5, "float16": [0, 10, step]}
+
+    rows = [
+        {"step": step, "ranges": [layer(step, i) for i in range(layers)],
+         "updates": [{"path": "layer.0.weight", "size": 100, "changed": 50, "float16": step, "bfloat16": 2 * step}]}
+        for step in range(1, samples + 1)
+    ]  # fmt: skip
+    (path / "ranges.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_shares_are_those_of_the_samples_and_histograms_those_of_quarters(tmp_path):
+    found = read_run(ranges(run_directory(tmp_path / "a"))).precision
+    assert found["steps"] == [1, 2, 3]
+    layer = found["layers"][0]
+    assert (layer["path"], layer["op"], layer["scale"], layer["stored"]) == ("layer.0", "linear", 1024.0, "float32")
+    assert layer["lost"] == {"float16 subnormal": [0.1, 0.1, 0.1], "float16 flushed": [0.01, 0.02, 0.03]}
+    assert layer["histograms"][1] == {"exponent": -30, "counts": [2, 0, 96], "zero": 2, "inf": 0, "nan": 0}
+    (update,) = found["updates"]
+    assert update == {"path": "layer.0.weight", "float16": [0.02, 0.04, 0.06], "bfloat16": [0.04, 0.08, 0.12]}
+
+
+def test_many_samples_are_added_up_to_a_few_columns(tmp_path):
+    found = read_run(ranges(run_directory(tmp_path / "a"), 128)).precision
+    assert found["steps"] == list(range(2, 130, 2))
+    assert found["layers"][0]["lost"]["float16 flushed"][:2] == [0.015, 0.035]
+    assert found["layers"][0]["histograms"][0]["counts"] == [sum(range(1, 33)), 0, sum(98 - i for i in range(1, 33))]
+
+
+def test_ten_thousand_steps_of_a_hundred_layers_fit_in_five_megabytes(tmp_path):
+    path = ranges(run_directory(tmp_path / "a", steps=10_000), 500, 100)
+    assert len(page([read_run(path)])) < 5e6
+
+
+def test_damaged_samples_are_left_out_with_a_note(tmp_path):
+    path = ranges(run_directory(tmp_path / "a"))
+    with (path / "ranges.jsonl").open("a") as file:
+        file.write('{"step": 4, "ra')
+    run = read_run(path)
+    assert run.precision["steps"] == [1, 2, 3]
+    assert run.notes == ["ranges.jsonl: 1 of 4 lines cannot be read and are left out"]
+
+
 # in a browser
 
 PIXELS = """
@@ -147,6 +199,26 @@ def test_every_chart_has_marks_and_the_console_has_no_line(tmp_path, options):
     assert len(figures) == 6
     assert all(int(re.search(r'data-marks="(\d+)"', figure)[1]) >= 4 for figure in figures)
     assert all(int(re.search(r'data-colors="(\d+)"', figure)[1]) > 3 for figure in figures)
+
+
+@needs_browser
+def test_the_map_starts_where_most_is_lost_and_the_keyboard_reads_it(tmp_path):
+    script = """addEventListener("load", () => setTimeout(() => {
+      const plot = document.querySelector(".map"), selects = [...document.querySelectorAll("figure select")];
+      document.body.dataset.start = selects.map((select) => select.value).join();
+      plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown" }));
+      plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+      document.body.dataset.read = document.getElementById("reading").textContent;
+    }, 500));"""
+    report([ranges(run_directory(tmp_path / "a"))], tmp_path / "out.html")
+    document, console = browse(tmp_path / "out.html", PIXELS + script)
+    assert not console
+    assert 'data-start="subnormal,gradient,float16"' in document
+    assert 'data-read="layer.1 · linear, step 2: 10 % subnormal in float16, largest 0.5000"' in document
+    (figure,) = re.findall(r'<figure class="wide"[^>]*>', document)
+    assert 'data-marks="6"' in figure
+    assert int(re.search(r'data-colors="(\d+)"', figure)[1]) > 3
+    assert "Green: normal numbers of float16 at a loss scale of 1024" in document
 
 
 @needs_browser
@@ -198,7 +270,7 @@ def test_axe_finds_nothing_serious(tmp_path, scheme):
       document.body.dataset.axe = serious.map((one) => one.id).join() || "none";
     });"""
     )
-    report([run_directory(tmp_path / "a"), run_directory(tmp_path / "b", "float32")], tmp_path / "out.html")
+    report([ranges(run_directory(tmp_path / "a")), run_directory(tmp_path / "b", "float32")], tmp_path / "out.html")
     document, _ = browse(
         tmp_path / "out.html", script, f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=20000"
     )

@@ -40,6 +40,7 @@ _PARTS = {
     "styles": "page.css",
     "library": "uplot/uPlot.iife.min.js",
     "charts": "charts.js",
+    "precision": "precision.js",
     "script": "page.js",
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...base.errors import FileError
 from ..metrics_log import read
+from .precision_data import precision_data
 
 DIGITS = 7  # significant, of the numbers in a report: as many as float32 has
 
@@ -20,8 +21,8 @@ class RunData:
     """A run as columns of numbers.
 
     name: of its directory. config: the text of its config.toml. settings: the same as a table. steps: a column for each
-    metric of the logged steps. evaluations: likewise, of the evaluations. notes: a line for each file that is missing
-    or damaged.
+    metric of the logged steps. evaluations: likewise, of the evaluations. precision: what 16 bits lose of each layer,
+    see `precision_data`; None if the run did not look. notes: a line for each file that is missing or damaged.
     """
 
     name: str
@@ -29,6 +30,7 @@ class RunData:
     settings: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, list[Any]] = field(default_factory=dict)
     evaluations: dict[str, list[Any]] = field(default_factory=dict)
+    precision: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -42,6 +44,7 @@ def read_run(path: Path) -> RunData:
     if not any(found):
         cure = "give the directory that holds config.toml and metrics.jsonl"
         raise FileError("report", "the directory of a run", f"{str(path)!r}, which holds none", cure)
+    _read_ranges(path / "ranges.jsonl", run)
     return run
 
 
@@ -63,19 +66,25 @@ def _read_metrics(path: Path, run: RunData) -> bool:
     if data is None:
         run.notes.append("metrics.jsonl is missing: no step was logged")
         return False
-    rows, unread = _rows(data)
-    if unread:
-        run.notes.append(f"metrics.jsonl: {unread} of {unread + len(rows)} lines cannot be read and are left out")
+    rows = _rows(data, "metrics.jsonl", run)
     run.steps = _columns(row for row in rows if "val_loss" not in row)
     run.evaluations = _columns(row for row in rows if "val_loss" in row)
     return True
 
 
-def _rows(data: bytes) -> tuple[list[Mapping[str, Any]], int]:
-    """The rows of a metrics file, and the number of lines that are none; a last line without an end is one of them."""
+def _read_ranges(path: Path, run: RunData) -> None:
+    if data := read(path):
+        rows = sorted(_rows(data, "ranges.jsonl", run), key=lambda row: int(row["step"]))
+        run.precision = precision_data(rows) if rows else None
+
+
+def _rows(data: bytes, name: str, run: RunData) -> list[Mapping[str, Any]]:
+    """The rows of a file; a note counts the lines that are none, of which a last line without an end is one."""
     *lines, rest = data.split(b"\n")
     rows = [row for line in lines if (row := _row(line)) is not None]
-    return rows, len(lines) - len(rows) + bool(rest)
+    if unread := len(lines) - len(rows) + bool(rest):
+        run.notes.append(f"{name}: {unread} of {unread + len(rows)} lines cannot be read and are left out")
+    return rows
 
 
 def _row(line: bytes) -> Mapping[str, Any] | None:

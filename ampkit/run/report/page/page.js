@@ -130,6 +130,7 @@ byId("smoothing").value = Math.max(0, ...runs.map((run) => run.steps.step?.lengt
 drawNotes();
 drawSummary();
 drawCurves();
+drawPrecision();
 drawRecipes();
 redraw();
 byId("smoothing").addEventListener("input", redraw);
