@@ -117,6 +117,8 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
     console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
+    for advice in run.ranges.recommendations() if run.ranges is not None else ():
+        console.print(escape(f"- {advice}"), soft_wrap=True)
     return 0
 
 

@@ -61,6 +61,12 @@ def test_a_run_that_is_killed_and_resumed_writes_the_rows_of_one_that_is_not(tra
     assert train("killed", "debug.ranges_every=2", "--resume") == want
 
 
+def test_training_ends_with_what_the_ranges_recommend(train, capsys):
+    assert cli.main(["train", RECIPE, *SHORT, "--run-dir", "run", "debug.ranges_every=4", "amp.init_scale=0.0625"]) == 0
+    advice = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
+    assert advice and advice[0].startswith("- gradients of ") and "in float16 at scale 0.0625" in advice[0]
+
+
 def test_the_interval_may_change_when_a_run_is_resumed(train):
     train("run", "train.steps=5", "debug.ranges_every=2")
     ranges, _ = train("run", "debug.ranges_every=5", "--resume")
