@@ -35,10 +35,20 @@ def explained(origin: Origin) -> tuple[str, str]:
         mask = f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
         return cause, mask if constant < 0 else "use a smaller one, or cast the tensor first: x.float()"
     if origin.parent is None and dtype != float64:
-        wide = _in_float64(origin)
+        wide = in_float64(origin)
         if wide and all(map(is_finite, wide)):
             return _overflow(origin, largest(wide) or 0.0)
     return _arithmetic(origin)
+
+
+def flushed(origin: Origin) -> tuple[str, str]:
+    """(cause, cure) of a gradient that a dtype of 16 bits flushed to zero."""
+    dtype, reached = origin.output.dtype, largest(in_float64(origin)) or 0.0
+    smallest = float(finfo(dtype).smallest_normal) * float(finfo(dtype).eps)
+    cause = f"the result, up to {reached:.3g}, is below {dtype.name}'s smallest positive number, {smallest:.3g}"
+    scaled = origin.event.tag is not None
+    cure = "start the GradScaler at a larger init_scale" if scaled else "scale the loss by a GradScaler"
+    return cause, f"{cure}, or train in {'bfloat16' if dtype == float16 else 'float32'}"
 
 
 def _outside(origin: Origin) -> tuple[str, str]:
@@ -69,7 +79,7 @@ def _numbers(params: Any) -> Iterator[float]:
             yield value
 
 
-def _in_float64(origin: Origin) -> list[Any]:
+def in_float64(origin: Origin) -> list[Any]:
     """The outputs of a call, computed by its reference from the same inputs in float64; none if it cannot be."""
     event = origin.event
     if event.name in ("cast", "sum_over"):

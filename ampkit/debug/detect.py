@@ -7,28 +7,32 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from ..autograd import anomaly_mode
-from ..base.errors import ArgumentError, NonFiniteError
+from ..base.errors import ArgumentError, NonFiniteError, switch
 from ..base.observe import Event, observing
 from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
+from ..core.tensor import Tensor
 from .finding import Finding, finding_of
 from .finite import is_finite
 from .nonfinite import NonFiniteTracker
 from .origin import Origin
+from .underflow import UnderflowTracker
 
 
-def explain(step: Callable[[], Any]) -> Finding | None:
+def explain(step: Callable[[], Any], underflow: bool = False) -> Finding | None:
     """Call `step()`, and say where the first infinity or NaN came from that reached a loss or a leaf's gradient.
 
     step: a forward, or a forward and a backward pass; a loss that it returns is looked at too. None if all is finite,
-    or if only the loss scale is too large, which the scale search cures. It runs for real: gradients are accumulated
+    or if only the loss scale is too large, which the scale search cures. underflow: say also, if all is finite, where
+    the first gradient of a leaf became zero because 16 bits cannot hold it. It runs for real: gradients are accumulated
     and running statistics move. Every op waits for the device, and costs about twice its time.
     Raises ArgumentError for something that cannot be called, and what `step` raises.
     """
     if not callable(step):
         raise ArgumentError("explain", "a function that runs a step", f"a {type(step).__name__}")
     tracker, found = NonFiniteTracker(), list[Finding]()
+    zeros = UnderflowTracker() if switch("explain", "underflow", underflow) else None
 
     def look(event: Event) -> None:
         tracker(event)
@@ -36,20 +40,26 @@ def explain(step: Callable[[], Any]) -> Finding | None:
             found.append(finding_of(*tracker.harm[0]))
 
     result: Any = None
-    with follow(), observing(look):
+    with ExitStack() as stack:
+        for context in (follow(), observing(look), *([observing(zeros)] if zeros is not None else [])):
+            stack.enter_context(context)
         try:
             result = step()
         except NonFiniteError:  # the step's own check, of what was seen already
             if not found:
                 raise
-    if found:
-        return found[0]
-    for tensor in tensors_in(result):
-        if not is_finite(tensor.array):
-            origin = tracker.origin_of(tensor.array)
-            outside = Origin(_NO_EVENT, tensor.array, current(), outside="what code outside of ops computed")
-            return finding_of(origin or outside, "the loss" if tensor.array.size == 1 else "the result")
-    return None
+    found += filter(None, [_of_result(tensor, tracker) for tensor in tensors_in(result)])
+    if zeros is not None and zeros.harm and not found:
+        return finding_of(*zeros.harm[0], kind="underflow")
+    return found[0] if found else None
+
+
+def _of_result(tensor: Tensor, tracker: NonFiniteTracker) -> Finding | None:
+    if is_finite(tensor.array):
+        return None
+    origin = tracker.origin_of(tensor.array)
+    outside = Origin(_NO_EVENT, tensor.array, current(), outside="what code outside of ops computed")
+    return finding_of(origin or outside, "the loss" if tensor.array.size == 1 else "the result")
 
 
 _NO_EVENT = Event("", (), (), "forward")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.observe import FORWARD, STEP, Event
 from ..core.fp_errors import ignore_fp_errors
-from .cures import explained
+from .cures import explained, flushed
 from .finite import arrays_in, largest, share
 from .origin import Origin
 
@@ -21,7 +21,7 @@ class Finding:
     of the output that are infinite and NaN. largest: the largest finite magnitude among the inputs, None if there is
     none. reached: what became non-finite by it: the loss, or the gradient of a parameter. cause: why. cure: what helps.
     mask: for what was made of a mask's infinity, where that came from. where: the file and line of the call, "" where
-    it is not known.
+    it is not known. kind: "nonfinite", or "underflow" for a gradient of a leaf that 16 bits flushed to zero.
     """
 
     path: str
@@ -36,6 +36,7 @@ class Finding:
     cure: str
     mask: str = ""
     where: str = ""
+    kind: str = "nonfinite"
 
     def __str__(self) -> str:
         return f"{self.account}\n  cure: {self.cure}"
@@ -45,20 +46,21 @@ class Finding:
         """All but the cure, in two lines."""
         mask = f"; the infinity came from {self.mask}" if self.mask else ""
         place = self.path if self.path.startswith("(outside") else f"in {self.path}"
-        what = f"{self.reached} is not finite: {self.op} {place}, {self.phase}, gave {self._shares()}"
+        state = "zero" if self.kind == "underflow" else "not finite"
+        what = f"{self.reached} is {state}: {self.op} {place}, {self.phase}, gave {self._shares()}"
         return what + (f" ({self.where})" if self.where else "") + f"\n  cause: {self.cause}{mask}"
 
     def _shares(self) -> str:
         shares = [f"{100 * part:.3g} % {what}" for part, what in ((self.inf, "inf"), (self.nan, "NaN")) if part]
         largest = "" if self.largest is None else f", from inputs up to {self.largest:.3g}"
-        return f"{' and '.join(shares)} of {self.dtype}{largest}"
+        return f"{' and '.join(shares) or 'zeros'} of {self.dtype}{largest}"
 
 
-def finding_of(origin: Origin, reached: str) -> Finding:
+def finding_of(origin: Origin, reached: str, kind: str = "nonfinite") -> Finding:
     """The finding for an origin that reached `reached`. Reads the device."""
     event, mask = origin.event, origin.parent
     with ignore_fp_errors():
-        cause, cure = explained(origin)
+        cause, cure = explained(origin) if kind == "nonfinite" else flushed(origin)
     return Finding(
         path=origin.path,
         op=origin.outside or origin.caster or _name(event),
@@ -72,6 +74,7 @@ def finding_of(origin: Origin, reached: str) -> Finding:
         cure=cure,
         mask="" if mask is None else mask.outside or f"{_name(mask.event)} in {mask.path}",
         where=origin.where,
+        kind=kind,
     )
 
 

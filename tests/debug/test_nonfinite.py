@@ -158,3 +158,42 @@ def test_a_block_without_a_backward_raises_for_its_result_alone():
     with debug.detect_nonfinite():
         weight.sum().backward()
         (weight.detach() / 0).log()
+
+
+@pytest.mark.parametrize("by_cast", [False, True])
+def test_a_gradient_that_float16_flushes_to_zero_is_named_if_that_is_asked_for(by_cast):
+    model, scaler = Model(), ampkit.GradScaler(init_scale=2.0**20)
+
+    def step(scaled=False, dtype=ampkit.float16):
+        with autocast(dtype=dtype):
+            hidden = model.attention.query(ampkit.ones(4, 8))
+            loss = (model.head(hidden if by_cast else hidden.float().to(dtype)).float() * 1e-9).sum()
+        (scaler.scale(loss) if scaled else loss).backward()
+
+    assert debug.explain(step) is None
+    found = debug.explain(step, underflow=True)
+    assert (found.kind, found.phase, found.dtype, found.inf, found.nan) == ("underflow", "backward", "float16", 0, 0)
+    assert (found.path, found.op) == ("(outside modules)", "to")
+    assert str(found).startswith(
+        "the gradient of weight is zero: to (outside modules), backward, gave zeros of float16"
+    )
+    assert "1e-09, is below float16's smallest positive number, 5.96e-08" in found.cause
+    assert found.cure == "scale the loss by a GradScaler, or train in bfloat16"
+    assert debug.explain(lambda: step(scaled=True), underflow=True) is None
+    assert debug.explain(lambda: step(dtype=ampkit.bfloat16), underflow=True) is None
+
+
+def test_a_product_that_flushes_its_gradient_is_told_from_one_of_zeros():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Identity(), nn.Linear(8, 8)), ampkit.ones(4, 8)
+    with ampkit.no_grad():
+        model[2].weight.fill_(1e-5)
+
+    def step(factor):
+        with autocast(dtype=ampkit.float16):
+            loss = (model(x).float() * factor).sum()
+        loss.backward()
+
+    found = debug.explain(lambda: step(1e-4), underflow=True)
+    assert (found.path, found.op, found.reached) == ("2", "linear", "the gradient of 0.weight")
+    assert debug.explain(lambda: step(0.0), underflow=True) is None
+    assert debug.explain(lambda: step(1.0), underflow=True) is None
