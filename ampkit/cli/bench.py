@@ -63,7 +63,9 @@ def in_words(results: Sequence[Result], device: str) -> Iterator[str]:
         ratio = first.step_seconds / result.step_seconds
         yield f"{result.dtype} {_speed(ratio)} {first.dtype}"
         if result.ledger is not None and first.ledger is not None:
-            yield from (f"  {line}" for line in result.ledger.compare(first.ledger))
+            yield from (f"  {line}" for line in result.ledger.reasons(first.ledger))
+        else:
+            yield "  why is not known: the steps for the ledger failed"
         finding = findings.get(f"{result.dtype} on the CPU")
         if ratio < 1 and finding is not None and finding.cure:
             yield f"  this CPU: {finding.found}; {finding.cure}"

@@ -146,9 +146,9 @@ class _Attribution(profile):
         self._saved: dict[int, tuple[Any, Choice | None]] = {}
         self._weights = {id(p.array) for p in choices.model.parameters()}
 
-    def _kernel_ended(self, event: observe.Event) -> None:
+    def kernel_ended(self, event: observe.Event) -> None:
         before = len(self._spans)
-        super()._kernel_ended(event)
+        super().kernel_ended(event)
         is_cast = event.name == "cast" and event.phase == observe.FORWARD
         choice = None if is_cast else self._choice(event)
         if len(self._spans) > before:

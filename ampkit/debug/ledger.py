@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..backends import get as backend
-from ..base.dtypes import LOW
+from ..base.dtypes import LOW, float32
 from ..base.errors import ArgumentError
 from ..base.observe import FORWARD, Event, observing
 from ..core.op import ops
+from ..core.policy import Cast, Policy, region
 from ..optim.optimizer import Optimizer
 from .profiler import profile
 from .saved_memory import SavedMemory
@@ -37,7 +38,7 @@ KINDS = {
     "creation": "data movement",
     "nn": "pooling and others",
 }
-CASTS, OPTIMIZER, REST = "casts", "optimizer", "Python, and all else between ops"
+CASTS, OPTIMIZER, DATA, REST = "casts", "optimizer", "waiting for data", "Python, and all else between ops"
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ class Ledger:
 
     seconds: of a whole step, without the overhead of measuring. times: seconds by kind of work, of which REST is what
     the whole step takes beyond all ops. memory: bytes by what holds them: parameters, gradients, moments, 16-bit copies
-    of weights, and what is kept for backward by dtype.
+    of weights, and what is kept for backward by dtype. wide: by the name of an op, bytes of the outputs that the policy
+    stores in float32 and `Policy.fast` in 16 bits.
     """
 
     seconds: float
     times: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    wide: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{'a step':44}{self.seconds * 1e3:10.2f} ms"]
@@ -61,7 +64,14 @@ class Ledger:
         lines += [f"  {what:42}{size / 1e6:10.2f} MB" for what, size in self.memory.items() if size]
         return "\n".join(lines)
 
-    def compare(self, wide: Ledger) -> list[str]:
+    def compare(self, wide: Ledger) -> str:
+        """What this step, in 16 bits, takes less or more than that of `wide`, in float32, and why, in lines of text."""
+        change = 1 - self.seconds / wide.seconds
+        said = f"save {change:.0%} of a step's time" if change >= 0 else f"cost {-change:.0%} more time"
+        times = f"{wide.seconds * 1e3:.3g} -> {self.seconds * 1e3:.3g} ms"
+        return "\n  ".join([f"16 bits {said}: {times}", *self.reasons(wide)])
+
+    def reasons(self, wide: Ledger) -> list[str]:
         """Why this step, in 16 bits, takes less or more time and memory than that of `wide`, in float32."""
         saved = {kind: wide.times.get(kind, 0.0) - spent for kind, spent in self.times.items()}
         faster = [kind for kind in sorted(saved, key=lambda kind: -saved[kind]) if saved[kind] > 0.02 * wide.seconds]
@@ -80,6 +90,9 @@ class Ledger:
         if before:
             change = f"{after / before - 1:+.0%}"
             lines.append(f"kept for backward: {before / 1e6:.3g} -> {after / 1e6:.3g} MB ({change})")
+        if self.wide:
+            names, size = ", ".join(sorted(self.wide)), sum(self.wide.values()) / 2e6
+            lines.append(f"float32 by the policy: {names}; Policy.fast would store {size:.3g} MB less of their outputs")
         return lines
 
     def _change(self, wide: Ledger, kind: str) -> str:
@@ -104,7 +117,7 @@ def ledger(
     if steps < 1:
         raise ArgumentError("ledger", "steps from 1", repr(steps))
     several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
-    memory = _memory(step, several)
+    memory, wide = _memory(step, several)
     for _ in range(warmup):
         step()
     plain, profiles = [], []
@@ -115,7 +128,7 @@ def ledger(
         profiles.append(_by_kind(found))
     times = min(profiles, key=lambda times: sum(times.values()))
     seconds = max(min(plain), sum(times.values()))
-    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory)
+    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory, wide)
 
 
 def _timed(step: Callable[[], Any]) -> float:
@@ -137,6 +150,8 @@ def _by_kind(found: profile) -> dict[str, float]:
 
 def kind_of(name: str) -> str:
     """The kind of work of an event's name: of an op, its backward, a cast, or a part of an optimizer's step."""
+    if name == "next_batch":
+        return DATA
     if name in ("cast", "sum_over", "sum_of_two"):
         return CASTS if name == "cast" else "elementwise"
     op = ops.get(name) or ops.get(name.removesuffix("_backward"))
@@ -145,12 +160,15 @@ def kind_of(name: str) -> str:
     return next((kind for prefix, kind in KINDS.items() if op.forward.module.startswith(prefix)), "others")
 
 
-def _memory(step: Callable[[], Any], optimizers: list[Optimizer]) -> dict[str, int]:
+def _memory(step: Callable[[], Any], optimizers: list[Optimizer]) -> tuple[dict[str, int], dict[str, int]]:
     kept: dict[str, int] = {}
+    wide: dict[str, int] = {}
     memory = SavedMemory()
 
     def look(event: Event) -> None:
         if event.phase == FORWARD and event.op is not None:
+            if _is_wide_by_policy(event):
+                wide[event.name] = wide.get(event.name, 0) + event.output.nbytes
             for array in memory.add(event):
                 kind = "16 bits" if array.dtype in LOW else array.dtype.name
                 kept[f"kept for backward, {kind}"] = kept.get(f"kept for backward, {kind}", 0) + array.nbytes
@@ -164,4 +182,13 @@ def _memory(step: Callable[[], Any], optimizers: list[Optimizer]) -> dict[str, i
         "gradients": sum(arena.gradient.nbytes for arena in arenas),
         "moments": sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
     }
-    return held | kept
+    return held | kept, wide
+
+
+def _is_wide_by_policy(event: Event) -> bool:
+    entry = region()
+    rule = None if entry is None else entry.policies[event.plan.backend]
+    if rule is None or rule.dtype not in LOW or getattr(event.output, "dtype", None) != float32:
+        return False
+    overrides: dict[str, Any] = {name: category.value for name, category in rule.overrides}
+    return Policy.fast(rule.dtype, **overrides).category(event.name) is Cast.LOW is not rule.category(event.name)

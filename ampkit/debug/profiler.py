@@ -61,12 +61,12 @@ class profile:
         self._spans, self._open = [], []
         self._began = time.perf_counter()
         observe.profilers.append(self)
-        observe.observers.append(self._kernel_ended)
+        observe.observers.append(self.kernel_ended)
         return self
 
     def __exit__(self, *error: object) -> None:
         observe.profilers.remove(self)
-        observe.observers.remove(self._kernel_ended)
+        observe.observers.remove(self.kernel_ended)
         self._times = [(s, s.backend.elapsed_time(s.start, s.end)) for s in self._spans]
         self.seconds = time.perf_counter() - self._began
         self.rows = _rows(self._times)
@@ -76,7 +76,8 @@ class profile:
         backend = backends.backend_of(array) if backends.is_array(array) else backends.cpu
         self._open.append(_Span(name, kernel, backend, backend.record_event(name)))
 
-    def _kernel_ended(self, event: observe.Event) -> None:
+    def kernel_ended(self, event: observe.Event) -> None:
+        """Record the end of the kernel that an event is of; an observer (see base/observe.py)."""
         if all(span.name != event.name for span in self._open):  # such as a Function, which is the ops in it
             return
         while self._open:  # spans that an error left open are dropped

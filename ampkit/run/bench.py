@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -46,11 +47,12 @@ class Started:
 class Result:
     """The measurements of a training in one precision.
 
-    step_seconds: the median over steps but the first. seconds: all steps, without evaluations. wall_seconds: the whole
-    process, start included. peak_bytes: the peak resident memory of the process. run_bytes: its growth since before
-    anything was built. Both are None where the system does not report it. device_bytes: the peak of arrays on the GPU;
-    None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see `metrics.Scores`. skipped:
-    steps. ledger: where a step's time and memory go, None if it failed. error: why it failed, or None.
+    step_seconds: the median over steps but the first. seconds: all steps, without evaluations. wall_seconds: from the
+    start of the process to the end of its training. peak_bytes: the peak resident memory of the process. run_bytes: its
+    growth since before anything was built. Both are None where the system does not report it. device_bytes: the peak of
+    arrays on the GPU; None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see
+    `metrics.Scores`. skipped: steps. ledger: where a step's time and memory go, None if it failed. error: why it
+    failed, or None.
     """
 
     dtype: str
@@ -156,27 +158,35 @@ def worker() -> int:
     try:
         if recipe.train.device != "cpu":
             cuda.reset_peak_memory_stats(recipe.train.device)
-        run = fit(recipe)
-        _send("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
-        for row in run:
-            _send(type(row).__name__, asdict(row))
-        peak = peak_bytes()
-        growth = None if peak is None or before is None else peak - before
-        held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
-        _send("Done", {"peak_bytes": peak, "run_bytes": growth, "device_bytes": held})
-        _send("Ledger", asdict(_ledger(recipe)))
+        steps = _measure(recipe, before)
     except AmpkitError as error:
         _send("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1
     except BrokenPipeError:  # the parent is gone
         return 1
+    with suppress(AmpkitError, BrokenPipeError):  # what was measured stands without it
+        _send("Ledger", asdict(_ledger(recipe, steps)))
     return 0
 
 
-def _ledger(recipe: Recipe) -> Ledger:
-    # Of a run of its own, whose schedule is long enough, so that the measured one is not disturbed.
-    train = recipe.train.model_copy(update={"steps": 1000, "epochs": None, "log_every": 1000, "eval_every": None})
-    run = fit(recipe.model_copy(update={"train": train}))
+def _measure(recipe: Recipe, before: int | None) -> int:
+    """Train, and send what is found; returns the number of steps. before: the peak memory at the start."""
+    run = fit(recipe)
+    _send("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
+    for row in run:
+        _send(type(row).__name__, asdict(row))
+    peak = peak_bytes()
+    growth = None if peak is None or before is None else peak - before
+    held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
+    _send("Done", {"peak_bytes": peak, "run_bytes": growth, "device_bytes": held})
+    return run.steps
+
+
+def _ledger(recipe: Recipe, steps: int) -> Ledger:
+    # Of a run of its own, whose schedule is long enough, so that the measured one is not disturbed; op by op, because a
+    # recorded step shows none.
+    changes = {"steps": max(steps, 1000), "epochs": None, "log_every": 1000, "eval_every": None, "compile": False}
+    run = fit(recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)}))
     return ledger(run.advance, run.optimizer)
 
 

@@ -15,6 +15,7 @@ from .. import backends, nn
 from ..amp.grad_scaler import GradScaler
 from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
+from ..base import observe
 from ..base.errors import ArgumentError, NonFiniteError, ScaleCollapseError
 from ..capture import compile, shared_memory
 from ..config import Recipe, continued
@@ -217,7 +218,8 @@ class Run:
         start = time.perf_counter()
         logged = number % self.recipe.train.log_every == 0 or number in (1, self.steps)
         lr = float(self.optimizer.param_groups[0]["lr"]) if logged else math.nan
-        batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
+        with observe.timed("next_batch"):
+            batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
         self._replay.keep(number, batches)
         ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
         update = self._update if ranges is None else self._train_step  # a recorded step shows no ops

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit import autocast, debug, nn, optim
+from ampkit import Policy, autocast, debug, nn, ops, optim
+from ampkit.base import observe
 from ampkit.base.errors import ArgumentError
 from ampkit.cli.bench import in_words
-from ampkit.core.op import ops
-from ampkit.debug.ledger import KINDS, OPTIMIZER, REST, Ledger, kind_of
+from ampkit.core.op import ops as known_ops
+from ampkit.debug.ledger import DATA, KINDS, OPTIMIZER, REST, Ledger, kind_of
 from ampkit.run.bench import Result
 
 
@@ -47,7 +48,7 @@ def test_memory_is_that_of_the_optimizer_and_what_is_kept_for_backward_by_dtype(
 
 
 def test_every_op_of_the_library_has_a_kind():
-    theirs = {name: kind_of(name) for name, op in ops.items() if op.ours}
+    theirs = {name: kind_of(name) for name, op in known_ops.items() if op.ours}
     assert "others" not in theirs.values()
     assert {kind_of("linear_backward"), kind_of("conv2d"), kind_of("scaled_dot_product_attention")} == {"products"}
     assert kind_of("layer_norm") == kind_of("batch_norm_backward") == "normalization"
@@ -73,7 +74,10 @@ def test_a_comparison_says_what_became_faster_and_slower_and_what_16_bits_cannot
     wide = Ledger(0.010, {"products": 0.006, "normalization": 0.004}, {"kept for backward, float32": 4_000_000})
     times = {"products": 0.002, "normalization": 0.004, "casts": 0.001}
     low = Ledger(0.007, times, {"kept for backward, 16 bits": 2_000_000})
-    assert low.compare(wide) == [
+    assert low.compare(wide).splitlines()[0] == "16 bits save 30% of a step's time: 10 -> 7 ms"
+    assert wide.compare(low).splitlines()[0] == "16 bits cost 43% more time: 7 -> 10 ms"
+    assert low.compare(wide).splitlines()[1:] == [f"  {line}" for line in low.reasons(wide)]
+    assert low.reasons(wide) == [
         "less time: products 6 -> 2 ms",
         "more time: casts 0 -> 1 ms",
         "products, which 16-bit units speed up, are 29% of the step; normalization takes 57%",
@@ -81,11 +85,42 @@ def test_a_comparison_says_what_became_faster_and_slower_and_what_16_bits_cannot
     ]
 
 
+def test_a_comparison_names_the_ops_that_only_the_fast_policy_stores_in_16_bits():
+    def norm(policy):
+        x, weight = ampkit.randn(8, 16), nn.Parameter(ampkit.randn(16, 16))
+
+        def step():
+            with autocast(policy=policy, enabled=policy is not None):
+                y = ops.layer_norm(ops.linear(x, weight), (16,)).softmax(-1)
+            ops.sum(y * y).backward()
+
+        return debug.ledger(step, steps=1, warmup=0)
+
+    assert norm(Policy("bfloat16")).wide == {"layer_norm": 8 * 16 * 4, "softmax": 8 * 16 * 4}
+    assert norm(Policy("bfloat16", softmax="low")).wide == {"layer_norm": 8 * 16 * 4}
+    assert norm(Policy.fast("bfloat16")).wide == norm(None).wide == {}
+    low, wide = Ledger(1.0, {"products": 1.0}, {}, {"softmax": 2_000_000, "layer_norm": 6_000_000}), Ledger(1.0)
+    last = "float32 by the policy: layer_norm, softmax; Policy.fast would store 4 MB less of their outputs"
+    assert low.reasons(wide)[-1] == last
+
+
+def test_waiting_for_data_is_a_kind_of_its_own():
+    def step():
+        with observe.timed("next_batch"):
+            ampkit.randn(4).square()
+        ampkit.randn(4).exp()
+
+    found = debug.ledger(step, steps=1)
+    assert found.times[DATA] > 0
+    assert sum(found.times.values()) == pytest.approx(found.seconds)
+
+
 def test_bench_says_faster_or_slower_and_why():
     wide = Result("float32", step_seconds=0.010, ledger=Ledger(0.01, {"products": 0.01}))
     faster = Result("bfloat16", step_seconds=0.005, ledger=Ledger(0.005, {"products": 0.005}))
     slower = Result("float16", step_seconds=0.020, ledger=Ledger(0.02, {"products": 0.02}))
-    same, failed = Result("float16", step_seconds=0.0101), Result("float16", error="it failed")
+    same = Result("float16", step_seconds=0.0101, ledger=Ledger(0.0101, {"products": 0.0101}))
+    failed = Result("float16", error="it failed")
     assert list(in_words([wide, faster], "cuda")) == [
         "bfloat16 is faster: 2.00 times the speed of float32",
         "  less time: products 10 -> 5 ms",
@@ -93,6 +128,8 @@ def test_bench_says_faster_or_slower_and_why():
     assert next(in_words([wide, slower], "cuda")) == "float16 is slower: 2.00 times the time of float32"
     assert list(in_words([wide, same], "cuda")) == ["float16 is as fast as float32"]
     assert not list(in_words([wide, failed], "cuda"))
+    unknown = Result("float16", step_seconds=0.01)
+    assert list(in_words([wide, unknown], "cuda"))[1] == "  why is not known: the steps for the ledger failed"
 
 
 def test_steps_really_train_and_what_they_raise_comes_out():

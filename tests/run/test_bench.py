@@ -32,6 +32,26 @@ def test_each_precision_starts_logs_every_step_evaluates_and_gives_its_result():
     assert (half.dtype, half.scale, half.error) == ("float16", 65536.0, None)
     assert half.accuracy == events[12].accuracy
     assert half.seconds < half.wall_seconds
+    for result in (plain, half):
+        assert {"products", "waiting for data"} <= set(result.ledger.times)
+        assert sum(result.ledger.times.values()) == pytest.approx(result.ledger.seconds)
+    assert plain.ledger.memory["16-bit copies of weights"] == 0 < half.ledger.memory["16-bit copies of weights"]
+
+
+def test_what_was_measured_stands_without_a_ledger(monkeypatch):
+    failing = """
+import ampkit.run.bench
+from ampkit.base.errors import StateError
+def fail(*arguments):
+    raise StateError("ledger", "steps that succeed", "one that fails")
+ampkit.run.bench._ledger = fail
+raise SystemExit(ampkit.run.bench.worker())
+"""
+    monkeypatch.setattr("ampkit.run.bench._WORKER", failing)
+    result = list(bench(recipe(), ["float32"]))[-1]
+    assert (result.error, result.ledger) == (None, None)
+    assert result.accuracy is not None
+    assert result.peak_bytes is not None
 
 
 def test_a_bench_takes_as_many_steps_as_the_recipe_says_for_it():
