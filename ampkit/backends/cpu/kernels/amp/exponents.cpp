@@ -7,9 +7,11 @@ constexpr int64 EXPONENTS = 256, LIMITS = 14, PIECE = 1024, PIECES_OF_TASK = 64,
 static void read_magnitudes(int32_t* bits, const Array& values, int64 start, int64 count) {
     int64 stride = values.stride[2];
     if (values.kind != FLOAT64) {
-        float* floats = reinterpret_cast<float*>(bits);
-        read_floats(floats, values.data, values.kind, start, stride, count);
-        SIMD for (int64 i = 0; i < count; i++) bits[i] &= 0x7fffffff;
+        float buffer[PIECE];
+        const float* from = buffer;
+        if (values.is_float32_row()) from = static_cast<const float*>(values.data) + start;
+        else read_floats(buffer, values.data, values.kind, start, stride, count);
+        SIMD for (int64 i = 0; i < count; i++) bits[i] = int32_t(bits_of(from[i]) & 0x7fffffff);
         return;
     }
     const double* from = static_cast<const double*>(values.data) + start;
