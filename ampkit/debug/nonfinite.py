@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..base import observe
+from ..base.errors import StateError
 from ..base.observe import BACKWARD, FORWARD, RETURN, Event
 from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import ModuleCall, current
 from ..core.policy import Policy, Region, region
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, recorders
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
 from .origin import ByIdentity, Origin, call_of, caller, is_by_scale, name_in_model, outside_origin
 
@@ -50,6 +51,11 @@ class NonFiniteTracker:
         """Look at an event."""
         if self._busy:
             return
+        if recorders:  # values cannot be read while a GPU records a step
+            cure = "call the step itself here, without ampkit.compile"
+            raise StateError(
+                "detect_nonfinite, explain", "a step that runs op by op", "one that ampkit.compile records", cure
+            )
         self._busy = True
         try:
             with ignore_fp_errors():

@@ -81,6 +81,7 @@ PLACES = {
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
         anomaly_mode detect_anomaly set_detect_anomaly
     """,
+    "ampkit.debug": "Finding detect_nonfinite explain",
     "ampkit.autograd.anomaly_mode": "detect_anomaly set_detect_anomaly",
     "ampkit.autograd.function": "Function once_differentiable",
 }

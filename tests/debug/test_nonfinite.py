@@ -197,3 +197,23 @@ def test_a_product_that_flushes_its_gradient_is_told_from_one_of_zeros():
     assert (found.path, found.op, found.reached) == ("2", "linear", "the gradient of 0.weight")
     assert debug.explain(lambda: step(0.0), underflow=True) is None
     assert debug.explain(lambda: step(1.0), underflow=True) is None
+
+
+def test_a_step_that_a_gpu_records_is_refused():
+    model, x = nn.Linear(8, 8), ampkit.ones(4, 8)
+    optimizer = ampkit.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    compiled = ampkit.compile(step)
+    if x.device == "cpu":
+        with debug.detect_nonfinite():  # it runs op by op
+            assert all(compiled(x).item() < 10 for _ in range(4))
+        return
+    with debug.detect_nonfinite(), pytest.raises(ampkit.StateError, match="got one that ampkit.compile records"):
+        [compiled(x) for _ in range(4)]
