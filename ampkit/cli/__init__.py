@@ -24,7 +24,8 @@ from ..config.keys import keys
 from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
-from . import bench, display, doctor, plan, report, train, tune
+from ..run import doctor
+from . import bench, display, plan, report, train, tune
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
 

@@ -15,8 +15,9 @@ from rich.markup import escape
 
 from .. import config
 from ..base.errors import FileError
+from ..run import doctor
 from ..run.bench import Result, Started, bench
-from . import display, doctor
+from . import display
 from .progress import ProgressMeter
 from .train import overrides
 

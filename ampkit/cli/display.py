@@ -18,8 +18,8 @@ from ..config.keys import Key
 from ..core.op import Op
 from ..core.policy import Cast, Policy
 from ..run.bench import Result
+from ..run.doctor import Finding
 from ..run.loop import EvalRow, Row, StepRow
-from .doctor import Finding
 
 
 class TolerantStream(io.TextIOBase):

@@ -1,15 +1,19 @@
-"""The run directory: `config.toml` (the complete recipe), `metrics.jsonl`, `checkpoints/`, a lock while it runs."""
+"""The run directory: `config.toml` (the complete recipe), `metrics.jsonl`, `environment.jsonl` (where each start ran),
+`checkpoints/`, a lock while it runs.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +21,7 @@ from typing import Any, Self
 from ..base.errors import FileError
 from ..config import Recipe, continued, dump, load
 from ..serialization import write
+from .doctor import examine
 from .metrics_log import MetricsLog, ResumePoint, back_up
 
 _LOCK = "ampkit.lock"
@@ -42,6 +47,7 @@ class RunDirectory:
     def __init__(self, path: str | Path, resume: bool = False):
         self.path, self.resume = Path(path), resume
         self.config, self.metrics = self.path / "config.toml", self.path / "metrics.jsonl"
+        self.environment = self.path / "environment.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.notices: list[str] = []  # a line for each damaged file
         self._lock: Lock | None = None
@@ -118,9 +124,17 @@ class RunDirectory:
         with _os_errors_as_file_error(self.path):
             self._check_config(recipe, compare=after is None)
             self._track_new(self.config, lambda: write(_WHERE, self.config, _with_checksum(dump(recipe).encode())))
+            self._track_new(self.environment, lambda: self._note_environment(after))
             self._log = self._track_new(self.metrics, lambda: MetricsLog(self.metrics, after, mark))
         self.notices += self._log.notices
         return self._log
+
+    def _note_environment(self, after: ResumePoint | None) -> None:
+        """Append a line: when and after which step the run starts here, and what `ampkit doctor` finds here."""
+        found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}
+        row = {"started": _now(), "step": 0 if after is None else after.done, "ampkit": _version(), "found": found}
+        with self.environment.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
     def _track_new(self, path: Path, make: Callable[[], Any]) -> Any:
         if not os.path.lexists(path):
@@ -138,6 +152,13 @@ class RunDirectory:
             self.notices.append(f"{self.config}: changed since it was written, now as {copy.name}; written anew")
         elif compare:
             continued(recipe, load(self.config))
+
+
+def _version() -> str:
+    try:
+        return metadata.version("ampkit")
+    except metadata.PackageNotFoundError:  # imported from where it is not installed
+        return "unknown"
 
 
 def _with_checksum(text: bytes) -> bytes:

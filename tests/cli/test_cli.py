@@ -20,13 +20,13 @@ from ampkit import Tensor, cli, serialization
 from ampkit.backends.cpu import threads
 from ampkit.base.errors import FileError, NonFiniteError
 from ampkit.cli.display import comparison, findings
-from ampkit.cli.doctor import Finding
 from ampkit.cli.train import Signals
 from ampkit.config.keys import keys
 from ampkit.config.sections import SECTIONS
 from ampkit.core.op import ops
 from ampkit.run.bench import Result
 from ampkit.run.checkpoint import Checkpoints
+from ampkit.run.doctor import Finding
 from ampkit.run.metrics_log import MetricsLog
 from ampkit.run.run_dir import RunDirectory
 

@@ -41,7 +41,8 @@ def faster(monkeypatch):
 
 
 @pytest.mark.usefixtures("faster")
-def test_it_shows_the_choices_the_trainings_and_the_lines_that_a_recipe_takes(capsys, tmp_path):
+def test_it_shows_the_choices_the_trainings_and_the_lines_that_a_recipe_takes(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # wide enough for headers in one line
     out = tmp_path / "found.json"
     arguments = ["tune", MLP, *SHORT, "--steps", "6", "--batches", "2", "--dtype", "float16", "--json", str(out)]
     assert cli.main(arguments) == 0

@@ -172,6 +172,14 @@ def test_damaged_samples_are_left_out_with_a_note(tmp_path):
     assert run.notes == ["ranges.jsonl: 1 of 4 lines cannot be read and are left out"]
 
 
+def test_the_machines_of_a_run_are_read_and_shown(tmp_path):
+    path = run_directory(tmp_path / "a")
+    row = {"started": "2026-01-01T00:00:00", "step": 4, "ampkit": "0.1.0", "found": {"CPU": "a CPU with <units>"}}
+    (path / "environment.jsonl").write_text(json.dumps(row) + "\n")
+    assert read_run(path).environment == [row]
+    assert "a CPU with \\u003cunits>" in page([read_run(path)])
+
+
 # in a browser
 
 PIXELS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 from itertools import islice
@@ -35,7 +36,7 @@ def test_the_config_it_holds_is_complete_and_gives_the_same_recipe(tmp_path):
     run_in(tmp_path / "run")
     assert config.load(tmp_path / "run" / "config.toml") == RECIPE
     assert "growth_interval" in (tmp_path / "run" / "config.toml").read_text()
-    assert names(tmp_path / "run") == ["config.toml", "metrics.jsonl"]
+    assert names(tmp_path / "run") == ["config.toml", "environment.jsonl", "metrics.jsonl"]
 
 
 def test_a_directory_that_holds_something_is_left_alone(tmp_path):
@@ -142,7 +143,7 @@ def test_a_directory_that_another_start_removed_meanwhile_is_made_again(tmp_path
 
     monkeypatch.setattr("ampkit.run.run_dir.Lock", removed_first)
     run_in(tmp_path / "run")
-    assert names(tmp_path / "run") == ["config.toml", "metrics.jsonl"]
+    assert names(tmp_path / "run") == ["config.toml", "environment.jsonl", "metrics.jsonl"]
     monkeypatch.setattr("ampkit.run.run_dir.Lock", lambda path, where: Lock(path / "nowhere", where))
     with pytest.raises(FileError, match="No such file"):
         RunDirectory(tmp_path / "other").__enter__()
@@ -165,7 +166,7 @@ def test_a_start_that_comes_to_nothing_removes_nothing_that_was_there(tmp_path):
     assert names(tmp_path / "run") == []
     run_in(tmp_path / "run")
     run_in(tmp_path / "run", resume=True, rows=0)
-    assert names(tmp_path / "run") == ["config.toml", "metrics.jsonl", "metrics.jsonl.old-1"]
+    assert names(tmp_path / "run") == ["config.toml", "environment.jsonl", "metrics.jsonl", "metrics.jsonl.old-1"]
 
 
 def test_a_disk_that_is_full_at_the_start_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
@@ -207,3 +208,12 @@ def test_a_config_from_before_there_was_a_checksum_is_taken_as_it_is(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(config.dump(RECIPE))
     assert run_in(tmp_path, True, after=ResumePoint(1, 0)) == []
+
+
+def test_each_start_is_noted_with_the_machine_it_ran_on(tmp_path):
+    for after in (None, ResumePoint(4, 4)):
+        run_in(tmp_path / "run", resume=after is not None, after=after)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "environment.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [0, 4]
+    assert {"Python", "system", "CPU"} <= set(rows[0]["found"])
+    assert "/" not in rows[0]["found"]["Python"]  # no paths of a machine in a report

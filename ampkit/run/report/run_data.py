@@ -22,7 +22,8 @@ class RunData:
 
     name: of its directory. config: the text of its config.toml. settings: the same as a table. steps: a column for each
     metric of the logged steps. evaluations: likewise, of the evaluations. precision: what 16 bits lose of each layer,
-    see `precision_data`; None if the run did not look. notes: a line for each file that is missing or damaged.
+    see `precision_data`; None if the run did not look. environment: of each start: when, after which step, the version
+    and what was found there. notes: a line for each file that is missing or damaged.
     """
 
     name: str
@@ -31,6 +32,7 @@ class RunData:
     steps: dict[str, list[Any]] = field(default_factory=dict)
     evaluations: dict[str, list[Any]] = field(default_factory=dict)
     precision: dict[str, Any] | None = None
+    environment: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -45,6 +47,8 @@ def read_run(path: Path) -> RunData:
         cure = "give the directory that holds config.toml and metrics.jsonl"
         raise FileError("report", "the directory of a run", f"{str(path)!r}, which holds none", cure)
     _read_ranges(path / "ranges.jsonl", run)
+    if data := read(path / "environment.jsonl"):
+        run.environment = _rows(data, "environment.jsonl", run)
     return run
 
 

@@ -8,7 +8,7 @@ import ctypes.util
 import pytest
 
 from ampkit.backends.cpu.onednn import library
-from ampkit.cli import doctor
+from ampkit.run import doctor
 
 
 @pytest.fixture

@@ -105,8 +105,17 @@ function drawNotes() {
 
 function drawRecipes() {
   for (const run of runs) {
-    byId("recipes").append(element("details", {}, element("summary", {}, run.name), element("pre", { tabindex: "0" }, run.config || "not known")));
+    const recipe = element("pre", { tabindex: "0", "aria-label": `${run.name}, recipe` }, run.config || "not known");
+    byId("recipes").append(element("details", {}, element("summary", {}, run.name), recipe, ...run.environment.map(machine)));
   }
+}
+
+// Where a run started, and what ampkit doctor found there.
+function machine({ started, step, ampkit, found }) {
+  const row = ([topic, what]) => element("tr", {}, element("th", { scope: "row" }, topic), element("td", {}, what));
+  const title = `Started ${started}${step ? ` after step ${step}` : ""} with ampkit ${ampkit}`;
+  const table = element("table", {}, element("caption", {}, title), element("tbody", {}, ...Object.entries(found ?? {}).map(row)));
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table);
 }
 
 function redraw() {

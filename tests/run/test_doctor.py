@@ -16,7 +16,7 @@ from ampkit.backends.cuda import detection as finding
 from ampkit.backends.cuda import device, install
 from ampkit.backends.cuda.detection import why_not
 from ampkit.backends.cuda.install import EXTRAS
-from ampkit.cli import doctor
+from ampkit.run import doctor
 
 CUDA12, CUDA13 = install.command(12), install.command(13)
 
