@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..backends import get as backend
+from ..backends import Backend, backend_of, is_array
 from ..base.dtypes import LOW, float32
 from ..base.errors import ArgumentError
 from ..base.observe import FORWARD, Event, observing
@@ -117,26 +117,30 @@ def ledger(
     if steps < 1:
         raise ArgumentError("ledger", "steps from 1", repr(steps))
     several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
-    memory, wide = _memory(step, several)
+    recorder = _Recorder()
+    with observing(recorder):
+        step()
+    memory = _held(several) | recorder.kept
     for _ in range(warmup):
         step()
     plain, profiles = [], []
     for _ in range(steps):
-        plain.append(_timed(step))
+        plain.append(_timed(step, recorder.devices.values()))
         with profile() as found:
             step()
         profiles.append(_by_kind(found))
     times = min(profiles, key=lambda times: sum(times.values()))
     seconds = max(min(plain), sum(times.values()))
-    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory, wide)
+    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory, recorder.wide)
 
 
-def _timed(step: Callable[[], Any]) -> float:
-    device = backend()
-    device.synchronize()
+def _timed(step: Callable[[], Any], devices: Iterable[Backend]) -> float:
+    for device in devices:
+        device.synchronize()
     start = time.perf_counter()
     step()
-    device.synchronize()
+    for device in devices:
+        device.synchronize()
     return time.perf_counter() - start
 
 
@@ -160,29 +164,35 @@ def kind_of(name: str) -> str:
     return next((kind for prefix, kind in KINDS.items() if op.forward.module.startswith(prefix)), "others")
 
 
-def _memory(step: Callable[[], Any], optimizers: list[Optimizer]) -> tuple[dict[str, int], dict[str, int]]:
-    kept: dict[str, int] = {}
-    wide: dict[str, int] = {}
-    memory = SavedMemory()
+class _Recorder:
+    """An observer that adds up what a step keeps for backward and stores in float32, and on which devices it runs."""
 
-    def look(event: Event) -> None:
-        if event.phase == FORWARD and event.op is not None:
-            if _is_wide_by_policy(event):
-                wide[event.name] = wide.get(event.name, 0) + event.output.nbytes
-            for array in memory.add(event):
-                kind = "16 bits" if array.dtype in LOW else array.dtype.name
-                kept[f"kept for backward, {kind}"] = kept.get(f"kept for backward, {kind}", 0) + array.nbytes
+    def __init__(self) -> None:
+        self.kept, self.wide, self.devices = dict[str, int](), dict[str, int](), dict[str, Backend]()
+        self._memory = SavedMemory()
 
-    with observing(look):
-        step()
+    def __call__(self, event: Event) -> None:
+        if event.phase != FORWARD or event.op is None:
+            return
+        for array in event.inputs:
+            if is_array(array):
+                device = backend_of(array)
+                self.devices[device.name] = device
+        if _is_wide_by_policy(event):
+            self.wide[event.name] = self.wide.get(event.name, 0) + event.output.nbytes
+        for array in self._memory.add(event):
+            kind = f"kept for backward, {'16 bits' if array.dtype in LOW else array.dtype.name}"
+            self.kept[kind] = self.kept.get(kind, 0) + array.nbytes
+
+
+def _held(optimizers: list[Optimizer]) -> dict[str, int]:
     arenas = [arena for optimizer in optimizers for group in optimizer.param_groups for arena in group.arenas]
-    held = {
+    return {
         "parameters": sum(arena.master.nbytes for arena in arenas),
         "16-bit copies of weights": sum(copy.nbytes for arena in arenas for copy in arena.copies.values()),
         "gradients": sum(arena.gradient.nbytes for arena in arenas),
         "moments": sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
     }
-    return held | kept, wide
 
 
 def _is_wide_by_policy(event: Event) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit import Policy, autocast, debug, nn, ops, optim
+from ampkit import Policy, autocast, backends, debug, nn, ops, optim
 from ampkit.base import observe
 from ampkit.base.errors import ArgumentError
 from ampkit.cli.bench import in_words
@@ -113,6 +113,14 @@ def test_waiting_for_data_is_a_kind_of_its_own():
     found = debug.ledger(step, steps=1)
     assert found.times[DATA] > 0
     assert sum(found.times.values()) == pytest.approx(found.seconds)
+
+
+def test_a_step_is_waited_for_on_the_devices_that_it_runs_on(monkeypatch):
+    x, waits = ampkit.randn(4, device="cpu"), []
+    monkeypatch.setattr(type(backends.cpu), "synchronize", lambda self: waits.append(self.name))
+    monkeypatch.setattr(backends, "_default", "cuda:7")
+    debug.ledger(x.square, steps=2)
+    assert waits == ["cpu"] * 4
 
 
 def test_bench_says_faster_or_slower_and_why():
