@@ -227,6 +227,23 @@ def test_a_module_called_twice_is_one_layer_of_all_its_values():
     assert found[ACTIVATION, "0", "linear"].count == 2 * 200 * 16
 
 
+def test_what_an_op_passes_on_is_counted_where_it_was_made():
+    found = by_layer(train(Branches()), GRADIENT)
+    assert (GRADIENT, "(model)", "add") not in found
+    assert found[GRADIENT, "head", "linear"].count == found[GRADIENT, "small.1", "mul"].count == 200 * 32
+
+
+def test_gradients_of_several_batches_add_up_and_those_without_a_tag_have_no_scale():
+    model = mlp()
+    ranges, optimizer = Ranges(model, every=1), optim.SGD(model.parameters(), lr=0.1)
+    with ranges.step():
+        for _ in range(3):
+            model(ampkit.ones(7, 16)).sum().backward()
+        optimizer.step()
+    found = by_layer(ranges, PARAMETER_GRADIENT)[PARAMETER_GRADIENT, "0.weight", ""]
+    assert (found.count, found.scale) == (3 * 64 * 16, 1.0)
+
+
 def test_the_table_shows_the_worst_layers_and_the_recommendations():
     text = str(train(Branches(), "float16", scale=4.0))
     lines = text.splitlines()
