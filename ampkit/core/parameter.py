@@ -59,8 +59,8 @@ class Parameter(Tensor):
     def _can_keep(self, gradient: Array) -> bool:
         return self.segment is None and super()._can_keep(gradient)
 
-    def _new_grad_buffer(self) -> Array:
-        return super()._new_grad_buffer() if self.segment is None else self.segment.gradient
+    def _new_grad_buffer(self, gradient: Array) -> Array:
+        return super()._new_grad_buffer(gradient) if self.segment is None else self.segment.gradient
 
     def _grad_dtype(self) -> DType:
         return dtypes.accumulator(self.array.dtype)

@@ -148,7 +148,7 @@ class Tensor(TensorBase, TensorMethods):
         gradients is tagged as such, and raises where it is used.
         """
         if self._grad is None:
-            buffer = gradient if owned and self._can_keep(gradient) else self._new_grad_buffer()
+            buffer = gradient if owned and self._can_keep(gradient) else self._new_grad_buffer(gradient)
             if gradient is not buffer:  # a backward may have written it there
                 backends.backend_of(buffer).copy(buffer, gradient)
             self._grad = Tensor(buffer)
@@ -168,14 +168,16 @@ class Tensor(TensorBase, TensorMethods):
         layout = gradient.flags.c_contiguous or gradient.strides == self.array.strides
         return bool(layout and gradient.dtype == self._grad_dtype())
 
-    def _new_grad_buffer(self) -> Array:
-        # In the order of axes of a dense array, as in PyTorch: gradients mostly come in the same order.
+    def _new_grad_buffer(self, gradient: Array) -> Array:
+        # In the order of axes of a dense leaf, as in PyTorch, where `gradient` comes in it: a copy in order is quick.
         array, make = self.array, backends.backend_of(self.array).empty
-        if array.flags.c_contiguous or not is_dense(array):
-            return make(array.shape, self._grad_dtype())
-        order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-        made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())
-        return made.transpose([order.index(axis) for axis in range(array.ndim)])
+        if not array.flags.c_contiguous and is_dense(array):
+            order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+            steps = [gradient.strides[axis] for axis in order]
+            if steps == sorted(steps, reverse=True):
+                made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())
+                return made.transpose([order.index(axis) for axis in range(array.ndim)])
+        return make(array.shape, self._grad_dtype())
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""

@@ -49,7 +49,7 @@ BY_LAPACK = {*decompositions.__all__, *solvers.__all__}  # and nothing else: som
 # products take subnormal numbers as zeros on some CPUs. So NaN and infinities spread less, or further.
 FINITE_ONLY = re.compile(
     "conv|linear|adaptive_avg|attention|batch_norm|instance_norm|group_norm|matmul|mm$|bmm|outer|addr|einsum|rnn|lstm|gru|"
-    "cross_entropy|matrix_norm|linalg_norm"
+    "cross_entropy|matrix_norm|linalg_norm|mv$|dot$|inner|kron"
 )
 ROUNDED_BETWEEN = re.compile("linear_gelu|rnn|lstm|gru|add_layer_norm|attention")  # in 16 bits
 CANCELS = re.compile("group_norm|linear_gelu|attention")  # to nothing, for a few equal numbers
