@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base.dtypes import LOW, DType, finfo, float16, float32, float64
+from ..base.dtypes import FLOATS, LOW, DType, finfo, float16, float32, float64
 from ..base.observe import FORWARD, STEP, Event
 from ..core.autograd.saved import cast, widen
 from ..core.policy import Cast, categories
@@ -28,7 +28,7 @@ def explained(origin: Origin) -> tuple[str, str]:
         return "a hook replaced a finite gradient by one that is not", "correct the hook"
     if event.phase == STEP:
         return "the update is too large for the weights", "lower the learning rate, or clip gradients"
-    if event.op is None and event.name not in LINEAR:
+    if not hasattr(event.op, "forward") and event.name not in LINEAR:
         return "it is code of its own, and was given finite values", "correct what it returns"
     if (constant := _constant_beyond(event, dtype)) is not None:
         cause = f"the constant {constant:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
@@ -57,11 +57,12 @@ def _outside(origin: Origin) -> tuple[str, str]:
     with backends.device_guard(values):
         count = int(np.logical_not(np.isfinite(values)).sum())
     kind = "NaN" if has_nan(values) else "infinite"
-    cause = f"{count} of {values.size} values are {kind} before any op has seen them"
+    cause = f"{count} of {values.size} values are {kind}, and no op has made them"
     if what.startswith(("parameter", "buffer")):
         return cause, "load or initialize it again; the step that wrote it is the one to look at"
-    name = what.removeprefix("argument ").strip("`") if what.startswith("argument") else "x"
-    return cause, f"check each batch before the model: assert {name}.isfinite().all()"
+    if what.startswith("argument "):
+        return cause, f"check each batch before the model: assert {what.removeprefix('argument ')}.isfinite().all()"
+    return cause, "look at what wrote it before this line: an assignment into it, code on its array, or a batch"
 
 
 def _constant_beyond(event: Event, dtype: DType) -> float | None:
@@ -143,9 +144,7 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
     with backends.device_guard(output):
         first = int(np.argmax(np.logical_not(np.isfinite(output)).reshape(-1)))
         place = tuple(int(i) for i in np.unravel_index(first, output.shape))
-    products = event.op is not None and event.op.forward.module.startswith("linalg.")  # of many values each
-    inputs = () if products else event.inputs
-    values = [(a, value) for a in arrays_in(inputs) if (value := _at(a, output.shape, place)) is not None]
+    values = [(item, value) for item in _read(event) if (value := _at(item, output.shape, place)) is not None]
     known = [value for _, value in values]
     shown, result = ", ".join(f"{value:g}" for value in known), _at(output, output.shape, place) or 0.0
     cause = f"{event.name}({shown}) = {result:g} at {list(place)}" if shown else f"it is {result:g} at {list(place)}"
@@ -160,7 +159,7 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
         cause += "; the gradient that arrives is 0, as behind a `where`, and its derivative there is infinite"
         return cause, f"replace the input before the op, not its result after it: {_name_of(event)}(where(..., x, 1))"
     if any(value == 0 for value in known):
-        zeros = max(_share_of_zeros(array) for array, value in values if value == 0)
+        zeros = max(_share_of_zeros(item) for item, value in values if value == 0)
         flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
         return f"{cause}; {zeros:.3g} % of its values are 0", f"add an eps, or clamp the input away from 0{flushed}"
     if any(value < 0 for value in known) and np.isnan(result):
@@ -173,8 +172,22 @@ def _name_of(event: Event) -> str:
     return str(event.name.removesuffix("_backward"))
 
 
+def _read(event: Event) -> list[Any]:
+    """The arrays and numbers that an op computed with; none for a product, each of whose results is of many values."""
+    if hasattr(event.op, "forward") and event.op.forward.module.startswith("linalg."):
+        return []
+    tensors = sum(isinstance(item, Tensor) for item in event.operands)
+    if event.phase != FORWARD or tensors != len(event.inputs):
+        return list(arrays_in(event.inputs))
+    arrays = iter(event.inputs)
+    read = [next(arrays) if isinstance(item, Tensor) else item for item in event.operands]
+    return [item for item in read if type(item) in (int, float) or getattr(item, "dtype", None) in FLOATS]
+
+
 def _at(array: Any, shape: tuple[int, ...], place: tuple[int, ...]) -> float | None:
-    """The value of an array that broadcasts to `shape` at `place`; None for other shapes."""
+    """The value of an array that broadcasts to `shape` at `place`, or a number; None for other shapes."""
+    if isinstance(array, (int, float)):
+        return float(array)
     lead = len(shape) - array.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(array.shape, shape[lead:], strict=True)):
         return None
@@ -183,5 +196,7 @@ def _at(array: Any, shape: tuple[int, ...], place: tuple[int, ...]) -> float | N
 
 
 def _share_of_zeros(array: Any) -> float:
+    if isinstance(array, (int, float)):
+        return 100.0
     with backends.device_guard(array):
         return 100 * float((array == 0).mean(dtype=float64))

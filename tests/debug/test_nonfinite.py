@@ -8,6 +8,7 @@ import pytest
 
 import ampkit
 from ampkit import autocast, debug, nn, ops
+from ampkit.autograd import Function
 from ampkit.base.errors import NonFiniteError
 from ampkit.debug.finite import is_finite
 
@@ -217,3 +218,24 @@ def test_a_step_that_a_gpu_records_is_refused():
         return
     with debug.detect_nonfinite(), pytest.raises(ampkit.StateError, match="got one that ampkit.compile records"):
         [compiled(x) for _ in range(4)]
+
+
+def test_the_custom_backward_of_a_recorded_gradient_is_named():
+    class Wrong(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.detach().clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return ampkit.Tensor(dy.array * dy.array.dtype.type(np.nan))
+
+    weight = nn.Parameter(ampkit.ones(2))
+    found = debug.explain(lambda: ampkit.grad(Wrong.apply(weight).sum(), weight, create_graph=True))
+    assert (found.op, found.phase, found.reached) == ("Wrong", "backward", "the gradient of a leaf [2]")
+    assert found.cure == "correct what it returns"
+
+
+def test_a_number_among_the_operands_is_shown():
+    found = debug.explain(lambda: (nn.Parameter(ampkit.ones(2)) / 0).sum())
+    assert found.cause == "div(1, 0) = inf at [0]; 100 % of its values are 0"
