@@ -99,6 +99,10 @@ class ProgressMeter:
         if self.console.is_terminal:
             self._bar.refresh()
 
+    def renderables(self) -> list[RenderableType]:
+        """What a terminal shows of it now."""
+        return list(self._bar.get_renderables())
+
     def _print(self, step: int, line: str) -> None:
         self.console.print(escape(f"{self.label}  step {step}/{self.steps}  {line}"), soft_wrap=True)
 
