@@ -64,6 +64,10 @@ def in_words(results: Sequence[Result], device: str) -> Iterator[str]:
         ratio = first.step_seconds / result.step_seconds
         yield f"{result.dtype} {_speed(ratio)} {first.dtype}"
         if result.ledger is not None and first.ledger is not None:
+            later = first.ledger.seconds / result.ledger.seconds
+            if not 0.8 < later / ratio < 1.25:
+                yield f"  in the later steps that are explained here it {_speed(later)} {first.dtype}: times vary,"
+                yield "  so take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
             yield from (f"  {line}" for line in result.ledger.reasons(first.ledger))
         else:
             yield "  why is not known: the steps for the ledger failed"

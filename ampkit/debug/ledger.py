@@ -45,10 +45,10 @@ CASTS, OPTIMIZER, DATA, REST = "casts", "optimizer", "waiting for data", "Python
 class Ledger:
     """A step's time and memory.
 
-    seconds: of a whole step, without the overhead of measuring. times: seconds by kind of work, of which REST is what
-    the whole step takes beyond all ops. memory: bytes by what holds them: parameters, gradients, moments, 16-bit copies
-    of weights, and what is kept for backward by dtype. wide: by the name of an op, bytes of the outputs that the policy
-    stores in float32 and `Policy.fast` in 16 bits.
+    seconds: of a whole step. times: seconds by kind of work, of which REST is what the whole step takes beyond all ops.
+    memory: bytes by what holds them: parameters, gradients, moments, 16-bit copies of weights, and what is kept for
+    backward by dtype. wide: by the name of an op, bytes of the outputs that the policy stores in float32 and
+    `Policy.fast` in 16 bits.
     """
 
     seconds: float
@@ -109,7 +109,7 @@ def ledger(
 
     step: a whole training step: forward, backward, update; it really trains. optimizers: whose parameters, gradients
     and moments count as memory. Steps are run in turns with and without a profile, so that the overhead of measuring
-    is in no figure; of both the fastest counts, in seconds of the device where it has a clock.
+    is not in what lies between ops; of both the fastest counts, in seconds of the device where it has a clock.
     Raises ArgumentError for something that cannot be called and a number of steps below 1, and what `step` raises.
     """
     if not callable(step):
@@ -123,15 +123,18 @@ def ledger(
     memory = _held(several) | recorder.kept
     for _ in range(warmup):
         step()
-    plain, profiles = [], []
+    plain, profiles, rests = [], [], []
     for _ in range(steps):
         plain.append(_timed(step, recorder.devices.values()))
         with profile() as found:
             step()
         profiles.append(_by_kind(found))
+        rests.append(found.seconds - sum(profiles[-1].values()))
     times = min(profiles, key=lambda times: sum(times.values()))
-    seconds = max(min(plain), sum(times.values()))
-    return Ledger(seconds, times | {REST: seconds - sum(times.values())}, memory, recorder.wide)
+    in_ops = sum(times.values())
+    # Both are too large: one by what else the computer did in the plain step, the other by the overhead of measuring.
+    rest = max(0.0, min(min(plain) - in_ops, *rests))
+    return Ledger(in_ops + rest, times | {REST: rest}, memory, recorder.wide)
 
 
 def _timed(step: Callable[[], Any], devices: Iterable[Backend]) -> float:

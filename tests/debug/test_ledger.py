@@ -1,5 +1,7 @@
 """The ledger of a step: kinds of work that add up to the whole, memory by holder, and what 16 bits change, in words."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from ampkit.base.errors import ArgumentError
 from ampkit.cli.bench import in_words
 from ampkit.core.op import ops as known_ops
 from ampkit.debug.ledger import DATA, KINDS, OPTIMIZER, REST, Ledger, kind_of
+from ampkit.debug.profiler import Row
 from ampkit.run.bench import Result
 
 
@@ -123,6 +126,29 @@ def test_a_step_is_waited_for_on_the_devices_that_it_runs_on(monkeypatch):
     assert waits == ["cpu"] * 4
 
 
+@pytest.mark.parametrize(("plain", "rest"), [([0.4, 9.0], 0.1), ([9.0, 8.0], 0.2), ([0.2, 0.25], 0.0)])
+def test_the_rest_of_a_step_is_the_smaller_of_two_measurements(monkeypatch, plain, rest):
+    """0.3 s in ops; with a profile, what lies between them is 0.2 s in the step where it is least."""
+
+    class Profile:
+        rows = [Row("linear", "", 1, 0.3, 0)]  # noqa: RUF012
+
+        def __enter__(self):
+            self.seconds = next(wholes)
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    wholes, plains = iter([0.9, 0.5]), iter(plain)
+    module = sys.modules[Ledger.__module__]
+    monkeypatch.setattr(module, "profile", Profile)
+    monkeypatch.setattr(module, "_timed", lambda step, devices: next(plains))
+    found = debug.ledger(lambda: None, steps=2)
+    assert found.times == pytest.approx({"products": 0.3, REST: rest})
+    assert found.seconds == pytest.approx(0.3 + rest)
+
+
 def test_bench_says_faster_or_slower_and_why():
     wide = Result("float32", step_seconds=0.010, ledger=Ledger(0.01, {"products": 0.01}))
     faster = Result("bfloat16", step_seconds=0.005, ledger=Ledger(0.005, {"products": 0.005}))
@@ -136,6 +162,11 @@ def test_bench_says_faster_or_slower_and_why():
     assert next(in_words([wide, slower], "cuda")) == "float16 is slower: 2.00 times the time of float32"
     assert list(in_words([wide, same], "cuda")) == ["float16 is as fast as float32"]
     assert not list(in_words([wide, failed], "cuda"))
+    noisy = Result("float16", step_seconds=0.02, ledger=Ledger(0.005, {"products": 0.005}))
+    assert list(in_words([wide, noisy], "cuda"))[:2] == [
+        "float16 is slower: 2.00 times the time of float32",
+        "  in the later steps that are explained here it is faster: 2.00 times the speed of float32: times vary,",
+    ]
     unknown = Result("float16", step_seconds=0.01)
     assert list(in_words([wide, unknown], "cuda"))[1] == "  why is not known: the steps for the ledger failed"
 
