@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from cuda_on_cpu import emulator
 
 from ampkit import cli
-from ampkit.run.loop import Run
+from ampkit.config import load
+from ampkit.run.loop import Run, StepRow, fit
 
 RECIPE = str(Path(__file__).parents[2] / "recipes/digits_mlp.toml")
 SHORT = ["train.epochs=", "train.steps=10", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
@@ -73,9 +75,18 @@ def test_the_interval_may_change_when_a_run_is_resumed(train):
     assert [row["step"] for row in ranges] == [1, 2, 4, 10]
 
 
-def test_a_recorded_step_that_is_sampled_runs_eagerly(train):
-    ranges, _ = train("run", "debug.ranges_every=4", "train.compile=true")
-    assert [row["step"] for row in ranges] == [1, 4, 8] and all(row["ranges"] for row in ranges)
+@pytest.mark.skipif(emulator.missing() is not None, reason=str(emulator.missing()))
+def test_sampled_steps_run_eagerly_between_launches_of_a_recorded_one(gpu):
+    words = [*SHORT, "train.device=cuda", "data.batch_size=16", "train.eval_batches=1"]
+    found = []
+    for more in (["train.compile=true"], ["debug.ranges_every=3"], ["debug.ranges_every=3", "train.compile=true"]):
+        run = fit(load(RECIPE, [*words, *more]))
+        found.append(([row.loss for row in run if isinstance(row, StepRow)], run.ranges))
+    (losses, _), *sampled = found
+    assert all(each == losses for each, _ in sampled)
+    eager, recorded = (ranges.samples for _, ranges in sampled)
+    assert [sample.step for sample in recorded] == [1, 3, 6, 9]
+    assert [sample.row() for sample in recorded] == [sample.row() for sample in eager]
 
 
 def test_a_negative_interval_is_refused(capsys):
