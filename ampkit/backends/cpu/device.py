@@ -58,7 +58,7 @@ class CPU:
 
     def copy(self, target: HostArray, source: HostArray) -> None:
         """Write `source`, broadcast, into `target`, rounded to nearest even."""
-        copy(target, np.broadcast_to(source, target.shape))
+        copy(target, source if source.shape == target.shape else np.broadcast_to(source, target.shape))
 
     def to_numpy(self, array: HostArray) -> HostArray:
         return array

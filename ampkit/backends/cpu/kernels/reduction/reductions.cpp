@@ -50,7 +50,7 @@ void with_terms(int64 term, const Visit& visit) {
 struct Result {
     Array out, shift;
     double factor;
-    int64 root;
+    int64 root, alone;  // elements that one thread reduces
 
     float shift_of_row(int64 i, int64 j) const {
         float found = 0.0f;
@@ -107,7 +107,7 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
             });
         }
         if (chunks == 1) result.store(total + begin, begin, end - begin);
-    });
+    }, result.alone);
     for (int64 row = 0; chunks > 1 && row < rows; row++) {
         double* of_row = total + row * chunks;
         for (int64 k = 1; k < chunks; k++) of_row[0] = Terms::join(of_row[0], of_row[k]);
@@ -174,7 +174,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
             }
             if (chunks == 1) result.store(total, i * c + k, columns);
         }
-    });
+    }, result.alone);
     for (int64 group = 0; chunks > 1 && group < groups; group++) {
         int64 k = group % blocks * BLOCK, columns = min(BLOCK, c - k);
         double* first = all + group * chunks * width;
@@ -191,7 +191,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
 // shape, or null for 0: what is subtracted from x, or compared with it.
 EXPORT void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
     if (term == MINIMUM || term == SMALLEST_ABSOLUTE) factor = -factor;
-    Result result{out, shift, factor, root};
+    Result result{out, shift, factor, root, term == EXPONENTIAL ? PARALLEL_ELEMENTS : PARALLEL_TERMS};
     with_terms(term, [&](auto terms) {
         if (axis == 2) reduce_rows(x, result, terms);
         else reduce_middle(x, result, terms);
