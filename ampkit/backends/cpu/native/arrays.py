@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -33,8 +33,7 @@ KINDS: dict[DType, int] = {
     dtypes.float32: 0, dtypes.bfloat16: 1, dtypes.float16: 2, dtypes.bool_: 3, dtypes.int64: 4, dtypes.float64: 5,
     dtypes.int32: 6, dtypes.uint8: 7,
 }  # fmt: skip
-_LAYOUT = struct.Struct("8q")
-_AXES = (), (1,), (1, 1), (1, 1, 1)  # by the number of axes: the sizes of those that are missing
+_ADDRESS, _LAYOUT = struct.Struct("q"), struct.Struct("7q")
 
 
 class _Array(ctypes.Structure):
@@ -52,12 +51,16 @@ class _Array(ctypes.Structure):
         """What ctypes passes for `array`: at most three axes, aligned to the right; None is an array without data."""
         if array is None:
             return cls()
-        shape, strides, size = array.shape, array.strides, array.itemsize
-        if len(shape) < 3:
-            missing = 3 - len(shape)
-            shape, strides = _AXES[missing] + shape, (0,) * missing + strides
-        steps = [stride // size for stride in strides]
-        return cls.from_buffer_copy(_LAYOUT.pack(address(array), KINDS[array.dtype], *shape, *steps))
+        layout = _layout(array.shape, array.strides, array.dtype)
+        return cls.from_buffer_copy(_ADDRESS.pack(address(array)) + layout)
+
+
+@lru_cache(4096)  # takes half the time of building it, and a step calls its kernels with the same layouts as the last
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> bytes:
+    """The fields of `struct Array` behind `data`."""
+    missing = 3 - len(shape)
+    steps = [stride // dtype.itemsize for stride in strides]
+    return _LAYOUT.pack(KINDS[dtype], *[1] * missing, *shape, *[0] * missing, *steps)
 
 
 # One letter per argument of a C function: array, address or bytes, integer, unsigned one, float32, float64.
