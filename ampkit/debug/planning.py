@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
+from ..core.autograd.tape import grad
 from ..core.module_path import current_path, follow, matches
 from ..core.op import Op
 from ..core.parameter import Parameter
@@ -25,43 +28,51 @@ from .sensitivity import unchanged
 
 
 def plan(
-    model: Any, batch: Any, policy: Policy | str | None = None, loss: Callable[..., Tensor] | None = None
+    model: Any, batch: Any, policy: Policy | DType | str | None = None, loss: Callable[..., Tensor] | None = None
 ) -> PrecisionPlan:
     """In which dtypes `model` runs on `batch`, op by op, why, its casts, and what it keeps for backward.
 
     batch: a Tensor, or a tuple of the arguments of the model; with a loss, those of loss(model, *batch). policy: a
-    Policy or its text, "float32" for none, None for the autocast region around the call. loss: (model, *batch) -> a
-    Tensor []; the plan then includes casts of gradients in backward. The model is afterwards as it was: gradients,
-    buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with a note.
-    Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has.
+    Policy, its text or a dtype, float32 for no autocast, None for the autocast region around the call. loss: (model,
+    *batch) -> a Tensor []; the plan then includes casts of gradients in backward. The model is afterwards as it was:
+    gradients, buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with
+    a note. Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has,
+    DTypeError for what is no policy and a loss that is no Tensor.
     """
     rule = _policy(policy)
     found = PrecisionPlan(_in_force() if policy is None else rule)
     recorder, arguments = _Recorder(found), batch if isinstance(batch, tuple) else (batch,)
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
-    held = [(p, p._grad) for p in model.parameters()]
     try:
         with unchanged(model), context if rule is None else autocast(policy=rule), follow(), observing(recorder):
             out = model(*arguments) if loss is None else loss(model, *arguments)
             if loss is not None:
-                with autocast(enabled=False):
-                    out.backward()
+                recorder.last = "the backward"
+                _differentiate(model, arguments, out)
     except MemoryError:
         found.notes.append(f"out of memory in {recorder.last}, so the rest is missing: take a smaller batch")
-    finally:
-        for parameter, gradient in held:
-            parameter._grad = gradient
     if loss is None:
         found.notes.append("no loss was given: the plan is of the forward alone")
     found.rows = list(merge(recorder.rows))
     return found
 
 
-def _policy(policy: Policy | str | None) -> Policy | None:
+def _differentiate(model: Any, arguments: tuple[Any, ...], loss: Any) -> None:
+    # By `grad`, which leaves alone the gradients that parameters hold: `backward` adds to them.
+    if not isinstance(loss, Tensor):
+        raise DTypeError("plan, loss", "a function that returns a Tensor", f"one that returns a {type(loss).__name__}")
+    leaves = [leaf for leaf in (*model.parameters(), *arguments) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    with autocast(enabled=False):
+        grad(loss, leaves, allow_unused=True)
+
+
+def _policy(policy: Policy | DType | str | None) -> Policy | None:
+    if isinstance(policy, np.dtype):
+        policy = policy.name
     if isinstance(policy, str):
         return None if policy == "float32" else parse_policy(policy)
     if policy is not None and not isinstance(policy, Policy):
-        raise DTypeError("plan", 'a Policy, its text, or "float32"', f"a {type(policy).__name__}")
+        raise DTypeError("plan", "a Policy, its text, or a dtype", f"a {type(policy).__name__}")
     return policy
 
 

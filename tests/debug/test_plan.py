@@ -92,6 +92,23 @@ def test_the_model_is_afterwards_as_it_was():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_gradients_that_parameters_and_inputs_hold_stay_as_they_were(bound):
+    model, x = Model(), ampkit.ones(4, 8).requires_grad_()
+    optimizer = ampkit.optim.SGD(model.parameters(), lr=0.1) if bound else None
+    loss(model, x).backward()
+    leaves = [*model.parameters(), x]
+    before = [leaf.grad.numpy().copy() for leaf in leaves]
+    assert debug.plan(model, (x,), "float16", loss).gradient_casts > 0
+    assert all(np.array_equal(leaf.grad.numpy(), held) for leaf, held in zip(leaves, before, strict=True))
+    assert (optimizer is not None) is bound
+
+
+def test_a_dtype_is_a_policy():
+    assert debug.plan(Model(), X, ampkit.float16).policy is Policy("float16")
+    assert debug.plan(Model(), X, ampkit.float32).policy is None
+
+
 def test_without_a_policy_the_region_in_force_is_planned():
     with autocast(dtype=ampkit.bfloat16):
         assert row_of(debug.plan(Model(), X), "head", "linear").output == "bfloat16"
@@ -130,8 +147,10 @@ def test_a_model_too_large_gives_the_part_that_ran():
 def test_what_the_policy_cannot_mean_is_refused():
     with pytest.raises(ConfigError, match="the path of a module of the model, got 'haed'"):
         debug.plan(Model(), X, Policy("float16", modules={"haed": "float32"}))
-    with pytest.raises(DTypeError, match="plan: needs a Policy, its text"):
+    with pytest.raises(DTypeError, match="plan: needs a Policy, its text, or a dtype, got a int"):
         debug.plan(Model(), X, 16)
+    with pytest.raises(DTypeError, match="a function that returns a Tensor, got one that returns a float"):
+        debug.plan(Model(), X, "float16", lambda model, x: 1.0)
 
 
 # the text of a policy

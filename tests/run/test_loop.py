@@ -18,7 +18,7 @@ from ampkit.base import observe
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.base.errors import ArgumentError, ConfigError, DeviceError, FileError, NonFiniteError, ScaleCollapseError
 from ampkit.base.registry import OPTIMIZERS
-from ampkit.core.random import manual_seed
+from ampkit.core.random import get_rng_state, manual_seed, set_rng_state
 from ampkit.data import cifar10, digits
 from ampkit.run import build, input_pipeline
 from ampkit.run.loop import EvalRow, Run, StepRow, evaluate, fit, step
@@ -70,6 +70,21 @@ def test_the_same_recipe_gives_the_same_numbers_and_another_seed_others():
     first, again, other = (numbers(fit(mlp(f"train.seed={seed}", "amp.dtype=float16"))) for seed in (3, 3, 4))
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("make", [mlp, gpt])
+def test_the_first_batch_is_that_of_the_first_step_and_taking_it_changes_nothing_of_the_run(make):
+    recipe = make("train.steps=3", "amp.dtype=float32")
+    plain = steps_of(Run(recipe))
+    run = Run(recipe)
+    first = run.first_batch()
+    state = get_rng_state()
+    loss = run.loss_of(run.model, *first).item()
+    set_rng_state(state)
+    rows = steps_of(run)
+    assert numbers(rows) == numbers(plain)
+    assert rows[0].loss == pytest.approx(loss, rel=1e-6)
+    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(first, run.first_batch(), strict=True))
 
 
 def test_the_seed_draws_the_weights_too():
