@@ -30,11 +30,12 @@ def row_of(plan, path, op):
     return row
 
 
-X = ampkit.ones(4, 8)
+def batch():
+    return ampkit.ones(4, 8)
 
 
 def test_a_row_tells_dtypes_category_and_reason():
-    plan = debug.plan(Model(), X, Policy("bfloat16"))
+    plan = debug.plan(Model(), batch(), Policy("bfloat16"))
     head, norm = row_of(plan, "head", "linear"), row_of(plan, "body.1", "layer_norm")
     softmax = row_of(plan, "(model)", "softmax")
     assert (head.inputs[0], head.output, head.category) == ("bfloat16", "bfloat16", "low")
@@ -53,12 +54,12 @@ def test_a_row_tells_dtypes_category_and_reason():
     ],
 )
 def test_the_reason_is_what_decided(policy, what, output, why):
-    row = row_of(debug.plan(Model(), X, policy), *what)
+    row = row_of(debug.plan(Model(), batch(), policy), *what)
     assert (row.output, row.why) == (output, why)
 
 
 def test_casts_are_counted_with_their_bytes_weights_apart_from_activations():
-    plan = debug.plan(Model(), X, Policy("float16"))
+    plan = debug.plan(Model(), batch(), Policy("float16"))
     first, last = row_of(plan, "body.0", "linear"), row_of(plan, "body.2", "linear")
     assert (first.casts, first.cast_bytes) == (1, 4 * 8 * 2)
     assert (first.weight_casts, first.weight_bytes) == (2, (16 * 8 + 16) * 2)
@@ -69,14 +70,14 @@ def test_casts_are_counted_with_their_bytes_weights_apart_from_activations():
 
 def test_saved_bytes_are_those_of_activations_each_counted_once():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    plan = debug.plan(model, X, "float32")
+    plan = debug.plan(model, batch(), "float32")
     saved = {row.op: row.saved for row in plan.rows}
     whole = 4 * 8 * 4  # the input, then what ReLU keeps: its output, or a bit for each value
     assert sum(saved.values()) in (2 * whole, whole + 4 * 8)
 
 
 def test_a_loss_adds_the_casts_of_gradients_and_without_one_the_plan_says_so():
-    alone, whole = debug.plan(Model(), X, "float16"), debug.plan(Model(), (X,), "float16", loss)
+    alone, whole = debug.plan(Model(), batch(), "float16"), debug.plan(Model(), (batch(),), "float16", loss)
     assert alone.notes == ["no loss was given: the plan is of the forward alone"]
     assert not alone.gradient_casts
     assert not whole.notes
@@ -86,7 +87,7 @@ def test_a_loss_adds_the_casts_of_gradients_and_without_one_the_plan_says_so():
 def test_the_model_is_afterwards_as_it_was():
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
     before = ampkit.get_rng_state(), [buffer.numpy().copy() for buffer in model.buffers()]
-    debug.plan(model, (X,), "bfloat16", lambda model, x: model(x).sum())
+    debug.plan(model, (batch(),), "bfloat16", lambda model, x: model(x).sum())
     assert ampkit.get_rng_state() == before[0]
     assert all(np.array_equal(a.numpy(), b) for a, b in zip(model.buffers(), before[1], strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -94,7 +95,7 @@ def test_the_model_is_afterwards_as_it_was():
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_gradients_that_parameters_and_inputs_hold_stay_as_they_were(bound):
-    model, x = Model(), ampkit.ones(4, 8).requires_grad_()
+    model, x = Model(), batch().requires_grad_()
     optimizer = ampkit.optim.SGD(model.parameters(), lr=0.1) if bound else None
     loss(model, x).backward()
     leaves = [*model.parameters(), x]
@@ -105,24 +106,24 @@ def test_gradients_that_parameters_and_inputs_hold_stay_as_they_were(bound):
 
 
 def test_a_dtype_is_a_policy():
-    assert debug.plan(Model(), X, ampkit.float16).policy is Policy("float16")
-    assert debug.plan(Model(), X, ampkit.float32).policy is None
+    assert debug.plan(Model(), batch(), ampkit.float16).policy is Policy("float16")
+    assert debug.plan(Model(), batch(), ampkit.float32).policy is None
 
 
 def test_without_a_policy_the_region_in_force_is_planned():
     with autocast(dtype=ampkit.bfloat16):
-        assert row_of(debug.plan(Model(), X), "head", "linear").output == "bfloat16"
-    assert row_of(debug.plan(Model(), X), "head", "linear").output == "float32"
+        assert row_of(debug.plan(Model(), batch()), "head", "linear").output == "bfloat16"
+    assert row_of(debug.plan(Model(), batch()), "head", "linear").output == "float32"
 
 
 def test_modules_that_run_alike_share_a_line_of_the_table():
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
-    assert str(debug.plan(model, X, "float32")).count("linear") == 1
-    assert "*       linear  3" in str(debug.plan(model, X, "float32"))
+    assert str(debug.plan(model, batch(), "float32")).count("linear") == 1
+    assert "*       linear  3" in str(debug.plan(model, batch(), "float32"))
 
 
 def test_the_difference_of_two_plans_shows_what_changes_alone():
-    wide, low = (debug.plan(Model(), X, text) for text in ("bfloat16", 'Policy("bfloat16", softmax="low")'))
+    wide, low = (debug.plan(Model(), batch(), text) for text in ("bfloat16", 'Policy("bfloat16", softmax="low")'))
     lines = wide.diff(low).splitlines()
     changed = [line for line in lines if "softmax " in line]
     assert changed == [line for line in lines if "(model)" in line]
@@ -139,18 +140,18 @@ def test_a_model_too_large_gives_the_part_that_ran():
             self.first(x)
             raise MemoryError
 
-    plan = debug.plan(Large(), X, "float32")
+    plan = debug.plan(Large(), batch(), "float32")
     assert [row.path for row in plan.rows] == ["first"]
     assert plan.notes[0] == "out of memory in linear in first, so the rest is missing: take a smaller batch"
 
 
 def test_what_the_policy_cannot_mean_is_refused():
     with pytest.raises(ConfigError, match="the path of a module of the model, got 'haed'"):
-        debug.plan(Model(), X, Policy("float16", modules={"haed": "float32"}))
+        debug.plan(Model(), batch(), Policy("float16", modules={"haed": "float32"}))
     with pytest.raises(DTypeError, match="plan: needs a Policy, its text, or a dtype, got a int"):
-        debug.plan(Model(), X, 16)
+        debug.plan(Model(), batch(), 16)
     with pytest.raises(DTypeError, match="a function that returns a Tensor, got one that returns a float"):
-        debug.plan(Model(), X, "float16", lambda model, x: 1.0)
+        debug.plan(Model(), batch(), "float16", lambda model, x: 1.0)
 
 
 # the text of a policy
