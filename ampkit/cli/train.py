@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from .. import config
 from ..base.errors import ConfigError, FileError, NonFiniteError
+from ..run.loggers import Loggers, Start
 from ..run.loop import Row, Run, fit
 from ..run.memory import memory_in_use
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
@@ -106,9 +107,13 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
     directory.notices += ranges_log.notices
     _print_start(run, directory, options.resume, console)
     where, onward = f"metrics are in {directory.metrics}", f"to resume: {_resume_command(options, directory.path)}"
+    start = Start(directory.path, run.recipe.model_dump(mode="json"), run.done)
+    loggers = Loggers(run.recipe.train.loggers, start, lambda line: console.print(escape(line), soft_wrap=True))
     try:
-        for row in _rows(run, log, ranges_log, signals, console):
-            rows.append(row)
+        with loggers:
+            for row in _rows(run, log, ranges_log, signals, console):
+                loggers.write(row)
+                rows.append(row)
     except NonFiniteError as error:
         return display.print_error(f"failed: {error}" + (f"\n{where}" if log.size else ""), 1)
     except FileError as error:  # a full disk, or a sample that cannot be read

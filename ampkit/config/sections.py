@@ -157,6 +157,7 @@ class Train(Section):
     eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
     after each evaluation; the end and Ctrl-C always leave one. keep: the newest checkpoints that are kept. threads: of
     matrix products; unset, as many as are set, which config.toml records. compile: record a step once and replay it.
+    loggers: where rows of metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 
     steps: Count | None = None
@@ -174,6 +175,7 @@ class Train(Section):
     keep: Count = 2
     threads: Threads | None = None
     compile: bool = False
+    loggers: list[Literal["csv", "tensorboard", "wandb", "mlflow", "trackio"]] = Field(default=[])
 
 
 def _one_of(sections: Mapping[str, type[Section]]) -> Any:

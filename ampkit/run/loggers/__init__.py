@@ -1,0 +1,134 @@
+"""Loggers: the rows of a run for TensorBoard, Weights & Biases, MLflow, trackio and spreadsheets, beside metrics.jsonl.
+
+A thread writes them, so that a slow disk or network delays no step. A logger that fails, at its start or later, is left
+out from then on, and a notice says so; training goes on, and metrics.jsonl has every row.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, Self
+
+from ..loop import Row
+
+# By name, the module of this package that has a class `Writer`, and what pip installs for it.
+LOGGERS = {
+    "csv": ("csv_file", None),
+    "tensorboard": ("tensorboard_file", "tensorboard"),
+    "wandb": ("wandb_run", "wandb"),
+    "mlflow": ("mlflow_run", "mlflow-skinny"),
+    "trackio": ("trackio_run", "trackio"),
+}
+SECONDS = 1.0  # between two writes of the rows that have come meanwhile
+
+
+class Metrics(NamedTuple):
+    """A row: the step, its values by name, as in metrics.jsonl, and when it was logged, in seconds since 1970."""
+
+    step: int
+    values: Mapping[str, float]
+    when: float
+
+
+class Start(NamedTuple):
+    """What a logger is told at the start: the run directory, the recipe as a dict, and the steps done before."""
+
+    directory: Path
+    recipe: Mapping[str, Any]
+    done: int
+
+
+class Writer(Protocol):
+    """One logger: made with a Start, it gets every row in order, and is closed at the end."""
+
+    def write(self, rows: Sequence[Metrics]) -> None:
+        """Write rows."""
+
+    def close(self) -> None:
+        """Flush and close."""
+
+
+class Loggers:
+    """The loggers of a run; a context manager, in which a thread writes the rows.
+
+    names: keys of LOGGERS. start: what each is told. notice: called with a line when one fails, from the thread too.
+    make: makes a logger of a name; by default the one of LOGGERS.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        start: Start,
+        notice: Callable[[str], None],
+        make: Callable[[str, Start], Writer] | None = None,
+    ):
+        self._notice, self._queue = notice, SimpleQueue[Metrics | None]()
+        self._writers: dict[str, Writer] = {}
+        self._thread: threading.Thread | None = None
+        for name in names:
+            self._try(name, partial(self._add, name, make or _made, start))
+
+    def _add(self, name: str, make: Callable[[str, Start], Writer], start: Start) -> None:
+        self._writers[name] = make(name, start)
+
+    def write(self, row: Row) -> None:
+        """Hand over a row; numbers that are not finite, and scores that do not apply, are left out."""
+        if self._writers:
+            values = {name: value for name, value in asdict(row).items() if value is not None and isfinite(value)}
+            self._queue.put(Metrics(int(values.pop("step")), values, time.time()))
+
+    def _try(self, name: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as error:  # of somebody else's client: no reason for the training to end
+            self._writers.pop(name, None)
+            line = str(error).strip().splitlines()
+            what = f"{type(error).__name__}: {line[0]}" if line else type(error).__name__
+            cure = f"; pip install {LOGGERS[name][1]}" if isinstance(error, ImportError) and name in LOGGERS else ""
+            self._notice(f"logger {name} is left out from here on: {what}{cure}; metrics.jsonl has every row")
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            rows, ended = self._taken()
+            for name, writer in [*self._writers.items()] if rows else ():
+                self._try(name, partial(writer.write, rows))
+            if not ended:
+                time.sleep(SECONDS)
+
+    def _taken(self) -> tuple[list[Metrics], bool]:
+        rows: list[Metrics] = []
+        try:
+            first = self._queue.get()
+            while first is not None:
+                rows.append(first)
+                first = self._queue.get_nowait()
+        except Empty:
+            return rows, False
+        return rows, True
+
+    def __enter__(self) -> Self:
+        if self._writers:
+            self._thread = threading.Thread(target=self._run, name="ampkit loggers", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        for name, writer in [*self._writers.items()]:
+            self._try(name, writer.close)
+
+
+def _made(name: str, start: Start) -> Writer:
+    made: Writer = import_module(f"{__name__}.{LOGGERS[name][0]}").Writer(start)
+    return made
