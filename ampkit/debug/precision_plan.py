@@ -96,7 +96,8 @@ class PrecisionPlan:
         policy = self.policy
         if policy is None or source not in ops or policy.category(source) is not Cast.FP32:
             return ""
-        return f' {source}="low" in the policy would store that output in 16 bits.'
+        cure = f'{source}="low" in the policy would store that output in 16 bits'
+        return f" {cure}, but may add other casts: compare both plans."
 
     def diff(self, other: PrecisionPlan) -> str:
         """What `other` runs differently, and both totals, as a table."""
