@@ -22,7 +22,7 @@ from ampkit.core.torch_compat import CompatArg
 from ..argument_checks import broadcast_shape, check_floating
 from ..pointwise.conversion import to
 from ..reduction.reductions import sum
-from .solvers import call_lapack, check_square, symmetrized, transposed
+from .solvers import call_iterative, call_lapack, check_square, symmetrized, transposed
 
 __all__ = [
     "linalg_eigh", "linalg_eigvalsh", "linalg_matrix_rank", "linalg_pinv", "linalg_qr", "linalg_svd", "linalg_svdvals",
@@ -87,7 +87,7 @@ def linalg_eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803
 def eigh_(input: Array):
     """`linalg_eigh`."""
     _check_matrix("eigh", input)
-    values, vectors = call_lapack("eigh", "finite matrices", np.linalg.eigh, symmetrized(input))
+    values, vectors = call_iterative("eigh", np.linalg.eigh, symmetrized(input))
     return (values, vectors), Saved(values=values, vectors=vectors)
 
 
@@ -108,7 +108,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) 
             cure = "full_matrices=False"
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
         check_floating("svd", A)
-        u, s, vh = call_lapack("svd", "finite matrices", np.linalg.svd, to(A, accumulator(A.dtype)).array)
+        u, s, vh = call_iterative("svd", np.linalg.svd, to(A, accumulator(A.dtype)).array)
         return SVDResult(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)
     return SVDResult(to(u, s.dtype), s, to(vh, s.dtype))
@@ -123,7 +123,7 @@ def linalg_svdvals(A: Tensor, driver: CompatArg = None) -> Tensor:  # noqa: N803
 def svd_(input: Array):
     """`linalg_svd` with reduced factors, as (S, U, Vh)."""
     _check_matrix("svd", input)
-    u, s, vh = call_lapack("svd", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    u, s, vh = call_iterative("svd", lambda x: np.linalg.svd(x, full_matrices=False), input)
     return (s, u, vh), Saved(u=u, s=s, vh=vh)
 
 
@@ -202,7 +202,7 @@ def linalg_pinv(
 def pinv_(input: Array, atol=None, rtol=None):
     """`linalg_pinv`, with atol and rtol as numbers or arrays."""
     _check_matrix("pinv", input)
-    u, s, vh = call_lapack("pinv", "finite matrices", lambda x: np.linalg.svd(x, full_matrices=False), input)
+    u, s, vh = call_iterative("pinv", lambda x: np.linalg.svd(x, full_matrices=False), input)
     large = s > _cutoff(input, s, atol, rtol)
     inverse = np.where(large, 1 / np.where(large, s, 1), 0)
     out = (transposed(vh) * inverse[..., None, :]) @ transposed(u)

@@ -37,6 +37,16 @@ def call_lapack(where: str, needs: str, function: Any, *args: Any) -> Any:
         raise ArgumentError(where, needs, f"others: {str(error).lower()}") from None
 
 
+def call_iterative(where: str, function: Any, x: Any) -> Any:
+    """`call_lapack` for an iteration, which inf and NaN would keep from ending, or lead to numbers that mean nothing.
+
+    Raises ArgumentError for them; on a GPU, whose values are not read, the library ends by itself.
+    """
+    if type(x) is np.ndarray and not np.isfinite(x).all():
+        raise ArgumentError(where, "finite matrices", "inf or NaN")
+    return call_lapack(where, "finite matrices", function, x)
+
+
 def transposed(x: Any) -> Any:
     """Transpose the last two axes."""
     return np.swapaxes(x, -1, -2)

@@ -202,7 +202,10 @@ ONES = np.ones((2, 2), np.float32)
     (lambda: linalg.qr(ops.ones(2, 2), "complete"), ArgumentError, "qr: needs mode 'reduced', got 'complete'"),
     (lambda: linalg.svd(ops.ones(2, 3, requires_grad=True)), StateError, "help: full_matrices=False"),
     (lambda: linalg.svdvals(ops.ones(3)), ShapeError, r"svd: needs matrices \[.., M, N\], got shape \(3,\)"),
-    (lambda: linalg.svdvals(tensor(ONES * np.nan)), ArgumentError, "svd: needs finite matrices"),
+    (lambda: linalg.svdvals(tensor(ONES * np.nan)), ArgumentError, "svd: needs finite matrices, got inf or NaN"),
+    (lambda: linalg.svd(tensor(np.diag([1.0, np.inf]))), ArgumentError, "svd: needs finite matrices, got inf or NaN"),
+    (lambda: linalg.pinv(tensor(np.diag([1.0, np.inf]))), ArgumentError, "pinv: needs finite matrices"),
+    (lambda: linalg.eigvalsh(tensor(np.diag([1.0, np.nan]))), ArgumentError, "eigh: needs finite matrices"),
     (lambda: ops.det(tensor(ONES, requires_grad=True)).backward(), ArgumentError, "the gradient of det: needs"),
 ])  # fmt: skip
 def test_what_has_no_answer_is_refused_in_one_line(call, error, match):
