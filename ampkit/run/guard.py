@@ -62,12 +62,6 @@ class Explanation(NamedTuple):
     cure: str
 
 
-def _in_words(finding: Finding | None) -> Explanation:
-    if finding is None:
-        return Explanation("; run again at a loss scale of 1, the same data were finite", "")
-    return Explanation(f"\n{finding.account}", finding.cure)
-
-
 class Replay:
     """Runs steps and evaluations of a run again, with every op looked at, to say where infinity or NaN came from.
 
@@ -100,7 +94,7 @@ class Replay:
                     loss = self._run.loss_of(self._run.model, *batch) / len(batches)
                 loss.backward()
 
-        return _in_words(self._explain(self._run.model, state, backward))
+        return self._in_words(lambda: self._explain(self._run.model, state, backward))
 
     def evaluation(self, model: nn.Module, batches: Iterable[Batch]) -> Explanation:
         """What was not finite in the evaluation of `model` over `batches`."""
@@ -114,9 +108,18 @@ class Replay:
         model.eval()
         try:
             found = (self._explain(model, random.get_rng_state(), partial(forward, batch)) for batch in batches)
-            return _in_words(next((finding for finding in found if finding is not None), None))
+            return self._in_words(lambda: next((finding for finding in found if finding is not None), None))
         finally:
             model.train(training)
+
+    def _in_words(self, find: Callable[[], Finding | None]) -> Explanation:
+        try:
+            finding = find()
+        except Exception as error:  # such as too little memory: the run's own error matters more
+            return Explanation(f"; running it again to see why failed: {type(error).__name__}", "")
+        if finding is None:
+            return Explanation("; run again at a loss scale of 1, the same data were finite", "")
+        return Explanation(f"\n{finding.account}", finding.cure)
 
     def _explain(self, model: nn.Module, state: tuple[int, int], step: Callable[[], Any]) -> Finding | None:
         self._run.optimizer.zero_grad()
@@ -129,6 +132,6 @@ class Replay:
 
 
 def not_finite(where: str, needs: str, got: str, why: Explanation, cure: str) -> NonFiniteError:
-    """The error of a run that cannot go on; cure: what the recipe can do."""
-    cures = f"{why.cure}; in this recipe: {cure}" if why.cure else cure
+    """The error of a run that cannot go on; cure: what the recipe can do where the values have grown too large."""
+    cures = f"{why.cure}; in this recipe: {cure}" if "learning rate" in why.cure else why.cure or cure
     return NonFiniteError(f"{where}: needs {needs}, got {got}{why.account}", help=cures)

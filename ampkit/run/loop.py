@@ -228,10 +228,11 @@ class Run:
                 result = update(batches, logged or self._records)  # the norm is always part of a recorded step
         except ScaleCollapseError as error:
             why = self._replay.step(number)
-            raise ScaleCollapseError(f"{error}{why.account}", help=why.cure or None) from None
+            what, _, cure = str(error).partition("\nhelp: ")
+            raise ScaleCollapseError(f"{what}{why.account}", help=why.cure or cure) from None
         self.schedule.step()
-        self.done = number
         self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
+        self.done = number
         if logged:
             self._device.synchronize()
         self.seconds += time.perf_counter() - start

@@ -259,16 +259,13 @@ def test_events_show_a_gradient_that_is_cast_for_its_input_replaced_by_a_hook_an
     with autocast(dtype=ampkit.float16):
         seen = events(loss)
     after = [(event.name, event.phase) for event in seen][seen.index(next(e for e in seen if e.name == "hook")) :]
-    assert after == [
-        ("hook", "hook"),
-        ("linear_backward", "backward"),
-        ("cast", "backward"),  # to the float16 that linear read
-        ("cast", "backward"),  # to the float32 of the leaf
-        ("accumulate", "accumulate"),
-    ]
+    assert after[:2] == [("hook", "hook"), ("linear_backward", "backward")]
+    # To the float16 that linear read, where its kernel has not written it, and to the float32 of the leaf.
+    assert after[2:-1] in ([("cast", "backward")], [("cast", "backward")] * 2)
+    assert after[-1] == ("accumulate", "accumulate")
     assert seen[-1].output is w
     assert seen[-1].inputs[0].dtype == ampkit.float32
-    assert seen[-2].inputs[0].dtype == ampkit.float16 == seen[-3].output.dtype
+    assert seen[-2].inputs[0].dtype == ampkit.float16
 
 
 def test_events_of_a_scaled_loss_s_backward_carry_its_scale():

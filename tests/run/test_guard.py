@@ -66,7 +66,22 @@ def test_the_error_names_the_module_the_op_and_the_cure():
     assert lines[0] == "step 3, float32: needs a finite loss, got nan"
     assert lines[1].startswith("the loss is not finite: log in ")
     assert lines[2].startswith("  cause: log(-")
-    assert lines[3].startswith("help: clamp the input to 0 and more; in this recipe: ")
+    assert lines[3] == "help: clamp the input to 0 and more"  # and not to lower the learning rate
+
+
+def test_a_replay_that_fails_does_not_hide_why_the_run_ended(monkeypatch):
+    run, rows = started()
+    spoil_forward(run)
+
+    def out_of_memory(step):
+        raise MemoryError
+
+    monkeypatch.setattr("ampkit.run.guard.explain", out_of_memory)
+    with pytest.raises(
+        NonFiniteError, match="got nan; running it again to see why failed: MemoryError\nhelp: lower opt"
+    ):
+        next(rows)
+    assert run.done == 2
 
 
 def test_a_gradient_alone_is_named_too():
@@ -94,8 +109,10 @@ def test_a_replay_restores_buffers_and_random_numbers():
 def test_a_scale_that_collapses_by_a_fault_of_the_model_says_which():
     run, rows = started("amp.dtype=float16", "train.steps=100")
     spoil_gradient(run)
-    with pytest.raises(ScaleCollapseError, match=r"(?s)50 steps in a row.*is not finite: a hook on the gradient"):
+    says = r"(?s)50 steps in a row.*is not finite: a hook on the gradient"
+    with pytest.raises(ScaleCollapseError, match=says) as caught:
         list(rows)
+    assert str(caught.value).count("help:") == 1
 
 
 def test_a_scale_that_is_only_too_large_says_so():
