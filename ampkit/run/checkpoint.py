@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from .. import nn
 from ..amp.grad_scaler import GradScaler
-from ..base.errors import AmpkitError, FileError
+from ..base.errors import AmpkitError, ArgumentError, FileError
 from ..core import random
 from ..core.nested import tensors_in
-from ..core.saved_state import need_keys
+from ..core.saved_state import is_number, need_count, need_keys
 from ..serialization import decode, encode, write
 
 FORMAT = 2
@@ -240,3 +240,14 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 def _damaged(path: Path, got: str) -> FileError:
     return FileError(str(path), "a whole checkpoint of ampkit", got)
+
+
+def need_counts(where: str, counts: Any) -> dict[str, Any]:
+    """The counts of a state, checked: steps done, evaluated and skipped, seconds. Raises ArgumentError for others."""
+    need_keys(where, counts, ("done", "evaluated", "skipped", "seconds"), exactly=True)
+    done = need_count(where, "done", counts["done"])
+    for name in ("evaluated", "skipped"):
+        need_count(where, name, counts[name], 0, done)
+    if not is_number(counts["seconds"]) or counts["seconds"] < 0:
+        raise ArgumentError(where, "seconds as a number from 0", repr(counts["seconds"]))
+    return dict(counts)

@@ -20,11 +20,11 @@ from ..base.errors import ArgumentError, NonFiniteError, ScaleCollapseError
 from ..capture import compile, shared_memory
 from ..config import Recipe, continued
 from ..core import random
-from ..core.saved_state import is_number, need_count, need_keys
+from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
 from ..optim import Optimizer
 from . import build
-from .checkpoint import Checkpoint, Checkpoints, restore, state_of
+from .checkpoint import Checkpoint, Checkpoints, need_counts, restore, state_of
 from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
 from .step import Batch, StepResult, evaluate, objective_of, step
@@ -196,7 +196,7 @@ class Run:
         """
         where = "Run.load_state_dict"
         need_keys(where, state, ("steps", "batches", "counts"))
-        steps, counts = need_count(where, "steps", state["steps"], 1), _need_counts(where, state["counts"])
+        steps, counts = need_count(where, "steps", state["steps"], 1), need_counts(where, state["counts"])
         if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
             raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
         restore(state, *self._stateful(), same_length=steps == self.steps, average=self.average)
@@ -269,16 +269,6 @@ class Run:
         if self.recipe.amp.dtype != "float32":
             cure += ", or see whether amp.dtype=float32 is finite"
         return not_finite(f"{where}, {self.recipe.amp.dtype}", "a finite loss", got, why, cure)
-
-
-def _need_counts(where: str, counts: Any) -> dict[str, Any]:
-    need_keys(where, counts, ("done", "evaluated", "skipped", "seconds"), exactly=True)
-    done = need_count(where, "done", counts["done"])
-    for name in ("evaluated", "skipped"):
-        need_count(where, name, counts[name], 0, done)
-    if not is_number(counts["seconds"]) or counts["seconds"] < 0:
-        raise ArgumentError(where, "seconds as a number from 0", repr(counts["seconds"]))
-    return dict(counts)
 
 
 def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:
