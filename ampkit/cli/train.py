@@ -164,6 +164,7 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
         return log.sync()
 
     run.before_saving, signals.stop = sync, stop
+    run.notice = lambda text: console.print(escape(text), soft_wrap=True)
     with log, ranges, meter:
         try:
             for row in run:

@@ -61,16 +61,22 @@ class Explanation(NamedTuple):
     account: str
     cure: str
 
+    @property
+    def text(self) -> str:
+        """Both."""
+        return self.account + (f"\n  cure: {self.cure}" if self.cure else "")
+
 
 class Replay:
     """Runs steps and evaluations of a run again, with every op looked at, to say where infinity or NaN came from.
 
     It keeps the batches and the random state of the steps that the host has not checked yet. run: a `loop.Run`. A
     replay is at a loss scale of 1 and updates nothing: buffers and the random state are afterwards as they were.
+    explained: whether there was one.
     """
 
     def __init__(self, run: Any):
-        self._run = run
+        self._run, self.explained = run, False
         self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int]]] = {}
 
     def keep(self, number: int, batches: Sequence[Batch]) -> None:
@@ -113,6 +119,7 @@ class Replay:
             model.train(training)
 
     def _in_words(self, find: Callable[[], Finding | None]) -> Explanation:
+        self.explained = True
         try:
             finding = find()
         except Exception as error:  # such as too little memory: the run's own error matters more

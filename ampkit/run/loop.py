@@ -74,6 +74,7 @@ class Run:
     the objects being trained with. region: the context of forwards, autocast or none. average: the moving average of
     the weights with train.ema, else None; evaluations then use average.module. checkpoints: where they are saved, or
     None. before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
+    notice: called with what the user should know while the run goes on: why the first float16 loss was not finite.
     resumed: the checkpoint that the run continues from, without its state, or None. ranges: with debug.ranges_every.
     """
 
@@ -97,6 +98,7 @@ class Run:
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.checkpoints, self.stopping = checkpoints, False
         self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
@@ -254,6 +256,8 @@ class Run:
         # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
         if self.scaler.is_enabled():
             self.skipped += skipped
+            if not math.isfinite(loss) and not self._replay.explained:  # no scale makes the loss itself infinite
+                self.notice(f"step {number} is skipped: its loss is {loss}{self._replay.step(number).text}")
         elif skipped:
             got = f"{loss}" if not math.isfinite(loss) else "gradients that are not"
             why = self._replay.step(number)

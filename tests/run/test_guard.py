@@ -38,9 +38,8 @@ def spoil_gradient(run):
 
 
 def spoil_forward(run):
-    next(module for module in run.model.modules() if isinstance(module, nn.Linear)).register_forward_hook(
-        lambda module, inputs, output: output.log() * 0
-    )
+    layer = next(module for module in run.model.modules() if isinstance(module, nn.Linear))
+    return layer.register_forward_hook(lambda module, inputs, output: output.log() * 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -113,6 +112,22 @@ def test_a_scale_that_collapses_by_a_fault_of_the_model_says_which():
     with pytest.raises(ScaleCollapseError, match=says) as caught:
         list(rows)
     assert str(caught.value).count("help:") == 1
+
+
+def test_a_float16_loss_that_is_not_finite_is_explained_once_and_training_goes_on():
+    run, rows = started("amp.dtype=float16")
+    notices = []
+    run.notice = notices.append
+    hook = spoil_forward(run)
+    before = state(run)
+    assert next(rows).skipped == 1
+    assert next(rows).skipped == 2
+    assert equal(state(run)[:-2], before[:-2])
+    hook.remove()
+    assert next(rows).skipped == 2
+    (text,) = notices
+    assert text.startswith("step 3 is skipped: its loss is nan\nthe loss is not finite: log in ")
+    assert text.endswith("\n  cure: clamp the input to 0 and more")
 
 
 def test_a_scale_that_is_only_too_large_says_so():
