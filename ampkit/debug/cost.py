@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from ..core.policy import Policy
 from ..core.tensor import Tensor
 from .choices import Choice, Choices
 from .profiler import profile
+from .saved_memory import SavedMemory
 from .sensitivity import Evaluation, unchanged
 
 
@@ -143,8 +144,7 @@ class _Attribution(profile):
         self._owners: list[Choice | None] = []  # by span
         self._casts: list[int] = []  # spans of casts for an op that has not ended yet
         self._nodes: dict[int, tuple[Node, Choice | None]] = {}  # the node is held: its id is not given again
-        self._saved: dict[int, tuple[Any, Choice | None]] = {}
-        self._weights = {id(p.array) for p in choices.model.parameters()}
+        self._memory, self._saved = SavedMemory(), list[tuple[int, Choice | None]]()
 
     def kernel_ended(self, event: observe.Event) -> None:
         before = len(self._spans)
@@ -175,31 +175,13 @@ class _Attribution(profile):
         if event.node is None:
             return
         self._nodes[id(event.node)] = event.node, choice
-        for array in _arrays(vars(event.node.saved).values()):
-            owner = _owner(array)
-            if id(owner) not in self._weights:
-                self._saved.setdefault(id(owner), (owner, choice))
+        self._saved += [(int(array.nbytes), choice) for array in self._memory.add(event)]
 
     def step(self) -> _Step:
         times: dict[Choice | None, float] = {}
         sizes: dict[Choice | None, int] = {}
         for choice, (_, spent) in zip(self._owners, self._times, strict=True):
             times[choice] = times.get(choice, 0.0) + spent
-        for owner, choice in self._saved.values():
-            sizes[choice] = sizes.get(choice, 0) + int(owner.nbytes)
+        for size, choice in self._saved:
+            sizes[choice] = sizes.get(choice, 0) + size
         return _Step(times, sizes)
-
-
-def _arrays(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from _arrays(value)
-        elif backends.is_array(value):
-            yield value
-
-
-def _owner(array: Any) -> Any:
-    # The array whose memory it is: several views of it are saved once.
-    while backends.is_array(getattr(array, "base", None)):
-        array = array.base
-    return array

@@ -26,7 +26,7 @@ def explain(step: Callable[[], Any], underflow: bool = False) -> Finding | None:
     step: a forward, or a forward and a backward pass; a loss that it returns is looked at too. None if all is finite,
     or if only the loss scale is too large, which the scale search cures. underflow: say also, if all is finite, where
     the first gradient of a leaf became zero because 16 bits cannot hold it. It runs for real: gradients are accumulated
-    and running statistics move. Every op waits for the device, and costs about twice its time.
+    and running statistics move. On a GPU every op waits for the device.
     Raises ArgumentError for something that cannot be called, and what `step` raises.
     """
     if not callable(step):
@@ -70,8 +70,8 @@ class detect_nonfinite:
 
     The error says which op in which module made it, forward or backward, of what, and how to cure it; `error.finding`
     is the same as a Finding. Infinity that does no harm, such as that of a mask, raises nothing, and neither does a
-    gradient that overflows by the loss scale alone, which the scale search cures; overflows counts those. Every op
-    waits for the device, and costs about twice its time. Also a decorator.
+    gradient that overflows by the loss scale alone, which the scale search cures; overflows counts those. On a GPU
+    every op waits for the device. Also a decorator.
     """
 
     def __init__(self) -> None:
