@@ -18,11 +18,11 @@ from .base.dtypes import int16 as short
 from .base.dtypes import int32 as int
 from .base.dtypes import int64 as long
 from .base.errors import AmpkitError, ArgumentError, ConfigError, DeviceError, DTypeError, FileError, NonFiniteError, OutOfMemoryError, RangeError, ScaleCollapseError, ShapeError, StateError
-from .capture import compile
 from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
 from .core.autograd.tape import grad
+from .core.capture import compile
 from .core.dispatch import Primitive, reference_only
 from .core.dlpack import from_dlpack
 from .core.op import op

@@ -31,7 +31,7 @@ else:
 # One clock for recordings and in-place changes, so that backward can tell which of the two came first.
 tick = count(1).__next__
 
-# Steps that are being captured (see ampkit/capture.py). Each is notified of in-place changes, of cached casts, made or
+# Steps that are being captured (see capture.py). Each is notified of in-place changes, of cached casts, made or
 # read, and of objects whose device memory the step uses.
 recorders: list[Any] = []
 

@@ -17,9 +17,9 @@ from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
 from ..base import observe
 from ..base.errors import ArgumentError, NonFiniteError, ScaleCollapseError
-from ..capture import compile, shared_memory
 from ..config import Recipe, continued
 from ..core import random
+from ..core.capture import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
 from ..optim import Optimizer

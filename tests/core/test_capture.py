@@ -15,7 +15,7 @@ from ampkit.base.errors import ArgumentError, NonFiniteError, StateError
 from ampkit.config import load
 from ampkit.run.loop import StepRow, fit
 
-MLP = Path(__file__).parents[1] / "recipes" / "digits_mlp.toml"
+MLP = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
 
 
 @pytest.fixture
@@ -543,7 +543,7 @@ def test_a_step_that_is_not_finite_changes_no_weight_before_the_host_learns_of_i
     assert all((parameter.numpy(force=True) == np.float32(1e38)).all() for parameter in run.model.parameters())
 
 
-SPEECH = Path(__file__).parents[1] / "recipes" / "synthetic" / "wav2letter.toml"
+SPEECH = Path(__file__).parents[2] / "recipes" / "synthetic" / "wav2letter.toml"
 
 
 def speech(*more):

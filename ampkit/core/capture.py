@@ -13,16 +13,16 @@ from functools import update_wrapper
 from typing import Any
 from weakref import WeakValueDictionary
 
-from . import backends
-from .backends.determinism import are_deterministic_algorithms_enabled
-from .backends.precision import convolutions_use_tf32, get_float32_matmul_precision
-from .base.errors import AmpkitError, ArgumentError, StateError
-from .core import random
-from .core.autograd.grad_mode import _recording
-from .core.nested import tensors_in, with_tensors
-from .core.op import Op
-from .core.policy import _stack
-from .core.tensor import Tensor, recorders
+from .. import backends
+from ..backends.determinism import are_deterministic_algorithms_enabled
+from ..backends.precision import convolutions_use_tf32, get_float32_matmul_precision
+from ..base.errors import AmpkitError, ArgumentError, StateError
+from . import random
+from .autograd.grad_mode import _recording
+from .nested import tensors_in, with_tensors
+from .op import Op
+from .policy import _stack
+from .tensor import Tensor, recorders
 
 WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
 MAX_GRAPHS = 8  # of one step; calls with yet other shapes run eagerly
