@@ -10,6 +10,7 @@ namespace {
 // libgomp's entry for a parallel region: function, its argument, number of threads (0: as set), flags.
 using OpenMP = void (*)(void (*)(void*), void*, unsigned, unsigned);
 OpenMP openmp = nullptr;
+int (*openmp_thread)() = nullptr, (*openmp_threads)() = nullptr;
 int wanted = 1;  // threads of the pool, the caller included
 
 // A pool of wanted - 1 threads. The caller of a task works too; a second caller meanwhile works alone.
@@ -19,13 +20,15 @@ struct Pool {
     Task task = nullptr;
     void* data = nullptr;
     int64 generation = 0;
-    int threads = 0, running = 0;
+    int threads = 0, numbered = 0, running = 0;
 };
 Pool pool;
+thread_local int64 pool_thread = 0;  // 0 for callers
 
 void* work(void* first) {
-    int64 seen = reinterpret_cast<intptr_t>(first);
     pthread_mutex_lock(&pool.mutex);
+    pool_thread = ++pool.numbered;
+    int64 seen = reinterpret_cast<intptr_t>(first);
     for (;;) {
         while (pool.generation == seen) pthread_cond_wait(&pool.started, &pool.mutex);
         seen = pool.generation;
@@ -68,8 +71,16 @@ void run_on_team(Task task, void* data) {
     pthread_mutex_unlock(&pool.busy);
 }
 
-// gomp_parallel: the address of libgomp's GOMP_parallel, or null.
-EXPORT void use_openmp(void* gomp_parallel) { openmp = reinterpret_cast<OpenMP>(gomp_parallel); }
+Place place_in_team() {
+    if (openmp) return {openmp_thread(), openmp_threads()};
+    return {pool_thread, pool.threads + 1};
+}
+
+// libgomp's GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
+EXPORT void use_openmp(void* parallel, void* thread, void* threads) {
+    openmp = reinterpret_cast<OpenMP>(parallel);
+    openmp_thread = reinterpret_cast<int (*)()>(thread), openmp_threads = reinterpret_cast<int (*)()>(threads);
+}
 
 // The number of threads of the pool, the caller included; idle threads of a larger pool stay.
 EXPORT void set_pool_threads(int64 threads) { wanted = int(threads); }

@@ -1,4 +1,8 @@
 // Parallel loops over chunks whose boundaries do not depend on the number of threads, so neither do results.
+//
+// Each thread of the team begins with its own consecutive share of the chunks, the same in every loop over as many, and
+// then takes what others have not begun. So an array's parts stay in the caches of the cores that wrote them: where two
+// cores have caches of their own, a loop over whatever chunk is next ran at 0.4 of the speed.
 #pragma once
 #include "array.h"
 
@@ -7,6 +11,11 @@ using Task = void (*)(void*);
 // Runs task(data) on every thread of the team at once and returns when all have returned.
 void run_on_team(Task task, void* data);
 
+// The calling thread's number in the team that runs a task, and how many there are.
+struct Place { int64 thread, threads; };
+Place place_in_team();
+
+constexpr int64 MAX_SHARES = 64;
 constexpr int64 PARALLEL_ELEMENTS = 16384;  // work on fewer elements is not worth waking threads
 // The same for sums and extremes, which are faster: 2 threads start in some 8 us, in which one adds 200,000 elements.
 constexpr int64 PARALLEL_TERMS = 131072;
@@ -20,12 +29,19 @@ void parallel_for(int64 count, int64 grain, const Body& body) {
     }
     struct Job {
         const Body& body;
-        int64 count, grain, next;
-    } job{body, count, grain, 0};
+        int64 count, grain;
+        struct { alignas(64) int64 begun; } share[MAX_SHARES];  // how many chunks of each share were begun
+    } job{body, count, grain, {}};
     run_on_team([](void* data) {
         Job& job = *static_cast<Job*>(data);
-        for (int64 begin; (begin = __atomic_fetch_add(&job.next, job.grain, __ATOMIC_RELAXED)) < job.count;)
-            job.body(begin, min(begin + job.grain, job.count));
+        Place place = place_in_team();
+        int64 chunks = ceil_div(job.count, job.grain), shares = min(place.threads, MAX_SHARES);
+        for (int64 i = 0; i < shares; i++) {
+            int64 share = (place.thread + i) % shares;
+            int64 first = chunks * share / shares, end = chunks * (share + 1) / shares;
+            for (int64 chunk; (chunk = first + __atomic_fetch_add(&job.share[share].begun, 1, __ATOMIC_RELAXED)) < end;)
+                job.body(chunk * job.grain, min((chunk + 1) * job.grain, job.count));
+        }
     }, &job);
 }
 
