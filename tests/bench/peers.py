@@ -2,16 +2,21 @@
 
     pip install torch && python tests/bench/peers.py [--work gpt vit ...] [--rounds 5] [--json FILE]
     python tests/bench/peers.py --only ampkit --threads 1 --cpu-time     on a machine that is shared with others
+    python tests/bench/peers.py --cpu avx512     as on a CPU with AVX-512 and without units for 16-bit products
 
 Each variant runs in its own process, with the same initial weights and batches; in each round the processes take a few
 steps in turn, while the others sleep. Figures are medians over the rounds of the time per step; ratios are of medians.
-Peak memory is that of the process minus what it used before the model was built.
+Peak memory is that of the process minus what it used before the model was built. --cpu restricts both libraries to the
+instructions of a smaller CPU, by the environment variables in CPUS; the first line of the output says what each then
+uses, in the words of its oneDNN. Code that torch.compile generates keeps the CPU's conversions to bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
 import platform
 import resource
 import statistics
@@ -19,14 +24,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from processes import Worker
+from processes import Process, Worker
 
 import ampkit
 from ampkit import models, ops, optim
+from ampkit.backends.cpu import cpuinfo
 
 BATCHES, STEPS, WARMUP = 4, 3, 3
 
@@ -58,6 +65,23 @@ _WAYS = ["", " fused", " fused compile"]
 THEIRS = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in _WAYS]
 _LAST = [" channels_last fused", " channels_last fused compile"]
 IMAGES = [f"torch {dtype}{way}" for dtype in ("float32", "bfloat16") for way in _LAST]
+
+# The CPUs that --cpu takes: what oneDNN (in both), PyTorch and ampkit read from the environment when they are loaded.
+_AVX512 = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512", "AMPKIT_CPU_ISA": "x86-64-v4"}
+_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "AMPKIT_CPU_ISA": "x86-64-v3"}
+CPUS = {"own": {}, "avx512": _AVX512, "avx2": {**_AVX2, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}}
+
+_OUR_INSTRUCTIONS = """
+from ampkit.backends.cpu.native.library import instruction_set
+from ampkit.backends.cpu.onednn.library import isa
+print(f"{isa()}, kernels for {instruction_set()}")
+"""
+_THEIR_INSTRUCTIONS = """
+import torch
+with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON):  # oneDNN prints its instruction set at first
+    torch.mkldnn_convolution(torch.ones(1, 16, 8, 8), torch.ones(16, 16, 3, 3), None, (0, 0), (1, 1), (1, 1), 1)
+print(f"{torch.__version__}, kernels for {torch.backends.cpu.get_cpu_capability()}")
+"""
 
 # the ratios quoted in README and docs: (name, slower, faster), the best of several where a name ends in *
 RATIOS = [
@@ -161,6 +185,17 @@ def peak() -> int:
 # the rounds
 
 
+def about(threads: int, cpu_time: bool) -> str:
+    """The date, the machine, how busy it is, how time is counted, and what each library computes with."""
+    clock = "seconds of all threads" if cpu_time else "seconds on the wall"
+    machine = f"{cpuinfo.entry('model name') or platform.machine()}, threads: {threads}, {clock}"
+    ours = "".join(Process(["-c", _OUR_INSTRUCTIONS], 60).lines()).strip()
+    said = "".join(Process(["-c", _THEIR_INSTRUCTIONS], 60).lines()).splitlines()
+    theirs = [line.partition("isa:")[2] for line in said if "cpu,isa:" in line] + said[-1:]
+    load = f"load {os.getloadavg()[0]:.1f}"
+    return f"{date.today()}, {machine}, {load}; ampkit: {ours}; PyTorch: {', '.join(theirs) or 'not installed'}"
+
+
 def compare(work: str, variants: list[str], rounds: int, options: list[str]) -> dict[str, Any]:
     processes = {variant: Worker([__file__, "--worker", work, variant, *options]) for variant in variants}
     found: dict[str, Any] = {}
@@ -180,6 +215,7 @@ def compare(work: str, variants: list[str], rounds: int, options: list[str]) -> 
 
 def best(found: dict[str, Any], pattern: str) -> float | None:
     names = [n for n in found if n == pattern or (pattern.endswith("*") and n.startswith(pattern[:-1]))]
+    names = [n for n in names if all(map(math.isfinite, found[n]["losses"]))]
     return min((found[n]["ms"] for n in names), default=None)
 
 
@@ -203,6 +239,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], help="variants whose names contain one of these")
     parser.add_argument("--without", nargs="+", default=[], help="no variants whose names contain one of these")
+    parser.add_argument("--cpu", default="own", choices=CPUS, help="restrict both libraries to this CPU's instructions")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cpu-time", action="store_true", help="seconds of all threads, not of the clock on the wall")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -212,6 +249,9 @@ def main() -> None:
         return
     if args.rounds < 3:
         parser.error(f"argument --rounds: needs at least 3, for a median, got {args.rounds}")
+    os.environ.update(CPUS[args.cpu])
+    described = about(args.threads, args.cpu_time)
+    print(described, end="\n\n", flush=True)
     options = ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time]
     results = {}
     for work in args.work:
@@ -221,8 +261,9 @@ def main() -> None:
         results[work] = compare(work, chosen, args.rounds, options)
         print(table(work, results[work]), end="\n\n", flush=True)
     if args.json:
-        about = {"machine": platform.processor() or platform.machine(), "threads": args.threads}
-        args.json.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"about": described, "threads": args.threads, "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
