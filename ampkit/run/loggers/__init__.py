@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from math import isfinite
@@ -82,7 +81,7 @@ class Loggers:
     def write(self, row: Row) -> None:
         """Hand over a row; numbers that are not finite, and scores that do not apply, are left out."""
         if self._writers:
-            values = {name: value for name, value in asdict(row).items() if value is not None and isfinite(value)}
+            values = {name: value for name, value in vars(row).items() if value is not None and isfinite(value)}
             self._queue.put(Metrics(int(values.pop("step")), values, time.time()))
 
     def _try(self, name: str, call: Callable[[], Any]) -> None:
