@@ -104,6 +104,8 @@ def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
 
     Raises ShapeError for a repeated axis, RangeError for an axis out of range.
     """
+    if type(dim) is int and -ndim <= dim < ndim:  # most calls
+        return (dim % ndim,)
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):

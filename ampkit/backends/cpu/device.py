@@ -49,7 +49,7 @@ class CPU:
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
         if array.size > _SMALL:
-            if 0 in array.strides and (once := _without_broadcast(array)).size < array.size:
+            if 0 in array.strides and (once := without_broadcast(array)).size < array.size:
                 out = self.empty(array.shape, dtype)
                 copy(out, np.broadcast_to(self.cast(once, dtype), array.shape))
                 return out
@@ -105,8 +105,8 @@ def _too_large(shape: tuple[int, ...], dtype: DType, error: Exception) -> Except
     return error
 
 
-def _without_broadcast(array: HostArray) -> HostArray:
-    # The first index along each axis of stride 0.
+def without_broadcast(array: HostArray) -> HostArray:
+    """The view of the first index along each axis of stride 0."""
     sides = zip(array.shape, array.strides, strict=True)
     return array[tuple([slice(1 if step == 0 and length > 1 else None) for length, step in sides])]
 

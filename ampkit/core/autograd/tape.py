@@ -133,9 +133,11 @@ def _zeros(item: Tensor) -> Tensor:
 
 def several(items: Any) -> tuple[Any, ...]:
     """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
-    if not isinstance(items, (Tensor, Iterable)) or isinstance(items, np.ndarray):
+    if isinstance(items, Tensor):
+        return (items,)
+    if type(items) is not tuple and (not isinstance(items, Iterable) or isinstance(items, np.ndarray)):
         raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
-    return (items,) if isinstance(items, Tensor) else tuple(items)
+    return tuple(items)
 
 
 def _run_backward(

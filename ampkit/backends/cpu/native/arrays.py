@@ -130,6 +130,6 @@ def rows_along(array: HostArray, dim: int) -> HostArray | None:
 def merge_axes(array: HostArray, shape: Sequence[int]) -> HostArray | None:
     """`array` reshaped as a view; None where that takes a copy."""
     try:
-        return np.reshape(array, tuple(shape), copy=False)
+        return array.reshape(tuple(shape), copy=False)
     except ValueError:
         return None

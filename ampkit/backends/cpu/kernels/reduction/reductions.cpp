@@ -14,6 +14,7 @@ enum Term : int64 { SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM,
 constexpr int64 BLOCK = 512;     // columns that are reduced together
 constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
 constexpr int64 LONG = 1 << 16;  // elements of a chunk
+constexpr int TOGETHER = 16;     // rows whose terms are joined in float32
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
 INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
@@ -115,18 +116,23 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
     }
 }
 
+// The terms first to first + N - 1, joined in pairs.
+template <class Terms, int N, class Term>
+INLINE float joined(const Term& term, int64 first) {
+    if constexpr (N == 1) return term(first);
+    else return Terms::join(joined<Terms, N / 2>(term, first), joined<Terms, N / 2>(term, first + N / 2));
+}
+
 // total[k] joined with the terms of `rows` rows of `columns` elements, `step` elements apart.
 template <class T, class Terms>
 INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 stride, int64 rows,
                            int64 columns, const float* __restrict shift, Terms terms) {
     int64 done = 0;
-    for (; done + 8 <= rows; done += 8) {
+    for (; done + TOGETHER <= rows; done += TOGETHER) {
         const T* __restrict row = x + done * step;
         SIMD for (int64 k = 0; k < columns; k++) {
             auto term = [&](int64 i) { return terms.value(row[i * step + k * stride], shift[k]); };
-            float first = Terms::join(Terms::join(term(0), term(1)), Terms::join(term(2), term(3)));
-            float second = Terms::join(Terms::join(term(4), term(5)), Terms::join(term(6), term(7)));
-            total[k] = Terms::join(total[k], double(Terms::join(first, second)));
+            total[k] = Terms::join(total[k], double(joined<Terms, TOGETHER>(term, 0)));
         }
     }
     for (; done < rows; done++) {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.device import in_format, without_broadcast
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
@@ -79,7 +79,7 @@ def reduced(
     shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`, or
     NotImplemented for an array whose axes cannot be merged to three.
     """
-    if 0 in array.strides and (once := _without_broadcast(array)).size < array.size:
+    if 0 in array.strides and (once := without_broadcast(array)).size < array.size:
         kept = [1 if i in axes else n for i, n in enumerate(array.shape)]
         repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
@@ -96,10 +96,6 @@ def reduced(
     _reduce(out.reshape(small), x, s, term, axis, 1.0 if rest else factor, root and not rest)
     out = out.transpose(back)
     return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
-
-
-def _without_broadcast(array: HostArray) -> HostArray:
-    return array[tuple([slice(1 if step == 0 else None) for step in array.strides])]
 
 
 def gradient(
