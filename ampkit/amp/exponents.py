@@ -11,6 +11,7 @@ One pass over an array, of any floating-point dtype, adds to a row of counts on 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..core.fp_errors import ignore_fp_errors
 
 EXPONENTS, BIAS = 256, 127
 _INFINITY = 0x7F800000
+Segments = Sequence[tuple[int, int]]
 
 
 class Format(NamedTuple):
@@ -93,6 +95,15 @@ def _count_exponents(values: Array, counts: Array) -> None:
 count_exponents = Primitive("count_exponents", "amp.exponents", _count_exponents)
 
 
+def _count_exponents_of_segments(values: Array, segments: Segments, counts: Array) -> None:
+    for (start, stop), row in zip(segments, counts, strict=True):
+        count_exponents(values[start:stop], row)
+
+
+# (values [n]; segments, each (start, stop) in it; counts [segments, SIZE] int64): count_exponents of each segment
+count_exponents_of_segments = Primitive("count_exponents_of_segments", "amp.exponents", _count_exponents_of_segments)
+
+
 class Losses(NamedTuple):
     """How many of the values that are not zero, inf or NaN a format would store as inf (or NaN), subnormal, or zero."""
 
@@ -130,3 +141,12 @@ def _lost(backend: Any, before: Array, update: Array, dtype: DType) -> Array:
 # (weights before and after an update, flat, float32 or float64; counts [3] int64): add how many weights changed, and
 # of how many a float16 and a bfloat16 weight would not have: round(round(weight) + update) == round(weight)
 count_lost_updates = Primitive("count_lost_updates", "amp.exponents", _count_lost_updates)
+
+
+def _lost_updates_of_segments(before: Array, after: Array, segments: Segments, counts: Array) -> None:
+    for (start, stop), row in zip(segments, counts, strict=True):
+        count_lost_updates(before[start:stop], after[start:stop], row)
+
+
+# (weights before and after an update [n]; segments, each (start, stop) in them; counts [segments, 3] int64)
+lost_updates_of_segments = Primitive("lost_updates_of_segments", "amp.exponents", _lost_updates_of_segments)

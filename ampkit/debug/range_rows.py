@@ -147,9 +147,13 @@ class Sample:
         )
         limits = counts[:, EXPONENTS + 2 : LARGEST].reshape(-1, len(FORMATS), 3)
         overflow, subnormal = limits[..., 0] - infinite[:, None], limits[..., 2] - limits[..., 1]
-        would = np.stack([overflow, subnormal, nonzero[:, None] - limits[..., 2]], 2).tolist()
-        for key, scale, found, lost, row in zip(self.keys, self.scales, numbers, would, counts, strict=True):
-            yield _range_row(key, scale, found, dict(zip(FORMATS, lost, strict=True)), row)
+        would: Any = np.stack([overflow, subnormal, nonzero[:, None] - limits[..., 2]], 2)
+        lists = zip(would.tolist(), would.any(2).tolist(), strict=True)
+        for key, scale, found, (lost, any_lost), row in zip(
+            self.keys, self.scales, numbers, lists, counts, strict=True
+        ):
+            would_lose = [lost_of if there else None for lost_of, there in zip(lost, any_lost, strict=True)]
+            yield _range_row(key, scale, found, would_lose, row)
 
 
 def _span(counts: np.ndarray[Any, Any]) -> tuple[Any, Any]:
@@ -159,22 +163,29 @@ def _span(counts: np.ndarray[Any, Any]) -> tuple[Any, Any]:
 
 
 def _range_row(
-    key: Key, scale: float, numbers: tuple[Any, ...], lost: dict[str, list[int]], row: np.ndarray[Any, Any]
+    key: Key, scale: float, numbers: tuple[Any, ...], lost: list[list[int] | None], row: np.ndarray[Any, Any]
 ) -> dict[str, Any]:
     of, path, op, dtype, stored = key
     count, zero, inf, nan, largest, first, last = numbers
-    present = [0, 0, 0]
+    present = None
     if stored in LOW:
-        present = lost[stored] if stored != dtype else [inf, lost[stored][1], 0]
-    found: dict[str, Any] = {"of": of, "path": path, "op": op, "dtype": dtype}
-    found["stored"] = stored if stored != dtype else ""
-    found |= {"scale": scale if scale != 1.0 else 0, "zero": zero, "inf": inf, "nan": nan, "largest": largest}
-    kept = {name: value for name, value in found.items() if value}
-    lists = {name: values for name, values in {"present": present, **lost}.items() if any(values)}
+        present = lost[LOW.index(stored)]
+        if stored == dtype and (inf or present):
+            present = [inf, present[1] if present else 0, 0]
+    narrower, scaled = stored if stored != dtype else "", scale if scale != 1.0 else 0
+    values = (of, path, op, dtype, narrower, scaled, zero, inf, nan, largest, present, *lost)
+    found = {name: value for name, value in zip(_LEFT_OUT_IF_ZERO, values, strict=True) if value}
     counts = row[first:last].tolist()
     there = any(counts)
-    exponent = {"exponent": first - BIAS - _shift(scale) if there else 0, "counts": counts if there else []}
-    return {**kept, **lists, "count": count, **exponent}
+    found["count"], found["exponent"] = count, first - BIAS - _shift(scale) if there else 0
+    found["counts"] = counts if there else []
+    return found
+
+
+_LEFT_OUT_IF_ZERO = (
+    *("of", "path", "op", "dtype", "stored", "scale", "zero", "inf", "nan", "largest", "present"),
+    *FORMATS,
+)  # LOW are the first two formats
 
 
 def _shift(scale: float) -> int:
@@ -197,8 +208,8 @@ class Totals:
     def add(self, keys: Iterable[Any], counts: np.ndarray[Any, Any]) -> None:
         """Add the rows `counts`, of different `keys`."""
         at = [self.places.setdefault(key, len(self.places)) for key in keys]
-        new = len(self.places) - len(self.counts)
-        self.counts = np.concatenate([self.counts, np.zeros((new, self.counts.shape[1]), np.int64)])
+        if new := len(self.places) - len(self.counts):
+            self.counts = np.concatenate([self.counts, np.zeros((new, self.counts.shape[1]), np.int64)])
         total = self.counts[at] + counts
         if self.largest is not None:
             total[:, self.largest] = np.maximum(self.counts[at, self.largest], counts[:, self.largest])

@@ -32,7 +32,7 @@ from .range_words import recommendations, table
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
 _NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to say
-ROWS = 64  # of counts, allocated at once
+ROWS = 64  # of counts, allocated at once; at first, those of all parameters too
 
 
 class Ranges:
@@ -121,18 +121,40 @@ class Collector:
         self.parameters = {name: p for name, p in model.named_parameters() if p.array.dtype in FLOATS}
         self.names = {id(p): name for name, p in self.parameters.items()}
         self.counts: dict[Key, Array] = {}  # rows of `blocks`
+        self.rows: dict[Any, list[Array]] = {}  # by backend, those that are free, the next one last
         self.keys: dict[Any, list[Key]] = {}  # by backend, in the order of the rows
         self.blocks: dict[Any, list[Array]] = {}  # by backend, [ROWS, SIZE]
         self.factors: dict[Key, Array] = {}  # the loss scales of gradients
+        self.before: list[tuple[Any, Array, list[str]]] = []  # arenas, their weights before the step, whose they are
+        self._count_parameters()
+
+    def _count_parameters(self) -> None:
+        arenas: dict[int, tuple[Any, list[str]]] = {}
         for name, parameter in self.parameters.items():
-            segment = parameter.segment
-            array = parameter.array if segment is None else segment.master_weights()
-            self._count((PARAMETER, name, "", array.dtype, parameter.array.dtype), array)
-        self.before: dict[int, tuple[Any, Array]] = {}  # by the arena's id, it and its weights before the step
-        for segment in (parameter.segment for parameter in self.parameters.values()):
-            if segment is not None and id(segment.arena) not in self.before and segment.arena.master.itemsize > 2:
-                with backends.device_guard(segment.arena.master):
-                    self.before[id(segment.arena)] = segment.arena, segment.arena.master.copy()
+            if parameter.segment is None:
+                self._count((PARAMETER, name, "", parameter.array.dtype, parameter.array.dtype), parameter.array)
+            else:
+                parameter.segment.master_weights()
+                arenas.setdefault(id(parameter.segment.arena), (parameter.segment.arena, []))[1].append(name)
+        for arena, names in arenas.values():
+            with backends.device_guard(arena.master):
+                weights = arena.master.copy()
+                self._count_segments(weights, names)
+                if weights.itemsize > 2:
+                    self.before.append((arena, weights, names))
+
+    def _count_segments(self, weights: Array, names: list[str]) -> None:
+        # One row of counts behind the other: the first block has place for all parameters.
+        stored = [self.parameters[name].array.dtype for name in names]
+        keys = [(PARAMETER, name, "", weights.dtype, dtype) for name, dtype in zip(names, stored, strict=True)]
+        backend = backends.backend_of(weights)
+        rows = [self.counts.setdefault(key, self._new_row(key, backend)) for key in keys]
+        block, last = self.blocks[backend][-1], len(self.keys[backend])
+        exponents.count_exponents_of_segments(weights, self._segments(names), block[last - len(rows) : last])
+
+    def _segments(self, names: list[str]) -> list[tuple[int, int]]:
+        held: list[Any] = [self.parameters[name].segment for name in names]
+        return [(segment.start, segment.stop) for segment in held]
 
     def observe(self, event: Event) -> None:
         """Count what a kernel wrote; an observer (see base/observe.py)."""
@@ -184,21 +206,25 @@ class Collector:
             self.factors[key] = tag.factor
 
     def _new_row(self, key: Key, backend: Any) -> Array:
-        keys, blocks = self.keys.setdefault(backend, []), self.blocks.setdefault(backend, [])
-        if len(keys) % ROWS == 0:
-            blocks.append(backend.zeros((ROWS, exponents.SIZE), int64))
-        keys.append(key)
-        return blocks[-1][(len(keys) - 1) % ROWS]
+        rows = self.rows.setdefault(backend, [])
+        if not rows:
+            blocks = self.blocks.setdefault(backend, [])
+            size = ROWS if blocks else ROWS + len(self.parameters)
+            blocks.append(backend.zeros((size, exponents.SIZE), int64))
+            rows += reversed(list(blocks[-1]))
+        self.keys.setdefault(backend, []).append(key)
+        return rows.pop()
 
     def finish(self, step: int, then: Callable[[Sample], None]) -> None:
         """Count lost updates, and call `then(sample)` once the device has the counts, without waiting."""
         if not self.keys:
             return
-        keys, names = [key for held in self.keys.values() for key in held], list(self._updated())
+        keys = [key for held in self.keys.values() for key in held]
+        names = [name for _, _, updated in self.before for name in updated]
         factors = list({id(factor): factor for factor in self.factors.values()}.values())
         scale = {id(factor): place for place, factor in enumerate(factors)}
         scales = [scale[id(self.factors[key])] if key in self.factors else None for key in keys]
-        sent = [self._all_counts(), *([self._lost_updates(names)] if names else []), *factors]
+        sent = [self._all_counts(), *([self._lost_updates()] if names else []), *factors]
         what = partial(_sample, step, keys, scales, [(name, self.parameters[name].array.size) for name in names])
         backends.backend_of(sent[0]).call_when_ready(sent, lambda *values: then(what(*values)))
 
@@ -214,23 +240,16 @@ class Collector:
             parts = [backends.to_device_of(part, first) for part in parts]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _updated(self) -> Iterator[str]:
-        for name, parameter in self.parameters.items():
-            if parameter.segment is not None and id(parameter.segment.arena) in self.before:
-                yield name
-
-    def _lost_updates(self, names: list[str]) -> Array:
-        first = next(iter(self.blocks.values()))[0]
-        counts = {backend: backend.zeros((len(names), 3), int64) for backend in self.blocks}
-        for place, name in enumerate(names):
-            segment: Any = self.parameters[name].segment
-            arena, before = self.before[id(segment.arena)]
-            at = slice(segment.start, segment.stop)
+    def _lost_updates(self) -> Array:
+        # In the order of `before`, on the device of the first arena.
+        first, found = self.before[0][1], []
+        for arena, before, names in self.before:
             with backends.device_guard(before):
-                exponents.count_lost_updates(before[at], arena.master[at], counts[backends.backend_of(before)][place])
+                counts = backends.backend_of(before).zeros((len(names), 3), int64)
+                exponents.lost_updates_of_segments(before, arena.master, self._segments(names), counts)
+            found.append(backends.to_device_of(counts, first))
         with backends.device_guard(first):
-            found = [backends.to_device_of(each, first) for each in counts.values()]
-            return found[0] if len(found) == 1 else sum(found[1:], found[0])
+            return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _sample(

@@ -129,6 +129,13 @@ def test_a_cast_tells_exactly_what_it_flushes():
     assert found.lost() == (0, int((x.astype(np.float16) != 0).sum()), int((x.astype(np.float16) == 0).sum()))
 
 
+def test_a_norm_that_runs_fused_with_its_relu_has_a_row_of_its_own():
+    model = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+    found = by_layer(train(model), ACTIVATION, GRADIENT)
+    for path in ("1", "4"):
+        assert (ACTIVATION, path, "batch_norm") in found and (GRADIENT, path, "batch_norm") in found
+
+
 class Branches(nn.Module):
     """Two branches, of which one is 2^-12 of the sum."""
 

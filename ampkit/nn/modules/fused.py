@@ -22,6 +22,9 @@ from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 
 
 def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
+    if module_path.following:  # the op is the norm's
+        with module_path.running(module_path.new_call(norm)):
+            return norm.normalized(ops.batch_norm_relu, input)
     return norm.normalized(ops.batch_norm_relu, input)
 
 

@@ -8,7 +8,13 @@ import pytest
 
 import ampkit
 from ampkit.amp import exponents
-from ampkit.amp.exponents import count_exponents, count_lost_updates, losses
+from ampkit.amp.exponents import (
+    count_exponents,
+    count_exponents_of_segments,
+    count_lost_updates,
+    losses,
+    lost_updates_of_segments,
+)
 from ampkit.backends.cpu.native import library as native
 from ampkit.core.fp_errors import ignore_fp_errors
 
@@ -71,6 +77,29 @@ def test_the_kernel_counts_as_the_reference_for_every_layout(dtype):
         count_exponents.reference.run(array, want)
         np.testing.assert_array_equal(counted(array), want, str((array.shape, array.strides)))
         assert want[:256].sum() == array.size
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_segments_are_counted_as_arrays_of_their_own(dtype):
+    values = np.random.default_rng(4).permutation(around_limits(dtype))
+    segments = [(0, 1), (1, 1), (7, 1031), (1032, 4000)]
+    counts = np.zeros((len(segments), exponents.SIZE), np.int64)
+    count_exponents_of_segments(values, segments, counts)
+    for (start, stop), row in zip(segments, counts, strict=True):
+        np.testing.assert_array_equal(row, counted(values[start:stop]))
+
+
+def test_lost_updates_of_segments_are_those_of_arrays_of_their_own():
+    rng = np.random.default_rng(5)
+    before = rng.standard_normal(3000).astype(np.float32)
+    after = before + before * np.float32(2.0) ** rng.integers(-16, -2, 3000).astype(np.float32)
+    segments = [(0, 16), (64, 2000), (2000, 3000)]
+    counts, want = np.zeros((3, 3), np.int64), np.zeros((3, 3), np.int64)
+    lost_updates_of_segments(before, after, segments, counts)
+    for (start, stop), row in zip(segments, want, strict=True):
+        count_lost_updates(before[start:stop], after[start:stop], row)
+    np.testing.assert_array_equal(counts, want)
+    assert (counts[:, 0] > counts[:, 2]).all() and counts[1:, 1].all()
 
 
 def test_counts_by_exponent_and_the_largest_are_those_of_frexp():

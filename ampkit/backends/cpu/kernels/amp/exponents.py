@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampkit.amp.exponents import LIMITS, count_exponents, count_lost_updates
+from ampkit.amp.exponents import (
+    LIMITS,
+    Segments,
+    count_exponents,
+    count_exponents_of_segments,
+    count_lost_updates,
+    lost_updates_of_segments,
+)
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.native.arrays import FLOATS, Function, HostArray, available, merge_axes
-from ampkit.backends.elementwise.layout import memory_order
-from ampkit.base.dtypes import float32, float64
+from ampkit.backends.cpu.native.arrays import FLOATS, Function, HostArray, available
+from ampkit.base.dtypes import float32, float64, int64
 
 _count_exponents = Function("count_exponents", "app")
+_count_exponents_of_segments = Function("count_exponents_of_segments", "apppi")
 _count_lost_updates = Function("count_lost_updates", "pppi")
-
-
-def _in_three_axes(values: HostArray) -> HostArray | None:
-    """`values` as a view of at most three axes, in any order; None where that takes a copy."""
-    if values.flags.c_contiguous:
-        return values.reshape(-1)
-    order = memory_order(values.shape, ((values.shape, values.strides, values.dtype),))
-    ordered = values if order is None else values.transpose(order)
-    if ordered.ndim <= 3:
-        return ordered
-    flat = merge_axes(ordered, (ordered.size,))
-    return merge_axes(ordered, (ordered.shape[0], ordered.shape[1], -1)) if flat is None else flat
+_lost_updates_of_segments = Function("lost_updates_of_segments", "ppppi")
+_LIMITS = address(LIMITS)
 
 
 def _countable(values: HostArray, counts: HostArray) -> bool:
@@ -33,9 +30,18 @@ def _countable(values: HostArray, counts: HostArray) -> bool:
 
 @count_exponents.on("cpu", when=_countable)
 def count_exponents_cpu(values: HostArray, counts: HostArray) -> None:
-    view = _in_three_axes(values)
-    values = np.ascontiguousarray(values) if view is None else view
-    _count_exponents(values, address(LIMITS), address(counts))
+    # In the order of memory: a view of what fills its memory, such as channels-last images, and a copy of others.
+    _count_exponents(values.ravel("K"), _LIMITS, address(counts))
+
+
+def _countable_segments(values: HostArray, segments: Segments, counts: HostArray) -> bool:
+    return _countable(values, counts) and counts.flags.c_contiguous
+
+
+@count_exponents_of_segments.on("cpu", when=_countable_segments)
+def count_exponents_of_segments_cpu(values: HostArray, segments: Segments, counts: HostArray) -> None:
+    bounds = np.array(segments, int64)
+    _count_exponents_of_segments(values, _LIMITS, address(bounds), address(counts), len(bounds))
 
 
 def _flat(before: HostArray, after: HostArray, counts: HostArray) -> bool:
@@ -47,3 +53,13 @@ def _flat(before: HostArray, after: HostArray, counts: HostArray) -> bool:
 def count_lost_updates_cpu(before: HostArray, after: HostArray, counts: HostArray) -> None:
     before, after = np.ascontiguousarray(before), np.ascontiguousarray(after)
     _count_lost_updates(address(before), address(after), address(counts), before.size)
+
+
+def _flat_segments(before: HostArray, after: HostArray, segments: Segments, counts: HostArray) -> bool:
+    return _flat(before, after, counts) and all(a.flags.c_contiguous for a in (before, after, counts))
+
+
+@lost_updates_of_segments.on("cpu", when=_flat_segments)
+def lost_updates_of_segments_cpu(before: HostArray, after: HostArray, segments: Segments, counts: HostArray) -> None:
+    bounds = np.array(segments, int64)
+    _lost_updates_of_segments(address(before), address(after), address(bounds), address(counts), len(bounds))
