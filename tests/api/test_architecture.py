@@ -24,7 +24,7 @@ ROWS = [
         | {"testing", "utils"},
     ),
     ("kernels", {"backends.cpu.kernels", "backends.cuda.kernels", "backends.elementwise.kernels"}),
-    ("services", {"config", "debug"}),
+    ("services", {"config", "debug", "distributed"}),
     ("run", {"run"}),
     ("command line", {"cli", "__main__", ""}),
 ]

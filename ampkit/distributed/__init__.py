@@ -1,0 +1,45 @@
+"""Many processes: groups of them and their collectives, by PyTorch's names, on MPI or NCCL.
+
+    import ampkit.distributed as dist
+
+    dist.init_process_group("mpi")            # under `mpiexec -n 4 python script.py`
+    dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+
+It can be imported where no engine is installed, and one process needs none.
+"""
+
+from .collectives import *
+from .collectives import __all__ as _collectives
+from .environment import launched as launched
+from .process_group import ProcessGroup, Work
+from .reduction import ReduceOp
+from .transport import DistError
+from .world import (
+    NON_MEMBER,
+    destroy_process_group,
+    get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_process_group_ranks,
+    get_rank,
+    get_world_size,
+    group,
+    init_process_group,
+    is_available,
+    is_initialized,
+    is_mpi_available,
+    new_group,
+)
+
+
+class GroupMember:
+    """`NON_GROUP_MEMBER` is what new_group returns on processes outside of the group; PyTorch's name."""
+
+    NON_GROUP_MEMBER = NON_MEMBER
+
+
+__all__ = [
+    "DistError", "GroupMember", "ProcessGroup", "ReduceOp", "Work", "destroy_process_group", "get_backend",
+    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group",
+    "init_process_group", "is_available", "is_initialized", "is_mpi_available", "new_group", *_collectives,
+]  # fmt: skip

@@ -1,0 +1,55 @@
+"""Rank and number of processes, as launchers announce them by environment variables.
+
+torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; Open MPI OMPI_COMM_WORLD_RANK and its kin; MPICH and Intel MPI PMI_RANK,
+PMI_SIZE and MPI_LOCALRANKID; SLURM SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..base.errors import ConfigError
+
+# (launcher, its variables of rank, number of processes, rank on this machine); the first that is whole counts.
+LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+
+
+class Launched(NamedTuple):
+    """How this process was started: by which launcher, as which of how many, and which of those on this machine.
+
+    launcher: "" for a process that was started alone, which is rank 0 of 1.
+    """
+
+    launcher: str
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def launched(variables: Mapping[str, str] | None = None) -> Launched:
+    """Read the variables of the first launcher of LAUNCHERS that has set rank and number of processes.
+
+    A rank on this machine that is not announced is 0. Raises ConfigError for values that are no such numbers.
+    """
+    found = os.environ if variables is None else variables
+    for launcher, rank, world_size, local_rank in LAUNCHERS:
+        if rank in found and world_size in found:
+            size = _number(found, world_size, least=1)
+            here = _number(found, local_rank) if local_rank in found else 0
+            return Launched(launcher, _number(found, rank, below=size), size, here)
+    return Launched("", 0, 1, 0)
+
+
+def _number(variables: Mapping[str, str], name: str, least: int = 0, below: int | None = None) -> int:
+    text = variables[name]
+    if not (text.isascii() and text.isdecimal()) or int(text) < least or (below is not None and int(text) >= below):
+        wanted = f"a number from {least}" + ("" if below is None else f" to {below - 1}")
+        raise ConfigError(name, wanted, repr(text), "the launcher sets it: leave it as it is")
+    return int(text)

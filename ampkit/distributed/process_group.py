@@ -1,0 +1,162 @@
+"""ProcessGroup: the ranks that call a collective together, and Work, a collective that runs in the background.
+
+The collectives of a group run in the order in which they were called, on all ranks: those that were called with
+async_op=True on a thread of the group's own, others in the caller where nothing runs before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+from .. import backends
+from ..backends import Array
+from ..base.dtypes import DType
+from ..base.errors import ArgumentError, DTypeError
+from ..core.tensor import Tensor
+from . import reduction
+from .reduction import ReduceOp
+from .transport import Call, Transport, call_site
+
+
+class Work:
+    """A collective that was begun. `wait()` returns when its tensors hold the result, and raises what went wrong."""
+
+    def __init__(self, future: Future[Any]):
+        self._future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait until it is complete. timeout: a timedelta or seconds. Raises what the collective raised."""
+        seconds = timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout
+        self._future.result(seconds)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        """Whether it is complete without an error."""
+        return self._future.done() and self._future.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What it raised, once it is complete; None so far."""
+        return self._future.exception() if self._future.done() else None
+
+    def result(self) -> Any:
+        return self._future.result()
+
+
+class ProcessGroup:
+    """Some ranks, in order, and how bytes move between them.
+
+    ranks: their numbers among all processes. transport: that of arrays in the host's memory. gpu_transport: that of
+    arrays on a GPU; without one they are copied to the host's memory and back.
+    """
+
+    def __init__(self, ranks: Sequence[int], transport: Transport, gpu_transport: Transport | None = None):
+        self.ranks, self.transport, self.gpu_transport = list(ranks), transport, gpu_transport
+        self._thread: ThreadPoolExecutor | None = None
+        self._messages: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None
+        self._lock = Lock()
+
+    def rank(self) -> int:
+        """This process's number in the group."""
+        return self.transport.rank
+
+    def size(self) -> int:
+        return self.transport.size
+
+    def __repr__(self) -> str:
+        return f"ProcessGroup(ranks={self.ranks})"
+
+    def rank_of(self, where: str, rank: Any) -> int:
+        """The number in the group of a number among all processes. Raises ArgumentError for one outside of it."""
+        if isinstance(rank, bool) or not hasattr(rank, "__index__") or rank.__index__() not in self.ranks:
+            raise ArgumentError(where, f"a rank of the group ({_shortly(self.ranks)})", repr(rank))
+        return self.ranks.index(rank.__index__())
+
+    def run(self, action: Callable[[], Any], in_background: bool) -> Any:
+        """Call `action` after all that was called before it. -> a Work if `in_background`, else what it returns."""
+        with self._lock:
+            waits = in_background or (self._last is not None and not self._last.done())
+            if waits:
+                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ampkit-collectives")
+                self._last = self._thread.submit(action)
+            future = self._last
+        if not waits:
+            return action()
+        assert future is not None
+        return Work(future) if in_background else future.result()
+
+    def all_reduce_array(
+        self, array: Array, op: ReduceOp = ReduceOp.SUM, wire: DType | None = None, in_background: bool = False
+    ) -> Any:
+        """`all_reduce` of a contiguous array, in place."""
+        reduction.check("all_reduce", op, array.dtype, wire)
+        said = f"all_reduce({op.name}, {describe(array)}{'' if wire is None else f', wire {wire.name}'})"
+        call = Call(said, call_site())
+
+        def action(transport: Transport, flat: Array) -> None:
+            reduction.all_reduce(transport, call, flat, op, wire)
+
+        return self.run(lambda: self.on_flat(action, array), in_background)
+
+    def message(self, finish: Callable[[], Any]) -> Work:
+        """Wait in the background for the end of a message between two ranks that was begun."""
+        with self._lock:
+            self._messages = self._messages or ThreadPoolExecutor(8, thread_name_prefix="ampkit-messages")
+        return Work(self._messages.submit(finish))
+
+    def on_flat(self, action: Callable[[Transport, Array], Any], array: Array) -> Any:
+        """Call action(transport, `array` as a flat contiguous one that the transport takes); the changes are kept."""
+        transport = self.transport_of(array)
+        with backends.device_guard(array):
+            flat = self.flat_for(transport, array)
+            result = action(transport, flat)
+            self.store(array, flat)
+            return result
+
+    @staticmethod
+    def flat_for(transport: Transport, array: Array) -> Array:
+        """The values of `array` as a flat contiguous array that `transport` takes: in place where it can be."""
+        backend = backends.backend_of(array)
+        on_host = backend.name == "cpu" or transport.on_device
+        return (array if on_host else backend.to_numpy(array)).reshape(-1)
+
+    @staticmethod
+    def store(array: Array, flat: Array) -> None:
+        """Write what `flat_for` made of `array` back to it, where it is a copy."""
+        backend = backends.backend_of(array)
+        if type(flat) is not type(array) or not array.flags.c_contiguous:
+            array[...] = backend.asarray(flat).reshape(array.shape)
+
+    def transport_of(self, array: Array) -> Transport:
+        """The transport for arrays like `array`."""
+        on_gpu = backends.backend_of(array).name != "cpu"
+        return self.gpu_transport if on_gpu and self.gpu_transport is not None else self.transport
+
+    def close(self) -> None:
+        """Wait for all that was called, and end the threads."""
+        for threads in (self._thread, self._messages):
+            if threads is not None:
+                threads.shutdown()
+        self._thread = self._messages = None
+
+
+def describe(array: Array) -> str:
+    """dtype and shape of an array, as a call on all ranks must have them."""
+    return f"{array.dtype.name} {list(array.shape)}"
+
+
+def need_tensor(where: str, value: Any) -> Tensor:
+    """`value`, or DTypeError if it is no Tensor."""
+    if not isinstance(value, Tensor):
+        raise DTypeError(where, "a Tensor", f"a {type(value).__name__}")
+    return value
+
+
+def _shortly(ranks: list[int]) -> str:
+    return f"0 to {len(ranks) - 1}" if ranks == list(range(len(ranks))) else ", ".join(map(str, ranks))

@@ -1,0 +1,127 @@
+"""Transport: what a process group needs of an engine such as MPI, and that of one process, which needs none.
+
+An engine moves bytes; sums and rounding are reduction.py's. A transport implements `exchange_others`, `split`,
+and for messages between two ranks `send` and `receive`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from ..backends import Array
+from ..base.errors import AmpkitError, StateError
+
+LIBRARY = str(Path(__file__).parents[1])
+
+
+class DistError(AmpkitError, RuntimeError):
+    """Ranks that do not come to a collective in time, or that call different ones; PyTorch's name."""
+
+
+class Call(NamedTuple):
+    """A collective as a rank calls it. Ranks whose `says` differ have made different calls.
+
+    says: name, operation, dtype, shape: what must be equal on all ranks. site: the line of the script that called it.
+    """
+
+    says: str
+    site: str
+
+    @property
+    def signature(self) -> int:
+        """14 bits that tell calls apart: as a message's tag they fit into any MPI, whose tags reach at least 32,767."""
+        return crc32(self.says.encode()) & 0x3FFF
+
+
+def call_site() -> str:
+    """The line outside of ampkit that called into it, as `train.py:42`."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+class Transport:
+    """Moves flat contiguous arrays between the ranks of a group. This one is that of a single rank.
+
+    rank: this process's number in the group. size: how many there are. timeout: seconds that a rank may be late.
+    on_device: whether it takes arrays of a GPU; others are copied to the host's memory before.
+    """
+
+    on_device = False
+
+    def __init__(self, rank: int = 0, size: int = 1, timeout: float = 1800.0):
+        self.rank, self.size, self.timeout = rank, size, timeout
+
+    def exchange(self, call: Call, sent: Sequence[Array], received: Sequence[Array]) -> None:
+        """Send sent[r] to each rank r and write what r sends to this rank into received[r].
+
+        Arrays of no elements send nothing; both ranks know of it. Raises DistError for ranks that have made another
+        call, or none within `timeout` seconds.
+        """
+        if received[self.rank] is not sent[self.rank]:
+            received[self.rank][...] = sent[self.rank]
+        if self.size > 1:
+            self.exchange_others(call, sent, received)
+
+    def exchange_others(self, call: Call, sent: Sequence[Array], received: Sequence[Array]) -> None:
+        """`exchange`, without what this rank sends to itself."""
+        raise NotImplementedError
+
+    def broadcast(self, call: Call, array: Array, source: int) -> None:
+        """Write the `array` of rank `source` into that of every rank: along a binomial tree, in log2(size) rounds."""
+        none, place, reached = array[:0], (self.rank - source) % self.size, 1
+        while reached < self.size:  # places below `reached` have it
+            sent, received = [none] * self.size, [none] * self.size
+            if place < reached and place + reached < self.size:
+                sent[(self.rank + reached) % self.size] = array
+            elif reached <= place < 2 * reached:
+                received[(self.rank - reached) % self.size] = array
+            self.exchange(call, sent, received)
+            reached *= 2
+
+    def barrier(self, call: Call) -> None:
+        """Return when every rank has called it."""
+        sent, received = np.zeros(1, np.uint8), np.zeros(self.size, np.uint8)
+        self.exchange(call, [sent] * self.size, [received[rank : rank + 1] for rank in range(self.size)])
+
+    def send(self, call: Call, array: Array, to: int, tag: int) -> Callable[[], None]:
+        """Begin to send `array` to the rank `to`, which receives it with the same tag. -> what waits for the end."""
+        raise StateError("send", "another rank to send to", "a group of one")
+
+    def receive(self, call: Call, array: Array, source: int | None, tag: int) -> Callable[[], int]:
+        """Begin to receive into `array` what rank `source`, or any for None, sends with `tag`.
+
+        -> what waits for the end and returns the rank that sent it.
+        """
+        raise StateError("recv", "another rank to receive from", "a group of one")
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Transport | None:
+        """The transport of the one of `groups`, lists of ranks that have no rank in common, which has this rank.
+
+        All ranks call it; the answer is None on those that are in none.
+        """
+        return Transport(timeout=self.timeout) if any(self.rank in ranks for ranks in groups) else None
+
+
+def need_present(call: Call, missing: Sequence[int], timeout: float) -> None:
+    """Raise the DistError for ranks that have not come to `call` in time."""
+    if missing:
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        raise DistError(
+            f"{call.says}, at {call.site}",
+            f"every rank within {timeout:g} s",
+            f"nothing from {who}",
+            "see what it printed; all ranks must make the same calls in the same order",
+        )
+
+
+def mismatch(call: Call, rank: int, theirs: str) -> DistError:
+    """The error for a rank that has made another call than this one."""
+    return DistError(f"{call.says}, at {call.site}", "the same call on every rank", f"{theirs} on rank {rank}")

@@ -1,0 +1,192 @@
+"""All processes as one group: how it is made from what the launcher says, and the groups of some of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from ..base.errors import ArgumentError, StateError
+from . import mpi
+from .environment import launched
+from .process_group import ProcessGroup
+from .transport import Call, Transport, call_site
+
+TIMEOUT = timedelta(minutes=30)
+# PyTorch's backends by the engine that takes their place; by device in PyTorch's "cpu:gloo,cuda:nccl"
+ENGINES = {"mpi": "mpi", "gloo": "mpi", "nccl": "nccl"}
+_MPIEXEC = "start it with `mpiexec -n 2 python script.py`"
+
+
+class group:
+    """`group.WORLD` is the group of all processes, or None before init_process_group; PyTorch's name."""
+
+    WORLD: ProcessGroup | None = None
+
+
+_groups: list[ProcessGroup] = []
+_engine = ""
+
+
+def is_available() -> bool:
+    """Whether there is an ampkit.distributed: always."""
+    return True
+
+
+def is_mpi_available() -> bool:
+    """Whether mpi4py and an MPI library can be loaded."""
+    return mpi.is_available()
+
+
+def is_initialized() -> bool:
+    """Whether init_process_group was called."""
+    return group.WORLD is not None
+
+
+def init_process_group(
+    backend: str | None = None, init_method: str | None = None, timeout: Any = None, world_size: int = -1,
+    rank: int = -1, store: Any = None, group_name: str = "", pg_options: Any = None, device_id: Any = None,
+) -> None:  # fmt: skip
+    """Connect all processes that the launcher started: afterwards they call collectives together.
+
+    backend: "mpi"; PyTorch's "gloo" and "nccl" are taken too, and mean MPI: arrays of a GPU pass through the host's
+    memory. A process that was started alone is rank 0 of 1 and needs no engine. timeout: a timedelta or seconds, 30
+    minutes by default, within which every rank must come to a collective. world_size, rank: checked against the
+    launcher's. init_method, store, group_name, pg_options and device_id have no effect: MPI has its own way to find
+    ranks.
+    Raises StateError where it was called already, or an engine is missing; ArgumentError for an unknown backend.
+    """
+    global _engine
+    if group.WORLD is not None:
+        raise StateError("init_process_group", "to be called once", "a second call", "destroy_process_group() first")
+    engine, limit = _engine_named(backend), _seconds(timeout)
+    found = launched()
+    alone = found.world_size == 1 and not found.launcher and world_size in (-1, 1)
+    transport = Transport(timeout=limit) if alone else mpi.connect(limit)
+    for name, given, real in (("world_size", world_size, transport.size), ("rank", rank, transport.rank)):
+        if given not in (-1, real):
+            raise StateError("init_process_group", f"{name}={real}, as the launcher says", str(given), _MPIEXEC)
+    if transport.size != found.world_size:
+        raise StateError("init_process_group", f"{found.world_size} ranks, as {found.launcher} says",
+                         f"{transport.size} by MPI", _MPIEXEC)  # fmt: skip
+    _engine = engine
+    group.WORLD = ProcessGroup(range(transport.size), transport)
+    _groups.append(group.WORLD)
+
+
+def _engine_named(backend: str | None) -> str:
+    names = [part.rpartition(":")[2].lower() for part in (backend or "mpi").split(",")]
+    unknown = [name for name in names if name not in ENGINES]
+    if unknown:
+        raise ArgumentError("init_process_group", "backend mpi, gloo or nccl", repr(backend))
+    return "nccl" if "nccl" in names else "mpi"
+
+
+def _seconds(timeout: Any) -> float:
+    limit = TIMEOUT if timeout is None else timeout
+    seconds = float(limit.total_seconds() if isinstance(limit, timedelta) else limit)
+    if not 0 < seconds < math.inf:
+        raise ArgumentError("init_process_group", "a timeout above 0", repr(timeout))
+    return seconds
+
+
+def destroy_process_group(group_to_end: ProcessGroup | None = None) -> None:
+    """End a group, or all of them for None, after what was called of it."""
+    ended = list(_groups) if group_to_end in (None, group.WORLD) else [group_to_end]
+    for each in ended:
+        if each is not None:
+            each.close()
+            _groups.remove(each)
+    if group.WORLD in ended:
+        group.WORLD = None
+
+
+def group_or_world(where: str, given: ProcessGroup | None = None) -> ProcessGroup:
+    """`given`, or the group of all processes for None.
+
+    Raises StateError before init_process_group, and for a group that this process is not in.
+    """
+    found = group.WORLD if given is None else given
+    if found is None:
+        raise StateError(where, "init_process_group() before", "no group of processes")
+    if not isinstance(found, ProcessGroup):
+        raise StateError(where, "a group that this process is in", repr(given), "only its ranks call it")
+    return found
+
+
+def get_rank(group: ProcessGroup | None = None) -> int:
+    """This process's number in the group: 0 to get_world_size() - 1; -1 where it is not in it."""
+    return -1 if group is NON_MEMBER else group_or_world("get_rank", group).rank()
+
+
+def get_world_size(group: ProcessGroup | None = None) -> int:
+    """The number of processes in the group; -1 where this one is not in it."""
+    return -1 if group is NON_MEMBER else group_or_world("get_world_size", group).size()
+
+
+def get_backend(group: ProcessGroup | None = None) -> str:
+    """The engine: "mpi" or "nccl"."""
+    group_or_world("get_backend", group)
+    return _engine
+
+
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The ranks of the group, as numbers among all processes."""
+    return list(group_or_world("get_process_group_ranks", group).ranks)
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """The number among all processes of a number in the group."""
+    ranks = group_or_world("get_global_rank", group).ranks
+    if not 0 <= group_rank < len(ranks):
+        raise ArgumentError("get_global_rank", f"a rank from 0 to {len(ranks) - 1}", repr(group_rank))
+    return ranks[group_rank]
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """The number in the group of a number among all processes."""
+    return group_or_world("get_group_rank", group).rank_of("get_group_rank", global_rank)
+
+
+class _NonMember:
+    def __repr__(self) -> str:
+        return "GroupMember.NON_GROUP_MEMBER"
+
+
+NON_MEMBER: Any = _NonMember()
+
+
+def new_group(
+    ranks: Sequence[int] | None = None, timeout: Any = None, backend: str | None = None, **ignored: Any
+) -> Any:
+    """A group of some ranks, by default all. Every process calls it, those outside of the group too.
+
+    -> the ProcessGroup, or GroupMember.NON_GROUP_MEMBER on processes outside of it.
+    Raises ArgumentError for numbers that are no ranks, or that repeat.
+    """
+    made = new_groups([list(range(get_world_size())) if ranks is None else list(ranks)])[0]
+    if timeout is not None and isinstance(made, ProcessGroup):
+        made.transport.timeout = _seconds(timeout)
+    return made
+
+
+def new_groups(groups: Sequence[Sequence[int]]) -> list[Any]:
+    """`new_group` of several groups that have no rank in common, at once."""
+    world = group_or_world("new_group")
+    flat = sorted(rank for ranks in groups for rank in ranks)
+    if any(rank not in world.ranks for rank in flat) or len(set(flat)) != len(flat) or not all(groups):
+        raise ArgumentError("new_group", f"ranks from 0 to {world.size() - 1}, each once", str(list(map(list, groups))))
+    call = Call(f"new_group({[list(ranks) for ranks in groups]})", call_site())
+
+    def split() -> Transport | None:
+        world.transport.barrier(call)  # with a time limit, and checked to be the same call
+        return world.transport.split(groups)
+
+    transport = world.run(split, False)
+    made: list[Any] = []
+    for ranks in groups:
+        inside = transport is not None and world.rank() in ranks
+        made.append(ProcessGroup(ranks, transport) if inside else NON_MEMBER)
+    _groups.extend(each for each in made if isinstance(each, ProcessGroup))
+    return made
