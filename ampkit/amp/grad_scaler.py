@@ -123,7 +123,7 @@ class GradScaler:
             self._check_again(present, check)
         else:
             self._unscale(present, check)
-        if check.flag is None:
+        if check.flag is None or not check.first_nonfinite:
             raise no_gradients(optimizer)
         value = step_if_finite(optimizer, present, check.flag)
         check.state = OptState.STEPPED
@@ -288,6 +288,15 @@ class GradScaler:
             )
             raise StateError(line, help="call scaler.update() first")
         return {**self.__dict__, "_tag": None}
+
+
+def skip_unless_finite(scaler: GradScaler, optimizer: Optimizer, loss: Array) -> None:
+    """Have the next `scaler.step(optimizer)` skip if `loss` [] is not finite, even if all gradients are."""
+    if scaler.is_enabled():
+        check = scaler._check_of("step", optimizer)
+        with backends.device_guard(loss):
+            bad = np.logical_not(np.isfinite(loss))
+            check.flag = bad if check.flag is None else np.logical_or(backends.to_device_of(check.flag, loss), bad)
 
 
 def step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Array) -> Any:

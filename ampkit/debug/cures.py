@@ -14,8 +14,9 @@ from ..core.autograd.saved import cast, widen
 from ..core.policy import Cast, categories
 from ..core.tensor import Tensor
 from .finite import arrays_in, has_nan, is_finite, largest
-from .origin import LINEAR, Origin, run_backward
+from .origin import LINEAR, Origin, is_arithmetic, run_backward
 
+_MOST_SAMPLES = 8  # that are named
 _GROWN = 1e4  # weights start near 1 and below: beyond this, training has made them grow
 
 
@@ -34,6 +35,8 @@ def explained(origin: Origin) -> tuple[str, str]:
         cause = f"the constant {constant:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
         mask = f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
         return cause, mask if constant < 0 else "use a smaller one, or cast the tensor first: x.float()"
+    if origin.constant is not None and event.phase == FORWARD and is_arithmetic(event.op):
+        return _with_constant(origin, origin.constant)
     if origin.parent is None and dtype != float64:
         wide = in_float64(origin)
         if wide and all(map(is_finite, wide)):
@@ -56,13 +59,37 @@ def _outside(origin: Origin) -> tuple[str, str]:
     what, values = origin.outside, origin.output
     with backends.device_guard(values):
         count = int(np.logical_not(np.isfinite(values)).sum())
-    kind = "NaN" if has_nan(values) else "infinite"
-    cause = f"{count} of {values.size} values are {kind}, and no op has made them"
+        infinite = bool(np.isinf(values).any())
+    kind = ("NaN or infinite" if infinite else "NaN") if has_nan(values) else "infinite"
+    cause = f"{count} of {values.size} values are {kind}{_in_samples(origin)}, and no op has made them"
     if what.startswith(("parameter", "buffer")):
         return cause, "load or initialize it again; the step that wrote it is the one to look at"
     if what.startswith("argument "):
         return cause, f"check each batch before the model: assert {what.removeprefix('argument ')}.isfinite().all()"
+    if what.startswith("`target`"):
+        return cause, "check each batch: assert target.isfinite().all()"
     return cause, "look at what wrote it before this line: an assignment into it, code on its array, or a batch"
+
+
+def _in_samples(origin: Origin) -> str:
+    """In which samples of a batch the values of an argument or a target are not finite, its axis 0; "" for others."""
+    samples, total = samples_of(origin), len(origin.output) if origin.output.ndim else 0
+    if not samples:
+        return ""
+    if len(samples) == total:
+        return f", in all {total} samples of the batch"
+    shown = [*map(str, samples[:_MOST_SAMPLES]), *(["..."] if len(samples) > _MOST_SAMPLES else [])]
+    return f", in {len(samples)} of the batch's {total} samples ({', '.join(shown)})"
+
+
+def samples_of(origin: Origin) -> list[int]:
+    """The indices along axis 0 of an argument of a module, or of an input or a target, that are not all finite."""
+    values, what = origin.output, origin.outside
+    if not what.startswith(("argument ", "`input`", "`target`")) or values.ndim == 0 or len(values) < 2:
+        return []
+    with backends.device_guard(values):
+        bad = np.logical_not(np.isfinite(values)).reshape(len(values), -1).any(1)
+        return [int(i) for i in backends.backend_of(bad).to_numpy(np.flatnonzero(bad))]
 
 
 def _constant_beyond(event: Event, dtype: DType) -> float | None:
@@ -72,6 +99,16 @@ def _constant_beyond(event: Event, dtype: DType) -> float | None:
         if isinstance(number, (int, float)) and np.isfinite(number) and abs(number) > float(finfo(dtype).max):
             return float(number)
     return None
+
+
+def _with_constant(origin: Origin, constant: float) -> tuple[str, str]:
+    """(cause, cure) of arithmetic with an infinite number or NaN."""
+    place, values = _at_first(origin)
+    shown, result = ", ".join(f"{value:g}" for _, value in values), _at(origin.output, origin.output.shape, place)
+    cause = f"it was given the number {constant:g}: {origin.event.name}({shown}) = {result:g}{_index(place)}"
+    if constant == -np.inf and has_nan(origin.output):
+        return cause, "mask by scores.masked_fill(mask, float('-inf')), which needs no product: 0 times infinity is NaN"
+    return cause, "use a finite number"
 
 
 def _numbers(params: Any) -> Iterator[float]:
@@ -141,13 +178,10 @@ def _grown(origin: Origin) -> str:
 def _arithmetic(origin: Origin) -> tuple[str, str]:
     """(cause, cure) where the arithmetic itself has no finite result: by the values at the first one that is not."""
     event, output = origin.event, origin.output
-    with backends.device_guard(output):
-        first = int(np.argmax(np.logical_not(np.isfinite(output)).reshape(-1)))
-        place = tuple(int(i) for i in np.unravel_index(first, output.shape))
-    values = [(item, value) for item in _read(event) if (value := _at(item, output.shape, place)) is not None]
+    place, values = _at_first(origin)
     known = [value for _, value in values]
     shown, result = ", ".join(f"{value:g}" for value in known), _at(output, output.shape, place) or 0.0
-    cause = f"{event.name}({shown}) = {result:g} at {list(place)}" if shown else f"it is {result:g} at {list(place)}"
+    cause = (f"{event.name}({shown}) = {result:g}" if shown else f"it is {result:g}") + _index(place)
     if origin.parent is not None:
         if np.isnan(result):
             return (
@@ -159,13 +193,27 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
         cause += "; the gradient that arrives is 0, as behind a `where`, and its derivative there is infinite"
         return cause, f"replace the input before the op, not its result after it: {_name_of(event)}(where(..., x, 1))"
     if any(value == 0 for value in known):
-        zeros = max(_share_of_zeros(item) for item, value in values if value == 0)
+        zeros = [_share_of_zeros(item) for item, value in values if value == 0 and not isinstance(item, (int, float))]
+        cause += f"; {max(zeros):.3g} % of its values are 0" if zeros else ""
         flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
-        return f"{cause}; {zeros:.3g} % of its values are 0", f"add an eps, or clamp the input away from 0{flushed}"
+        return cause, f"add an eps, or clamp the input away from 0{flushed}"
     if any(value < 0 for value in known) and np.isnan(result):
         return f"{cause}: the input is negative", "clamp the input to 0 and more"
     cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
     return cause + _grown(origin), cure
+
+
+def _index(place: tuple[int, ...]) -> str:
+    return f" at {list(place)}" if place else ""
+
+
+def _at_first(origin: Origin) -> tuple[tuple[int, ...], list[tuple[Any, float]]]:
+    """The index of the first result that is not finite, and what was read for it: arrays and numbers, and the value."""
+    output = origin.output
+    with backends.device_guard(output):
+        first = int(np.argmax(np.logical_not(np.isfinite(output)).reshape(-1)))
+        place = tuple(int(i) for i in np.unravel_index(first, output.shape))
+    return place, [(a, value) for a in _read(origin.event) if (value := _at(a, output.shape, place)) is not None]
 
 
 def _name_of(event: Event) -> str:
@@ -196,7 +244,5 @@ def _at(array: Any, shape: tuple[int, ...], place: tuple[int, ...]) -> float | N
 
 
 def _share_of_zeros(array: Any) -> float:
-    if isinstance(array, (int, float)):
-        return 100.0
     with backends.device_guard(array):
         return 100 * float((array == 0).mean(dtype=float64))

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.observe import FORWARD, STEP, Event
 from ..core.fp_errors import ignore_fp_errors
-from .cures import explained, flushed
+from .cures import explained, flushed, samples_of
 from .finite import arrays_in, largest, share
 from .origin import Origin
 
@@ -21,7 +21,8 @@ class Finding:
     of the output that are infinite and NaN. largest: the largest finite magnitude among the inputs, None if there is
     none. reached: what became non-finite by it: the loss, or the gradient of a parameter. cause: why. cure: what helps.
     mask: for what was made of a mask's infinity, where that came from. where: the file and line of the call, "" where
-    it is not known. kind: "nonfinite", or "underflow" for a gradient of a leaf that 16 bits flushed to zero.
+    it is not known. samples: where the data are at fault, the indices of the samples, the batch's axis 0. kind:
+    "nonfinite", or "underflow" for a gradient of a leaf that 16 bits flushed to zero.
     """
 
     path: str
@@ -37,6 +38,7 @@ class Finding:
     mask: str = ""
     where: str = ""
     kind: str = "nonfinite"
+    samples: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.account}\n  cure: {self.cure}"
@@ -75,6 +77,7 @@ def finding_of(origin: Origin, reached: str, kind: str = "nonfinite") -> Finding
         mask="" if mask is None else mask.outside or f"{_name(mask.event)} in {mask.path}",
         where=origin.where,
         kind=kind,
+        samples=tuple(samples_of(origin)),
     )
 
 

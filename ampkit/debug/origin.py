@@ -53,10 +53,18 @@ class Origin:
 
     @property
     def is_mask(self) -> bool:
-        """Whether the infinity was meant: by a call that was given an infinite number, or a tensor of -inf."""
-        numbers = (value for value in (*self.event.operands, *self.event.params) if type(value) is float)
-        meant = self.parent is None and any(map(math.isinf, numbers))
+        """Whether the infinity was meant: by a call that writes an infinite number, or a tensor of -inf.
+
+        Arithmetic with such a number is not: 0 times infinity is NaN.
+        """
+        meant = self.parent is None and self.constant is not None and not is_arithmetic(self.event.op)
         return (self.outside != "" and is_minus_infinity(self.output)) or meant
+
+    @property
+    def constant(self) -> float | None:
+        """The first number that the call was given and is not finite; None if all are."""
+        numbers = (value for value in (*self.event.operands, *self.event.params) if type(value) is float)
+        return next((number for number in numbers if not math.isfinite(number)), None)
 
     def without_arrays(self) -> Origin:
         """The same, of a mask: most are made and forgotten in every step, and nothing but their name is ever asked."""
@@ -172,6 +180,11 @@ def _argument_of(array: Any) -> tuple[Module | None, str]:
                     found = module, name
         frame = frame.f_back
     return found
+
+
+def is_arithmetic(op: Any) -> bool:
+    """Whether an op computes with the numbers that it is given, such as a sum, and does not only write them."""
+    return hasattr(op, "forward") and op.forward.module == "pointwise.arithmetic"
 
 
 # Whether the loss scale alone made a gradient overflow.

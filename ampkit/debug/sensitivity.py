@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -145,16 +145,28 @@ def sensitivities(
 @contextmanager
 def unchanged(model: Any) -> Iterator[None]:
     """Restores the buffers of `model`, running statistics among them, and the default random stream at the end."""
-    state = random.get_rng_state()
-    buffers = [(buffer, buffer.array, buffer.array.copy()) for buffer in model.buffers()]
+    state, kept = random.get_rng_state(), copies(model.buffers())
     try:
         yield
     finally:
         random.set_rng_state(state)
-        for buffer, array, values in buffers:
-            array[...] = values
-            buffer.array = array
-            buffer.changed()
+        put_back(kept)
+
+
+Copies = list[tuple[Any, Any, Any]]  # of each tensor: itself, its array, and a copy of the values
+
+
+def copies(tensors: Iterable[Any]) -> Copies:
+    """What `put_back` takes to give `tensors` the values that they have now."""
+    return [(tensor, tensor.array, tensor.array.copy()) for tensor in tensors]
+
+
+def put_back(kept: Copies) -> None:
+    """Give tensors the values that they had, in their memory of then."""
+    for tensor, array, values in kept:
+        array[...] = values
+        tensor.array = array
+        tensor.changed()
 
 
 def _need_finite(number: int, found: Gradients) -> None:

@@ -1,12 +1,13 @@
 """Guard: keeps a run's weights from gradients that are not finite, and says afterwards where those came from.
 
-In float16 the GradScaler skips such steps and goes on. In float32 and bfloat16 they are a fault: the device skips the
-step, and every later one, until the host has read that it did and ends the run. So the weights are still those of
-before, and the batch can be run again with every op looked at.
+In float16 the GradScaler skips such steps and goes on; where no smaller scale is a cure, a replay says why. In float32
+and bfloat16 they are a fault: the device skips the step, and every later one, until the host has read that it did and
+ends the run. So the weights are still those of before, and the batch can be run again with every op looked at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,15 +17,17 @@ import numpy as np
 from .. import backends, nn
 from ..amp.found_inf import FoundInf
 from ..amp.grad_scaler import step_if_finite
+from ..amp.scale_monitor import ScaleMonitor
 from ..base.dtypes import bool_
 from ..base.errors import NonFiniteError
 from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor, uses
 from ..debug import Finding, explain
-from ..debug.sensitivity import unchanged
+from ..debug.sensitivity import Copies, copies, put_back, unchanged
 
 Batch = tuple[Tensor, ...]
+OVERFLOWS = 10  # in a row, which divide the scale by 1024, before a replay tells whether a smaller one can help
 
 
 class Guard:
@@ -70,18 +73,23 @@ class Explanation(NamedTuple):
 class Replay:
     """Runs steps and evaluations of a run again, with every op looked at, to say where infinity or NaN came from.
 
-    It keeps the batches and the random state of the steps that the host has not checked yet. run: a `loop.Run`. A
-    replay is at a loss scale of 1 and updates nothing: buffers and the random state are afterwards as they were.
-    explained: whether there was one.
+    It keeps the batches, the random state and the buffers of the steps that the host has not checked yet. run: a
+    `loop.Run`. A replay is at a loss scale of 1 and updates nothing: buffers and the random state are afterwards as
+    they were. explained: whether one has found something, or has looked at a loss that is not finite.
     """
 
     def __init__(self, run: Any):
         self._run, self.explained = run, False
-        self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int]]] = {}
+        self._buffers = list(run.model.buffers())
+        self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int], Copies]] = {}
 
     def keep(self, number: int, batches: Sequence[Batch]) -> None:
         """Remember step `number`, which begins now."""
-        self._steps[number] = batches, random.get_rng_state()
+        self._steps[number] = batches, random.get_rng_state(), copies(self._buffers)
+
+    def undo(self, number: int) -> None:
+        """Give the buffers, running statistics among them, the values that they had before step `number`."""
+        put_back(self._steps[number][2])
 
     def checked(self, number: int) -> None:
         """Forget the steps before `number`, which the host has looked at."""
@@ -92,15 +100,32 @@ class Replay:
         """What was not finite in step `number`."""
         if number not in self._steps:
             return Explanation("", "")
-        batches, state = self._steps[number]
+        batches, state, _ = self._steps[number]
 
         def backward() -> None:
             for batch in batches:
                 with self._run.region:
-                    loss = self._run.loss_of(self._run.model, *batch) / len(batches)
-                loss.backward()
+                    loss = self._run.loss_of(self._run.model, *batch)
+                    mean = loss / len(batches) if len(batches) > 1 else loss
+                mean.backward()
 
         return self._in_words(lambda: self._explain(self._run.model, state, backward))
+
+    def skipped(self, number: int, loss: float, monitor: ScaleMonitor) -> str:
+        """What the user should know of step `number`, which a GradScaler has skipped: "" if all is as it should be.
+
+        loss: of the step. monitor: of the scaler, after it. Explained, once, are a loss that is not finite, and
+        gradients that are not where the scale has fallen far, or below 1, and they are not at 1 either.
+        """
+        finite = math.isfinite(loss)
+        if self.explained or (finite and monitor.skips % OVERFLOWS and monitor.history[-1][1] >= 1):
+            return ""
+        why = self.step(number)
+        if not finite:
+            return f"step {number} is skipped: its loss is {loss}{why.text}"
+        self.explained = why.cure != ""  # else the scale is too large, and nothing else
+        what = f"step {number} is skipped, and a smaller loss scale does not help: its gradients are not finite at 1"
+        return f"{what}{why.text}" if self.explained else ""
 
     def evaluation(self, model: nn.Module, batches: Iterable[Batch]) -> Explanation:
         """What was not finite in the evaluation of `model` over `batches`."""

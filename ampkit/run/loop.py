@@ -74,7 +74,7 @@ class Run:
     the objects being trained with. region: the context of forwards, autocast or none. average: the moving average of
     the weights with train.ema, else None; evaluations then use average.module. checkpoints: where they are saved, or
     None. before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
-    notice: called with what the user should know while the run goes on: why the first float16 loss was not finite.
+    notice: called with what the user should know while the run goes on: why float16 skips steps that no scale cures.
     resumed: the checkpoint that the run continues from, without its state, or None. ranges: with debug.ranges_every.
     """
 
@@ -256,12 +256,13 @@ class Run:
         # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
         if self.scaler.is_enabled():
             self.skipped += skipped
-            if not math.isfinite(loss) and not self._replay.explained:  # no scale makes the loss itself infinite
-                self.notice(f"step {number} is skipped: its loss is {loss}{self._replay.step(number).text}")
+            if skipped and (text := self._replay.skipped(number, loss, self.scaler.monitor)):
+                self.notice(text)
         elif skipped:
             got = f"{loss}" if not math.isfinite(loss) else "gradients that are not"
-            why = self._replay.step(number)
-            raise self._not_finite(f"step {number}", got, float(self.optimizer.param_groups[0]["lr"]), why)
+            why, lr = self._replay.step(number), float(self.optimizer.param_groups[0]["lr"])
+            self._replay.undo(number)
+            raise self._not_finite(f"step {number}", got, lr, why)
         self._replay.checked(number)
 
     def loss_of(self, model: nn.Module, inputs: Tensor, *targets: Tensor) -> Tensor:
@@ -269,9 +270,8 @@ class Run:
         return self._objective.loss(model(inputs), *targets)
 
     def _not_finite(self, where: str, got: str, lr: float, why: Explanation) -> NonFiniteError:
-        cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0"
-        if self.recipe.amp.dtype != "float32":
-            cure += ", or see whether amp.dtype=float32 is finite"
+        other = ", or see whether amp.dtype=float32 is finite" if self.recipe.amp.dtype != "float32" else ""
+        cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0{other}"
         return not_finite(f"{where}, {self.recipe.amp.dtype}", "a finite loss", got, why, cure)
 
 

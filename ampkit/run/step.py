@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from .. import nn, ops, optim
-from ..amp.grad_scaler import GradScaler
+from ..amp.grad_scaler import GradScaler, skip_unless_finite
 from ..base.dtypes import bool_
 from ..base.registry import MODELS
 from ..core.autograd.grad_mode import no_grad
@@ -137,7 +137,7 @@ def step(
     measure_norm: bool = False,
     guard: Guard | None = None,
 ) -> StepResult:
-    """Update the weights once with the mean gradient of `batches`.
+    """Update the weights once with the mean gradient of `batches`; not if the loss or a gradient is not finite.
 
     loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
     grad_clip: the largest norm of the unscaled gradients. measure_norm: return their norm even without clipping.
@@ -151,12 +151,13 @@ def step(
             mean = loss / len(batches) if len(batches) > 1 else loss
         scaler.scale(mean).backward()
         losses.append(loss.detach())
+    loss = sum(losses[1:], losses[0]) / len(losses)
+    skip_unless_finite(scaler, optimizer, loss.array)
     norm = None
     if grad_clip is not None or measure_norm:
         scaler.unscale_(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         norm = optim.clip_grad_norm_(parameters, math.inf if grad_clip is None else grad_clip)
-    loss = sum(losses[1:], losses[0]) / len(losses)
     if guard is not None and not scaler.is_enabled():
         skipped = guard.step(optimizer, loss, norm)
     else:

@@ -12,6 +12,8 @@ from ampkit.autograd import Function
 from ampkit.base.errors import NonFiniteError
 from ampkit.debug.finite import is_finite
 
+INF = float("inf")
+
 
 class Attention(nn.Module):
     def __init__(self):
@@ -238,4 +240,39 @@ def test_the_custom_backward_of_a_recorded_gradient_is_named():
 
 def test_a_number_among_the_operands_is_shown():
     found = debug.explain(lambda: (nn.Parameter(ampkit.ones(2)) / 0).sum())
-    assert found.cause == "div(1, 0) = inf at [0]; 100 % of its values are 0"
+    assert found.cause == "div(1, 0) = inf at [0]"
+
+
+@pytest.mark.parametrize("number", [INF, -INF, float("nan")])
+def test_arithmetic_with_an_infinite_number_is_named_with_it(number):
+    found = debug.explain(lambda: ampkit.ones(3).mean() * number)
+    assert (found.op, found.mask) == ("mul", "")
+    assert found.cause == f"it was given the number {number:g}: mul(1, {number:g}) = {number:g}"
+
+
+def test_a_mask_times_infinity_is_named_with_masked_fill_as_the_cure():
+    found = debug.explain(lambda: ops.softmax(ampkit.ones(2, 3) + ampkit.eye(2, 3) * -INF, -1).sum())
+    assert found.op == "mul" and "mul(0, -inf) = nan at [0, 1]" in found.cause and "masked_fill" in found.cure
+
+
+@pytest.mark.parametrize(("bad", "says"), [
+    ([3, 9], "in 2 of the batch's 16 samples (3, 9)"),
+    (range(16), "in all 16 samples of the batch"),
+    (range(2, 14), "in 12 of the batch's 16 samples (2, 3, 4, 5, 6, 7, 8, 9, ...)"),
+])  # fmt: skip
+def test_the_samples_of_a_batch_that_are_not_finite_are_named(bad, says):
+    x = np.ones((16, 8), np.float32)
+    x[list(bad), 1] = np.nan
+    model = nn.Linear(8, 4)
+    found = debug.explain(lambda: model(ampkit.tensor(x)).sum())
+    assert found.samples == tuple(bad) and says in found.cause
+    target = ampkit.tensor(x[:, :4])
+    found = debug.explain(lambda: ops.mse_loss(model(ampkit.ones(16, 8)), target))
+    assert found.samples == tuple(bad) and says in found.cause and "assert target.isfinite().all()" in found.cure
+
+
+def test_a_weight_that_is_not_finite_names_no_samples():
+    model = nn.Linear(8, 4)
+    with ampkit.no_grad():
+        model.weight[1, 2] = float("nan")
+    assert debug.explain(lambda: model(ampkit.ones(16, 8)).sum()).samples == ()

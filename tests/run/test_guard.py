@@ -130,6 +130,68 @@ def test_a_float16_loss_that_is_not_finite_is_explained_once_and_training_goes_o
     assert text.endswith("\n  cure: clamp the input to 0 and more")
 
 
+def notices_of(run):
+    found = []
+    run.notice = found.append
+    return found
+
+
+def test_gradients_that_no_scale_cures_are_explained_once_long_before_the_scale_collapses():
+    run, rows = started("amp.dtype=float16", "train.steps=40")
+    notices = notices_of(run)
+    spoil_gradient(run)
+    for _ in range(30):
+        next(rows)
+    (text,) = notices
+    assert text.startswith("step 12 is skipped, and a smaller loss scale does not help: its gradients are not finite")
+    assert "\nthe gradient of " in text and "a hook on the gradient" in text
+
+
+def test_single_steps_whose_gradients_no_scale_cures_are_explained_where_the_scale_falls_below_1():
+    run, rows = started("amp.dtype=float16", "train.steps=20", "amp.init_scale=2")
+    notices, layer = notices_of(run), next(m for m in run.model.modules() if isinstance(m, nn.Linear))
+    layer.bias.register_hook(lambda gradient: gradient * (float("nan") if run.done % 3 == 0 else 1.0))
+    next(rows), next(rows)
+    assert not notices
+    for _ in range(6):
+        next(rows)
+    assert len(notices) == 1 and "a hook on the gradient" in notices[0]
+
+
+def test_a_search_for_the_scale_raises_no_notice():
+    run, rows = started("amp.dtype=float16", "train.steps=40", f"amp.init_scale={2.0**40}")
+    notices = notices_of(run)
+    list(rows)
+    assert run.skipped > 11
+    assert not notices
+
+
+def test_a_float16_loss_that_is_not_finite_is_skipped_though_its_gradients_are_finite():
+    run, rows = started("amp.dtype=float16")
+    notices, loss_of, before = notices_of(run), run.loss_of, state(run)
+    run.loss_of = lambda model, *batch: loss_of(model, *batch) + float("inf")
+    assert next(rows).skipped == 1
+    assert equal(state(run)[:-2], before[:-2])
+    assert notices[0].startswith("step 3 is skipped: its loss is inf\nthe loss is not finite: add ")
+
+
+@pytest.mark.parametrize("spoil", ["loss", "gradient"])
+def test_running_statistics_stay_as_they_were_where_a_step_is_refused(spoil):
+    short = ["train.epochs=", "train.steps=6", "train.eval_every=", "amp.dtype=bfloat16", "train.log_every=1"]
+    run = fit(config.load("recipes/digits_cnn.toml", short))
+    rows = iter(run)
+    next(rows)
+    before = [buffer.numpy(force=True).copy() for buffer in run.model.buffers()]
+    if spoil == "gradient":
+        next(run.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    else:
+        loss_of = run.loss_of
+        run.loss_of = lambda model, *batch: loss_of(model, *batch) * float("nan")
+    with pytest.raises(NonFiniteError):
+        next(rows)
+    assert len(before) > 6 and equal([buffer.numpy(force=True) for buffer in run.model.buffers()], before)
+
+
 def test_a_scale_that_is_only_too_large_says_so():
     with pytest.raises(ScaleCollapseError, match="run again at a loss scale of 1, the same data were finite"):
         list(fit(config.load("recipes/digits_mlp.toml", [
