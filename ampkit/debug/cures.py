@@ -103,7 +103,7 @@ def _constant_beyond(event: Event, dtype: DType) -> float | None:
 
 def _with_constant(origin: Origin, constant: float) -> tuple[str, str]:
     """(cause, cure) of arithmetic with an infinite number or NaN."""
-    place, values = _at_first(origin)
+    place, values = _at_first(origin, nan=has_nan(origin.output))
     shown, result = ", ".join(f"{value:g}" for _, value in values), _at(origin.output, origin.output.shape, place)
     cause = f"it was given the number {constant:g}: {origin.event.name}({shown}) = {result:g}{_index(place)}"
     if constant == -np.inf and has_nan(origin.output):
@@ -207,11 +207,12 @@ def _index(place: tuple[int, ...]) -> str:
     return f" at {list(place)}" if place else ""
 
 
-def _at_first(origin: Origin) -> tuple[tuple[int, ...], list[tuple[Any, float]]]:
-    """The index of the first result that is not finite, and what was read for it: arrays and numbers, and the value."""
+def _at_first(origin: Origin, nan: bool = False) -> tuple[tuple[int, ...], list[tuple[Any, float]]]:
+    """The index of the first result that is not finite, or NaN, and what was read for it: arrays and numbers, and the value."""
     output = origin.output
     with backends.device_guard(output):
-        first = int(np.argmax(np.logical_not(np.isfinite(output)).reshape(-1)))
+        bad = np.isnan(output) if nan else np.logical_not(np.isfinite(output))
+        first = int(np.argmax(bad.reshape(-1)))
         place = tuple(int(i) for i in np.unravel_index(first, output.shape))
     return place, [(a, value) for a in _read(origin.event) if (value := _at(a, output.shape, place)) is not None]
 
