@@ -208,7 +208,7 @@ def _index(place: tuple[int, ...]) -> str:
 
 
 def _at_first(origin: Origin, nan: bool = False) -> tuple[tuple[int, ...], list[tuple[Any, float]]]:
-    """The index of the first result that is not finite, or NaN, and what was read for it: arrays and numbers, and the value."""
+    """The index of the first result that is not finite (nan: that is NaN), and what was read for it with its value."""
     output = origin.output
     with backends.device_guard(output):
         bad = np.isnan(output) if nan else np.logical_not(np.isfinite(output))
