@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..base.byte_sizes import bytes_in_words
 from ..config import Recipe
 from ..config.keys import Key
 from ..core.op import Op
@@ -134,10 +135,6 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
-def _bytes(value: int) -> str:
-    return f"{value / 2**20:.0f} MiB"
-
-
 _FRACTIONS = {"accuracy": "accuracy", "mean_iou": "mean IoU", "char_error_rate": "character error rate"}
 
 
@@ -154,9 +151,9 @@ _LINES = [
     _Line("step_seconds", "time per step (median)", _seconds, ("faster", "slower")),
     _Line("seconds", "training time", _seconds),
     _Line("wall_seconds", "whole time", _seconds),
-    _Line("peak_bytes", "peak memory of the process", _bytes),
-    _Line("run_bytes", "  of it, for the run", _bytes, ("less", "more")),
-    _Line("device_bytes", "peak memory of arrays on the GPU", _bytes, ("less", "more")),
+    _Line("peak_bytes", "peak memory of the process", bytes_in_words),
+    _Line("run_bytes", "  of it, for the run", bytes_in_words, ("less", "more")),
+    _Line("device_bytes", "peak memory of arrays on the GPU", bytes_in_words, ("less", "more")),
     _Line("val_loss", "validation loss", "{:.4f}".format, ("lower", "higher")),
     *(_Line(name, title, "{:.2%}".format) for name, title in _FRACTIONS.items()),
     _Line("scale", "loss scale at the end", "{:g}".format),

@@ -14,6 +14,8 @@ from rich.markup import escape
 
 from .. import config, debug
 from ..core.policy_text import parse_policy
+from ..debug.plan_row import PlanRow
+from ..debug.plan_table import WIDTH
 from ..run.loop import Run
 from ..serialization import write
 from .train import overrides
@@ -34,13 +36,26 @@ def run(options: argparse.Namespace, console: Console) -> int:
             parse_policy(text)  # before the model is built
     training = Run(config.load(options.recipe, overrides(options)))
     found = _plan(training, options.policy)
-    shown = str(found) if options.diff is None else found.diff(_plan(training, options.diff))
-    console.print(escape(shown), soft_wrap=True)
+    other = None if options.diff is None else _plan(training, options.diff)
+    width = console.width if console.is_terminal else WIDTH
+    console.print(escape(found.text(width) if other is None else found.diff(other, width)), soft_wrap=True)
     if options.json:
-        rows = [asdict(row) for row in found.rows]
-        content = {"policy": found.policy and repr(found.policy), "rows": rows, "notes": found.notes}
+        content = _as_json(found)
+        if other is not None:
+            pairs = found.differences(other)
+            content["diff"] = _as_json(other) | {"differences": [{"-": _row(a), "+": _row(b)} for a, b in pairs]}
         write("--json", Path(options.json), (json.dumps(content, indent=2) + "\n").encode())
     return 0
+
+
+def _as_json(plan: debug.PrecisionPlan) -> dict[str, Any]:
+    rows, backward = ([_row(row) for row in found] for found in (plan.rows, plan.backward))
+    totals = {"saved": plan.total("saved"), "saved_float32": plan.saved_float32, "notes": plan.notes}
+    return {"policy": plan.policy and repr(plan.policy), "rows": rows, "backward": backward, **totals}
+
+
+def _row(row: PlanRow | None) -> dict[str, Any] | None:
+    return None if row is None else asdict(row)
 
 
 def _plan(training: Run, policy: str | None) -> debug.PrecisionPlan:

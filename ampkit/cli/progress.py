@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ..base.byte_sizes import bytes_in_words
 from ..run.loop import EvalRow, Row, StepRow
 from .display import fractions
 
@@ -110,7 +111,7 @@ class ProgressMeter:
         if self._row is not None:
             yield f"{sparkline(self._losses, self.console.encoding)} {self._loss(self._row)}".lstrip()
             memory = self.memory()
-            used = "" if memory is None else f"memory {memory / 2**20:,.0f} MiB"
+            used = "" if memory is None else f"memory {bytes_in_words(memory)}"
             norm = f"grad norm {self._row.grad_norm:.3g}" if math.isfinite(self._row.grad_norm) else ""
             yield "  ".join(filter(None, (_scaling(self._row), norm, used)))
         if self._notice:

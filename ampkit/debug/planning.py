@@ -22,7 +22,9 @@ from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
 from ..core.policy_text import parse_policy
 from ..core.tensor import Tensor
-from .precision_plan import PlanRow, PrecisionPlan, merge
+from .plan_row import REASONS, PlanRow
+from .plan_table import merge
+from .precision_plan import PrecisionPlan
 from .saved_memory import SavedMemory
 from .sensitivity import unchanged
 
@@ -49,12 +51,32 @@ def plan(
             if loss is not None:
                 recorder.last = "the backward"
                 _differentiate(model, arguments, out)
+            del out
+        if found.policy is not None:
+            recorder.rows = _beside_float32(found, recorder.rows, model, arguments, loss)
     except MemoryError:
         found.notes.append(f"out of memory in {recorder.last}, so the rest is missing: take a smaller batch")
     if loss is None:
         found.notes.append("no loss was given: the plan is of the forward alone")
-    found.rows = list(merge(recorder.rows))
+    found.rows, found.backward = list(merge(recorder.rows)), list(merge(recorder.backward))
     return found
+
+
+def _beside_float32(found: PrecisionPlan, rows: list[PlanRow], model: Any, arguments: Any, loss: Any) -> list[PlanRow]:
+    """`rows`, each with what it keeps without autocast, in a forward of its own, and the sum of that in `found`."""
+    recorder = _Recorder(PrecisionPlan(None))
+    try:
+        with unchanged(model), autocast(enabled=False), follow(), observing(recorder):
+            model(*arguments) if loss is None else loss(model, *arguments)
+    except MemoryError:
+        found.notes.append("out of memory in float32, so what that keeps for backward is not known")
+        return rows
+    found.saved_float32 = sum(row.saved for row in recorder.rows)
+    kept: dict[tuple[str, str], list[int]] = {}
+    for row in recorder.rows:
+        kept.setdefault((row.path, row.op), []).append(row.saved)
+    ahead = {key: iter(sizes) for key, sizes in kept.items()}
+    return [replace(row, saved_float32=next(ahead.get((row.path, row.op), iter(())), 0)) for row in rows]
 
 
 def _differentiate(model: Any, arguments: tuple[Any, ...], loss: Any) -> None:
@@ -85,7 +107,7 @@ class _Recorder:
     """An observer that writes rows."""
 
     def __init__(self, plan: PrecisionPlan):
-        self.plan, self.rows, self.last = plan, list[PlanRow](), "the first op"
+        self.plan, self.rows, self.backward, self.last = plan, list[PlanRow](), list[PlanRow](), "the first op"
         self._casts: list[Event] = []  # those of the operands of the op that runs next
         self._memory = SavedMemory()
 
@@ -95,12 +117,14 @@ class _Recorder:
         elif event.name == "cast" and event.phase == BACKWARD:
             self.plan.gradient_casts += 1
             self.plan.gradient_cast_bytes += event.output.nbytes
+        elif event.phase == BACKWARD and event.op is not None:
+            self._add_backward(event)
         elif event.phase == FORWARD and event.op is not None:
             self._add(event)
 
     def _add(self, event: Event) -> None:
         path = current_path()
-        where = "(outside modules)" if path is None else path or "(model)"
+        where = _where(path)
         self.last = f"{event.name} in {where}"
         tensors = [operand for operand in event.operands if isinstance(operand, Tensor)]
         inputs = tuple(t.dtype.name for t in tensors if t.dtype in FLOATS)
@@ -116,15 +140,34 @@ class _Recorder:
         self._casts.clear()
         self.rows.append(row)
 
+    def _add_backward(self, event: Event) -> None:
+        inputs, output = _dtypes(event.operands), _dtypes(event.output)
+        if output:
+            policy, name, where = self.plan.policy, event.op.name, _where(current_path())
+            weights = any(edge is not None and isinstance(edge[0], Parameter) for edge in event.node.edges)
+            why = "weights f32" if weights and "float32" in output else "as its forward"
+            why, category = ("autocast is off", None) if policy is None else (why, policy.category(name).value)
+            self.backward.append(PlanRow(where, name, inputs, ", ".join(output), category, why, phase="backward"))
+
     def _cast(self, cast: Event, event: Event, row: PlanRow) -> PlanRow:
         (operand,), size = cast.operands, cast.output.nbytes
-        nothing = replace(row, calls=0, casts=0, cast_bytes=0, weight_casts=0, weight_bytes=0, saved=0)
+        nothing = replace(row, calls=0, casts=0, cast_bytes=0, weight_casts=0, weight_bytes=0, saved=0, saved_float32=0)
         if isinstance(operand, Parameter):
             return replace(nothing, weight_casts=1, weight_bytes=size)
         source = operand.node.op.name if operand.node is not None else "the input"
         count, before = self.plan.sources.get((source, event.name), (0, 0))
         self.plan.sources[source, event.name] = count + 1, before + size
         return replace(nothing, casts=1, cast_bytes=size)
+
+
+def _where(path: str | None) -> str:
+    return "(outside modules)" if path is None else path or "(model)"
+
+
+def _dtypes(arrays: Any) -> tuple[str, ...]:
+    """The names of the floating-point dtypes among some arrays, each once, in their order."""
+    several = arrays if isinstance(arrays, tuple) else (arrays,)
+    return tuple(dict.fromkeys(a.dtype.name for a in several if getattr(a, "dtype", None) in FLOATS))
 
 
 def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
@@ -147,13 +190,4 @@ def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> 
         return "low in Policy.fast"
     if category in (Cast.LOW, Cast.FP32) and out not in (rule.dtype, float32):
         return f"{out.name} stays" if out in FLOATS else "not floating point"
-    return _REASONS[category]
-
-
-_REASONS = {
-    Cast.LOW: "low: exact products, float32 sums",
-    Cast.FP32: "float32: needs its range or precision",
-    Cast.WIDEST: "widest of its inputs",
-    Cast.KEEP: "as its input",
-    Cast.BANNED: "",
-}
+    return REASONS[category.value]

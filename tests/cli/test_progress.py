@@ -66,7 +66,7 @@ def test_the_bar_moves_with_the_steps_done_between_two_rows():
 
 @pytest.mark.parametrize("width", [40, 100])
 def test_a_terminal_shows_loss_scale_norm_and_memory_in_lines_that_fit(width):
-    found = meter(True, width, memory=lambda: 3 * 2**20)
+    found = meter(True, width, memory=lambda: 3_000_000)
     with found:
         found.show(row(1))
         found.show(row(2, loss=0.25))
@@ -74,7 +74,7 @@ def test_a_terminal_shows_loss_scale_norm_and_memory_in_lines_that_fit(width):
     lines = [line.split("\r")[-1] for line in text(found).splitlines()]
     assert any("█▁ loss 0.2500" in line for line in lines)
     assert any("scale 1024  skipped 1  grad norm 2" in line for line in lines)
-    assert width < 100 or any("memory 3 MiB" in line for line in lines)
+    assert width < 100 or any("memory 3 MB" in line for line in lines)
 
 
 def test_an_evaluation_stays_above_the_bar():

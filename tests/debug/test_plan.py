@@ -93,6 +93,32 @@ def test_the_model_is_afterwards_as_it_was():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_the_backward_has_a_line_for_each_op_with_the_dtypes_of_its_gradients():
+    plan = debug.plan(Model(), (batch(),), "float16", loss)
+    found = {(row.path, row.inputs, row.output) for row in plan.backward if row.op == "linear"}
+    assert found == {(path, ("float16",), "float32") for path in ("body.0", "body.2", "head")}
+    lines = [line for line in str(plan).splitlines() if line.startswith("(backward)") and " linear " in line]
+    assert len(lines) == 1 and "f16 -> f32" in lines[0] and lines[0].endswith("weights f32")
+
+
+def test_saved_bytes_stand_beside_those_of_float32():
+    plan, wide = (debug.plan(Model(), (batch(),), policy, loss) for policy in ("bfloat16", "float32"))
+    assert wide.saved_float32 is None
+    assert plan.saved_float32 == wide.total("saved") > plan.total("saved")
+    head = row_of(plan, "head", "linear")
+    assert (head.saved, head.saved_float32) == (4 * 8 * 2, 4 * 8 * 4) and " (50%)" in str(plan)
+    assert sum(row.saved_float32 for row in plan.rows) == plan.saved_float32
+
+
+@pytest.mark.parametrize("width", [100, 80])
+def test_a_table_is_as_narrow_as_the_screen(width):
+    plan = debug.plan(nn.Sequential(nn.Sequential(nn.Sequential(Model()))), (batch(),), "bfloat16", loss)
+    texts = plan.text(width), plan.diff(debug.plan(Model(), (batch(),), "float16", loss), width)
+    for text in texts:
+        table = [line for line in text.splitlines() if " -> " in line and not line.endswith(".")]
+        assert len(table) > 4 and max(map(len, table)) <= width
+
+
 @pytest.mark.parametrize("bound", [False, True])
 def test_gradients_that_parameters_and_inputs_hold_stay_as_they_were(bound):
     model, x = Model(), batch().requires_grad_()
@@ -189,6 +215,17 @@ def test_the_command_shows_a_recipe_s_plan_and_writes_its_rows(tmp_path, capsys)
     assert text.startswith('Policy("float16")\n')
     assert "products and convolutions run in 16 bits." in text
     assert json.loads(out.read_text())["rows"][0]["op"]
+
+
+def test_the_command_writes_the_differences_of_two_policies(tmp_path, capsys):
+    out, recipe = tmp_path / "plan.json", "recipes/digits_mlp.toml"
+    assert cli.main(["plan", recipe, "--policy", "float16", "--diff", "float32", "--json", str(out)]) == 0
+    assert capsys.readouterr().out.startswith('- Policy("float16")\n+ None\n')
+    written = json.loads(out.read_text())
+    linear = next(row for row in written["diff"]["differences"] if row["-"]["op"] == "linear")
+    assert (linear["-"]["output"], linear["+"]["output"]) == ("float16", "float32")
+    assert written["diff"]["policy"] is None and written["diff"]["rows"][0]["op"]
+    assert written["backward"][0]["phase"] == "backward" and written["saved"] < written["saved_float32"]
 
 
 def test_the_command_refuses_a_policy_before_it_builds_anything(capsys):
