@@ -30,7 +30,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     results = _results(recipe, console)
     _write_results(options, results)
     console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", results))
-    for line in in_words(results, recipe.train.device):
+    compiled = recipe.train.compile and recipe.train.device != "cpu"
+    for line in in_words(results, recipe.train.device, compiled):
         console.print(escape(line), soft_wrap=True)
     failed = [result for result in results if result.error]
     for result in failed:
@@ -54,8 +55,11 @@ def _results(recipe: config.Recipe, console: Console) -> list[Result]:
     return results
 
 
-def in_words(results: Sequence[Result], device: str) -> Iterator[str]:
-    """Each precision against the first: faster or slower, by how much, and why."""
+def in_words(results: Sequence[Result], device: str, compiled: bool = False) -> Iterator[str]:
+    """Each precision against the first: faster or slower, by how much, and why.
+
+    compiled: whether the steps were recorded, which the ledger's are not.
+    """
     findings = {finding.topic: finding for finding in doctor.examine_cpu()} if device == "cpu" else {}
     first = results[0]
     for result in results[1:]:
@@ -68,6 +72,8 @@ def in_words(results: Sequence[Result], device: str) -> Iterator[str]:
             if not 0.8 < later / ratio < 1.25:
                 yield f"  in the later steps that are explained here it {_speed(later)} {first.dtype}: times vary,"
                 yield "  so take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
+            if compiled:
+                yield "  (explained by steps without train.compile: a recorded step does not show its ops)"
             yield from (f"  {line}" for line in result.ledger.reasons(first.ledger))
         else:
             yield "  why is not known: the steps for the ledger failed"

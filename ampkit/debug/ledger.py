@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..backends import Backend, backend_of, is_array
+from ..base.byte_sizes import bytes_in_words
 from ..base.dtypes import LOW, float32
 from ..base.errors import ArgumentError
 from ..base.observe import FORWARD, Event, observing
+from ..core.module_path import current, follow
 from ..core.op import ops
 from ..core.policy import Cast, Policy, region
 from ..optim.optimizer import Optimizer
+from .peak_memory import peak_of_device
 from .profiler import profile
 from .saved_memory import SavedMemory
 
@@ -46,22 +49,27 @@ class Ledger:
     """A step's time and memory.
 
     seconds: of a whole step. times: seconds by kind of work, of which REST is what the whole step takes beyond all ops.
-    memory: bytes by what holds them: parameters, gradients, moments, 16-bit copies of weights, and what is kept for
-    backward by dtype. wide: by the name of an op, bytes of the outputs that the policy stores in float32 and
-    `Policy.fast` in 16 bits.
+    memory: bytes by what holds them: parameters, buffers, gradients, moments, 16-bit copies of weights, and what is
+    kept for backward by dtype. wide: by the name of an op, bytes of the outputs that the policy stores in float32 and
+    `Policy.fast` in 16 bits. peak: bytes by device, on a GPU the most that all arrays took at once since the process
+    began or `cuda.reset_peak_memory_stats`, on a CPU the peak memory of the process.
     """
 
     seconds: float
     times: dict[str, float] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
     wide: dict[str, int] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"{'a step':44}{self.seconds * 1e3:10.2f} ms"]
         for kind, spent in sorted(self.times.items(), key=lambda item: -item[1]):
             lines.append(f"  {kind:42}{spent * 1e3:10.2f} ms{spent / self.seconds:8.1%}")
-        lines.append(f"{'memory':44}{sum(self.memory.values()) / 1e6:10.2f} MB")
-        lines += [f"  {what:42}{size / 1e6:10.2f} MB" for what, size in self.memory.items() if size]
+        lines.append(f"{'memory':44}{bytes_in_words(sum(self.memory.values())):>13}")
+        lines += [f"  {what:42}{bytes_in_words(size):>13}" for what, size in self.memory.items() if size]
+        for device, size in self.peak.items():
+            what = "peak memory of the process" if device == "cpu" else f"peak memory of arrays, {device}"
+            lines.append(f"{what:44}{bytes_in_words(size):>13}")
         return "\n".join(lines)
 
     def compare(self, wide: Ledger) -> str:
@@ -89,10 +97,10 @@ class Ledger:
         before, after = wide._kept(), self._kept()
         if before:
             change = f"{after / before - 1:+.0%}"
-            lines.append(f"kept for backward: {before / 1e6:.3g} -> {after / 1e6:.3g} MB ({change})")
+            lines.append(f"kept for backward: {bytes_in_words(before)} -> {bytes_in_words(after)} ({change})")
         if self.wide:
-            names, size = ", ".join(sorted(self.wide)), sum(self.wide.values()) / 2e6
-            lines.append(f"float32 by the policy: {names}; Policy.fast would store {size:.3g} MB less of their outputs")
+            names, size = ", ".join(sorted(self.wide)), bytes_in_words(sum(self.wide.values()) / 2)
+            lines.append(f"float32 by the policy: {names}; Policy.fast would store {size} less of their outputs")
         return lines
 
     def _change(self, wide: Ledger, kind: str) -> str:
@@ -118,9 +126,9 @@ def ledger(
         raise ArgumentError("ledger", "steps from 1", repr(steps))
     several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
     recorder = _Recorder()
-    with observing(recorder):
+    with follow(), observing(recorder):
         step()
-    memory = _held(several) | recorder.kept
+    memory = _held(several) | recorder.buffers() | recorder.kept
     for _ in range(warmup):
         step()
     plain, profiles, rests = [], [], []
@@ -134,7 +142,8 @@ def ledger(
     in_ops = sum(times.values())
     # Both are too large: one by what else the computer did in the plain step, the other by the overhead of measuring.
     rest = max(0.0, min(min(plain) - in_ops, *rests))
-    return Ledger(in_ops + rest, times | {REST: rest}, memory, recorder.wide)
+    peaks = {name: peak for name in recorder.devices if (peak := peak_of_device(name)) is not None}
+    return Ledger(in_ops + rest, times | {REST: rest}, memory, recorder.wide, peaks)
 
 
 def _timed(step: Callable[[], Any], devices: Iterable[Backend]) -> float:
@@ -172,11 +181,18 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.kept, self.wide, self.devices = dict[str, int](), dict[str, int](), dict[str, Backend]()
-        self._memory = SavedMemory()
+        self._memory, self._models = SavedMemory(), dict[int, Any]()
+
+    def buffers(self) -> dict[str, int]:
+        """The bytes of the buffers of all models that ran."""
+        held = {id(buffer): buffer.array.nbytes for model in self._models.values() for buffer in model.buffers()}
+        return {"buffers": sum(held.values())}
 
     def __call__(self, event: Event) -> None:
         if event.phase != FORWARD or event.op is None:
             return
+        if (call := current()) is not None:
+            self._models[id(call.model)] = call.model
         for array in event.inputs:
             if is_array(array):
                 device = backend_of(array)

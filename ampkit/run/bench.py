@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from .. import cuda
@@ -19,6 +18,7 @@ from ..base import errors
 from ..base.errors import AmpkitError
 from ..config import Recipe
 from ..debug import Ledger, ledger
+from ..debug.peak_memory import peak_bytes
 from .loop import EvalRow, Row, StepRow, fit
 from .metrics import Scores
 
@@ -193,22 +193,3 @@ def _ledger(recipe: Recipe, steps: int) -> Ledger:
 def _send(kind: str, content: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps([kind, content]) + "\n")
     sys.stdout.flush()
-
-
-def peak_bytes() -> int | None:
-    """The peak resident memory of this process in bytes, or None where the system does not report it."""
-    try:
-        # getrusage would include the memory of the parent when it started this process.
-        status = Path("/proc/self/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    except (OSError, IndexError, ValueError):
-        return _peak_of_usage()
-
-
-def _peak_of_usage() -> int | None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

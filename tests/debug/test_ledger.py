@@ -50,6 +50,23 @@ def test_memory_is_that_of_the_optimizer_and_what_is_kept_for_backward_by_dtype(
     assert debug.ledger(*training(), steps=1).memory.get("kept for backward, 16 bits", 0) == 0
 
 
+def test_buffers_and_the_peak_are_memory_too():
+    model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32))
+    found = debug.ledger(lambda: model(ampkit.randn(4, 8)).sum().backward(), steps=1)
+    assert found.memory["buffers"] == sum(buffer.array.nbytes for buffer in model.buffers()) == 2 * 32 * 4 + 8
+    assert all(peak > found.memory["buffers"] for peak in found.peak.values())
+    if "cpu" in found.peak:
+        assert str(found).splitlines()[-1].startswith("peak memory of the process ")
+
+
+def test_a_recorded_step_is_explained_by_one_that_is_not_recorded():
+    results = [
+        Result(dtype, step_seconds=1.0, ledger=Ledger(1.0, {"products": 1.0})) for dtype in ("float32", "float16")
+    ]
+    said = [[line for line in in_words(results, "gpu", on) if "train.compile" in line] for on in (False, True)]
+    assert [len(lines) for lines in said] == [0, 1]
+
+
 def test_every_op_of_the_library_has_a_kind():
     theirs = {name: kind_of(name) for name, op in known_ops.items() if op.ours}
     assert "others" not in theirs.values()
@@ -68,8 +85,8 @@ def test_the_table_names_the_largest_part_first():
         f"{'a step':44}      4.00 ms",
         f"  {'products':42}      3.00 ms   75.0%",
         f"  {'casts':42}      1.00 ms   25.0%",
-        f"{'memory':44}      2.00 MB",
-        f"  {'parameters':42}      2.00 MB",
+        f"{'memory':44}         2 MB",
+        f"  {'parameters':42}         2 MB",
     ]
 
 
@@ -84,7 +101,7 @@ def test_a_comparison_says_what_became_faster_and_slower_and_what_16_bits_cannot
         "less time: products 6 -> 2 ms",
         "more time: casts 0 -> 1 ms",
         "products, which 16-bit units speed up, are 29% of the step; normalization takes 57%",
-        "kept for backward: 4 -> 2 MB (-50%)",
+        "kept for backward: 4 MB -> 2 MB (-50%)",
     ]
 
 
