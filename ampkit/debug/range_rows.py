@@ -89,7 +89,7 @@ class Range:
         if not found.size:
             return 0, []
         first, last = int(found[0]), int(found[-1])
-        return first - BIAS - _shift(self.scale), [int(n) for n in self.counts[first : last + 1]]
+        return first - BIAS - shift_of(self.scale), [int(n) for n in self.counts[first : last + 1]]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _range_row(
     found = {name: value for name, value in zip(_LEFT_OUT_IF_ZERO, values, strict=True) if value}
     counts = row[first:last].tolist()
     there = any(counts)
-    found["count"], found["exponent"] = count, first - BIAS - _shift(scale) if there else 0
+    found["count"], found["exponent"] = count, first - BIAS - shift_of(scale) if there else 0
     found["counts"] = counts if there else []
     return found
 
@@ -188,8 +188,8 @@ _LEFT_OUT_IF_ZERO = (
 )  # LOW are the first two formats
 
 
-def _shift(scale: float) -> int:
-    # By how many powers of two the loss scale has shifted gradients.
+def shift_of(scale: float) -> int:
+    """By how many powers of two a loss scale has shifted gradients."""
     return round(math.log2(scale)) if scale > 0 else 0
 
 

@@ -80,12 +80,16 @@ class Ranges:
             self._collector = None
         collector.finish(self.steps, self._add)
 
-    def _add(self, sample: Sample) -> None:
-        self.samples.append(sample)
+    def include(self, sample: Sample) -> None:
+        """Count a sample of an earlier run, which this one resumes, as one of these steps, without listing it."""
         self._ranges.add(sample.keys, sample.counts)
         self._scales.update(zip(sample.keys, sample.scales, strict=True))
         updates = [(u.size, u.changed, u.float16, u.bfloat16) for u in sample.updates]
         self._updates.add([u.path for u in sample.updates], np.reshape(np.array(updates, np.int64), (-1, 4)))
+
+    def _add(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self.include(sample)
 
     def ranges(self) -> list[Range]:
         """Per kind, layer, op and dtype, the values of all sampled steps together, with the latest loss scale.

@@ -15,6 +15,7 @@ from ampkit.base import observe
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.debug import Ranges
 from ampkit.debug.range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT
+from ampkit.debug.read_ranges import sample_of
 
 NUMPY = {"float16": np.float16, **{name: getattr(ml_dtypes, name) for name in [*FORMATS][1:]}}
 
@@ -134,6 +135,20 @@ def test_a_norm_that_runs_fused_with_its_relu_has_a_row_of_its_own():
     found = by_layer(train(model), ACTIVATION, GRADIENT)
     for path in ("1", "4"):
         assert (ACTIVATION, path, "batch_norm") in found and (GRADIENT, path, "batch_norm") in found
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float32", 1.0), ("float16", 2.0**-20), ("bfloat16", float("inf"))])
+def test_a_row_is_read_back_as_the_sample_that_wrote_it(dtype, factor):
+    scale = 1024.0 if dtype == "float16" else None
+    (sample,) = train(mlp(), dtype, factor=factor, scale=scale).samples
+    read = sample_of(json.loads(json.dumps(sample.row())))
+    assert (read.step, read.keys, read.scales, read.updates) == (
+        sample.step,
+        sample.keys,
+        sample.scales,
+        sample.updates,
+    )
+    np.testing.assert_array_equal(read.counts, sample.counts)
 
 
 class Branches(nn.Module):

@@ -11,6 +11,8 @@ from cuda_on_cpu import emulator
 from ampkit import cli
 from ampkit.config import load
 from ampkit.run.loop import Run, StepRow, fit
+from ampkit.run.metrics_log import ResumePoint
+from ampkit.run.ranges_log import RangesLog
 
 RECIPE = str(Path(__file__).parents[2] / "recipes/digits_mlp.toml")
 SHORT = ["train.epochs=", "train.steps=10", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
@@ -92,3 +94,31 @@ def test_sampled_steps_run_eagerly_between_launches_of_a_recorded_one(gpu):
 def test_a_negative_interval_is_refused(capsys):
     assert cli.main(["train", RECIPE, "debug.ranges_every=-1"]) == 2
     assert "debug.ranges_every: needs" in capsys.readouterr().err
+
+
+def test_the_ranges_of_a_resumed_run_are_those_of_all_its_steps(tmp_path):
+    def trained(name, *more, resume=False):
+        run = fit(load(RECIPE, [*SHORT, "debug.ranges_every=2", *more]), tmp_path / name / "checkpoints", resume)
+        after = ResumePoint(run.done, run.evaluated) if resume else None
+        (tmp_path / name).mkdir(exist_ok=True)
+        with RangesLog(tmp_path / name / "ranges.jsonl", run.ranges, after) as log:
+            for _ in run:
+                log.write()
+        assert not log.notices
+        return run
+
+    whole = trained("whole")
+    trained("parts", "train.steps=4")
+    parts = trained("parts", resume=True)
+    assert parts.resumed is not None
+    assert parts.ranges.recommendations() == whole.ranges.recommendations()
+    assert [r.count for r in parts.ranges.ranges()] == [r.count for r in whole.ranges.ranges()]
+
+
+def test_rows_that_are_none_are_left_out_of_the_recommendations_and_said(tmp_path):
+    path = tmp_path / "ranges.jsonl"
+    path.write_text('{"step": 1, "ranges": [{"of": "gradient"}], "updates": []}\n{"step": 2, "ranges": 7}\n')
+    run = fit(load(RECIPE, [*SHORT, "debug.ranges_every=2"]))
+    with RangesLog(path, run.ranges, ResumePoint(2, 0)) as log:
+        assert log.notices == [f"{path}: 2 rows cannot be read, so the recommendations leave them out"]
+    assert run.ranges.ranges() == []
