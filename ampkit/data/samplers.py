@@ -129,6 +129,49 @@ class WeightedRandomSampler(Sampler[int]):
         return self.num_samples
 
 
+class DistributedSampler(Sampler[int]):
+    """The indices of `dataset` that one of `num_replicas` processes reads: every num_replicas-th, from `rank` on.
+
+    All processes read equally many: the first indices repeat at the end, or with drop_last=True the last are left out.
+    shuffle: in an order that is drawn from seed and the epoch of `set_epoch`, the same on all processes.
+    num_replicas, rank: by default those of ampkit.distributed.
+    Raises ArgumentError for a rank outside of the replicas, StateError where there is no group of processes to ask.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ):
+        if num_replicas is None or rank is None:
+            from ..distributed.world import get_rank, get_world_size
+
+            num_replicas = get_world_size() if num_replicas is None else num_replicas
+            rank = get_rank() if rank is None else rank
+        if not 0 <= rank < num_replicas:
+            raise ArgumentError("DistributedSampler", f"a rank from 0 to {num_replicas - 1}", repr(rank))
+        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+        self.num_samples = len(dataset) // num_replicas if drop_last else -(-len(dataset) // num_replicas)
+        self.total_size = self.num_samples * num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Shuffle by another order from now on."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        length = len(self.dataset)
+        order = random.generator(self.seed, self.epoch).permutation(length) if self.shuffle else np.arange(length)
+        return iter(np.resize(order, self.total_size)[self.rank :: self.num_replicas].tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
 class BatchSampler(Sampler[list[int]]):
     """Lists of `batch_size` indices of `sampler`; the last may be shorter; drop_last=True leaves that out.
 

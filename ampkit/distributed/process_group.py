@@ -104,6 +104,15 @@ class ProcessGroup:
 
         return self.run(lambda: self.on_flat(action, array), in_background)
 
+    def broadcast_array(self, array: Array, source: int = 0) -> None:
+        """`broadcast` of an array from the rank `source` of the group, in place."""
+        call = Call(f"broadcast({describe(array)}, from {self.ranks[source]})", call_site())
+
+        def action(transport: Transport, flat: Array) -> None:
+            transport.broadcast(call, flat, source)
+
+        self.run(lambda: self.on_flat(action, array), False)
+
     def message(self, finish: Callable[[], Any]) -> Work:
         """Wait in the background for the end of a message between two ranks that was begun."""
         with self._lock:

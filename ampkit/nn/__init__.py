@@ -6,6 +6,7 @@ from types import ModuleType as _ModuleType
 from ..core.parameter import Parameter as Parameter
 from . import functional as functional
 from . import init as init
+from . import parallel as parallel
 from . import utils as utils
 from .module import Module as Module
 from .modules.activation import *
@@ -27,7 +28,7 @@ from .modules.shape import *
 from .modules.transformer import *
 
 if not _typing.TYPE_CHECKING:  # type checkers take the names from the imports
-    _PARTS = ("functional", "init", "utils")
+    _PARTS = ("functional", "init", "parallel", "utils")
     __all__ = [
         name
         for name, value in globals().items()

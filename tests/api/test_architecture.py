@@ -20,11 +20,23 @@ ROWS = [
     ("ops", {"ops"}),
     (
         "training",
-        {"amp", "autograd", "cuda", "data", "linalg", "models", "nn", "optim", "serialization", "special"}
+        {
+            "amp",
+            "autograd",
+            "cuda",
+            "data",
+            "distributed",
+            "linalg",
+            "models",
+            "nn",
+            "optim",
+            "serialization",
+            "special",
+        }
         | {"testing", "utils"},
     ),
     ("kernels", {"backends.cpu.kernels", "backends.cuda.kernels", "backends.elementwise.kernels"}),
-    ("services", {"config", "debug", "distributed"}),
+    ("services", {"config", "debug"}),
     ("run", {"run"}),
     ("command line", {"cli", "__main__", ""}),
 ]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.base.errors import ArgumentError, RangeError
+from ampkit.base.errors import ArgumentError, RangeError, StateError
 from ampkit.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
+    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -166,3 +167,32 @@ def test_a_generator_has_pytorchs_methods():
     assert stream.initial_seed() == 5
     ampkit.manual_seed(11)
     assert ampkit.initial_seed() == 11
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "expected"),
+    [(False, [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]), (True, [[0, 3, 6], [1, 4, 7], [2, 5, 8]])],
+)
+def test_each_process_reads_its_part_of_the_order_as_in_pytorch(drop_last, expected):
+    found = [DistributedSampler(range(10), 3, rank, shuffle=False, drop_last=drop_last) for rank in range(3)]
+    assert [list(sampler) for sampler in found] == expected
+    assert [len(sampler) for sampler in found] == [len(each) for each in expected]
+    assert [list(DistributedSampler(range(2), 5, rank, False)) for rank in range(5)] == [[0], [1], [0], [1], [0]]
+
+
+def test_processes_shuffle_alike_and_anew_in_each_epoch():
+    samplers = [DistributedSampler(range(12), 3, rank, seed=4) for rank in range(3)]
+    epochs = []
+    for epoch in (0, 1, 0):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        epochs.append([list(sampler) for sampler in samplers])
+        assert sorted(itertools.chain(*epochs[-1])) == list(range(12))
+    assert epochs[0] == epochs[2] != epochs[1]
+
+
+def test_a_rank_outside_of_the_replicas_is_refused():
+    with pytest.raises(ArgumentError, match="DistributedSampler: needs a rank from 0 to 1, got 2"):
+        DistributedSampler(range(4), 2, 2)
+    with pytest.raises(StateError, match=r"init_process_group\(\) before"):
+        DistributedSampler(range(4))

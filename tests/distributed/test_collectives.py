@@ -43,6 +43,14 @@ def test_every_collective_gives_what_the_inputs_of_all_ranks_say(ranks):
 
 
 @mpi
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_data_parallel_training_equals_that_of_one_process(ranks):
+    found = mpiexec(ranks, "data_parallel_program.py")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("data parallelism is right") == ranks
+
+
+@mpi
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

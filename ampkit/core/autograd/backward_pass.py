@@ -97,6 +97,23 @@ class BackwardPass:
 
     def run(self) -> None:
         """Visit nodes until every gradient has reached a leaf."""
+        if not hooks.post_accumulate_hooks:
+            self._run({})
+            return
+        passes, complete = hooks.passes, {}
+        if self.wanted is None:
+            complete = hooks.complete_after(node for _, node in self._heap)
+        passes.depth += 1
+        try:
+            self._run(complete)
+            while passes.depth == 1 and passes.at_end:
+                passes.at_end.pop(0)()
+        finally:
+            passes.depth -= 1
+            if not passes.depth:
+                passes.at_end.clear()
+
+    def _run(self, complete: dict[Node, list[Tensor]]) -> None:
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node)
@@ -109,6 +126,10 @@ class BackwardPass:
                     if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
                         self.found[place] = dy
             self._visit(node, dys)
+            for leaf in complete.pop(node, ()):
+                if leaf in self._written and leaf not in self._leaf_sums:
+                    del self._written[leaf]
+                    hooks.run_post_accumulate_hooks(leaf)
         for leaf, (gradient, tag) in self._leaf_sums.items():
             found = [gradient]
             if backends.gpus is not None:

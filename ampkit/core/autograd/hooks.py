@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,20 @@ Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
 leaf_hooks: dict[int, Hooks] = {}  # by the id of the leaf
 post_accumulate_hooks: dict[int, dict[int, Callable[[Tensor], None]]] = {}
 # The same for hooks that run once the gradient is written.
+
+
+class Passes(threading.local):
+    """The backward passes of a thread. depth: how many are under way, each called by what the one before it runs.
+
+    at_end: what post-accumulate hooks have left to do at the end of the outermost.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.at_end: list[Callable[[], None]] = []
+
+
+passes = Passes()
 _serial = count().__next__
 _LAST = 2**62  # retain_grad runs after all other hooks, and keeps what they returned
 
@@ -56,8 +71,10 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
 
 
 def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], None]) -> Handle:
-    """Call `hook(leaf)` after every backward that has written `leaf.grad`, once the walk is done.
+    """Call `hook(leaf)` in every backward that writes `leaf.grad`, as soon as that is complete.
 
+    Where the graph has recomputed functions, whose operations are not known before they run again, and for leaves with
+    hooks of `register_hook`, that is at the end of the backward pass.
     Raises StateError for anything but a leaf that requires grad, DTypeError for something that cannot be called.
     """
     where = "register_post_accumulate_grad_hook"
@@ -75,6 +92,32 @@ def run_post_accumulate_hooks(leaf: Tensor) -> None:
     """Call the hooks of a leaf whose gradient is written."""
     for hook in list(post_accumulate_hooks[id(leaf)].values()):
         hook(leaf)
+
+
+def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
+    """Per node of the graph below `nodes`, the leaves with post-accumulate hooks that it is the last to write to.
+
+    That is the oldest node with an edge to the leaf. Empty where some node adds others to the graph in backward.
+    """
+    todo = list(nodes)
+    seen = set(todo)
+    last: dict[Tensor, Node] = {}
+    while todo:
+        node = todo.pop()
+        if getattr(node.op, "extends_graph", False):
+            return {}
+        for edge in node.edges:
+            source = None if edge is None else edge[0]
+            if isinstance(source, Tensor):
+                if id(source) in post_accumulate_hooks and (source not in last or node.serial < last[source].serial):
+                    last[source] = node
+            elif source is not None and source not in seen:
+                seen.add(source)
+                todo.append(source)
+    found: dict[Node, list[Tensor]] = {}
+    for leaf, node in last.items():
+        found.setdefault(node, []).append(leaf)
+    return found
 
 
 def retain_grad(tensor: Tensor) -> None:

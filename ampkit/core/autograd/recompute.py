@@ -35,6 +35,7 @@ class _Recompute:
     """The op of `recompute`: its backward runs the function again and passes the gradients to the new nodes."""
 
     name = "recompute"
+    extends_graph = True
 
     def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: BackwardPass) -> tuple[Any, ...]:
         if any(version[0] > node.serial for version in node.versions):

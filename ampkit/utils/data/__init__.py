@@ -1,7 +1,7 @@
 """PyTorch's names for `ampkit.data`: the loader, datasets, samplers."""
 
-from ..data.collate import default_collate, default_convert
-from ..data.datasets import (
+from ...data.collate import default_collate, default_convert
+from ...data.datasets import (
     ChainDataset,
     ConcatDataset,
     Dataset,
@@ -11,19 +11,21 @@ from ..data.datasets import (
     TensorDataset,
     random_split,
 )
-from ..data.loader import DataLoader
-from ..data.samplers import (
+from ...data.loader import DataLoader
+from ...data.samplers import (
     BatchSampler,
+    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from ..data.workers import get_worker_info
+from ...data.workers import get_worker_info
 
 __all__ = [
-    "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "IterableDataset", "RandomSampler",
+    "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler", "IterableDataset",
+    "RandomSampler",
     "Sampler", "SequentialSampler", "StackDataset", "Subset", "SubsetRandomSampler", "TensorDataset",
     "WeightedRandomSampler", "default_collate", "default_convert", "get_worker_info", "random_split",
 ]  # fmt: skip

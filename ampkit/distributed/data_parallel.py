@@ -1,0 +1,213 @@
+"""DistributedDataParallel: each rank computes on its part of a batch, and gradients are averaged over the ranks.
+
+All ranks get the averages with the same bits. So all that is decided from gradients is the same on all ranks without
+another message: whether a GradScaler finds inf or NaN, which parameter it names, the norm that clipping measures, and
+whether a schedule or an average of weights moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..base import dtypes
+from ..base.errors import ArgumentError, DTypeError, StateError, switch
+from ..core.autograd import hooks
+from ..core.autograd.grad_mode import is_grad_enabled
+from ..core.autograd.scale_tag import ScaleTag
+from ..core.tensor import Tensor
+from ..nn.module import Module
+from .buckets import buckets, pieces
+from .collectives import gathered_objects
+from .process_group import ProcessGroup, describe
+from .transport import Call, DistError, call_site
+from .world import group_or_world
+
+__all__ = ["DistributedDataParallel"]
+
+MEGABYTE = 1 << 20
+FIRST_BUCKET = MEGABYTE  # bytes: small, so that communication begins soon
+
+
+class DistributedDataParallel(Module):
+    """`module` whose gradients are averaged over the ranks of `process_group` in backward; PyTorch's interface.
+
+    The parameters and buffers of rank 0 are copied to all ranks at first, and in training the buffers before each
+    forward (broadcast_buffers). bucket_cap_mb: MiB of gradients in one collective. find_unused_parameters=True lets a
+    rank leave parameters unused in a forward: they count as zeros, and stay without gradient where no rank used them;
+    otherwise such a parameter raises StateError in backward. wire_dtype: float16 or bfloat16, in which gradients travel
+    to where they are added up in float32; None: as they are (docs/numerics.md). gradients of a GradScaler's loss are
+    averaged scaled. On a CPU collectives run while backward goes on; on a GPU each waits for it.
+    device_ids, output_device, dim, init_sync=True, check_reduction, gradient_as_bucket_view, static_graph and PyTorch's
+    further options have no effect: an optimizer's gradients are flat memory already.
+    Raises DistError where the ranks have other parameters, StateError before init_process_group, ArgumentError for a
+    module without parameters that require grad and a bucket_cap_mb of 0 or less.
+    Li et al. 2020, arXiv:2006.15704.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool = True,
+        init_sync: bool = True,
+        process_group: ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+        *,
+        wire_dtype: Any = None,
+    ):
+        super().__init__()
+        where = "DistributedDataParallel"
+        if not isinstance(module, Module):
+            raise DTypeError(where, "a Module", f"a {type(module).__name__}")
+        if mixed_precision is not None:
+            raise ArgumentError(where, "mixed_precision=None", repr(mixed_precision), "use autocast, and wire_dtype")
+        self.module = module
+        self.process_group = group_or_world(where, process_group)
+        self.broadcast_buffers = switch(where, "broadcast_buffers", broadcast_buffers)
+        self.find_unused_parameters = switch(where, "find_unused_parameters", find_unused_parameters)
+        self.require_backward_grad_sync = True
+        self._wire = None if wire_dtype is None else dtypes.parse(wire_dtype)
+        if self._wire is not None and self._wire not in dtypes.LOW:
+            raise DTypeError(where, "wire_dtype float16 or bfloat16", self._wire.name)
+        cap = 25.0 if bucket_cap_mb is None else bucket_cap_mb
+        if not cap > 0:
+            raise ArgumentError(where, "bucket_cap_mb above 0", repr(bucket_cap_mb))
+        self._names = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+        trained = [p for p in module.parameters() if p.requires_grad]
+        if not trained:
+            raise ArgumentError(where, "a module with parameters that require grad", "one without")
+        self._need_same_on_all_ranks()
+        self._broadcast([*module.parameters(), *module.buffers()])
+        self._buckets = buckets(trained, min(FIRST_BUCKET, int(cap * MEGABYTE)), int(cap * MEGABYTE))
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        self._launched: int | None = None  # buckets that are under way in this backward pass; None: it has not begun
+        self._tag: ScaleTag | None = None  # the loss scale of this backward pass
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self._complete)
+
+    # forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward; in training its buffers become those of rank 0 before."""
+        if self._synchronizes():
+            self._launched = None
+            if self.broadcast_buffers:
+                self._broadcast([b for b in self.module.buffers() if self.module.training])
+        return self.module(*args, **kwargs)
+
+    def _synchronizes(self) -> bool:
+        return self.require_backward_grad_sync and is_grad_enabled()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context whose backward passes leave gradients on their ranks; the next one outside averages their sums."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # backward
+
+    def _complete(self, parameter: Tensor) -> None:
+        # Called when the gradient of `parameter` is complete in this backward pass.
+        if not self.require_backward_grad_sync:
+            return
+        if self._launched is None:
+            self._launched = 0
+            for bucket in self._buckets:
+                bucket.begin()
+            hooks.passes.at_end.append(self._finish)
+        self._tag = None if parameter._grad is None else parameter._grad.tag
+        self._bucket_of[id(parameter)].pending.discard(id(parameter))
+        # In one order on all ranks, whichever bucket is complete first.
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].pending:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        assert self._launched is not None
+        self._buckets[self._launched].launch(self.process_group, self._wire)
+        self._launched += 1
+
+    def _finish(self) -> None:
+        # At the end of the backward pass: what was not launched, and all that is under way.
+        assert self._launched is not None
+        unused = [p for bucket in self._buckets for p in bucket.parameters if id(p) in bucket.pending]
+        if unused and not self.find_unused_parameters:
+            self._launched = None
+            missing = [repr(name) for key, name in self._names.items() if key in {id(p) for p in unused}]
+            names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+            cure = "DistributedDataParallel(..., find_unused_parameters=True), or use them in the forward"
+            raise StateError("backward", "a gradient of every parameter", f"none of {names}", cure)
+        without = {id(p) for p in unused if p._grad is None}
+        while self._launched < len(self._buckets):
+            self._launch_next()
+        used = self._used_anywhere(without) if self.find_unused_parameters else {}
+        for bucket in self._buckets:
+            bucket.finish()
+        for parameter in unused:
+            if id(parameter) in without:
+                self._settle(parameter, used[id(parameter)])
+        self._launched = None
+
+    def _used_anywhere(self, without: set[int]) -> dict[int, bool]:
+        # Per parameter, whether a rank has a gradient of it.
+        parameters = [p for bucket in self._buckets for p in bucket.parameters]
+        counts = np.array([id(p) not in without for p in parameters], np.int32)
+        self.process_group.all_reduce_array(counts)
+        return {id(p): bool(count) for p, count in zip(parameters, counts, strict=True)}
+
+    def _settle(self, parameter: Tensor, used: bool) -> None:
+        # A parameter that this rank has not used has the gradient of those that have, or none.
+        held = getattr(parameter, "segment", None)
+        if not used:
+            parameter.drop_grad()
+        elif parameter._grad is None and held is not None:  # the optimizer's memory has it
+            parameter.accumulate(held.gradient, self._tag)
+        elif parameter._grad is not None:
+            parameter._grad.tag = self._tag
+
+    # all ranks alike
+
+    def _need_same_on_all_ranks(self) -> None:
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        mine = [(name, describe(tensor.array), tensor.requires_grad) for name, tensor in named]
+        call = Call("DistributedDataParallel()", call_site())
+        first, *others = gathered_objects(self.process_group, mine, call)
+        for rank, theirs in enumerate(others, 1):
+            if theirs != first:
+                ours, wrong = next(
+                    (pair for pair in zip(first, theirs, strict=False) if pair[0] != pair[1]),
+                    (f"{len(first)} of them", f"{len(theirs)}"),
+                )
+                where, needs = "DistributedDataParallel", "the same parameters and buffers on all ranks"
+                raise DistError(where, needs, f"{ours} on rank 0, {wrong} on rank {rank}")
+
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite `tensors` by those of rank 0, in one message per dtype and device."""
+        by_kind: dict[tuple[str, str], list[Tensor]] = {}
+        for tensor in tensors:
+            by_kind.setdefault((str(tensor.device), tensor.dtype.name), []).append(tensor)
+        for alike in by_kind.values() if self.process_group.size() > 1 else ():
+            with backends.device_guard(alike[0].array):
+                flat = np.concatenate([tensor.array.reshape(-1) for tensor in alike])
+                self.process_group.broadcast_array(flat)
+                for tensor, values in zip(alike, pieces(flat, alike), strict=True):
+                    tensor.array[...] = values
+                    tensor.changed()
