@@ -1,11 +1,13 @@
 """What it costs that kernels can be observed, while nothing observes them: steps of ampkit, in turns with a copy from
 whose source every `if observers:` was cut.
 
-    python -m tests.bench.observers [--rounds 60] [--recipe text_gpt digits_cnn] [--dtype float32 float16]
+    python -m tests.bench.observers [--repeats 8] [--rounds 30] [--recipe text_gpt digits_cnn] [--dtype float32 float16]
 
 Four processes on one thread take steps in turns: ampkit, ampkit once more (how far two equal processes differ is the
-noise), the copy, and ampkit after steps that were profiled, watched and checked for infinities. Prints medians of the
-CPU time of a step, and their ratios to the first, with the ratio's standard error.
+noise), the copy, and ampkit after a step that was profiled, watched and checked for infinities. A process is faster or
+slower than an equal one by a percent or two for as long as it lives, since its memory lies elsewhere: all is repeated
+with new ones. Prints the CPU time of a step, and ratios to the first process: the mean over the repeats of the median
+over the rounds, with its standard error.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def worker(variant: str, recipe: str, dtype: str) -> None:
 
 
 def compare(recipe: str, dtype: str, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of each round's step by variant; the order of the variants rotates."""
+    """CPU seconds of each round's step by variant, in new processes; the order of the variants rotates."""
     arguments = ["-m", "tests.bench.observers", "--recipe", recipe, "--dtype", dtype, "--worker"]
     processes = {variant: Worker([*arguments, variant]) for variant in VARIANTS}
     cut = {variant: process.ask(WARMUP)["cut"] for variant, process in processes.items()}
@@ -100,16 +102,24 @@ def compare(recipe: str, dtype: str, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def ratio(times: list[float], others: list[float]) -> tuple[float, float]:
-    """The median of the rounds' ratios, and its standard error from their quartiles, as of a normal distribution."""
-    ratios = [a / b for a, b in zip(times, others, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return middle, 1.253 * (high - low) / 1.349 / len(ratios) ** 0.5
+def row(recipe: str, dtype: str, rounds: int, repeats: int) -> str:
+    """A line of the table."""
+    seconds: list[float] = []
+    ratios: dict[str, list[float]] = {variant: [] for variant in VARIANTS[1:]}
+    for _ in range(repeats):
+        found = compare(recipe, dtype, rounds)
+        first = found[VARIANTS[0]]
+        seconds += first
+        for variant, each in ratios.items():
+            each.append(statistics.median(a / b for a, b in zip(found[variant], first, strict=True)))
+    shown = [f"{statistics.mean(r):.4f} ± {statistics.stdev(r) / repeats**0.5:.4f}" for r in ratios.values()]
+    return f"| {recipe} | {dtype} | {statistics.median(seconds) * 1e3:.2f} | {' | '.join(shown)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--recipe", nargs="+", default=["text_gpt", "digits_cnn"])
     parser.add_argument("--dtype", nargs="+", default=["float32", "float16"])
     parser.add_argument("--worker", choices=VARIANTS, help=argparse.SUPPRESS)
@@ -120,11 +130,7 @@ def main() -> None:
     print(f"| recipe | dtype | ms a step | {' | '.join(VARIANTS[1:])} |\n|---|---|---|{'---|' * len(VARIANTS[1:])}")
     for recipe in given.recipe:
         for dtype in given.dtype:
-            found = compare(recipe, dtype, given.rounds)
-            first = found[VARIANTS[0]]
-            ratios = [ratio(found[variant], first) for variant in VARIANTS[1:]]
-            shown = " | ".join(f"{middle:.4f} ± {error:.4f}" for middle, error in ratios)
-            print(f"| {recipe} | {dtype} | {statistics.median(first) * 1e3:.2f} | {shown} |", flush=True)
+            print(row(recipe, dtype, given.rounds, given.repeats), flush=True)
 
 
 if __name__ == "__main__":
