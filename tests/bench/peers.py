@@ -21,6 +21,7 @@ import platform
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -249,7 +250,9 @@ def main() -> None:
         return
     if args.rounds < 3:
         parser.error(f"argument --rounds: needs at least 3, for a median, got {args.rounds}")
-    os.environ.update(CPUS[args.cpu])
+    # torch.compile would take code from its cache that it generated for another --cpu.
+    cache = Path(tempfile.gettempdir()) / f"peers-{args.cpu}"
+    os.environ.update({**CPUS[args.cpu], "TORCHINDUCTOR_CACHE_DIR": str(cache)})
     described = about(args.threads, args.cpu_time)
     print(described, end="\n\n", flush=True)
     options = ["--threads", str(args.threads), *["--cpu-time"] * args.cpu_time]
