@@ -151,7 +151,7 @@ def test_the_kernels_files_come_first_and_those_of_the_host_last(bench):
     suite = bench("suite")
     names = ["/".join(path.parts[-2:]) for path in suite.files()]
     assert names[0].startswith("kernels/test_")
-    assert names.index("tests/test_capture.py") < names.index("cuda/test_compiles.py")
+    assert names.index("core/test_capture.py") < names.index("cuda/test_compiles.py")
     kernels = {path.name for path in suite.kernels()}
     assert kernels >= {"test_softmax.py", "test_cublaslt.py", "test_cudnn.py", "test_references_on_device.py"}
     assert not kernels & {"test_capture.py", "test_compiles.py"}
