@@ -162,7 +162,7 @@ def test_a_leaf_inside_and_outside_of_a_recomputed_function_is_complete_at_the_e
 
 def test_a_backward_inside_of_another_does_not_end_it():
     seen = []
-    w, v = (ampkit.nn.Parameter(np.ones(2, np.float32)) for _ in range(2))
+    w, v = (ampkit.nn.Parameter(ampkit.ones(2)) for _ in range(2))
 
     def another(leaf):
         with ampkit.enable_grad():
