@@ -17,10 +17,11 @@ class AmpkitError(Exception):
         super().__init__(line if help is None else f"{line}\nhelp: {help}")
 
     def __reduce__(self) -> tuple[Callable[..., AmpkitError], tuple[type[AmpkitError], str]]:
-        return _rebuild, (type(self), str(self))
+        return error_with_text, (type(self), str(self))
 
 
-def _rebuild(kind: type[AmpkitError], text: str) -> AmpkitError:
+def error_with_text(kind: type[AmpkitError], text: str) -> AmpkitError:
+    """An error of a kind whose whole text is known, as that of another process."""
     error = kind.__new__(kind)
     Exception.__init__(error, text)
     return error

@@ -4,49 +4,40 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
 from .. import __version__, config
-from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
+from ..base.errors import AmpkitError, ConfigError
 from ..config.keys import keys
 from ..config.sections import SECTIONS
 from ..core.op import ops
 from ..core.policy import Policy
+from ..distributed.environment import launched
 from ..run import doctor
 from . import bench, display, plan, report, train, tune
 
-DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130  # 130: 128 + SIGINT, as in shells
+DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     try:
         options = _parse(arguments)
+        _need_one_process(options)
         return int(options.run(options, _console()))
-    except NonFiniteError as error:
-        return display.print_error(f"failed: {error}", FAILED)
-    except AmpkitError as error:
-        return display.print_error(str(error), WRONG)
-    except MemoryError as error:
-        cure = "lower data.batch_size, or take a smaller model"
-        detail = f" ({error})" if str(error) else ""
-        return display.print_error(f"failed: out of memory{detail}\nhelp: {cure}", FAILED)
     except KeyboardInterrupt as error:
         return display.print_error("interrupted", error.status if isinstance(error, train.Ended) else INTERRUPTED)
-    except OSError as error:
-        return display.print_error(f"failed: {error}", FAILED)
+    except (AmpkitError, MemoryError, OSError) as error:
+        return display.print_error(*display.failure(error))
 
 
 def _console() -> Console:
@@ -54,6 +45,13 @@ def _console() -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a file has no width: room for tables
     return console
+
+
+def _need_one_process(options: argparse.Namespace) -> None:
+    # Rank 0 goes on: a batch script of SLURM is one too, and the launcher ends it where there are others.
+    if options.run is not train.run and (found := launched()).rank:
+        got = f"rank {found.rank} of {found.world_size}"
+        raise ConfigError(options.command.prog.split()[-1], "one process", got, "start it without a launcher")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -14,10 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
+from ..base.errors import AmpkitError, NonFiniteError
 from ..config import Recipe
 from ..config.keys import Key
 from ..core.op import Op
 from ..core.policy import Cast, Policy
+from ..distributed.transport import DistError
 from ..run.bench import Result
 from ..run.doctor import Finding
 from ..run.loop import EvalRow, Row, StepRow
@@ -67,6 +69,19 @@ def console(stream: TextIO | None, **options: Any) -> Console:
     """A rich console on `stream`; None, a stream that was closed before Python started, shows nothing."""
     file = io.StringIO() if stream is None else TolerantStream(stream)
     return Console(file=cast(IO[str], file), highlight=False, **options)
+
+
+FAILED, WRONG = 1, 2  # exit statuses: the run failed, the user's input is wrong
+
+
+def failure(error: BaseException) -> tuple[str, int]:
+    """What is printed of an error that ends a command, and the exit status."""
+    if isinstance(error, AmpkitError) and not isinstance(error, NonFiniteError | DistError):
+        return str(error), WRONG
+    if isinstance(error, MemoryError):
+        detail = f" ({error})" if str(error) else ""
+        return f"failed: out of memory{detail}\nhelp: lower data.batch_size, or take a smaller model", FAILED
+    return f"failed: {error}", FAILED
 
 
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}

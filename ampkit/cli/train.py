@@ -7,6 +7,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -16,12 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from .. import config
-from ..base.errors import ConfigError, FileError, NonFiniteError
+from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from ..run.loggers import Loggers, Start
 from ..run.loop import Row, Run, fit
 from ..run.memory import memory_in_use
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.ranges_log import RangesLog
+from ..run.ranks import Ranks
 from ..run.run_dir import RunDirectory, default_directories
 from . import display
 from .progress import ProgressMeter, status
@@ -72,14 +74,48 @@ def overrides(options: argparse.Namespace) -> list[str]:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Train the recipe of the command line; returns the exit status."""
-    recipe = config.load(options.recipe, overrides(options))
-    with Signals() as signals, _directory(options, recipe.amp.dtype) as directory:
+    """Train the recipe of the command line, on all ranks that a launcher has started; returns the exit status."""
+    ranks = Ranks.of_launcher()
+    try:
+        if ranks.rank == 0:
+            return _lead(options, ranks, console)
+        return _follow(options, ranks)
+    except (AmpkitError, OSError, MemoryError) as error:
+        if ranks.rank and ranks.in_agreement:
+            return display.failure(error)[1]  # rank 0 says why
+        raise
+
+
+def _lead(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
+    recipe = ranks.agreed(lambda: config.load(options.recipe, overrides(options)))
+    with Signals() as signals, ExitStack() as stack:
+        directory = ranks.agreed(lambda: stack.enter_context(_directory(options, recipe.amp.dtype)))
+        ranks.of_first(directory.checkpoints)
         with status(console, f"building {recipe.model.name} and reading {recipe.data.name}"):
-            training = fit(recipe, directory.checkpoints, options.resume)
+            training = ranks.agreed(lambda: fit(recipe, directory.checkpoints, options.resume, ranks))
         if options.resume and training.finished:
             return _print_finished(training, directory, console)
         return _train(training, directory, signals, options, console)
+
+
+def _follow(options: argparse.Namespace, ranks: Ranks) -> int:
+    """The part of the ranks above 0, which print and write nothing: the same collectives in the same order."""
+    recipe = ranks.agreed(lambda: config.load(options.recipe, overrides(options)))
+    with Signals() as signals:
+        ranks.agreed(lambda: None)
+        checkpoints = ranks.of_first(Path())
+        training = ranks.agreed(lambda: fit(recipe, checkpoints, options.resume, ranks))
+        if options.resume and training.finished:
+            return 0
+        ranks.agreed(lambda: None)
+        signals.stop = training.stop
+        try:
+            with ranks.raising_alike():
+                for _ in training:
+                    pass
+        except FileError as error:
+            return 1 if ranks.in_agreement else display.print_error(f"failed: {error}", 1)
+        return signals.status if training.stopping and not training.finished else 0
 
 
 def _directory(options: argparse.Namespace, dtype: str) -> RunDirectory:
@@ -101,16 +137,18 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
 
 
 def _train(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
-    after, mark = _resume_point(run)
-    log, rows = directory.begin(run.recipe, after, mark), list[Row]()
-    ranges_log = RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
+    (after, mark), rows = _resume_point(run), list[Row]()
+    log, ranges_log = run.ranks.agreed(lambda: _logs(run, directory, after, mark))
     directory.notices += ranges_log.notices
     _print_start(run, directory, options.resume, console)
-    where, onward = f"metrics are in {directory.metrics}", f"to resume: {_resume_command(options, directory.path)}"
+    where, onward = (
+        f"metrics are in {directory.metrics}",
+        f"to resume: {_resume_command(options, directory.path, run.ranks)}",
+    )
     start = Start(directory.path, run.recipe.model_dump(mode="json"), run.done)
     loggers = Loggers(run.recipe.train.loggers, start, lambda line: console.print(escape(line), soft_wrap=True))
     try:
-        with loggers:
+        with loggers, run.ranks.raising_alike():
             for row in _rows(run, log, ranges_log, signals, console):
                 loggers.write(row)
                 rows.append(row)
@@ -127,6 +165,12 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
     return 0
 
 
+def _logs(
+    run: Run, directory: RunDirectory, after: ResumePoint | None, mark: dict[str, Any] | None
+) -> tuple[MetricsLog, RangesLog]:
+    return directory.begin(run.recipe, after, mark), RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
+
+
 def _resume_point(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
     """Where the run resumes, and what its checkpoint recorded of the metrics; None for a run that starts."""
     return (None, None) if run.resumed is None else (ResumePoint(run.done, run.evaluated), run.resumed.metrics)
@@ -140,6 +184,8 @@ def _print_damaged(run: Run, console: Console) -> None:
 def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Console) -> None:
     """Print what was found damaged, and from which step a run with --resume continues."""
     _print_damaged(run, console)
+    if (size := run.ranks.size) > 1:
+        console.print(f"training on {size} ranks, this one with {run.recipe.train.threads} threads")
     for line in directory.notices:
         console.print(escape(line), soft_wrap=True)
     if run.resumed is not None:
@@ -176,7 +222,18 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
             run.stop()
 
 
-def _resume_command(options: argparse.Namespace, directory: Path) -> str:
+def _resume_command(options: argparse.Namespace, directory: Path, ranks: Ranks) -> str:
+    launcher = ["mpiexec", "-n", str(ranks.size)] if ranks.size > 1 else []
     device = ["--device", options.device] if options.device else []
-    words = ["ampkit", "train", options.recipe, *options.overrides, *device, "--resume", "--run-dir", str(directory)]
+    words = [
+        *launcher,
+        "ampkit",
+        "train",
+        options.recipe,
+        *options.overrides,
+        *device,
+        "--resume",
+        "--run-dir",
+        str(directory),
+    ]
     return shlex.join(words)

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from ..base import registry
 from ..base.registry import DATASETS, MODELS, Fault
 from .field_types import Section
-from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Schedule, Train
+from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Parallel, Schedule, Train
 
 _MAX_IMAGE_VALUES = 2**28
 
@@ -25,6 +25,7 @@ class Recipe(Section):
     schedule: Schedule = SCHEDULES["constant"]()
     amp: Amp = Amp()
     debug: Debug = Debug()
+    parallel: Parallel = Parallel()
     train: Train
 
     @model_validator(mode="after")

@@ -146,6 +146,17 @@ class Debug(Section):
     ranges_every: Whole = 0
 
 
+class Parallel(Section):
+    """How several ranks train together, see docs/distributed.md.
+
+    wire_dtype: in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients in a
+    message.
+    """
+
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    bucket_mb: Positive = 25.0
+
+
 class Train(Section):
     """How long, from which seed, on which device.
 
@@ -198,5 +209,6 @@ SECTIONS: dict[str, dict[str, type[Section]]] = {
     "schedule": SCHEDULES,
     "amp": {"": Amp},
     "debug": {"": Debug},
+    "parallel": {"": Parallel},
     "train": {"": Train},
 }

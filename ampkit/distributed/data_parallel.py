@@ -93,7 +93,7 @@ class DistributedDataParallel(Module):
         if not trained:
             raise ArgumentError(where, "a module with parameters that require grad", "one without")
         self._need_same_on_all_ranks()
-        self._broadcast([*module.parameters(), *module.buffers()])
+        broadcast_tensors(self.process_group, [*module.parameters(), *module.buffers()])
         self._buckets = buckets(trained, min(FIRST_BUCKET, int(cap * MEGABYTE)), int(cap * MEGABYTE))
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._launched: int | None = None  # buckets that are under way in this backward pass; None: it has not begun
@@ -108,7 +108,7 @@ class DistributedDataParallel(Module):
         if self._synchronizes():
             self._launched = None
             if self.broadcast_buffers:
-                self._broadcast([b for b in self.module.buffers() if self.module.training])
+                broadcast_tensors(self.process_group, [b for b in self.module.buffers() if self.module.training])
         return self.module(*args, **kwargs)
 
     def _synchronizes(self) -> bool:
@@ -199,15 +199,16 @@ class DistributedDataParallel(Module):
                 where, needs = "DistributedDataParallel", "the same parameters and buffers on all ranks"
                 raise DistError(where, needs, f"{ours} on rank 0, {wrong} on rank {rank}")
 
-    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite `tensors` by those of rank 0, in one message per dtype and device."""
-        by_kind: dict[tuple[str, str], list[Tensor]] = {}
-        for tensor in tensors:
-            by_kind.setdefault((str(tensor.device), tensor.dtype.name), []).append(tensor)
-        for alike in by_kind.values() if self.process_group.size() > 1 else ():
-            with backends.device_guard(alike[0].array):
-                flat = np.concatenate([tensor.array.reshape(-1) for tensor in alike])
-                self.process_group.broadcast_array(flat)
-                for tensor, values in zip(alike, pieces(flat, alike), strict=True):
-                    tensor.array[...] = values
-                    tensor.changed()
+
+def broadcast_tensors(group: ProcessGroup, tensors: Sequence[Tensor]) -> None:
+    """Overwrite `tensors` by those of rank 0, in one message per dtype and device."""
+    by_kind: dict[tuple[str, str], list[Tensor]] = {}
+    for tensor in tensors:
+        by_kind.setdefault((str(tensor.device), tensor.dtype.name), []).append(tensor)
+    for alike in by_kind.values() if group.size() > 1 else ():
+        with backends.device_guard(alike[0].array):
+            flat = np.concatenate([tensor.array.reshape(-1) for tensor in alike])
+            group.broadcast_array(flat)
+            for tensor, values in zip(alike, pieces(flat, alike), strict=True):
+                tensor.array[...] = values
+                tensor.changed()

@@ -100,7 +100,7 @@ class MPITransport(Transport):
     def _wait(times: int) -> int:
         # Short pauses at first: a rank that computes needs the core more than one that waits.
         time.sleep(0 if times < POLLS else min(PAUSE * 1.1 ** (times - POLLS), LONGEST_PAUSE))
-        return min(times + 1, 10_000)
+        return min(times + 1, POLLS + 1000)  # beyond, 1.1 ** times would overflow
 
     @staticmethod
     def _abandon(requests: list[Any], ranks: list[int]) -> list[int]:

@@ -52,6 +52,13 @@ def ranges(recipe: Recipe, model: nn.Module) -> Ranges | None:
     return Ranges(model, every) if every else None
 
 
+def parallel(recipe: Recipe) -> dict[str, Any]:
+    """The options of DistributedDataParallel."""
+    section = recipe.parallel
+    wire = None if section.wire_dtype == "float32" else section.wire_dtype
+    return {"wire_dtype": wire, "bucket_cap_mb": section.bucket_mb}
+
+
 def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
     """The number of updates of the recipe."""
     if recipe.train.steps is not None:

@@ -145,6 +145,13 @@ class Replay:
 
     def _in_words(self, find: Callable[[], Finding | None]) -> Explanation:
         self.explained = True
+        why = self._explanation(find)
+        found = self._run.ranks.gathered(why)  # of each rank's part of the data
+        rank = next((rank for rank, each in enumerate(found) if each.cure), 0)
+        return found[rank] if rank == 0 else Explanation(f"\non rank {rank}:{found[rank].account}", found[rank].cure)
+
+    @staticmethod
+    def _explanation(find: Callable[[], Finding | None]) -> Explanation:
         try:
             finding = find()
         except Exception as error:  # such as too little memory: the run's own error matters more

@@ -20,6 +20,7 @@ from ..data.augment import AugmentedImages
 from ..data.collate import prefetch
 from ..data.datasets import Subset
 from ..data.loader import DataLoader, TensorDataset
+from .ranks import ALONE, Ranks
 from .step import Batch, objective_of
 
 Arrays = tuple[np.ndarray[Any, Any], ...]
@@ -41,13 +42,15 @@ class InputPipeline:
     batches_per_epoch: int | None
 
 
-def input_pipeline(recipe: Recipe) -> InputPipeline:
+def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
     """The input pipeline of a recipe; batches are copied to its device ahead of their use.
+
+    ranks: of which this one gets its part of each batch; a training batch then ends with the weight of its mean loss.
 
     Raises ConfigError or ArgumentError for data that is missing, too short or not finite.
     """
     entry = DATASETS[recipe.data.name]
-    pipeline, device = _PIPELINES[entry.loading](recipe, _loaded(recipe)), recipe.train.device
+    pipeline, device = _PIPELINES[entry.loading](recipe, ranks, _loaded(recipe)), recipe.train.device
     return replace(
         pipeline,
         train=lambda first: prefetch(pipeline.train(first), device),
@@ -63,52 +66,53 @@ def _loaded(recipe: Recipe) -> Any:
     return entry.load(**keys, **{name: getattr(recipe.model, name) for name in entry.from_model})
 
 
-def _from_generated(recipe: Recipe, arrays: Arrays) -> InputPipeline:
+def _from_generated(recipe: Recipe, ranks: Ranks, arrays: Arrays) -> InputPipeline:
     train = len(arrays[0]) - max(1, round(len(arrays[0]) * recipe.data.validation))
-    return _from_arrays(recipe, Splits(tuple(a[:train] for a in arrays), tuple(a[train:] for a in arrays)))
+    return _from_arrays(recipe, ranks, Splits(tuple(a[:train] for a in arrays), tuple(a[train:] for a in arrays)))
 
 
-def _from_arrays(recipe: Recipe, splits: Splits) -> InputPipeline:
+def _from_arrays(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Batches of arrays, shuffled in each epoch."""
     _need_finite("training", splits.train[0])
     _need_finite("held-out", splits.held_out[0])
     size = recipe.data.batch_size
-    loader = DataLoader(_dataset(splits.train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
-    indices = _evenly_spaced(len(splits.held_out[0]), size, recipe.train.eval_batches)
-    held_out = DataLoader(_dataset([each[indices] for each in splits.held_out]), size)
+    loader = _Parts(ranks, _dataset(splits.train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
+    indices = ranks.share(_evenly_spaced(len(splits.held_out[0]), size, recipe.train.eval_batches))
+    held_out = _in_order(_dataset([each[indices] for each in splits.held_out]), size // ranks.size)
     unit = objective_of(recipe.model).unit
     per_batch = size * splits.held_out[1][0].size if unit == "tokens" else size
-    return InputPipeline(partial(_endless, loader), lambda: map(tuple, held_out), per_batch, unit, len(loader))
+    return InputPipeline(loader.endless, lambda: map(tuple, held_out), per_batch, unit, len(loader))
 
 
-def _from_images(recipe: Recipe, splits: Splits) -> InputPipeline:
+def _from_images(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Batches of images stored as bytes; training images are augmented anew in each epoch."""
     augmentation = recipe.data.model_dump(include={"crop", "flip", "cutout"})
     normalized = partial(AugmentedImages, mean=splits.mean, std=splits.std)
     train = normalized(*splits.train, **augmentation, seed=recipe.train.seed)
-    return _from_datasets(recipe, Splits(train, normalized(*splits.held_out)))
+    return _from_datasets(recipe, ranks, Splits(train, normalized(*splits.held_out)))
 
 
-def _from_datasets(recipe: Recipe, splits: Splits) -> InputPipeline:
+def _from_datasets(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Batches that datasets make on demand, in workers if the recipe has them."""
     data, size = recipe.data, recipe.data.batch_size
     options: dict[str, Any] = {"num_workers": data.workers}
     if data.workers and getattr(data, "processes", False):
         options |= {"multiprocessing_context": "forkserver", "persistent_workers": True}
     generator = random.Stream(recipe.train.seed)
-    loader = DataLoader(splits.train, size, shuffle=True, generator=generator, **options)
-    subset = Subset(splits.held_out, _evenly_spaced(len(splits.held_out), size, recipe.train.eval_batches))
-    held_out = DataLoader(subset, size, num_workers=data.workers)
-    return InputPipeline(partial(_endless, loader), lambda: map(tuple, held_out), size, "samples", len(loader))
+    loader = _Parts(ranks, splits.train, size, shuffle=True, generator=generator, **options)
+    indices = ranks.share(_evenly_spaced(len(splits.held_out), size, recipe.train.eval_batches))
+    held_out = _in_order(Subset(splits.held_out, indices), size // ranks.size, num_workers=data.workers)
+    return InputPipeline(loader.endless, lambda: map(tuple, held_out), size, "samples", len(loader))
 
 
-def _from_text(recipe: Recipe, splits: Splits) -> InputPipeline:
+def _from_text(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Windows of bytes: random ones to train on, evenly spaced ones to evaluate on."""
     (train, held_out, *_), context, size = splits, recipe.model.block_size, recipe.data.batch_size
     text.even_starts(train, context, 1)
     batches = recipe.train.eval_batches
     # There are no more windows than bytes: a larger count would only repeat some.
     starts = text.even_starts(held_out, context, None if batches is None else min(batches * size, len(held_out)))
+    starts, part, rows = ranks.share(starts), ranks.part(size), max(1, size // ranks.size)
 
     def windows(source: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Batch:
         inputs, targets = text.windows(source, at, context)
@@ -118,15 +122,15 @@ def _from_text(recipe: Recipe, splits: Splits) -> InputPipeline:
         for number in count(first):
             # Philox has a key of two words: the second sets these draws apart from the weights' and dropout's.
             draw = random.generator(recipe.train.seed | 1 << 64, number)
-            yield windows(train, text.random_starts(train, context, size, draw))
+            yield ranks.weighted(windows(train, text.random_starts(train, context, size, draw)[part]), size)
 
     def even_windows() -> Iterator[Batch]:
-        return (windows(held_out, starts[i : i + size]) for i in range(0, len(starts), size))
+        return (windows(held_out, starts[i : i + rows]) for i in range(0, len(starts), rows))
 
     return InputPipeline(random_windows, even_windows, size * context, "tokens", None)
 
 
-_PIPELINES: dict[str, Callable[[Recipe, Any], InputPipeline]] = {
+_PIPELINES: dict[str, Callable[[Recipe, Ranks, Any], InputPipeline]] = {
     "arrays": _from_arrays,
     "generated": _from_generated,
     "images": _from_images,
@@ -139,12 +143,31 @@ def _dataset(arrays: Iterable[np.ndarray[Any, Any]]) -> TensorDataset:
     return TensorDataset(*map(Tensor, arrays))
 
 
-def _endless(loader: DataLoader, first: int) -> Iterator[Batch]:
-    """The batches of epoch after epoch, from number `first` on."""
-    epoch, position = divmod(first, len(loader))
-    loader.load_state_dict({**loader.state_dict(), "epoch": epoch, "position": position})
-    while True:
-        yield from map(tuple, loader)
+class _Parts(DataLoader):
+    """A rank's part of each batch."""
+
+    def __init__(self, ranks: Ranks, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
+        self._ranks = ranks
+
+    def _keys(self, epoch: int) -> Iterator[Any]:
+        return (keys[self._ranks.part(len(keys))] for keys in super()._keys(epoch))
+
+    def endless(self, first: int) -> Iterator[Batch]:
+        """The parts of the batches of epoch after epoch, from number `first` on."""
+        epoch, position = divmod(first, len(self))
+        self.load_state_dict({**self.state_dict(), "epoch": epoch, "position": position})
+        assert self.batch_size is not None
+        while True:
+            left = len(self.dataset) - self.position * self.batch_size
+            for batch in self:
+                yield self._ranks.weighted(tuple(batch), min(left, self.batch_size))
+                left -= self.batch_size
+
+
+def _in_order(dataset: Any, batch_size: int, **options: Any) -> Iterable[Any]:
+    """The batches of a rank's share of the held-out data, which may be empty."""
+    return DataLoader(dataset, max(1, batch_size), **options) if len(dataset) else ()
 
 
 def _evenly_spaced(length: int, batch_size: int, batches: int | None) -> Any:

@@ -16,17 +16,20 @@ from ..amp.grad_scaler import GradScaler
 from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
 from ..base import observe
-from ..base.errors import ArgumentError, NonFiniteError, ScaleCollapseError
+from ..base.errors import ArgumentError, ConfigError, NonFiniteError, ScaleCollapseError
 from ..config import Recipe, continued
 from ..core import random
+from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.capture import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
+from ..distributed.environment import launched
 from ..optim import Optimizer
 from . import build
 from .checkpoint import Checkpoint, Checkpoints, need_counts, restore, state_of
 from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
+from .ranks import Ranks, code_checksum
 from .step import Batch, StepResult, evaluate, objective_of, step
 
 
@@ -78,14 +81,12 @@ class Run:
     resumed: the checkpoint that the run continues from, without its state, or None. ranges: with debug.ranges_every.
     """
 
-    def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None):
+    def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None, ranks: Ranks | None = None):
         keep_freed()
-        if can_set_num_threads():
-            threads = recipe.train.threads or get_num_threads()
-            set_num_threads(threads)
-            recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
+        self.ranks = ranks or Ranks.present()
+        recipe = _on_this_rank(recipe, self.ranks)
         random.manual_seed(recipe.train.seed)
-        self.recipe, self._pipeline = recipe, input_pipeline(recipe)
+        self.recipe, self._pipeline = recipe, input_pipeline(recipe, self.ranks)
         self._objective, self.steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         self.model = build.model(recipe)
@@ -95,11 +96,13 @@ class Run:
         self.average = build.average(recipe, self.model)
         self.schedule = build.schedule(recipe, self.optimizer, self.steps)
         self.scaler = build.scaler(recipe)
+        self.ranks.draw_apart()
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.checkpoints, self.stopping = checkpoints, False
         self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
+        self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._guard, self._replay = Guard(recipe.train.device), Replay(self)
@@ -107,12 +110,14 @@ class Run:
         self._records = recipe.train.compile and hasattr(self._device, "graph")
 
     def __iter__(self) -> Iterator[Row]:
+        self._join()
         while not self.finished:
             row = self._evaluate() if self._evaluation_is_due() else self.advance()
             if row is not None:
                 yield row
                 self._check(row)
-            stopping = self.stopping  # read once: Ctrl-C may come at any moment, also in these lines
+            stopping = self.ranks.any(self.stopping)  # read once: Ctrl-C may come at any moment, also in these lines
+            self.stopping |= stopping
             if stopping or self._checkpoint_is_due():
                 self.save()
             if stopping:
@@ -143,8 +148,9 @@ class Run:
     def _evaluate(self) -> EvalRow | None:
         try:
             model = self.model if self.average is None else self.average.module
+            self.ranks.copy_buffers(model)
             with shared_memory(self._device) if self._records else nullcontext():
-                scores = evaluate(model, self._held_out(), self.region, self._objective)
+                scores = evaluate(model, self._held_out(), self.region, self._objective, self.ranks)
             row = EvalRow(self.done, *scores)
         except _StoppedError:
             self.model.train()
@@ -155,8 +161,10 @@ class Run:
     def _held_out(self) -> Iterator[Batch]:
         for batch in self._pipeline.held_out():
             if self.stopping:
-                raise _StoppedError
+                break
             yield batch
+        if self.ranks.any(self.stopping):
+            raise _StoppedError
 
     def _check(self, row: Row) -> None:
         if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
@@ -169,6 +177,14 @@ class Run:
             why = self._replay.step(self.done)
             raise not_finite("training", "a step whose gradients are finite", f"{self.steps} skipped", why, cure)
 
+    def _join(self) -> None:
+        """Begin to train with the other ranks, which must have the same recipe, code and number of steps done."""
+        if self._joined:
+            return
+        if self.ranks.size > 1:
+            self.ranks.need_same({"steps done": str(self.done), "code": code_checksum(), **_values(self.recipe)})
+        self._replica, self._joined = self.ranks.replicate(self.model, **build.parallel(self.recipe)), True
+
     # checkpoints
 
     def _checkpoint_is_due(self) -> bool:
@@ -180,9 +196,13 @@ class Run:
         """Save a checkpoint if the run has a directory for them, unless this very state was saved already."""
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
+            self.ranks.agreed(self._write_checkpoint)
+            self._saved = (self.done, self.evaluated)
+
+    def _write_checkpoint(self) -> None:
+        if self.checkpoints is not None and self.ranks.rank == 0:
             rows = self.before_saving()
             self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows)
-            self._saved = (self.done, self.evaluated)
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two steps, from which `load_state_dict` continues bit for bit."""
@@ -202,6 +222,7 @@ class Run:
         if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
             raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
         restore(state, *self._stateful(), same_length=steps == self.steps, average=self.average)
+        self.ranks.draw_apart()  # a checkpoint has the random state of rank 0
         self._batches = self._pipeline.train(batches)
         self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
         self.seconds = counts["seconds"]
@@ -214,6 +235,7 @@ class Run:
 
     def advance(self) -> StepRow | None:
         """Take the next step, whatever else is due; its row if it is logged."""
+        self._join()
         return self._step(self.done + 1)
 
     def _step(self, number: int) -> StepRow | None:
@@ -246,8 +268,8 @@ class Run:
 
     def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepResult:
         clip = self.recipe.train.grad_clip
-        what = (partial(self.loss_of, self.model), batches, self.optimizer, self.scaler, self.region)
-        result = step(*what, clip, measure_norm, self._guard)
+        what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)
+        result = step(*what, clip, measure_norm, self._guard, self.ranks)
         if self.average is not None:
             self.average.update_parameters(self.model)
         return result
@@ -266,8 +288,13 @@ class Run:
         self._replay.checked(number)
 
     def loss_of(self, model: nn.Module, inputs: Tensor, *targets: Tensor) -> Tensor:
-        """The loss of a batch by `model`: the run's, or the average of its weights."""
-        return self._objective.loss(model(inputs), *targets)
+        """The loss of a batch by `model`: the run's, or the average of its weights.
+
+        On several ranks the last target of a training batch is the weight of this rank's part.
+        """
+        if self.ranks.size == 1 or not is_grad_enabled():
+            return self._objective.loss(model(inputs), *targets)
+        return self._objective.loss(model(inputs), *targets[:-1]) * targets[-1]
 
     def _not_finite(self, where: str, got: str, lr: float, why: Explanation) -> NonFiniteError:
         other = ", or see whether amp.dtype=float32 is finite" if self.recipe.amp.dtype != "float32" else ""
@@ -275,26 +302,50 @@ class Run:
         return not_finite(f"{where}, {self.recipe.amp.dtype}", "a finite loss", got, why, cure)
 
 
-def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False) -> Run:
+def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:
+    """The recipe with this rank's device and number of threads, which is set; ranks of a machine share its cores."""
+    train = recipe.train
+    update: dict[str, Any] = {}
+    if ranks.size > 1 and train.device == "cuda":
+        if train.compile:
+            raise ConfigError("train.compile", "false on several ranks of GPUs", "true")
+        update["device"] = f"cuda:{launched().local_rank}"
+    if can_set_num_threads():
+        cores, sharing = ranks.cores()
+        threads = train.threads or get_num_threads()
+        update["threads"] = threads if ranks.size == 1 else min(threads, max(1, cores // sharing))
+        set_num_threads(update["threads"])
+    return recipe.model_copy(update={"train": train.model_copy(update=update)})
+
+
+def _values(recipe: Recipe) -> dict[str, str]:
+    """The values of a recipe by key, but those that a rank may have for itself."""
+    sections = recipe.model_dump(mode="json")
+    found = {f"{section}.{key}": repr(value) for section, keys in sections.items() for key, value in keys.items()}
+    return {key: value for key, value in found.items() if key not in ("train.device", "train.threads")}
+
+
+def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = False, ranks: Ranks | None = None) -> Run:
     """A run of `recipe`, built and checked; iterate over it to train: `for row in ampkit.run.loop.fit(recipe)`.
 
     The same recipe gives the same numbers on the same computer. amp.dtype float32 runs without autocast, bfloat16 with
     autocast, float16 with autocast and loss scaling. Evaluations run in the recipe's precision.
     checkpoints: the directory to save them in, as train.checkpoint_every and train.keep say; none by default. resume:
     continue bit for bit from the newest intact one there, or start if there is none; its recipe may differ in length,
-    intervals and device (`config.continued`).
+    intervals and device (`config.continued`). ranks: those that train it together, by default all of
+    ampkit.distributed; rank 0 writes the checkpoints, and all of them read them.
     Raises ConfigError, ArgumentError or DeviceError at once for a recipe that cannot run here, and ConfigError or
     FileError for checkpoints that it cannot resume from; while it trains, NonFiniteError if an evaluation is not
     finite, or a training loss in float32 or bfloat16 (in float16 the step is skipped); ScaleCollapseError if float16
     finds no usable scale.
     """
     if checkpoints is None:
-        return Run(recipe)
+        return Run(recipe, ranks=ranks)
     saved = Checkpoints(checkpoints, recipe.train.keep)
     last = saved.last() if resume else None
     if last is None:
-        return Run(recipe, saved)
-    run = Run(continued(recipe, last.recipe), saved)
+        return Run(recipe, saved, ranks)
+    run = Run(continued(recipe, last.recipe), saved, ranks)
     run.load_state_dict(last.state)
     run.resumed = last._replace(state=None)
     return run

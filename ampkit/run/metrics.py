@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,11 +26,22 @@ class Scores(NamedTuple):
     char_error_rate: float | None = None
 
 
+Gathered = Callable[[Any], list[Any]]
+
+
+def alone(value: Any) -> list[Any]:
+    """What an evaluation on a single rank gathers: its own value."""
+    return [value]
+
+
 class Metric(Protocol):
-    """Accumulates the batches of an evaluation, then computes the scores."""
+    """Accumulates the batches of an evaluation, then computes the scores.
+
+    gathered: gives the values of all ranks for that of this one; the scores are of the batches of all.
+    """
 
     def update(self, loss: Tensor, output: Tensor, *targets: Tensor) -> None: ...
-    def compute(self) -> Scores: ...
+    def compute(self, gathered: Gathered = alone) -> Scores: ...
 
 
 class RunningSums:
@@ -45,9 +57,10 @@ class RunningSums:
         row = ops.stack([ops.where(weight > 0, mean * weight, 0.0), weight, *rest])
         self._total = row if self._total is None else self._total + row
 
-    def read(self) -> list[float]:
-        """[weighted mean, total weight, further sums], on the host."""
-        total, weight, *rest = [0.0] * self._size if self._total is None else self._total.tolist()
+    def read(self, gathered: Gathered = alone) -> list[float]:
+        """[weighted mean, total weight, further sums], on the host, of the batches of all ranks."""
+        sums = gathered([0.0] * self._size if self._total is None else self._total.tolist())
+        total, weight, *rest = map(sum, zip(*sums, strict=True))
         return [_ratio(total, weight), weight, *rest]
 
 
@@ -72,11 +85,15 @@ class Accuracy:
             counts = _class_counts(predicted, labels, counted, output.shape[1])
             self._class_counts = counts if self._class_counts is None else self._class_counts + counts
 
-    def compute(self) -> Scores:
+    def compute(self, gathered: Gathered = alone) -> Scores:
         """Mean loss, accuracy, and mean IoU where it was requested."""
-        loss, counted, correct = self._sums.read()
-        iou = None if self._class_counts is None else mean_iou(self._class_counts.numpy(force=True))
-        return Scores(loss, _ratio(correct, counted), iou)
+        loss, counted, correct = self._sums.read(gathered)
+        return Scores(loss, _ratio(correct, counted), self._mean_iou(gathered) if self.mean_iou else None)
+
+    def _mean_iou(self, gathered: Gathered) -> float | None:
+        counts = gathered(None if self._class_counts is None else self._class_counts.numpy(force=True))
+        found = [each for each in counts if each is not None]
+        return mean_iou(sum(found[1:], found[0])) if found else None
 
 
 def _class_counts(predicted: Tensor, labels: Tensor, counted: Tensor, classes: int) -> Tensor:
@@ -108,13 +125,14 @@ class CharErrorRate:
         self._sums.add(loss, ops.full_like(loss, output.shape[0]))
         self._batches.append((output.argmax(1), *targets))
 
-    def compute(self) -> Scores:
+    def compute(self, gathered: Gathered = alone) -> Scores:
         """Mean loss and character error rate."""
-        loss, errors, letters = self._sums.read()[0], 0, 0
+        loss, errors, letters = self._sums.read(gathered)[0], 0, 0
         for batch in self._batches:
             path, lengths, labels, counts = (each.numpy(force=True) for each in batch)
             errors += edit_distances(path, lengths, labels, counts).sum()
             letters += counts.sum()
+        errors, letters = map(sum, zip(*gathered((int(errors), int(letters))), strict=True))
         return Scores(loss, char_error_rate=_ratio(errors, letters))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from .guard import Guard
 from .metrics import Accuracy, CharErrorRate, Metric, Scores
+from .ranks import ALONE, Ranks
 
 IGNORE_INDEX = -100  # a target that does not count, as of cross_entropy
 AUX_WEIGHT = 0.5  # of an auxiliary output's loss, as in torchvision's reference training
@@ -136,22 +137,24 @@ def step(
     grad_clip: float | None = None,
     measure_norm: bool = False,
     guard: Guard | None = None,
+    ranks: Ranks = ALONE,
 ) -> StepResult:
     """Update the weights once with the mean gradient of `batches`; not if the loss or a gradient is not finite.
 
     loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
     grad_clip: the largest norm of the unscaled gradients. measure_norm: return their norm even without clipping.
-    guard: skips a step that is not finite where `scaler` is disabled.
+    guard: skips a step that is not finite where `scaler` is disabled. ranks: those that average loss and gradients.
     Raises ScaleCollapseError if the loss scale has fallen too far.
     """
     losses = []
-    for batch in batches:
-        with region:
-            loss = loss_of(*batch)
-            mean = loss / len(batches) if len(batches) > 1 else loss
-        scaler.scale(mean).backward()
+    for number, batch in enumerate(batches, 1):
+        with nullcontext() if number == len(batches) else ranks.no_sync():
+            with region:
+                loss = loss_of(*batch)
+                mean = loss / len(batches) if len(batches) > 1 else loss
+            scaler.scale(mean).backward()
         losses.append(loss.detach())
-    loss = sum(losses[1:], losses[0]) / len(losses)
+    loss = ranks.mean(sum(losses[1:], losses[0]) / len(losses))
     skip_unless_finite(scaler, optimizer, loss.array)
     norm = None
     if grad_clip is not None or measure_norm:
@@ -173,8 +176,12 @@ def evaluate(
     batches: Iterator[Batch],
     region: AbstractContextManager[Any],
     objective: Objective = IMAGE_CLASSES,
+    ranks: Ranks = ALONE,
 ) -> Scores:
-    """The scores of `model` over `batches`, in eval mode without a tape; the host reads the device only at the end."""
+    """The scores of `model` over `batches`, in eval mode without a tape; the host reads the device only at the end.
+
+    ranks: those whose `batches` count together.
+    """
     metric = objective.metric()
     model.eval()
     with no_grad():
@@ -182,4 +189,4 @@ def evaluate(
             with region:
                 metric.update(*objective.metric_inputs(model(inputs), *targets))
     model.train()
-    return metric.compute()
+    return metric.compute(ranks.gathered)

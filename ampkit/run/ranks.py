@@ -1,0 +1,204 @@
+"""Ranks: the processes that train one recipe together.
+
+Every rank computes on its part of each batch, so the order of the data does not depend on how many ranks there are. The
+gradients and the loss are averaged, and what ends a run is agreed on, so all ranks take the same steps and stop after
+the same one. Rank 0 alone writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import nn
+from ..backends.cpu.threads import usable_cpus
+from ..base.errors import AmpkitError, ConfigError, error_with_text
+from ..core import random
+from ..core.tensor import Tensor
+from ..distributed import DistError, ProcessGroup, init_process_group
+from ..distributed.collectives import gathered_objects
+from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
+from ..distributed.environment import launched
+from ..distributed.transport import Call
+from ..distributed.world import group
+
+_T = TypeVar("_T")
+_LIBRARY = Path(__file__).parents[1]
+
+
+class Ranks:
+    """The ranks of `processes`, or this process alone for None.
+
+    rank: this one's number. size: how many there are. in_agreement: whether the last error was one of all ranks, which
+    rank 0 alone need print.
+    """
+
+    def __init__(self, processes: ProcessGroup | None = None):
+        self._group = processes
+        self._replica: DistributedDataParallel | None = None
+        self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
+        self.in_agreement = False
+
+    @classmethod
+    def present(cls) -> Ranks:
+        """The ranks of ampkit.distributed; this process alone before init_process_group."""
+        return cls(group.WORLD)
+
+    @classmethod
+    def of_launcher(cls) -> Ranks:
+        """All processes that a launcher such as mpiexec has started, connected; this one alone where there is none."""
+        if launched().world_size > 1 and group.WORLD is None:
+            init_process_group()
+        return cls.present()
+
+    # what belongs to this rank
+
+    def part(self, rows: int) -> slice:
+        """This rank's part of a batch of `rows`; of one with fewer rows than ranks a single row, see `weighted`."""
+        mine = self._bounds(rows)
+        return mine if mine.stop > mine.start else slice(0, 1)
+
+    def weighted(self, part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
+        """This rank's part of a batch of `rows`, with the weight of its mean loss as the last tensor [].
+
+        So the mean over the ranks is that of the batch, also where the parts differ in size. One rank needs no weight.
+        """
+        if self._group is None:
+            return part
+        mine = self._bounds(rows)
+        return *part, Tensor(np.asarray((mine.stop - mine.start) * self.size / rows, np.float32))
+
+    def share(self, items: Any) -> Any:
+        """This rank's share of an array [n, ...]: consecutive ones, none twice."""
+        return items[self._bounds(len(items))]
+
+    def _bounds(self, count: int) -> slice:
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def draw_apart(self) -> None:
+        """Let the default random stream draw other numbers on each rank, as many on all; on rank 0 those of before."""
+        seed, call = random.default.state()
+        # Philox mixes its key well: any other seed gives independent draws.
+        random.default.restore(((seed + (self.rank << 40)) % 2**64, call))
+
+    # what all ranks have in common
+
+    def replicate(self, model: nn.Module, **options: Any) -> nn.Module:
+        """`model` with gradients that are averaged over the ranks; options: of DistributedDataParallel."""
+        if self._group is None:
+            return model
+        self._replica = DistributedDataParallel(model, process_group=self._group, **options)
+        return self._replica
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """A context whose backward passes leave gradients on their rank; the next one averages their sums."""
+        return nullcontext() if self._replica is None else self._replica.no_sync()
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """The mean of `loss` [] over the ranks, with the same bits on all."""
+        if self._group is None:
+            return loss
+        total = loss.array.copy()
+        self._group.all_reduce_array(total)
+        return Tensor(total) / self.size
+
+    def copy_buffers(self, model: nn.Module) -> None:
+        """Give the buffers of `model`, running statistics among them, the values of rank 0."""
+        if self._group is not None:
+            broadcast_tensors(self._group, list(model.buffers()))
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on some rank."""
+        if self._group is None:
+            return flag
+        count = np.array([flag], np.int32)
+        self._group.all_reduce_array(count)
+        return bool(count[0])
+
+    def gathered(self, value: _T, what: str = "gathered") -> list[_T]:
+        """The picklable `value` of every rank, in order. what: names the exchange in errors."""
+        return [value] if self._group is None else gathered_objects(self._group, value, Call(what, ""))
+
+    def of_first(self, value: _T) -> _T:
+        """The `value` of rank 0."""
+        return self.gathered(value if self.rank == 0 else None)[0]  # type: ignore[return-value]  # rank 0 has one
+
+    # errors that all ranks raise, or none
+
+    def agreed(self, action: Callable[[], _T]) -> _T:
+        """What `action` returns on this rank. Where it raises on some rank, all ranks raise the first one's error."""
+        result, error = None, None
+        try:
+            result = action()
+        except (AmpkitError, OSError, MemoryError) as raised:
+            error = raised
+        errors = self.gathered(error)
+        first = next((rank for rank, each in enumerate(errors) if each is not None), None)
+        if first is None:
+            return result  # type: ignore[return-value]  # `action` has returned
+        self.in_agreement = True
+        everywhere = len({str(each) for each in errors}) == 1
+        raise (error if error is not None and everywhere else self._of_rank(first, errors[first]))
+
+    @contextmanager
+    def raising_alike(self) -> Iterator[None]:
+        """A context that tells the other ranks of an error: `in_agreement` says whether all have the same.
+
+        Otherwise it names the rank; the others raise DistError at their next collective, with this error's text.
+        """
+        try:
+            yield
+        except DistError:
+            raise
+        except (AmpkitError, OSError, MemoryError) as error:
+            if self.size > 1 and not self.in_agreement:
+                text = f"{type(error).__name__}: {error}"
+                try:
+                    self.gathered(None, text)
+                except DistError:
+                    raise self._of_rank(self.rank, error) from error
+                self.in_agreement = True
+            raise
+
+    def _of_rank(self, rank: int, error: Any) -> Any:
+        if rank == 0:  # which speaks for all
+            return error
+        if not isinstance(error, AmpkitError):
+            return OSError(f"rank {rank}: {error or type(error).__name__}")
+        return error_with_text(type(error), f"rank {rank}: {error}")
+
+    def need_same(self, what: dict[str, str]) -> None:
+        """Raise ConfigError, on all ranks, where the texts of `what` by name differ between ranks."""
+        first, *others = self.gathered(what)
+        for rank, theirs in enumerate(others, 1):
+            for name in first.keys() | theirs.keys():
+                if first.get(name) != theirs.get(name):
+                    self.in_agreement = True
+                    got = f"{name}={first.get(name)} on rank 0, {theirs.get(name)} on rank {rank}"
+                    raise ConfigError("training on several ranks", "the same recipe and code on all", got)
+
+    # cores
+
+    def cores(self) -> tuple[int, int]:
+        """(the usable cores, how many ranks share them)."""
+        usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        mine = socket.gethostname(), tuple(usable)
+        return usable_cpus(), self.gathered(mine).count(mine)
+
+
+ALONE = Ranks()  # a process that trains without others
+
+
+def code_checksum() -> str:
+    """The SHA-256 of ampkit's Python files, shortened."""
+    digest = hashlib.sha256()
+    for path in sorted(_LIBRARY.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,185 @@
+"""Recipes on several ranks: they train as one process does, and stop together, with one message."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from distributed.test_collectives import mpi, mpiexec
+
+from ampkit import config
+from ampkit.cli import main
+from ampkit.run.loop import fit
+from ampkit.run.ranks import Ranks
+
+pytestmark = pytest.mark.no_gpu
+
+RECIPE = """
+[model]
+name = "mlp"
+hidden = [32]
+{model}
+
+[data]
+name = "digits"
+batch_size = 50
+
+[optimizer]
+name = "adamw"
+lr = 1e-3
+
+{more}
+
+[train]
+steps = 20
+log_every = 1
+eval_every = 10
+accumulate = 2
+grad_clip = 5.0
+ema = 0.9
+threads = 1
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(model="", more=""):
+        path = tmp_path / "recipe.toml"
+        path.write_text(RECIPE.format(model=model, more=more))
+        return path
+
+    return write
+
+
+def train(ranks, directory, path, *words, fault="none"):
+    found = mpiexec(ranks, "recipe_program.py", fault, str(path), *words, "--run-dir", str(directory))
+    assert "Traceback" not in found.stderr, found.stderr
+    return found
+
+
+def rows_of(directory):
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def need_close(found, expected, rtol):
+    assert len(found) == len(expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.keys() == theirs.keys()
+        for key, value in theirs.items():
+            np.testing.assert_allclose(mine[key], value, rtol, err_msg=f"{key} of step {theirs['step']}")
+
+
+@mpi
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_train_as_one_process_does_with_parts_of_the_same_batches(ranks, recipe, tmp_path):
+    path = recipe()
+    assert train(ranks, tmp_path / "many", path).returncode == 0
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "one")]) == 0
+    need_close(rows_of(tmp_path / "many"), rows_of(tmp_path / "one"), 2e-5)
+
+
+@mpi
+def test_a_run_resumes_with_another_number_of_ranks(recipe, tmp_path):
+    path, directory = recipe(), tmp_path / "run"
+    assert train(2, directory, path, fault="signal").returncode == 130
+    assert rows_of(directory)[-1]["step"] == 7
+    resumed = train(3, directory, path, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming after step 7 of 20" in resumed.stdout
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "one")]) == 0
+    need_close(rows_of(directory), rows_of(tmp_path / "one"), 2e-5)
+
+
+@mpi
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(recipe, tmp_path):
+    path = recipe("dropout = 0.3", '[amp]\ndtype = "float16"\n\n[parallel]\nwire_dtype = "bfloat16"\nbucket_mb = 0.002')
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    assert train(2, whole, path).returncode == 0
+    assert train(2, parted, path, fault="signal").returncode == 130
+    assert train(2, parted, path, "--resume").returncode == 0
+    assert rows_of(parted) == rows_of(whole)
+
+
+@mpi
+def test_an_error_of_all_ranks_is_printed_once(recipe, tmp_path):
+    for words in (["train.foo=1"], ["data.batch_size=0"], ["train.steps=1", "train.epochs=1"]):
+        found = train(3, tmp_path / "run", recipe(), *words)
+        assert found.returncode == 2
+        assert found.stderr.count("ampkit: ") == 1, found.stderr
+        assert not (tmp_path / "run").exists()
+
+
+@mpi
+def test_ranks_with_different_recipes_do_not_start(recipe, tmp_path):
+    found = train(2, tmp_path / "run", recipe(), fault="other seed")
+    assert found.returncode == 2
+    assert "train.seed=0 on rank 0, 5 on rank 1" in found.stderr
+    assert found.stderr.count("ampkit: ") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        (
+            "sample",
+            1,
+            [r"failed: rank 1: sample 7: needs a file", r"all_reduce\(.*got FileError: sample 7.* on rank 1"],
+        ),
+        ("metrics", 1, [r"failed: disk: needs space", r"all_reduce\(.*got FileError: disk: needs space.* on rank 0"]),
+        ("checkpoint", 1, [r"failed: disk: needs space"]),
+        ("nan", 1, [r"failed: step 4, float32: needs a finite loss, got nan\non rank 1:\n.* NaN of float32"]),
+    ],
+)
+def test_a_fault_on_one_rank_ends_all_and_names_it(fault, status, said, recipe, tmp_path):
+    found = train(2, tmp_path / "run", recipe(), fault=fault)
+    assert found.returncode == status, found.stderr
+    assert found.stderr.count("ampkit: ") == len(said), found.stderr
+    for pattern in said:
+        assert re.search(pattern, found.stderr), found.stderr
+
+
+@mpi
+def test_ranks_without_held_out_samples_of_their_own_evaluate_with_the_others(recipe, tmp_path):
+    path = recipe()
+    words = ["train.eval_batches=1", "data.batch_size=2", "train.steps=2"]
+    assert train(3, tmp_path / "many", path, *words).returncode == 0
+    assert main(["train", str(path), *words, "--run-dir", str(tmp_path / "one")]) == 0
+    need_close(rows_of(tmp_path / "many"), rows_of(tmp_path / "one"), 2e-5)
+
+
+@mpi
+def test_other_commands_say_that_they_run_in_one_process(recipe):
+    found = mpiexec(2, "recipe_program.py", "plan", str(recipe()))
+    assert "plan: needs one process, got rank 1 of 2" in found.stderr
+    assert found.returncode != 0
+
+
+class _Group:
+    """A group of which only rank and size are asked."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = (lambda: rank), (lambda: size)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(8, 4), (10, 4), (3, 4), (1, 3), (64, 1)])
+def test_the_weighted_means_of_all_parts_are_the_mean_of_the_batch(rows, size):
+    values, total, seen = np.random.default_rng(0).normal(size=rows), 0.0, []
+    for rank in range(size):
+        ranks = Ranks(_Group(rank, size))
+        part, (weight,) = values[ranks.part(rows)], ranks.weighted((), rows)
+        assert len(part)
+        total += part.mean() * float(weight) / size
+        seen.extend(ranks.share(values))
+    assert total == pytest.approx(values.mean(), rel=1e-6)
+    assert seen == list(values)
+
+
+def test_one_process_adds_no_weight_and_no_message(recipe):
+    run = fit(config.load(str(recipe())))
+    assert len(run.first_batch()) == 2
+    assert run.ranks.size == 1
