@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -23,7 +24,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, plan, report, train, tune
+from . import bench, display, launch, plan, report, train, tune
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -98,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     _recipe(training)
     training.add_argument("--run-dir", type=_path, help="directory for config, metrics and checkpoints: new or empty")
     training.add_argument("--resume", action="store_true", help="resume the run in --run-dir from its last checkpoint")
+    what = "train a recipe, or run a script, on several ranks; restart it when one dies"
+    launch.add_arguments(_command(commands, "launch", partial(launch.run, parse=_parse), what))
     compare = _command(commands, "bench", bench.run, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     compare.add_argument("--json", type=_path, metavar="FILE", help="also write the results to a file")

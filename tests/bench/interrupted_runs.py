@@ -1,6 +1,7 @@
 """Interrupt a training run at random, resume it, and compare the result with an uninterrupted run.
 
     python tests/bench/interrupted_runs.py [--endings 100] [--kinds kill,term,hup,int,disk,twice] [--steps 60] [K=V]
+    python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 50
 
 Trains recipes/text_gpt.toml in float16 with dropout and accumulated gradients, once uninterrupted; then once per
 interruption, and resumes. Metrics, weights, moments, loss scale, random state and data position are compared bit for
@@ -10,6 +11,7 @@ bit, and missing or duplicated rows are counted. The kinds of interruption, in t
     term, hup, int   SIGTERM, SIGHUP or SIGINT likewise; the status must be 128 + the signal, and no step may be lost
     disk             from a random moment on, files cannot grow beyond a random size (RLIMIT_FSIZE); one line, status 1
     twice            two processes start at once in one directory; one must be refused, with status 2
+    rank             SIGKILL to a random one of --ranks ranks under `ampkit launch`, which must end with status 0
 
 Exits with status 1 if a result differs or a message is wrong.
 """
@@ -28,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,17 +51,18 @@ class Ended(NamedTuple):
     fault: str = ""
 
 
-def command(directory: Path, overrides: list[str]) -> list[str]:
+def command(directory: Path, overrides: list[str], ranks: int = 1) -> list[str]:
     """The command that starts the run in `directory`, or resumes it."""
-    line = [sys.executable, "-m", "ampkit", "train", str(RECIPE), *SETTING, *overrides]
+    launcher = ["launch", "-n", str(ranks), "--max-restarts", "3"] if ranks > 1 else []
+    line = [sys.executable, "-m", "ampkit", *launcher, "train", str(RECIPE), *SETTING, *overrides]
     return [*line, "--resume", "--run-dir", str(directory)]
 
 
-def start(directory: Path, overrides: list[str]) -> subprocess.Popen[str]:
+def start(directory: Path, overrides: list[str], ranks: int = 1) -> subprocess.Popen[str]:
     # A shell's background job ignores SIGINT, and its child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command(directory, overrides), **pipes)
+    return subprocess.Popen(command(directory, overrides, ranks), **pipes)
 
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:
@@ -142,6 +146,40 @@ def twice(directory: Path, overrides: list[str], at: float, draw: random.Random)
     return Ended("two processes at once", fault)
 
 
+def kill_rank(ranks: int, directory: Path, overrides: list[str], at: float, draw: random.Random) -> Ended:
+    process = start(directory, overrides, ranks)
+    wait(process, directory, at)
+    running = ranks_below(process.pid)
+    if process.poll() is None and running:
+        os.kill(victim := draw.choice(running), signal.SIGKILL)
+        where = f"rank {running.index(victim)} of {len(running)} killed after {len(rows_of(directory))} rows"
+    else:
+        where = "no rank runs yet" if process.poll() is None else "finished before the kill"
+    said, status = process.stderr.read(), process.wait()
+    return Ended(where, "" if status == 0 else f"status {status}: {said}")
+
+
+def ranks_below(pid: int) -> list[int]:
+    """The processes that the launcher started by process `pid` has started."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(folder.name))
+    found, below = list[int](), [pid]
+    while below:
+        found += [each for each in below if not children.get(each)]
+        below = [child for each in below for child in children.get(each, [])]
+    return sorted(each for each in found if each != pid and "train" in command_line(each))
+
+
+def command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:  # it has ended
+        return []
+
+
 KINDS: dict[str, Callable[[Path, list[str], float, random.Random], Ended]] = {
     "kill": partial(interrupt, signal.SIGKILL),
     "term": partial(interrupt, signal.SIGTERM),
@@ -162,25 +200,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--endings", type=int, default=20)
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     options = parser.parse_args()
     kinds = options.kinds.split(",")
+    ways = KINDS | {"rank": partial(kill_rank, options.ranks)}
     overrides, draw = [f"train.steps={options.steps}", *options.overrides], random.Random(options.seed)
     equal, faults, rows = Counter[str](), 0, Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
         begin = time.perf_counter()
-        subprocess.run(command(whole, overrides), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command(whole, overrides, options.ranks), check=True, stdout=subprocess.DEVNULL)
         wall, expected = time.perf_counter() - begin, result(whole)
         seconds = json.loads((whole / "metrics.jsonl").read_text().splitlines()[-2])["seconds"]
         for number in range(options.endings):
             kind, run = kinds[number % len(kinds)], Path(folder) / f"run{number}"
             early = draw.random() < 0.2
             at = -draw.uniform(0, wall - seconds) if early else draw.uniform(0, 0.8 * seconds)
-            ended = KINDS[kind](run, overrides, at, draw)
-            subprocess.run(command(run, overrides), check=True, stdout=subprocess.DEVNULL)
+            ended = ways[kind](run, overrides, at, draw)
+            subprocess.run(command(run, overrides, options.ranks), check=True, stdout=subprocess.DEVNULL)
             found = result(run)
             same = found == expected and not ended.fault
             equal[kind] += same

@@ -1,0 +1,104 @@
+"""`ampkit launch`: start a program on several ranks by mpiexec, and again when one of them died."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from .. import config
+from ..backends.cpu.threads import usable_cpus
+from ..base.errors import ConfigError
+from ..run.run_dir import default_directories
+from . import train
+from .display import WRONG
+
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by which torchrun, too, tells a script how often it was restarted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `ampkit launch`."""
+    parser.add_argument("-n", type=int, required=True, metavar="N", help="how many ranks")
+    what = "start again up to K times after a rank has died; `train` resumes from its last checkpoint"
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="K", help=what)
+    what = "the launcher, with options such as a list of hosts (default: mpiexec)"
+    parser.add_argument("--mpiexec", default="", metavar="COMMAND", help=what)
+    what = "`train RECIPE.toml ...`, or SCRIPT.py and its arguments"
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=what)
+
+
+def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence[str]], argparse.Namespace]) -> int:
+    """Run the command on the ranks; returns its exit status. parse: of the arguments of `ampkit`."""
+    if options.n < 1 or options.max_restarts < 0:
+        given = f"-n {options.n} --max-restarts {options.max_restarts}"
+        raise ConfigError("launch", "-n from 1 and --max-restarts from 0", given)
+    launcher = [*_launcher(options.mpiexec), "-n", str(options.n), sys.executable]
+    first, again = _commands(options.words, parse)
+    with train.Signals() as signals:
+        for restart in range(options.max_restarts + 1):
+            status, stopped = _supervise([*launcher, *(again if restart else first)], options.n, restart, signals)
+            if status in (0, WRONG) or stopped or restart == options.max_restarts:
+                break
+            line = f"a rank ended with status {status}: restart {restart + 1} of {options.max_restarts}"
+            console.print(escape(line), soft_wrap=True)
+    return status
+
+
+def _launcher(given: str) -> list[str]:
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    words = shlex.split(given) or ["mpiexec"]
+    found = shutil.which(words[0], path=beside)
+    if found is None:
+        raise ConfigError("launch", words[0], "no such program", "pip install 'ampkit[mpi]', or load a cluster's MPI")
+    return [found, *words[1:]]
+
+
+def _commands(words: list[str], parse: Callable[[Sequence[str]], argparse.Namespace]) -> tuple[list[str], list[str]]:
+    """What Python runs at first, and what after a rank has died."""
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words or not (words[0] == "train" or words[0].endswith(".py")):
+        got = repr(words[0]) if words else "nothing"
+        raise ConfigError("launch", "`train RECIPE.toml` or a SCRIPT.py", got, "ampkit launch -n 2 train RECIPE.toml")
+    if words[0] != "train":
+        return words, words
+    asked = parse(words)
+    dtype = config.load(asked.recipe, train.overrides(asked)).amp.dtype
+    if not asked.run_dir:
+        words = [*words, "--run-dir", str(next(default_directories(asked.recipe, dtype, datetime.now())))]
+    command = ["-m", "ampkit", *words]
+    return command, command if asked.resume else [*command, "--resume"]
+
+
+def _supervise(command: list[str], ranks: int, restart: int, signals: train.Signals) -> tuple[int, bool]:
+    """(exit status, whether a signal ended it). A signal to this process goes on to the launcher, once."""
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, usable_cpus() // ranks))}
+    environment = {**os.environ, **threads, RESTARTS: str(restart)}
+    # In a process group of its own: Ctrl-C would reach it twice, and the second one ends it without a checkpoint.
+    with subprocess.Popen(command, env=environment, process_group=0) as process:
+        stopped = False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            # A launcher hands SIGINT and SIGTERM on; at SIGHUP it ends, and its ranks without a checkpoint.
+            process.send_signal(signal.SIGINT if signals.status == 128 + signal.SIGINT else signal.SIGTERM)
+
+        signals.stop = stop
+        try:
+            status = process.wait()
+        except train.Ended:  # the second signal, at which mpiexec ends the ranks at once
+            process.send_signal(signal.SIGINT)
+            raise
+    if stopped and status:
+        return signals.status, True
+    return (status if status >= 0 else 128 - status), stopped

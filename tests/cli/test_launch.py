@@ -1,0 +1,110 @@
+"""`ampkit launch`: ranks under supervision."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bench.interrupted_runs import ranks_below
+from distributed.test_collectives import mpi
+
+from ampkit.cli import main
+
+pytestmark = pytest.mark.no_gpu
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "recipes/digits_mlp.toml")
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Starts `ampkit launch` with some arguments, in an empty directory."""
+
+    def start(*words):
+        command = [sys.executable, "-m", "ampkit", "launch", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "0", "train", RECIPE], "-n from 1 and --max-restarts from 0, got -n 0 --max-restarts 0"),
+        (["-n", "2"], "`train RECIPE.toml` or a SCRIPT.py, got nothing"),
+        (["-n", "2", "bench", RECIPE], "`train RECIPE.toml` or a SCRIPT.py, got 'bench'"),
+        (["-n", "2", "train", RECIPE, "train.foo=1"], "train.foo: needs a known key"),
+        (["-n", "2", "train", RECIPE, "--foo"], "unknown argument '--foo'"),
+        (["-n", "2", "--mpiexec", "no-mpiexec -f hosts", "train", RECIPE], "needs no-mpiexec, got no such program"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused_before_a_rank_starts(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    launcher = [] if "--mpiexec" in words else ["--mpiexec", sys.executable]
+    assert main(["launch", *launcher, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@mpi
+def test_a_script_is_started_again_until_it_ends_well_and_hears_how_often(launch, tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import os, sys\n"
+        "count = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+        "print('start', count, sys.argv[1:], os.environ['OMP_NUM_THREADS'], flush=True)\n"
+        "sys.exit(0 if count == 2 else 7)\n"
+    )
+    out, err = (process := launch("-n", "1", "--max-restarts", "2", "script.py", "--lr", "3")).communicate(timeout=90)
+    assert process.returncode == 0, err
+    cores = str(len(os.sched_getaffinity(0)))
+    threads = os.environ.get("OMP_NUM_THREADS", cores)
+    assert [line for line in out.splitlines() if line.startswith("start")] == [
+        f"start {count} ['--lr', '3'] {threads}" for count in range(3)
+    ]
+    assert "a rank ended with status 7: restart 2 of 2" in out
+    process = launch("-n", "1", "--max-restarts", "1", "script.py")
+    process.communicate(timeout=90)
+    assert process.returncode == 7
+
+
+@mpi
+def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launch, tmp_path):
+    setting = ["train.epochs=", "train.steps=1500", "train.log_every=50", "train.checkpoint_every=50"]
+    process = launch("-n", "2", "--max-restarts", "1", "train", RECIPE, *setting, "--run-dir", "killed")
+    rows = tmp_path / "killed/metrics.jsonl"
+    while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") > 4):
+        time.sleep(0.01)
+    os.kill(ranks_below(process.pid)[1], signal.SIGKILL)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert "restart 1 of 1" in out
+    assert "resuming after step" in out
+    whole = launch("-n", "2", "train", RECIPE, *setting, "--run-dir", "whole")
+    whole.communicate(timeout=90)
+    values = [
+        [json.loads(line) | {"seconds": 0} for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("killed", "whole")
+    ]
+    assert values[0] == values[1]
+
+
+@mpi
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_ranks_with_a_checkpoint_and_starts_nothing_again(number, launch, tmp_path):
+    setting = ["train.epochs=", "train.steps=100000"]
+    process = launch("-n", "2", "--max-restarts", "3", "train", RECIPE, *setting, "--run-dir", "run")
+    rows = tmp_path / "run/metrics.jsonl"
+    while process.poll() is None and not (rows.exists() and rows.read_text()):
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 128 + number
+    assert "interrupted after step" in err
+    assert "restart" not in out
+    assert list((tmp_path / "run/checkpoints").glob("step-*.json"))
