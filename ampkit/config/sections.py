@@ -150,11 +150,12 @@ class Parallel(Section):
     """How several ranks train together, see docs/distributed.md.
 
     wire_dtype: in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients in a
-    message.
+    message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     bucket_mb: Positive = 25.0
+    sync_batchnorm: bool = False
 
 
 class Train(Section):

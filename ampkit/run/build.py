@@ -25,7 +25,10 @@ def model(recipe: Recipe) -> nn.Module:
     """The recipe's model, on its device, its weights drawn from the default random stream."""
     entry = MODELS[recipe.model.name]
     arguments = _arguments(recipe.model) | {name: _FROM_DATA[name](recipe.data) for name in entry.from_data}
-    built: nn.Module = entry.build(**arguments).to(recipe.train.device)
+    built: nn.Module = entry.build(**arguments)
+    if recipe.parallel.sync_batchnorm:
+        built = nn.SyncBatchNorm.convert_sync_batchnorm(built)
+    built = built.to(recipe.train.device)
     if recipe.amp.parameters == "low":
         dtype = dtypes.parse(recipe.amp.dtype)
         for parameter in built.parameters():  # buffers, running statistics among them, stay float32

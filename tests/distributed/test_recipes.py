@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +80,16 @@ def test_ranks_train_as_one_process_does_with_parts_of_the_same_batches(ranks, r
     assert train(ranks, tmp_path / "many", path).returncode == 0
     assert main(["train", str(path), "--run-dir", str(tmp_path / "one")]) == 0
     need_close(rows_of(tmp_path / "many"), rows_of(tmp_path / "one"), 2e-5)
+
+
+@mpi
+def test_a_model_with_synchronized_batch_norm_trains_as_on_one_process(tmp_path):
+    path = str(Path(__file__).parents[2] / "recipes/digits_cnn.toml")
+    words = ["train.epochs=", "train.steps=8", "train.eval_every=4", "train.log_every=1", "data.batch_size=63"]
+    words += ["model.width=4", "optimizer.lr=1e-3", "parallel.sync_batchnorm=true", "train.ema=0.5"]
+    assert train(2, tmp_path / "many", path, *words).returncode == 0
+    assert main(["train", path, *words, "--run-dir", str(tmp_path / "one")]) == 0
+    need_close(rows_of(tmp_path / "many"), rows_of(tmp_path / "one"), 1e-4)
 
 
 @mpi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from ampkit import backends, ops
@@ -17,7 +18,7 @@ from .. import init
 from ..factory import check_sizes, new_parameter, per_axis, zeros
 from ..module import Module
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "LayerNorm", "RMSNorm", "SyncBatchNorm"]
 
 
 class _Norm(Module):
@@ -223,6 +224,56 @@ class BatchNorm3d(_BatchNorm):
     """Mean 0 and variance 1 of each channel over the batch: input [N, C, D, H, W] -> the same; see BatchNorm2d."""
 
     _layouts = (", D, H, W",)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalization by the statistics of all ranks together: input [N, C, ...] -> the same; see BatchNorm2d.
+
+    process_group: the ranks, by default all of ampkit.distributed. With one rank, before init_process_group and in eval
+    mode it is BatchNorm. The ranks may have batches of different sizes, and all of them must run the layer.
+    """
+
+    _layouts = ("", ", L", ", H, W", ", D, H, W")
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
+
+    def forward(self, input: Tensor) -> Tensor:
+        from ...distributed.world import group
+
+        ranks = self.process_group or group.WORLD
+        if ranks is None or ranks.size() == 1:
+            return self.normalized(ops.batch_norm, input)
+        from ...distributed.sync_batch_norm import sync_batch_norm
+
+        return self.normalized(partial(sync_batch_norm, group=ranks), input)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """`module` with every BatchNorm1d, 2d and 3d in it replaced by a SyncBatchNorm of the same tensors."""
+        converted: Module = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            options = module.eps, module.momentum, module.affine, module.track_running_stats
+            converted = cls(module.num_features, *options, process_group)
+            converted.training = module.training
+            for name, parameter in module._parameters.items():
+                converted.register_parameter(name, parameter)
+            for name, buffer in module._buffers.items():
+                converted.register_buffer(name, buffer)
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
 
 
 def _bias(norm: Any) -> str:
