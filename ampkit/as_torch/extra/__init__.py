@@ -1,0 +1,1 @@
+"""What modules of PyTorch have beside names of ampkit: one file each."""

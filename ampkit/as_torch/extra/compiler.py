@@ -1,0 +1,29 @@
+"""`torch.compiler`: decorators that change nothing, since Python code runs directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .top import compile
+
+__all__ = ["allow_in_graph", "compile", "disable", "is_compiling", "is_dynamo_compiling", "is_exporting", "reset"]
+
+
+def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
+    """`fn` as it is."""
+    return fn if fn is not None else lambda found: found
+
+
+allow_in_graph = disable
+
+
+def is_compiling() -> bool:
+    """False."""
+    return False
+
+
+is_dynamo_compiling = is_exporting = is_compiling
+
+
+def reset() -> None:
+    """Does nothing."""

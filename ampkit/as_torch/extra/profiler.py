@@ -1,0 +1,5 @@
+"""`torch.profiler`."""
+
+from ...debug.profiler import profile
+
+__all__ = ["profile"]

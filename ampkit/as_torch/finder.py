@@ -1,0 +1,82 @@
+"""The import of `torch` and its submodules: each is a Namespace, made when it is first asked for."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from types import ModuleType
+from typing import Any
+
+from ..base.missing_names import PYTORCH_VERSION, cure_of, missing_module, missing_name
+from .namespaces import REFUSED, SOURCES, refusal
+from .refused import refused
+
+_EXTRA = f"{__package__}.extra"
+
+
+class Namespace(ModuleType):
+    """A module of PyTorch: names of ampkit, and an answer for those that ampkit lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        path = f"{self.__name__}.{name}"
+        if path in SOURCES or path in REFUSED:
+            return import_module(path)
+        cure = None if name.startswith("_") else refusal(self.__name__)
+        if cure is not None:
+            self.__dict__[name] = refused(path, cure)
+            return self.__dict__[name]
+        raise missing_name(self.__name__, name)
+
+
+class Finder(DistributionFinder, Loader):
+    """Finds `torch` and everything below it, and the version of the distribution `torch`."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a module of PyTorch. Raises ImportError with the cure for one that ampkit has nothing for."""
+        if name.partition(".")[0] != "torch":
+            return None
+        if name not in SOURCES and refusal(name) is None:
+            space, _, last = name.rpartition(".")
+            if cure_of(space, last):  # `from torch.nn import X` asks for a module X, once there is no name X
+                raise ImportError(str(missing_name(space, last)))
+            raise missing_module(name)
+        return ModuleSpec(name, self, is_package=True)
+
+    def find_distributions(self, context: Any = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008
+        if context.name in (None, "torch"):
+            yield Torch()
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Namespace(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill a namespace from its sources."""
+        entry = SOURCES.get(module.__name__, "").split()
+        if entry[:1] == ["="]:
+            sys.modules[module.__name__] = import_module(entry[1])
+            return
+        for source in entry:
+            found = import_module(source, _EXTRA)
+            module.__dict__.update((name, getattr(found, name)) for name in public(found))
+
+
+class Torch(Distribution):
+    """What `importlib.metadata.version("torch")` reads."""
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Name: torch\nVersion: {PYTORCH_VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return path
+
+
+def public(module: ModuleType) -> Sequence[str]:
+    """The names that a module exports, but for modules; also those that hide built-ins, which no `__all__` lists."""
+    listed = getattr(module, "__all__", ())
+    found = {name for name in vars(module) if name in listed or (hasattr(builtins, name) and name[0] != "_")}
+    return sorted(name for name in found if not isinstance(vars(module)[name], ModuleType))

@@ -1,0 +1,121 @@
+"""What each module of PyTorch is in ampkit: the table of the alias.
+
+SOURCES: the modules whose public names a module of PyTorch has; `.x` is `ampkit.as_torch.extra.x`, and later modules
+win. `= x` is the module x itself, where assigning to an attribute is a setting.
+REFUSED: modules that ampkit has nothing for, and all below them. They can be imported, and their names too; a call of
+one raises an error with the cure.
+"""
+
+from __future__ import annotations
+
+
+def _below(space: str, names: str, source: str) -> dict[str, str]:
+    """The same source for several modules of `space`."""
+    return {f"{space}.{name}": source for name in names.split()}
+
+
+SOURCES = {
+    "torch": "ampkit .top",
+    "torch.accelerator": ".accelerator",
+    "torch.amp": "ampkit.amp",
+    **_below("torch.amp", "autocast_mode grad_scaler", "ampkit.amp"),
+    "torch.autograd": "ampkit.autograd .autograd",
+    "torch.autograd.anomaly_mode": "ampkit.autograd.anomaly_mode",
+    "torch.autograd.function": "ampkit.autograd.function",
+    "torch.autograd.grad_mode": "ampkit.autograd",
+    "torch.autograd.gradcheck": "ampkit.autograd",
+    "torch.autograd.variable": "ampkit.autograd .autograd",
+    "torch.backends": "",
+    "torch.backends.cuda": "ampkit.backends.cuda .backends_cuda",
+    "torch.backends.cudnn": "= ampkit.backends.cudnn",
+    "torch.backends.mkl": ".unavailable",
+    "torch.backends.mkldnn": ".unavailable",
+    "torch.backends.mps": ".unavailable",
+    "torch.backends.openmp": ".unavailable",
+    "torch.compiler": ".compiler",
+    "torch.cpu": ".cpu",
+    "torch.cpu.amp": ".autocast_cpu",
+    "torch.cuda": "ampkit.cuda .cuda",
+    "torch.cuda.amp": ".autocast_cuda",
+    **_below("torch.cuda.amp", "autocast_mode grad_scaler common", ".autocast_cuda"),
+    "torch.distributed": "ampkit.distributed .distributed",
+    "torch.distributed.device_mesh": "ampkit.distributed",
+    "torch.functional": "ampkit",
+    "torch.fx": ".fx",
+    "torch.hub": ".hub",
+    "torch.jit": ".jit",
+    "torch.linalg": "ampkit.linalg",
+    "torch.mps": ".unavailable",
+    "torch.multiprocessing": "multiprocessing .multiprocessing",
+    "torch.nn": "ampkit.nn",
+    "torch.nn.attention": ".attention",
+    "torch.nn.common_types": ".nn_modules",
+    "torch.nn.functional": "ampkit.ops",
+    "torch.nn.init": "ampkit.nn.init",
+    "torch.nn.modules": "ampkit.nn",
+    **_below("torch.nn.modules", "activation adaptive batchnorm channelshuffle container conv distance dropout flatten",
+             "ampkit.nn .nn_modules"),
+    **_below("torch.nn.modules", "fold instancenorm lazy linear loss module normalization padding pixelshuffle pooling",
+             "ampkit.nn .nn_modules"),
+    **_below("torch.nn.modules", "rnn sparse transformer upsampling utils", "ampkit.nn .nn_modules"),
+    "torch.nn.parallel": "ampkit.nn.parallel .parallel",
+    **_below("torch.nn.parallel", "data_parallel distributed", "ampkit.nn.parallel .parallel"),
+    "torch.nn.parameter": "ampkit.nn",
+    "torch.nn.utils": "ampkit.nn.utils",
+    "torch.nn.utils.clip_grad": "ampkit.nn.utils",
+    "torch.nn.utils.fusion": "ampkit.nn.utils",
+    "torch.nn.utils.parametrizations": "ampkit.nn.utils.parametrizations",
+    "torch.nn.utils.parametrize": "ampkit.nn.utils.parametrize",
+    "torch.nn.utils.rnn": "ampkit.nn.utils.rnn",
+    "torch.nn.utils.spectral_norm": "ampkit.nn.utils",
+    "torch.nn.utils.weight_norm": "ampkit.nn.utils",
+    "torch.optim": "ampkit.optim",
+    "torch.optim.lr_scheduler": "ampkit.optim.lr_scheduler .lr_scheduler",
+    "torch.optim.swa_utils": "ampkit.optim.swa_utils",
+    **_below("torch.optim", "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam optimizer radam rmsprop",
+             "ampkit.optim"),
+    **_below("torch.optim", "rprop sgd", "ampkit.optim"),
+    "torch.profiler": ".profiler",
+    "torch.random": "ampkit",
+    "torch.special": "ampkit.special",
+    "torch.types": ".types",
+    "torch.utils": "",
+    "torch.utils.checkpoint": ".checkpoint",
+    "torch.utils.data": "ampkit.utils.data",
+    **_below("torch.utils.data", "dataloader dataset distributed sampler", "ampkit.utils.data"),
+    "torch.utils.hooks": ".hooks",
+    "torch.utils.model_zoo": ".hub",
+    "torch.version": ".version",
+    "torch.xpu": ".unavailable",
+}  # fmt: skip
+
+_EAGER = "Python code runs directly: leave it out"
+_RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
+REFUSED = {
+    "torch._dynamo": _EAGER,
+    "torch._inductor": _EAGER,
+    "torch.ao": "float16 and bfloat16 are the dtypes below float32",
+    "torch.distributed.algorithms": _RANKS,
+    "torch.distributed.checkpoint": "torch.save on rank 0",
+    "torch.distributed.elastic": _RANKS,
+    "torch.distributed.fsdp": _RANKS,
+    "torch.distributed.optim": _RANKS,
+    "torch.distributed.pipelining": _RANKS,
+    "torch.distributed.rpc": _RANKS,
+    "torch.distributed.tensor": _RANKS,
+    "torch.export": "save the weights: torch.save(model.state_dict(), path)",
+    "torch.fft": "np.fft of x.numpy(), not differentiable",
+    "torch.onnx": "save the weights: torch.save(model.state_dict(), path)",
+    "torch.quantization": "float16 and bfloat16 are the dtypes below float32",
+    "torch.sparse": "gradients and tensors are dense",
+    "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
+}
+
+
+def refusal(path: str) -> str | None:
+    """The cure of the nearest module in REFUSED that `path` is or is below, or None."""
+    while path:
+        if path in REFUSED:
+            return REFUSED[path]
+        path = path.rpartition(".")[0]
+    return None

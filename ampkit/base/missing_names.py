@@ -1,0 +1,186 @@
+"""PyTorch's names that ampkit lacks, and what to use instead: for errors, and for docs/coming-from-pytorch.md.
+
+pytorch_names.json lists the public names of PyTorch by namespace (`python -m tests.bench.pytorch_names` writes it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .errors import AmpkitError
+
+PYTORCH_VERSION = "2.13.0"
+GOLDEN = Path(__file__).with_name("pytorch_names.json")
+
+# Groups of names that have no meaning in ampkit: a pattern of whole names, with their namespace or without it, then
+# what to use instead.
+GROUPS = [
+    ("sparse and nested tensors", r".*sparse.*|.*(crow|ccol|col|row)_indices.*|indices(_copy)?|values(_copy)?|coalesce|"
+     r"is_coalesced|dense_dim|to_dense|smm|spmm|dsmm|hsmm|hspmm|saddmm|sspaddmm|jagged|is_nested|to_padded_tensor",
+     "gradients and tensors are dense"),
+    ("quantization, fp8 and integers of odd widths",
+     r"q_.*|(?!nanq).*quant.*|qu?int.*|qscheme|per_(tensor|channel)_.*|int_repr|"
+     r"fbgemm.*|bits?\d*(x\d)?|u?int[1-7]|uint(16|32|64)|float[48]_.*|.*choose_qparams.*|scaled_(grouped_)?mm|ScalingType|"
+     r"SwizzleType|Q\w+Storage", "float16 and bfloat16 are the dtypes below float32"),
+    ("complex numbers and spectra", r"c(double|float|half)|complex.*|.*conj.*|view_as_(complex|real)(_copy)?|real|"
+     r"imag|angle|polar|isreal|i?stft|.*_window|m?H|adjoint|Complex.*|resolve_neg|is_neg|sgn_?", "tensors are real"),
+    ("TorchScript, tracing, symbolic shapes", r".*Type|Script.*|.*Script\w+|sym_.*|Sym\w+|parse_.*|import_ir.*|Graph.*|"
+     r"\w*(Argument|Schema|Object|Logger|Info|Report|Unit|Block|Code|Capsule)\w*|jit.*|fork|wait|Future|Await\w*|"
+     r"merge_type.*|unify_type.*|get_file_path|Dispatch\w*|ExcludeDispatch\w*|AliasDb|AggregationType|AVG|SUM|"
+     r"CallStack|DeepCopyMemo\w*|Deserialization\w*|Serialization\w*|DisableTorch\w*|ExecutionPlan|FatalError|FileCheck|"
+     r"Gradient|IODescriptor|JITException|Node|StaticModule|Tag|ThroughputBenchmark|Benchmark\w*|TracingState|Use|Value|"
+     r"PyTorchFile\w+|BroadcastingList.|boolean_dispatch|assert_int_or_pair|PRIVATE_OPS|DType|"
+     r"\w+Builder|torch\.(Module|Parameter|Buffer)Dict",
+     "none: Python code runs directly"),
+    ("functional transforms and control flow", r"vmap|cond|while_loop", "write the loop, or batch the op"),
+    ("storages and the old tensor types",
+     r"\w*Storage\w*|\w+Tensor|storage\w*|untyped_storage|set_|is_set_to|is_storage|"
+     r"const_data_ptr|set_default_tensor_type|share_memory_|is_shared|UninitializedBuffer|UninitializedParameter",
+     "`ampkit.tensor(..., dtype=)`"),
+    ("strides by hand", r"as_strided.*|empty_(strided|permuted)|new_empty_strided|resize\w*|dim_order|slice_\w+|"
+     r"\w+_scatter|\w+_copy", "slices, `reshape` and `permute` for views; `where` and `cat` for copies"),
+    ("other devices", r".*(xla|ipu|hpu|mps|xpu|mtia|maia|vulkan|mkldnn|miopen|cudnn).*|Event|Stream|record_stream|"
+     r".*cudagraph.*", "CPUs and NVIDIA GPUs"),
+    ("distributed training, and names that PyTorch's own code uses",
+     r".*distributed.*|Distributed.*|DataParallel|SyncBatchNorm|"
+     r"prepare_multiprocessing.*|get_worker_info|default_convert|\w*Pipe|\w*datapipe\w*|DataChunk|runtime_validation\w*|"
+     r"(argument|guaranteed|non)_\w+|init_num_threads|.*interop_threads|get_device_module|compiled_with.*|"
+     r"USE_\w+|inf|swap_in\w+|AcceleratorError|default_generator|as_subclass|has_(lapack|mkl|openmp|spectral)|"
+     r"typename|classproperty|TYPE_CHECKING|\w*torch_function\w*|"
+     r".*_notes|factory_kwargs|Container|skip_init|is_tensor_like|GRID_SAMPLE\w+|EPOCH_DEPR\w+|AUTOGRAD_\w+",
+     "one process, one device"),
+    ("internal functions of PyTorch's layers", r"native_\w+|batch_norm_\w+|unsafe_\w+|\w+_with_indices|.*_renorm_|"
+     r"grouped_mm|linear_cross_entropy|multi_head_attention_forward|LinearCross\w+|.*_cell|rnn_\w+|lstm|gru|conv_tbc|"
+     r"constant_pad_nd|grid_sampler\w*|affine_grid_generator|convolution|norm_except_dim|fused_.*|feature_\w+dropout|"
+     r"Profiler\w+|DeviceType|\w*kineto\w*|\w+Counter|hash_tensor|nonzero_static|module_load|output_nr|grad_dtype",
+     "the function without the prefix"),
+    ("in-place functions", r"[a-z]\w*_", "the method: `x.relu_()`"),
+    ("global switches of PyTorch",
+     r"\w*(deterministic|anomaly|warn_always|multithreading|flush_denormal|view_replay)\w*|"
+     r"thread_safe_generator|\w*autocast\w*|clear_autocast_cache|.*layout_policy|set_printoptions|\w*default_dtype|"
+     r"is_inference(_mode_enabled)?", "`with autocast(...)`; the others have no equivalent"),
+    ("long deprecated",
+     r"range|symeig|eig|solve|lstsq|matrix_rank|cholesky\w*|volatile|reinforce|NLLLoss2d|clip_grad_norm|"
+     r"(constant|dirac|eye|(kaiming|xavier)_(normal|uniform)|orthogonal|sparse|uniform|normal)|Variable|variable|"
+     r"upsample_\w*|new|name|NestedIOFunction|remove_(weight|spectral)_norm|legacy_contiguous_format|to_dlpack|CrossMap\w+",
+     "PyTorch's own successors, where ampkit has them"),
+]  # fmt: skip
+ONLY_IN = {"in-place functions": {"torch", "torch.nn.functional"}}
+NOT_IN = {"long deprecated": {"torch.linalg"}}
+
+# Replacements; a name stands for the function of `torch`, the method, and the in-place method.
+REPLACEMENTS = {
+    "AdaptiveLogSoftmaxWithLoss": "`nn.Linear`, and `ops.cross_entropy` over all classes",
+    "addbmm": "`input + ops.bmm(a, b).sum(0)`", "addmv": "`input + ops.mv(a, x)`", "addr": "`input + ops.outer(a, b)`",
+    "aminmax": "`x.amin(), x.amax()`", "apply_": "`x.copy_(ampkit.tensor(f(x.numpy())))`",
+    "asarray": "`ampkit.tensor`, `ampkit.from_numpy`", "bilinear": '`ops.einsum("ni,oij,nj->no", a, weight, b)`',
+    "binomial": "`ampkit.tensor(np.random.binomial(n, p.numpy()))`", "Buffer": "`self.register_buffer(name, tensor)`",
+    "chain_matmul": "`a @ b @ c`", "cholesky_ex": "`ampkit.linalg.cholesky`",
+    "cholesky_inverse": "`ops.cholesky_solve(ops.eye(n), L)`", "convert_conv2d_weight_memory_format": "leave it out",
+    "convert_conv3d_weight_memory_format": "leave it out", "deg2rad": "`x * (math.pi / 180)`",
+    "det": "`np.linalg.det(x.numpy())`, not differentiable", "diagflat": "`ops.diag(x.flatten())`",
+    "diff": "`x[..., 1:] - x[..., :-1]`", "dist": "`(a - b).norm(p)`", "erfc": "`1 - ops.erf(x)`",
+    "feature_dropout": "`ops.dropout2d`", "fill": "`ops.full_like(x, value)`", "fliplr": "`x.flip(1)`",
+    "flipud": "`x.flip(0)`", "float_power": "`x.double() ** y`", "fmax": "`ops.maximum`, where nothing is NaN",
+    "fmin": "`ops.minimum`, where nothing is NaN", "frac": "`x - x.trunc()`",
+    "frexp": "`np.frexp(x.numpy())`, not differentiable", "frobenius_norm": "`x.norm()`",
+    "get_device": "`x.get_device()`",
+    "histogramdd": "`np.histogramdd(x.numpy())`, not differentiable", "hypot": "`(a * a + b * b).sqrt()`",
+    "iinfo": "`np.iinfo(x.dtype)`", "index": "`x[i, j]`",
+    "index_put": "`ops.where`, or `x[index] = value`, which is not differentiable", "inv_ex": "`ampkit.linalg.inv`",
+    "inverse": "`np.linalg.inv(x.numpy())`, not differentiable", "is_complex": "`x.is_complex()`",
+    "is_nonzero": "`x.is_nonzero()`", "is_same_size": "`x.is_same_size(y)`", "is_signed": "`x.is_signed()`",
+    "isneginf": "`x == -math.inf`", "isposinf": "`x == math.inf`", "lobpcg": "`ampkit.linalg.eigh`, all of it",
+    "logit": "`ops.log(x / (1 - x))`", "logspace": "`base ** ops.linspace(a, b, n)`",
+    "lstsq": "`ampkit.linalg.pinv(A) @ B`", "map_": "`x.copy_(...)`", "msort": "`x.sort(0)[0]`",
+    "mvlgamma": "`ampkit.special.multigammaln`", "nanmean": "`x[~x.isnan()].mean()`",
+    "nansum": "`x.nan_to_num().sum()`", "ndtri": "`2**0.5 * ops.erfinv(2 * x - 1)`",
+    "nextafter": "`np.nextafter(x.numpy(), y.numpy())`, not differentiable",
+    "nuclear_norm": '`ampkit.linalg.matrix_norm(x, "nuc")`', "pca_lowrank": "`ampkit.linalg.svd` of `x - x.mean(0)`",
+    "poisson": "`ampkit.tensor(np.random.poisson(x.numpy()))`", "positive": "`+x`", "qr": "`ampkit.linalg.qr`",
+    "rad2deg": "`x * (180 / math.pi)`", "ravel": "`x.ravel()`",
+    "retains_grad": "`x.grad`, once `x.retain_grad()` was called", "rot90": "`x.flip(1).T`", "rsub": "`other - x`",
+    "scalar_tensor": "`ampkit.tensor(3.0)`", "seed": "`ampkit.manual_seed(...)`",
+    "segment_reduce": "`ops.scatter_reduce`", "short": "`ampkit.int16`", "signbit": "`x < 0`",
+    "solve_ex": "`ampkit.linalg.solve`", "split_with_sizes": "`x.split(sizes)`",
+    "squeeze_": "`x = x.squeeze()`, which shares memory", "std_mean": "`x.std(), x.mean()`",
+    "svd": "`ampkit.linalg.svd`, whose Vh is V transposed", "svd_lowrank": "`ampkit.linalg.svd`, all of it",
+    "t_": "`x = x.t()`, which shares memory", "tensor_split": "`x.split(sizes)`",
+    "tensorinv": "`ampkit.linalg.inv` of `A.reshape(n, n)`",
+    "tensorsolve": "`ampkit.linalg.solve` of `A.reshape(n, n)`",
+    "transpose_": "`x = x.transpose(a, b)`, which shares memory",
+    "triangular_solve": "`ampkit.linalg.solve_triangular`", "type_before_parametrizations": "`type(module)`",
+    "unsqueeze_": "`x = x.unsqueeze(dim)`, which shares memory",
+    "update_bn": "a pass over the data in `train()`, under `no_grad`", "upsample": "`ops.interpolate`",
+    "var_mean": "`x.var(), x.mean()`", "xlogy": "`ops.where(x == 0, 0.0, x * ops.log(y))`",
+}  # fmt: skip
+
+_UNKNOWN = "no replacement is known: write it with ampkit.ops, or as an op of its own (docs/add-an-op.md)"
+
+
+class MissingNameError(AmpkitError, AttributeError):
+    """A name of PyTorch that ampkit lacks."""
+
+
+class MissingModuleError(AmpkitError, ModuleNotFoundError):
+    """A module of PyTorch that ampkit lacks."""
+
+
+@cache
+def known() -> dict[str, Any]:
+    """PyTorch's names by namespace, its modules, and its version."""
+    return json.loads(GOLDEN.read_text())
+
+
+def replacement_of(name: str) -> str | None:
+    """The replacement of a missing name; that of `erfc` serves `erfc_`, too."""
+    return REPLACEMENTS.get(name) or REPLACEMENTS.get(name.rstrip("_"))
+
+
+def group_of(namespace: str, name: str) -> tuple[str, str] | None:
+    """The group of a missing name and what it uses instead, or None if it is listed by itself."""
+    if replacement_of(name):
+        return None
+    for label, pattern, cure in GROUPS:
+        names = (name, f"{namespace}.{name}")
+        applies = namespace in ONLY_IN.get(label, {namespace}) and namespace not in NOT_IN.get(label, ())
+        if applies and any(re.fullmatch(pattern, n) for n in names):
+            return label, cure
+    return None
+
+
+def cure_of(namespace: str, name: str) -> str | None:
+    """What to use instead of a name of PyTorch's `namespace`; None for a name that PyTorch does not have."""
+    if name.startswith("_") or name not in known().get(namespace, ()):
+        return None
+    group = group_of(namespace, name)
+    return replacement_of(name) or (group[1] if group else _UNKNOWN)
+
+
+def missing_name(namespace: str, name: str, cure: str | None = None) -> AttributeError:
+    """The error for a name that a namespace lacks: with the cure, where PyTorch has it."""
+    cure = cure or cure_of(namespace, name)
+    if cure is None:
+        return AttributeError(f"module {namespace!r} has no attribute {name!r}", name=name)
+    return MissingNameError(f"ampkit has no {namespace}.{name}", help=cure)
+
+
+def missing_module(name: str) -> ModuleNotFoundError:
+    """The error for a module that ampkit lacks: with a cure, where PyTorch has it."""
+    if name not in known()["modules"]:
+        return ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return MissingModuleError(f"ampkit has no {name}", help="docs/coming-from-pytorch.md lists what there is")
+
+
+def answers(namespace: str) -> Callable[[str], Any]:
+    """A `__getattr__` for the ampkit module that is PyTorch's `namespace`."""
+
+    def answer(name: str) -> Any:
+        raise missing_name(namespace, name)
+
+    return answer
