@@ -34,7 +34,7 @@ class Device(str):
 
     @property
     def type(self) -> str:
-        return self.partition(":")[0]
+        return str(self).partition(":")[0]
 
     @property
     def index(self) -> int | None:  # type: ignore[override]  # PyTorch's name, str's method

@@ -198,7 +198,7 @@ def _read(path: Path) -> Checkpoint:
         raise _damaged(path, f"{manifest['file']} of {len(data)} bytes instead of {manifest['bytes']}")
     if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
         raise _damaged(path, f"{manifest['file']} with other bytes than were written")
-    state = decode(data, path.parent / manifest["file"], "cpu")
+    state = decode(data, path.parent / manifest["file"])
     return Checkpoint(manifest["step"], manifest["recipe"], state, path, manifest.get("metrics") or None)
 
 

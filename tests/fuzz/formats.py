@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -187,8 +188,29 @@ def _true_table(path: Path) -> Any:
 def _make_safetensors(folder: Path, draw: Random) -> list[Path]:
     one = tensor(np.frombuffer(draw.randbytes(24), np.int16))
     nested = {"a": one, "b": [one, (Tensor(np.ones((2, 3), np.float32)), 3, "word", None)]}
-    save(nested if draw.random() < 0.7 else {"w": Tensor(np.arange(6.0, dtype=ml_dtypes.bfloat16))}, folder / "a")
+    save(
+        nested if draw.random() < 0.7 else {"w": Tensor(np.arange(6.0, dtype=ml_dtypes.bfloat16))},
+        folder / "a.safetensors",
+    )
+    return [folder / "a.safetensors"]
+
+
+def _make_pt(folder: Path, draw: Random) -> list[Path]:
+    one = tensor(np.frombuffer(draw.randbytes(24), np.int16))
+    save({"a": one, "b": [one, (Tensor(np.ones((2, 3), np.float32)), 3, "word", None)], "c": {1, 2}}, folder / "a")
     return [folder / "a"]
+
+
+def _mutate_pt(data: bytes, draw: Random) -> bytes:
+    """Mutate a zip file, or one of its records with a valid checksum."""
+    if draw.random() < 0.3:
+        return mutate(data, draw)
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        changed = draw.choice(["archive/data.pkl", *old.namelist()])
+        for name in old.namelist():
+            new.writestr(name, mutate(old.read(name), draw) if name == changed else old.read(name))
+    return out.getvalue()
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -310,6 +332,7 @@ FORMATS: dict[str, Format] = {
     "cifar10": Format(_make_cifar10, _read_cifar10, _true_cifar10, mutate_packed),
     "text": Format(_make_text, lambda path: bytes(text.corpus(path, 100)), lambda path: path.read_bytes()[:100]),
     "safetensors": Format(_make_safetensors, _read_safetensors, _true_safetensors),
+    "pt": Format(_make_pt, load, None, _mutate_pt),
     "recipe": Format(_make_recipe, config.load, _true_recipe),
     "override": Format(_make_override, _read_override),
     "checkpoint": Format(_make_checkpoint, _read_checkpoint, _true_checkpoint),

@@ -1,17 +1,14 @@
-"""save and load: tensors in a safetensors file (huggingface/safetensors, format 0.4), which PyTorch and others read.
+"""Safetensors files (huggingface/safetensors, format 0.4), which PyTorch and others read.
 
 A dict of tensors is stored under its keys. The structure of the object and its other values (nested dicts and lists,
-numbers, strings) are stored as JSON in the header's `__metadata__`, so that `load` rebuilds the object. No code is
-stored.
+numbers, strings) are stored as JSON in the header's `__metadata__`, so that `decode` rebuilds the object.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -19,11 +16,11 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from . import backends
-from .base import dtypes
-from .base.errors import DTypeError, FileError
-from .base.files import content, foreign, panicked, reason
-from .core.tensor import Tensor
+from .. import backends
+from ..base import dtypes
+from ..base.errors import DTypeError, FileError
+from ..base.files import foreign, panicked, reason
+from ..core.tensor import Tensor
 
 _KEY = "ampkit"  # the entry of __metadata__ that holds the description
 _FORMATS = {
@@ -32,18 +29,11 @@ _FORMATS = {
 }  # fmt: skip
 
 
-def save(obj: Any, f: str | os.PathLike[str]) -> None:
-    """Write `obj` to the file `f`: a `state_dict`, or dicts, lists and tuples of tensors, numbers, strings and None.
-
-    The write is atomic: a temporary file in the same directory replaces `f`. Tensors with the same array, such as tied
-    weights, are stored once and share memory again after `load`.
-    Raises DTypeError for a value of another type, naming its path in `obj`; FileError if the file cannot be written.
-    """
-    write("save", f, encode(obj))
-
-
 def encode(obj: Any) -> bytes:
-    """The bytes of the file that `save` writes. Raises DTypeError for a value of another type."""
+    """The bytes of a safetensors file with `obj`: dicts, lists and tuples of tensors, numbers, strings and None.
+
+    Raises DTypeError for a value of another type.
+    """
     tensors: dict[str, Tensor] = {}
     try:
         description = _describe(obj, "", tensors, {})
@@ -60,37 +50,14 @@ def encode(obj: Any) -> bytes:
         raise
 
 
-def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to the file `f` atomically. Raises FileError, which names `where`, if that fails."""
-    try:
-        _write(Path(f), data)
-    except OSError as error:
-        raise FileError(where, "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
+def decode(data: bytes, f: str | os.PathLike[str], place: Callable[[Any], Any] = np.asarray) -> Any:
+    """The object that `encode` was given, or the tensors of another safetensors file; errors name the file `f`.
 
-
-def load(
-    f: str | os.PathLike[str],
-    map_location: str | None = None,
-    pickle_module: None = None,
-    *,
-    weights_only: bool | None = True,
-    mmap: bool | None = None,
-) -> Any:
-    """Load the object that `save` wrote to `f`, or the dict of tensors of any other safetensors file.
-
-    map_location: the device of the tensors, the CPU by default. pickle_module, weights_only and mmap are accepted for
-    PyTorch's sake and ignored: no code is ever loaded, and the whole file is read.
-    Raises FileError for a file that is missing, truncated or not a safetensors file, DTypeError for tensors of a dtype
-    that ampkit does not have.
+    place: puts an array of the host on the device where its tensor is to be.
     """
-    return decode(content(f, "load"), f, map_location)
-
-
-def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = None) -> Any:
-    """The object that `encode` was given, or the tensors of another safetensors file; errors name the file `f`."""
     with foreign(*_safetensors(f)):
         items, description = safetensors.deserialize(data), _metadata(data).get(_KEY)
-    tensors = {name: _tensor(f, name, item, map_location) for name, item in items}
+    tensors = {name: _tensor(f, name, item, place) for name, item in items}
     if description is None:
         return tensors
     try:
@@ -99,26 +66,6 @@ def decode(data: bytes, f: str | os.PathLike[str], map_location: str | None = No
         raise FileError(
             *_safetensors(f)[:2], f"a description that does not fit its tensors: {reason(error)}"
         ) from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.
@@ -178,7 +125,7 @@ def _rebuild(described: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def _safetensors(f: Any) -> tuple[str, str, str]:
-    cure = "ampkit.save writes such files; torch.save does not"
+    cure = "ampkit.save writes such files, and PyTorch's .pt files are read too"
     return f"load: {os.fspath(f)}", "a whole safetensors file", cure
 
 
@@ -187,10 +134,10 @@ def _metadata(data: bytes) -> dict[str, str]:
     return header.get("__metadata__") or {}
 
 
-def _tensor(f: Any, name: str, item: dict[str, Any], device: str | None) -> Tensor:
+def _tensor(f: Any, name: str, item: dict[str, Any], place: Callable[[Any], Any]) -> Tensor:
     if item["dtype"] not in _FORMATS:
         got = f"{name!r} of {item['dtype']}: {os.fspath(f)}"
         raise DTypeError("load", f"tensors of {', '.join(dtypes.NAMES)}", got)
     with foreign(*_safetensors(f)):  # NumPy allows fewer and shorter axes than the format
         values = np.frombuffer(item["data"], _FORMATS[item["dtype"]]).reshape(item["shape"])
-    return Tensor(backends.get(device).asarray(values if values.flags.writeable else values.copy()))
+    return Tensor(place(values if values.flags.writeable else values.copy()))

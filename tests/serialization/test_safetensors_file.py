@@ -1,4 +1,4 @@
-"""ampkit.save and ampkit.load."""
+"""ampkit.save and ampkit.load of safetensors files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ampkit.serialization import load, save
 @pytest.mark.parametrize("dtype", dtypes.NAMES.values(), ids=str)
 def test_every_dtype_is_restored_bit_for_bit(tmp_path, dtype):
     values = tensor([[0, 1, 2], [3, 4, 5]], dtype=dtype)
-    save({"x": values}, tmp_path / "file")
-    found = load(tmp_path / "file")["x"]
+    save({"x": values}, tmp_path / "a.safetensors")
+    found = load(tmp_path / "a.safetensors")["x"]
     assert found.dtype == dtype
     assert found.array.tobytes() == values.array.tobytes()
     assert found.shape == (2, 3)
@@ -31,8 +31,8 @@ def test_every_dtype_is_restored_bit_for_bit(tmp_path, dtype):
 @pytest.mark.cpu
 def test_strided_empty_and_0_d_tensors_are_restored(tmp_path):
     state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
-    save(state, tmp_path / "file")
-    found = load(tmp_path / "file")
+    save(state, tmp_path / "a.safetensors")
+    found = load(tmp_path / "a.safetensors")
     assert list(found) == list(state)
     for name, value in state.items():
         assert found[name].shape == value.shape
@@ -40,40 +40,40 @@ def test_strided_empty_and_0_d_tensors_are_restored(tmp_path):
 
 
 def test_loaded_tensors_can_be_written_to(tmp_path):
-    save({"x": tensor([1.0])}, tmp_path / "file")
-    found = load(tmp_path / "file")["x"]
+    save({"x": tensor([1.0])}, tmp_path / "a.safetensors")
+    found = load(tmp_path / "a.safetensors")["x"]
     found.data = np.array([2.0])
     assert found.item() == 2.0
 
 
 def test_other_readers_of_safetensors_read_a_dict_of_tensors(tmp_path):
-    save({"a.weight": tensor([[1.0, 2.0]]), "a.bias": Parameter(np.ones(3, np.float32))}, tmp_path / "file")
-    found = safetensors.numpy.load_file(tmp_path / "file")
+    save({"a.weight": tensor([[1.0, 2.0]]), "a.bias": Parameter(np.ones(3, np.float32))}, tmp_path / "a.safetensors")
+    found = safetensors.numpy.load_file(tmp_path / "a.safetensors")
     assert found["a.weight"].tolist() == [[1.0, 2.0]]
     assert found["a.bias"].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_safetensors_files_of_other_writers_load_as_a_dict_of_tensors(tmp_path):
     safetensors.numpy.save_file(
-        {"w": np.eye(2, dtype=np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "file", {"by": "x"}
+        {"w": np.eye(2, dtype=np.float32), "b": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "a.safetensors", {"by": "x"}
     )
-    found = load(tmp_path / "file")
+    found = load(tmp_path / "a.safetensors")
     assert found["w"].tolist() == [[1, 0], [0, 1]]
     assert found["b"].dtype == dtypes.bfloat16
 
 
 def test_tied_tensors_are_stored_once_and_are_tied_again(tmp_path):
     shared = tensor(np.zeros((100, 100), np.float32))
-    save({"a": shared, "b": shared.detach()}, tmp_path / "file")
-    found = load(tmp_path / "file")
+    save({"a": shared, "b": shared.detach()}, tmp_path / "a.safetensors")
+    found = load(tmp_path / "a.safetensors")
     assert found["a"] is found["b"]
-    assert (tmp_path / "file").stat().st_size < 1.5 * shared.nbytes
+    assert (tmp_path / "a.safetensors").stat().st_size < 1.5 * shared.nbytes
 
 
 def test_nested_objects_are_restored(tmp_path):
     rest = {"epoch": 3, "lr": [0.1, float("inf")], "note": ("x", None, True), "state": {0: {"step": 7}}}
-    save({"model": {"w": tensor([1.0])}, "model.w": tensor([2.0]), **rest}, tmp_path / "file")
-    found = load(tmp_path / "file")
+    save({"model": {"w": tensor([1.0])}, "model.w": tensor([2.0]), **rest}, tmp_path / "a.safetensors")
+    found = load(tmp_path / "a.safetensors")
     assert found.pop("model")["w"].item() == 1.0
     assert found.pop("model.w").item() == 2.0
     assert found == rest
@@ -81,29 +81,29 @@ def test_nested_objects_are_restored(tmp_path):
 
 def test_unsupported_values_are_refused_with_their_path(tmp_path):
     with pytest.raises(DTypeError, match=r"ndarray at 'a\.b'\nhelp: wrap"):
-        save({"a": {"b": np.ones(3)}}, tmp_path / "file")
+        save({"a": {"b": np.ones(3)}}, tmp_path / "a.safetensors")
     with pytest.raises(DTypeError, match="a tuple in 'the top'"):
-        save({(1, 2): tensor([1.0])}, tmp_path / "file")
+        save({(1, 2): tensor([1.0])}, tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda d: b"", lambda d: d[:5], lambda d: d[:60], lambda d: d[:-1], lambda d: b"PK\3\4" + d]
+    "spoil", [lambda d: b"", lambda d: d[:5], lambda d: d[:60], lambda d: d[:-1], lambda d: b"PK\3" + d]
 )
 def test_a_truncated_or_foreign_file_is_one_clear_error(tmp_path, spoil):
-    save({"x": tensor([1.0, 2.0])}, tmp_path / "file")
-    (tmp_path / "file").write_bytes(spoil((tmp_path / "file").read_bytes()))
+    save({"x": tensor([1.0, 2.0])}, tmp_path / "a.safetensors")
+    (tmp_path / "a.safetensors").write_bytes(spoil((tmp_path / "a.safetensors").read_bytes()))
     with pytest.raises(
         FileError,
-        match=r"^load: .*/file: needs a whole safetensors file, got one that breaks: .*\nhelp: ampkit.save writes",
+        match=r"^load: .*/a.safetensors: needs a whole safetensors file, got one that breaks: .*\nhelp: ampkit.save",
     ):
-        load(tmp_path / "file")
+        load(tmp_path / "a.safetensors")
 
 
 def test_a_structure_that_does_not_match_its_tensors_is_refused(tmp_path):
-    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": '{"tensor":"v"}'})
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "a.safetensors", {"ampkit": '{"tensor":"v"}'})
     with pytest.raises(FileError, match="a description that does not fit"):
-        load(tmp_path / "file")
+        load(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_a_structure_that_does_not_match_its_tensors_is_refused(tmp_path):
     ],
 )
 def test_a_malformed_structure_is_one_clear_error(tmp_path, description):
-    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "file", {"ampkit": description})
+    safetensors.numpy.save_file({"w": np.ones(1)}, tmp_path / "a.safetensors", {"ampkit": description})
     with pytest.raises(
-        FileError, match=r"^load: .*/file: needs a whole safetensors file, got a description .*"
+        FileError, match=r"^load: .*/a.safetensors: needs a whole safetensors file, got a description .*"
     ) as caught:
-        load(tmp_path / "file")
+        load(tmp_path / "a.safetensors")
     assert "\n" not in str(caught.value)
 
 
@@ -151,12 +151,12 @@ def entry(shape, size=0, **more):
     ],
 )
 def test_a_header_with_impossible_shapes_is_one_clear_error(tmp_path, content):
-    (tmp_path / "file").write_bytes(content)
+    (tmp_path / "a.safetensors").write_bytes(content)
     with (
         memory_below(8 * 2**20),
-        pytest.raises(FileError, match=r"file: needs a whole safetensors file, got "),
+        pytest.raises(FileError, match=r"a.safetensors: needs a whole safetensors file, got "),
     ):
-        load(tmp_path / "file")
+        load(tmp_path / "a.safetensors")
 
 
 def test_a_fifo_is_refused_without_waiting(tmp_path):
@@ -171,34 +171,36 @@ def test_a_rust_panic_for_lack_of_memory_is_a_memory_error(tmp_path, monkeypatch
 
     monkeypatch.setattr(safetensors.numpy, "save", panic)
     with pytest.raises(MemoryError, match="writing 1 tensors: PyObject pointer is null"):
-        save({"x": tensor([1.0])}, tmp_path / "file")
+        save({"x": tensor([1.0])}, tmp_path / "a.safetensors")
 
 
 def test_an_object_that_contains_itself_is_refused():
     endless = []
     endless.append(endless)
     with pytest.raises(DTypeError, match="save: needs values that are nested less deeply"):
-        save(endless, "never written")
+        save(endless, "never written.safetensors")
 
 
 def test_unsupported_dtypes_are_refused_by_name(tmp_path):
-    safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "file")
+    safetensors.numpy.save_file({"w": np.ones(1, np.uint32)}, tmp_path / "a.safetensors")
     with pytest.raises(DTypeError, match="'w' of U32"):
-        load(tmp_path / "file")
+        load(tmp_path / "a.safetensors")
 
 
 def test_missing_and_unwritable_files_are_named(tmp_path):
     with pytest.raises(FileError, match=r"load: needs a file that can be read, got '.*none': No such file"):
         load(tmp_path / "none")
-    with pytest.raises(FileError, match=r"save: needs a file that can be written, got .*none/file: No such file"):
-        save({}, tmp_path / "none" / "file")
+    with pytest.raises(
+        FileError, match=r"save: needs a file that can be written, got .*none/a.safetensors: No such file"
+    ):
+        save({}, tmp_path / "none" / "a.safetensors")
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    save({"x": tensor([1.0])}, tmp_path / "file")
+    save({"x": tensor([1.0])}, tmp_path / "a.safetensors")
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(FileError, match="No space left"):
-        save({"x": tensor([2.0])}, tmp_path / "file")
+        save({"x": tensor([2.0])}, tmp_path / "a.safetensors")
     monkeypatch.undo()
-    assert load(tmp_path / "file")["x"].item() == 1.0
+    assert load(tmp_path / "a.safetensors")["x"].item() == 1.0
     assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,152 @@
+"""save and load: objects of tensors in PyTorch's file format, or in safetensors files.
+
+A file whose name ends in `.safetensors` is one (see safetensors_file); every other file, and every file object, is in
+PyTorch's zip format, which `torch.load` reads with weights_only=True. `load` tells the formats apart by their content.
+Neither runs code.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from .. import backends
+from ..backends import Backend
+from ..base.errors import ArgumentError, DeviceError, FileError
+from ..base.files import content, foreign, opened
+from ..core.tensor import Tensor
+from .safetensors_file import decode, encode
+
+if TYPE_CHECKING:
+    from .pytorch_reader import Place  # imported where a file needs it: `import ampkit` is to be quick
+
+__all__ = ["decode", "encode", "load", "save", "write"]
+
+_CURE = "ampkit.save and torch.save write such files"
+
+
+def save(
+    obj: Any,
+    f: str | os.PathLike[str] | IO[bytes],
+    pickle_module: Any = None,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+) -> None:
+    """Write `obj` to the file or file object `f`: a `state_dict`, or tensors, numbers, strings, None, dtypes and
+    devices in dicts, lists, tuples, sets and argparse.Namespaces.
+
+    The format is PyTorch's, or safetensors if the name of `f` ends in `.safetensors`. A file is replaced atomically: a
+    temporary file in the same directory takes its place. Tensors with the same memory, such as tied weights, are stored
+    once and share memory again after `load`. The further arguments are accepted for PyTorch's sake and ignored.
+    Raises DTypeError for a value of another type, naming its path in `obj`; FileError if the file cannot be written.
+    """
+    if not hasattr(f, "write") and os.fspath(f).endswith(".safetensors"):
+        write("save", f, encode(obj))
+        return
+    from .pytorch_writer import encode as encode_for_pytorch
+
+    data = encode_for_pytorch(obj)
+    if hasattr(f, "write"):
+        f.write(data)
+    else:
+        write("save", f, data)
+
+
+def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to the file `f` atomically. Raises FileError, which names `where`, if that fails."""
+    try:
+        _write(Path(f), data)
+    except OSError as error:
+        raise FileError(where, "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
+
+
+def load(
+    f: str | os.PathLike[str] | IO[bytes],
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = True,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """Load the object that `save` or PyTorch's `torch.save` wrote to the file or file object `f`, or the dict of
+    tensors of any other safetensors file.
+
+    map_location: the device of the tensors; a dict from saved devices to others; or a function of a storage (as a 1-d
+    Tensor on the CPU) and its saved device that returns the storage on another one. By default the saved device where
+    this machine has it, else the CPU. The further arguments are accepted for PyTorch's sake and ignored: no code of a
+    file is ever run, whatever weights_only says, and the whole file is read.
+    Raises FileError for a file that is missing, truncated, in no known format, or with objects of other types than
+    `save` takes; DTypeError for tensors of a dtype that ampkit does not have.
+    """
+    place = _placed_by(map_location)
+    if hasattr(f, "read"):
+        return _loaded(io.BytesIO(f.read()), str(getattr(f, "name", "a stream")), place)
+    with opened(f, "load") as file:
+        return _loaded(file, os.fspath(f), place)
+
+
+def _loaded(file: Any, name: str, place: Place) -> Any:
+    described = f"load: {name}", "a whole file in PyTorch's or the safetensors format", _CURE
+    with foreign(*described):
+        start = file.read(4)
+        file.seek(0)
+        zipped, legacy = start == b"PK\3\4", start[2:] == b"\x8a\n"  # the latter begins with a pickled integer
+        if zipped or legacy:
+            from . import pytorch_reader
+
+            read = pytorch_reader.load_zip if zipped else pytorch_reader.load_legacy
+            return read(file, described[0], place)
+        data = file.read()
+    return decode(data, name, lambda values: place(values, backends.get_default_device()))
+
+
+def _placed_by(map_location: Any) -> Place:
+    """The function that puts a storage, an array on the host with its saved device, where `map_location` says."""
+    if isinstance(map_location, (str, int)):
+        there = backends.get(map_location)
+        return lambda array, saved: there.asarray(array)
+    if isinstance(map_location, Mapping):
+        return lambda array, saved: _at(map_location.get(saved, saved)).asarray(array)
+    if callable(map_location):
+        return lambda array, saved: _moved(map_location, array, saved)
+    if map_location is None:
+        return lambda array, saved: _at(saved).asarray(array)
+    got = f"a {type(map_location).__name__}"
+    raise ArgumentError("load", "map_location as a device, a dict of devices or a function", got)
+
+
+def _at(device: str) -> Backend:
+    try:
+        return backends.get(device)
+    except DeviceError:
+        return backends.cpu
+
+
+def _moved(move: Callable[[Tensor, str], Tensor | None], array: Any, saved: str) -> Any:
+    made = move(Tensor(array), saved)
+    return _at(saved).asarray(array) if made is None else made.array
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,197 @@
+"""Write PyTorch's zip format: a pickle of protocol 2, and the bytes of each tensor's memory."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import struct
+import sys
+import zipfile
+from argparse import Namespace
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import backends
+from ..backends import Device
+from ..base.dtypes import NAMES
+from ..base.errors import DTypeError
+from ..core.parameter import Parameter
+from ..core.tensor import Tensor
+from ..core.tensor_base import Shape
+from ..ops.tensor_info import data_ptr
+from .pytorch_reader import STORAGES
+
+_STORAGE_OF = {dtype: name for name, dtype in STORAGES.items() if name != "Untyped"}
+_HEADER = 30  # bytes before the name of a zip file's entry
+_ALIGNMENT = 64  # bytes, as in PyTorch's files, so that a file can be mapped into memory
+
+
+def encode(obj: Any) -> bytes:
+    """The bytes of a file that `torch.load` reads. Raises DTypeError for a value that is neither data nor a tensor."""
+    pickler, out = _Pickler(), io.BytesIO()
+    try:
+        pickler.put(obj, "")
+    except RecursionError:
+        raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
+    with zipfile.ZipFile(out, "w") as archive:
+        _add(archive, "data.pkl", b"\x80\x02" + pickler.written.getbuffer() + b".")
+        _add(archive, "byteorder", sys.byteorder.encode())
+        for i, tensor in enumerate(pickler.storages):
+            values = backends.backend_of(tensor.array).to_numpy(tensor.array)
+            _add(archive, f"data/{i}", np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        _add(archive, "version", b"3\n")
+    return out.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: Any) -> None:
+    entry = zipfile.ZipInfo(f"archive/{name}")  # dated 1980: equal objects give equal files
+    begin = archive.fp.tell() + _HEADER + len(entry.filename) + 4  # type: ignore[union-attr]  # an open file
+    entry.extra = struct.pack("<2sH", b"FB", -begin % _ALIGNMENT) + bytes(-begin % _ALIGNMENT)
+    archive.writestr(entry, data)
+
+
+class _Name(str):
+    # A dotted name that the reader looks up.
+    __slots__ = ()
+
+
+class _Call(NamedTuple):
+    # What makes a value: a name, called with arguments unless they are None; then items to set and a state.
+    name: str
+    arguments: tuple[Any, ...] | None = ()
+    items: Iterable[tuple[Any, Any]] = ()
+    state: dict[str, Any] | None = None
+
+
+class _Pickler:
+    # Emits opcodes of protocol 2 for known types alone. storages: a tensor for each memory that is to be stored.
+
+    def __init__(self) -> None:
+        self.written, self.storages = io.BytesIO(), list[Tensor]()
+        self._keys: dict[Any, str] = {}  # of storages, by what tells their memory
+        self._memo: dict[Any, int] = {}  # of texts, and of objects by their id
+        self._held: list[Any] = []  # these objects, so that no others get their ids
+
+    def put(self, value: Any, path: str) -> None:
+        value = value.item() if isinstance(value, np.generic) else value
+        key = (type(value), value) if isinstance(value, str) else id(value)
+        call = _call(value)
+        if key in self._memo:
+            self.written.write(b"j" + struct.pack("<I", self._memo[key]))
+        elif call is not None:
+            self._made(key, call, path)
+        elif isinstance(value, str):
+            self._remember(key, _text(value))
+        elif value is None or isinstance(value, (int, float)):
+            self.written.write(_number(value, path))
+        elif isinstance(value, tuple):
+            self._items(enumerate(value), path, b"t", named=False)
+        elif isinstance(value, list):
+            self._remember(key, b"]", value)
+            self._items(enumerate(value), path, b"e", named=False)
+        elif isinstance(value, Mapping):
+            self._remember(key, b"}", value)
+            self._items(value.items(), path, b"u")
+        elif isinstance(value, Tensor):
+            self._tensor(value, path)
+            self._remember(key, b"", value)
+        else:
+            raise _unknown(value, path)
+
+    def _remember(self, key: Any, written: bytes, value: Any = None) -> None:
+        self.written.write(written + b"r" + struct.pack("<I", len(self._held)))
+        self._memo[key] = len(self._held)
+        self._held.append(value)
+
+    def _items(self, items: Iterable[tuple[Any, Any]], path: str, end: bytes, named: bool = True) -> None:
+        self.written.write(b"(")
+        for name, value in items:
+            below = f"{path}.{name}" if path else str(name)
+            if named:
+                self.put(name, f"a key of {path or 'the top'}")
+            self.put(value, below)
+        self.written.write(end)
+
+    def _made(self, key: Any, call: _Call, path: str) -> None:
+        self.put(_Name(call.name), path)
+        if call.arguments is not None:
+            self.put(call.arguments, path)
+            self._remember(key, b"R", call)
+        if call.items:
+            self._items(call.items, path, b"u")
+        if call.state is not None:
+            self.put(call.state, path)
+            self.written.write(b"b")
+
+    def _tensor(self, tensor: Tensor, path: str) -> None:
+        if isinstance(tensor, Parameter):
+            arguments = tensor.detach(), tensor.requires_grad, OrderedDict[str, Any]()
+            self._made(None, _Call("torch._utils._rebuild_parameter", arguments), path)
+            return
+        place = tensor.device.type if tensor.device.type == "cpu" else f"cuda:{tensor.device.index or 0}"
+        memory = place, tensor.dtype.name, data_ptr(tensor), tensor.shape, tensor.array.strides
+        if memory not in self._keys:
+            self._keys[memory] = str(len(self.storages))
+            self.storages.append(tensor)
+        self.put(_Name("torch._utils._rebuild_tensor_v2"), path)
+        self.written.write(b"(")
+        storage = _Name(f"torch.{_STORAGE_OF[tensor.dtype.name]}Storage")
+        self.put(("storage", storage, self._keys[memory], place, tensor.numel()), path)
+        self.written.write(b"Q")
+        strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim))
+        for argument in (0, tuple(tensor.shape), strides, tensor.requires_grad, OrderedDict[str, Any]()):
+            self.put(argument, path)
+        self.written.write(b"tR")
+
+
+def _call(value: Any) -> _Call | None:
+    """What makes a value that pickles have no opcode for; None for one that they have, and for a tensor."""
+    found = next((made for kind, made in _CALLS.items() if isinstance(value, kind)), None)
+    return None if found is None else found(value)
+
+
+_CALLS: dict[Any, Callable[[Any], _Call | None]] = {
+    Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
+    Shape: lambda v: _Call("torch.Size", (tuple(v),)),
+    np.dtype: lambda v: _Call(f"torch.{v.name}", None) if v in NAMES.values() else None,
+    bytes: lambda v: _Call("_codecs.encode", (v.decode("latin1"), "latin1")),
+    complex: lambda v: _Call("builtins.complex", (v.real, v.imag)),
+    (set, frozenset): lambda v: _Call("builtins.set", (list(v),)),
+    Counter: lambda v: _Call("collections.Counter", (dict(v),)),
+    OrderedDict: lambda v: _Call("collections.OrderedDict", (), v.items()),
+    Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
+    PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
+}
+
+
+def _text(value: str) -> bytes:
+    if isinstance(value, _Name):
+        module, _, name = value.rpartition(".")
+        return f"c{module}\n{name}\n".encode()
+    text = value.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(text)) + text
+
+
+def _number(value: float | None, path: str) -> bytes:
+    if value is None or isinstance(value, bool):
+        return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    if -(2**31) <= value < 2**31:
+        return b"J" + struct.pack("<i", value)
+    digits = pickle.encode_long(value)
+    if len(digits) > 255:
+        raise DTypeError("save", "integers of at most 255 bytes", f"one of {len(digits)} bytes at {path!r}")
+    return b"\x8a" + bytes([len(digits)]) + digits
+
+
+def _unknown(value: Any, path: str) -> DTypeError:
+    cure = "wrap arrays with ampkit.tensor(...)" if hasattr(value, "__array__") else None
+    cure = "save its state_dict()" if hasattr(value, "state_dict") else cure
+    kinds = "tensors, numbers, strings and plain containers"
+    return DTypeError("save", kinds, f"a {type(value).__name__} at {path or 'the top'!r}", cure)

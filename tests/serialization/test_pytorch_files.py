@@ -1,0 +1,404 @@
+"""Files in PyTorch's format: written and read by ampkit, read and written by PyTorch, hostile ones refused."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import pathlib
+import pickle
+import random
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from traced_memory import memory_below
+
+import ampkit
+from ampkit import Tensor, nn, optim, tensor
+from ampkit.base import dtypes
+from ampkit.base.errors import ArgumentError, DTypeError, FileError
+from ampkit.nn import Parameter
+from ampkit.serialization import load, save
+
+
+def zip_of(*opcodes, folder="archive", **records):
+    """A file of torch.save: a pickle of these opcodes, and records by name, `data_0` for `data/0`."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(f"{folder}/data.pkl", b"\x80\x02" + b"".join(opcodes) + b".")
+        for name, data in records.items():
+            archive.writestr(f"{folder}/{name.replace('_', '/')}", data)
+    return out.getvalue()
+
+
+def text(word):
+    return b"X" + struct.pack("<I", len(word)) + word.encode()
+
+
+def number(value):
+    return b"J" + struct.pack("<i", value)
+
+
+def numbers(*values):
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+
+def storage(kind="FloatStorage", key="0", elements=6, place="cpu"):
+    return b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text(place) + number(elements) + b"tQ"
+
+
+def rebuilt(held, offset=0, size=(2, 3), stride=(3, 1)):
+    name = b"ctorch._utils\n_rebuild_tensor_v2\n"
+    return name + b"(" + held + number(offset) + numbers(*size) + numbers(*stride) + b"\x89NtR"
+
+
+SIX = np.arange(6, dtype="<f4").tobytes()
+
+
+def read(data):
+    return load(io.BytesIO(data))
+
+
+def round_trip(obj):
+    stream = io.BytesIO()
+    save(obj, stream)
+    stream.seek(0)
+    return load(stream)
+
+
+@pytest.mark.parametrize("dtype", dtypes.NAMES.values(), ids=str)
+def test_every_dtype_is_restored_bit_for_bit(tmp_path, dtype):
+    values = tensor([[0, 1, 2], [3, 4, 5]], dtype=dtype)
+    save({"x": values}, tmp_path / "file.pt")
+    found = load(tmp_path / "file.pt")["x"]
+    assert found.dtype == dtype
+    assert found.tolist() == values.tolist()
+
+
+@pytest.mark.cpu
+def test_strided_empty_and_0_d_tensors_are_restored():
+    state = {"t": Tensor(np.arange(6.0).reshape(2, 3).T), "e": Tensor(np.zeros((0, 3))), "s": Tensor(np.array(3.0))}
+    found = round_trip(state)
+    assert list(found) == list(state)
+    for name, value in state.items():
+        assert found[name].shape == value.shape
+        assert np.array_equal(found[name].array, value.array)
+
+
+def test_values_beside_tensors_come_back_with_their_types():
+    state = {
+        "args": argparse.Namespace(lr=0.1, path=pathlib.Path("/a/b"), sizes=[1, 2]),
+        "numbers": [None, True, 0, -5, 2**31, 2**70, -(2**70), 1.5, float("inf"), 1j],
+        "words": ("é\ud800", b"\xff\0", ""),
+        "sets": ({1, 2}, collections.Counter("abb"), collections.OrderedDict(b=1, a=2)),
+        ("a", 1): {3: ((), [[]])},
+        "dtype": dtypes.bfloat16,
+        "devices": [ampkit.device("cpu"), ampkit.device("cuda", 1)],
+        "size": ampkit.Size((2, 3)),
+        "random": random.Random(0).getstate(),
+    }
+    found = round_trip(state)
+    assert found == state
+    for a, b in zip(found["sets"] + (found["size"],), state["sets"] + (state["size"],), strict=True):
+        assert type(a) is type(b)
+    assert [type(d) for d in found["devices"]] == [ampkit.device] * 2
+    assert round_trip(np.float32(1.5)) == 1.5
+
+
+def test_parameters_and_leaves_that_require_grad_do_so_again():
+    found = round_trip([Parameter(np.ones(2)), tensor([1.0]).requires_grad_(), tensor([1.0])])
+    assert [type(t) for t in found] == [Parameter, Tensor, Tensor]
+    assert [t.requires_grad for t in found] == [True, True, False]
+
+
+def test_tied_tensors_are_stored_once_and_share_memory_again(tmp_path):
+    shared = tensor(np.zeros((100, 100), np.float32))
+    save({"a": shared, "b": shared.detach(), "c": shared}, tmp_path / "file.pt")
+    found = load(tmp_path / "file.pt")
+    found["a"][0, 0] = 7
+    assert found["b"][0, 0].item() == 7
+    assert found["a"] is found["c"]
+    assert (tmp_path / "file.pt").stat().st_size < 1.5 * shared.nbytes
+
+
+def test_lists_that_stand_twice_or_contain_themselves_do_so_again():
+    one = [1]
+    endless = [one, one]
+    endless.append(endless)
+    found = round_trip(endless)
+    assert found[0] is found[1]
+    assert found[2] is found
+
+
+def test_equal_objects_give_equal_files(tmp_path):
+    for name in ("a", "b"):
+        save({"x": tensor([1.0])}, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_training_state_is_restored_from_a_stream():
+    def parts():
+        model = nn.Linear(3, 2)
+        optimizer = optim.AdamW(model.parameters())
+        return model, optimizer, optim.lr_scheduler.StepLR(optimizer, 2), ampkit.GradScaler()
+
+    first, second = parts(), parts()
+    first[0](ampkit.ones(4, 3)).sum().backward()
+    first[1].step()
+    first[2].step()
+    for part, state in zip(second, round_trip([part.state_dict() for part in first]), strict=True):
+        part.load_state_dict(state)
+    assert first[0].weight.tolist() == second[0].weight.tolist()
+    assert (
+        first[1].state_dict()["state"][0]["exp_avg"].tolist() == second[1].state_dict()["state"][0]["exp_avg"].tolist()
+    )
+    assert second[2].last_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"a": {"b": np.ones(3)}}, r"a ndarray at 'a\.b'\nhelp: wrap arrays"),
+        ({"m": nn.ReLU()}, r"a ReLU at 'm'\nhelp: save its state_dict\(\)"),
+        ([lambda: 0], "a function at '0'"),
+        (np.dtype("U3"), "at 'the top'"),
+        ({"n": 1 << 3000}, "integers of at most 255 bytes, got one of 376 bytes at 'n'"),
+    ],
+)
+def test_values_that_are_no_data_are_refused_with_their_path(tmp_path, value, said):
+    with pytest.raises(DTypeError, match=said):
+        save(value, tmp_path / "file.pt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_object_nested_too_deeply_is_refused():
+    deep = []
+    for _ in range(10_000):
+        deep = [deep]
+    with pytest.raises(DTypeError, match="save: needs values that are nested less deeply"):
+        save(deep, io.BytesIO())
+
+
+# where tensors go
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    "place",
+    ["cpu", ampkit.device("cpu"), {"cuda:0": "cpu"}, lambda storage, saved: storage, lambda storage, saved: None, None],
+)
+def test_a_file_of_another_device_is_read_to_where_map_location_says(place):
+    data = zip_of(rebuilt(storage(place="cuda:7")), data_0=SIX)
+    found = load(io.BytesIO(data), place, weights_only=False, mmap=False)
+    assert found.device == "cpu"
+    assert found.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_function_of_map_location_is_given_storage_and_saved_device():
+    seen = []
+    load(io.BytesIO(zip_of(rebuilt(storage(place="cuda:7")), data_0=SIX)), lambda *given: seen.append(given))
+    assert [(given[0].nbytes, given[1]) for given in seen] == [(24, "cuda:7")]
+
+
+def test_a_map_location_of_another_kind_is_refused():
+    with pytest.raises(ArgumentError, match="load: needs map_location as a device, a dict of devices or a function"):
+        load(io.BytesIO(b""), 1.5)
+
+
+# files of other writers
+
+
+def test_views_of_a_storage_are_read_and_share_memory():
+    whole, part = rebuilt(storage()), rebuilt(storage(), 1, (2, 2), (1, 3))
+    found = read(zip_of(b"(" + whole + part + b"t", data_0=SIX, version="3\n", folder="model"))
+    assert found[1].tolist() == [[1, 4], [2, 5]]
+    found[0][0, 1] = 9
+    assert found[1][0, 0].item() == 9
+
+
+def test_bytes_in_the_other_order_are_swapped():
+    big = np.arange(6, dtype=">f4").tobytes()
+    assert read(zip_of(rebuilt(storage()), data_0=big, byteorder="big")).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+TENSOR = rebuilt(storage())
+DATA = struct.pack("<q", 6) + SIX
+
+
+def legacy(obj=TENSOR, keys=("0",), data=DATA):
+    first = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2)
+    return first + b"\x80\x02" + obj.replace(b"tQ", b"NtQ") + b"." + pickle.dumps(list(keys), 2) + data
+
+
+def test_a_file_from_before_the_zip_format_is_read():
+    assert read(legacy()).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+HOSTILE = {
+    "a function": b"cos\nsystem\n" + text("exit 1") + b"\x85R",
+    "a function of numpy": b"cnumpy\nload\n" + text("/etc/passwd") + b"\x85R",
+    "a class": b"cmodels.net\nNet\n)\x81}b",
+    "a name by its text": text("builtins") + text("eval") + b"\x93" + text("1") + b"\x85R",
+    "a storage that is called": b"ctorch\nFloatStorage\n" + number(3) + b"\x85R",
+}
+
+
+@pytest.mark.parametrize("opcodes", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_data_is_refused_by_its_name(opcodes):
+    data = zip_of(opcodes)
+    with pytest.raises(FileError) as caught:
+        read(data)
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("load: a stream: needs tensors, numbers, strings and plain containers, got an object of ")
+    assert second == "help: load it in PyTorch, with its classes, and save its state_dict()"
+    with pytest.raises(FileError, match="got an object of"):
+        read(legacy(opcodes, (), b""))
+
+
+DAMAGED = {
+    "no storage": zip_of(rebuilt(storage())),
+    "a storage cut short": zip_of(rebuilt(storage()), data_0=SIX[:-1]),
+    "a view outside": zip_of(rebuilt(storage(), 1), data_0=SIX),
+    "a negative stride": zip_of(rebuilt(storage(), 0, (2, 3), (-3, 1)), data_0=SIX),
+    "a negative offset": zip_of(rebuilt(storage(), -1, (2,), (1,)), data_0=SIX),
+    "a size without stride": zip_of(rebuilt(storage(), 0, (2, 3), (3,)), data_0=SIX),
+    "a huge size": zip_of(rebuilt(storage(), 0, (2**31 - 1,) * 3, (0, 0, 0)), data_0=SIX),
+    "an unknown opcode": zip_of(b"\xff"),
+    "an empty stack": zip_of(b"R"),
+    "no mark": zip_of(b"t"),
+    "a memo without an entry": zip_of(b"h\x05"),
+    "a list as a key": zip_of(b"}]Ns"),
+    "a nested tuple as a key": zip_of(b"})" + b"\x85" * 20_000 + b"Ns"),
+    "items of a number": zip_of(number(1), b"(", number(1), b"e"),
+    "the state of a function": zip_of(b"ctorch._utils\n_rebuild_tensor_v2\n}b"),
+    "the state of a class": zip_of(b"cargparse\nNamespace\n}", text("__init__"), b"Nsb"),
+    "objects of NumPy": zip_of(b"cnumpy\ndtype\n", text("O8"), b"\x89\x88\x87R"),
+    "an integer of many digits": zip_of(b"I" + b"9" * 5000 + b"\n"),
+    "bytes of a length": zip_of(b"cbuiltins\nbytearray\n", number(2**31 - 1), b"\x85R"),
+    "no pickle": zip_of().replace(b"data.pkl", b"dath.pkl"),
+    "another zip file": zip_of(folder=""),
+    "cut": zip_of(rebuilt(storage()), data_0=SIX)[:-7],
+    "with a bit turned": zip_of(rebuilt(storage()), data_0=SIX).replace(SIX, SIX[:-1] + b"\1"),
+    "legacy, cut": legacy()[:-1],
+    "legacy, without storages": legacy(keys=(), data=b""),
+    "legacy, of another storage": legacy(keys=("1",)),
+    "legacy, of a huge storage": legacy(rebuilt(storage(elements=2**31 - 1))),
+    "legacy, of negative length": legacy(rebuilt(storage(elements=-6))),
+    "legacy, another number": pickle.dumps(0x2950A86A20F9469CFC6C, 2),
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_one_clear_error(tmp_path, data):
+    (tmp_path / "file.pt").write_bytes(data)
+    with memory_below(64 * 2**20), pytest.raises(FileError, match=r"^load: .*file\.pt: needs ") as caught:
+        load(tmp_path / "file.pt")
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", bytes(2**24))
+    with memory_below(2**20), pytest.raises(FileError, match="a file of torch.save, got another zip file"):
+        load(tmp_path / "bomb.pt")
+
+
+def test_a_hostile_file_changes_nothing_of_the_library():
+    before = dict(vars(argparse.Namespace)), dict(vars(collections.OrderedDict))
+    shadow = zip_of(b"ccollections\nOrderedDict\n)R}", text("items"), b"Nsb")
+    assert read(shadow).items() == collections.OrderedDict().items()
+    assert (dict(vars(argparse.Namespace)), dict(vars(collections.OrderedDict))) == before
+
+
+def test_dtypes_that_ampkit_has_not_are_refused_by_name():
+    with pytest.raises(DTypeError, match=r"needs tensors of float64, .*, got torch.ComplexFloatStorage"):
+        read(zip_of(rebuilt(storage("ComplexFloatStorage"))))
+
+
+def test_a_torchscript_program_is_refused_with_the_cure():
+    with pytest.raises(FileError, match=r"got a TorchScript program\nhelp: load it in PyTorch and save its state_dict"):
+        read(zip_of(**{"constants.pkl": b""}))
+
+
+# PyTorch itself
+
+
+def pytorch():
+    return pytest.importorskip("torch", reason="needs PyTorch (extra `peers`)")
+
+
+def values(torch):
+    """An object of torch.save, and the tensors of ampkit that it should load as."""
+    base = torch.arange(20.0).reshape(4, 5)
+    state = {name: torch.tensor([0, 1, 2], dtype=getattr(torch, name)) for name in dtypes.NAMES}
+    state |= {"base": base, "part": base[1:3, ::2], "t": base.t(), "wide": torch.ones(1).expand(3, 4)}
+    state |= {"empty": torch.zeros(0, 3), "number": torch.tensor(3.0), "leaf": torch.ones(2, requires_grad=True)}
+    state |= {"last": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)}
+    return state | {"weight": torch.nn.Parameter(torch.ones(2, 2))}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("zipped", [True, False])
+def test_tensors_that_pytorch_wrote_are_read(tmp_path, zipped):
+    torch = pytorch()
+    state = values(torch)
+    torch.save(state, tmp_path / "file.pt", _use_new_zipfile_serialization=zipped)
+    found = load(tmp_path / "file.pt")
+    for name, value in state.items():
+        assert found[name].dtype.name == str(value.dtype).removeprefix("torch.")
+        assert (tuple(found[name].shape), found[name].requires_grad) == (tuple(value.shape), value.requires_grad)
+        assert found[name].stride() == value.stride()
+        assert found[name].tolist() == value.tolist()
+    found["base"][1, 0] = 99
+    assert found["part"][0, 0].item() == found["t"][0, 1].item() == 99
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_values_that_pytorch_wrote_are_read(tmp_path, zipped):
+    torch = pytorch()
+    state = {
+        "args": argparse.Namespace(lr=0.1, path=pathlib.Path("a")), "count": collections.Counter("ab"), "none": None,
+        "bytes": b"\xff", "set": {1, 2}, "complex": 1j, "numbers": [2**70, -5, 1.5], "random": random.getstate(),
+        "numpy": np.random.get_state()[1], "scalar": np.float32(1.5),
+    }  # fmt: skip
+    more = {"dtype": torch.float16, "device": torch.device("cuda", 1), "size": torch.Size([2, 3])}
+    torch.save(state | more, tmp_path / "file.pt", _use_new_zipfile_serialization=zipped)
+    found = load(tmp_path / "file.pt")
+    assert found.pop("numpy").tolist() == state.pop("numpy").tolist()
+    assert found == state | {"dtype": dtypes.float16, "device": "cuda:1", "size": (2, 3)}
+
+
+def test_a_training_state_goes_from_pytorch_to_ampkit_and_back(tmp_path):
+    torch = pytorch()
+
+    def parts(lib, adam):
+        model = lib.nn.Sequential(lib.nn.Conv2d(3, 4, 3), lib.nn.BatchNorm2d(4))
+        return model, adam(model.parameters(), lr=0.01)
+
+    theirs, ours = parts(torch, torch.optim.Adam), parts(ampkit, optim.Adam)
+    theirs[0](torch.ones(1, 3, 8, 8)).sum().backward()
+    theirs[1].step()
+    torch.save([part.state_dict() for part in theirs], tmp_path / "theirs.pt")
+    for part, state in zip(ours, load(tmp_path / "theirs.pt"), strict=True):
+        part.load_state_dict(state)
+    save([part.state_dict() for part in ours], tmp_path / "ours.pt")
+    back = parts(torch, torch.optim.Adam)
+    for part, state in zip(back, torch.load(tmp_path / "ours.pt", weights_only=True), strict=True):
+        part.load_state_dict(state)
+    for a, b in zip(theirs[0].state_dict().values(), back[0].state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    moments = [part[1].state_dict()["state"][0]["exp_avg_sq"] for part in (theirs, back)]
+    assert torch.equal(*moments)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_pytorch_reads_what_ampkit_wrote(tmp_path, mapped):
+    torch = pytorch()
+    state = {name: tensor([[0, 1, 2]], dtype=dtype) for name, dtype in dtypes.NAMES.items()}
+    more = {"n": [1, -5, 2**40, 2.5, None, True], "w": "é", "b": b"\xff", "s": {1}, "o": collections.OrderedDict(a=1)}
+    save(state | more | {"d": dtypes.int8, "z": ampkit.Size((2,)), "c": ampkit.device("cpu")}, tmp_path / "file.pt")
+    found = torch.load(tmp_path / "file.pt", weights_only=True, mmap=mapped)
+    assert {name: found.pop(name).tolist() for name in state} == {name: t.tolist() for name, t in state.items()}
+    assert found == more | {"d": torch.int8, "z": torch.Size([2]), "c": torch.device("cpu")}
