@@ -11,6 +11,7 @@ Every name of `ampkit.ops` is also a name here, the same object.
 
 import builtins as _builtins
 import inspect as _inspect
+import sys as _sys
 
 __version__ = "0.1.0"
 
@@ -23,6 +24,7 @@ from .backends import get_default_device, set_default_device
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from .base import missing_names as _missing_names
 from .base import observe
 from .base.dtypes import DType as dtype
 from .base.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
@@ -73,3 +75,4 @@ __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` fr
     for name, value in list(globals().items())
     if not name.startswith("_") and not hasattr(_builtins, name) and (name in _PARTS or not _inspect.ismodule(value))
 ]
+_missing_names.answer_in(_sys.modules)

@@ -15,6 +15,8 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
 
 
 SOURCES = {
+    "torch._dynamo": ".compiler",
+    "torch._dynamo.config": "",
     "torch": "ampkit .top",
     "torch.accelerator": ".accelerator",
     "torch.amp": "ampkit.amp",

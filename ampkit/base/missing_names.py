@@ -7,15 +7,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .errors import AmpkitError
 
 PYTORCH_VERSION = "2.13.0"
 GOLDEN = Path(__file__).with_name("pytorch_names.json")
+
+# PyTorch's namespace and ampkit's.
+NAMESPACES = {
+    "torch": "ampkit",
+    "torch.Tensor": "ampkit.Tensor",
+    "torch.nn.functional": "ampkit.ops",
+    "torch.nn": "ampkit.nn",
+    "torch.nn.init": "ampkit.nn.init",
+    "torch.nn.utils": "ampkit.nn.utils",
+    "torch.nn.utils.parametrizations": "ampkit.nn.utils.parametrizations",
+    "torch.nn.utils.parametrize": "ampkit.nn.utils.parametrize",
+    "torch.optim": "ampkit.optim",
+    "torch.optim.lr_scheduler": "ampkit.optim.lr_scheduler",
+    "torch.optim.swa_utils": "ampkit.optim.swa_utils",
+    "torch.amp": "ampkit.amp",
+    "torch.autograd": "ampkit.autograd",
+    "torch.linalg": "ampkit.linalg",
+    "torch.special": "ampkit.special",
+    "torch.utils.data": "ampkit.utils.data",
+}
 
 # Groups of names that have no meaning in ampkit: a pattern of whole names, with their namespace or without it, then
 # what to use instead.
@@ -163,24 +184,35 @@ def cure_of(namespace: str, name: str) -> str | None:
 
 
 def missing_name(namespace: str, name: str, cure: str | None = None) -> AttributeError:
-    """The error for a name that a namespace lacks: with the cure, where PyTorch has it."""
+    """The error for a name that PyTorch's `namespace` lacks in ampkit: with the cure, where PyTorch has it."""
     cure = cure or cure_of(namespace, name)
     if cure is None:
         return AttributeError(f"module {namespace!r} has no attribute {name!r}", name=name)
     return MissingNameError(f"ampkit has no {namespace}.{name}", help=cure)
 
 
+def missing_attribute(namespace: str, value: Any, name: str) -> AttributeError:
+    """The error for an attribute that `value`, of PyTorch's class `namespace`, lacks."""
+    if cure_of(namespace, name):
+        return missing_name(namespace, name)
+    return AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}", name=name, obj=value)
+
+
 def missing_module(name: str) -> ModuleNotFoundError:
     """The error for a module that ampkit lacks: with a cure, where PyTorch has it."""
-    if name not in known()["modules"]:
+    if name not in known()["modules"] and name not in known():
         return ModuleNotFoundError(f"No module named {name!r}", name=name)
     return MissingModuleError(f"ampkit has no {name}", help="docs/coming-from-pytorch.md lists what there is")
 
 
-def answers(namespace: str) -> Callable[[str], Any]:
-    """A `__getattr__` for the ampkit module that is PyTorch's `namespace`."""
+def answer_in(modules: Mapping[str, Any]) -> None:
+    """Let the modules of NAMESPACES that are among `modules` answer a name of PyTorch that they lack with its cure."""
+    for namespace, path in NAMESPACES.items():
+        if path in modules:
+            modules[path].__getattr__ = partial(_answer, namespace, modules[path])
 
-    def answer(name: str) -> Any:
+
+def _answer(namespace: str, module: ModuleType, name: str) -> Any:
+    if cure_of(namespace, name):
         raise missing_name(namespace, name)
-
-    return answer
+    raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)

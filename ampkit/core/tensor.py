@@ -15,6 +15,7 @@ from ..backends import Array
 from ..base import dtypes, observe
 from ..base.dtypes import LOW, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
+from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
@@ -74,6 +75,12 @@ class Tensor(TensorBase, TensorMethods):
         self.views: Views | None = None
         if requires_grad:
             self.requires_grad = True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # what is looked up last: a method of PyTorch that ampkit lacks
+            raise missing_attribute("torch.Tensor", self, name)
 
     # the tape
 

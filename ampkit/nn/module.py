@@ -268,9 +268,9 @@ class Module(ModuleTree):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> state.Keys:
         """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
 
-        A key is not missing if its tensor is tied to one that is present. A submodule's `_extra_state` goes to its
-        `set_extra_state` after all tensors are loaded. assign=True, with which PyTorch adopts the tensors, copies the
-        values too, and requires the module's dtypes.
+        strict=True accepts a missing key whose tensor is tied to one that is present. A submodule's `_extra_state` goes
+        to its `set_extra_state` after all tensors are loaded. assign=True, with which PyTorch adopts the tensors,
+        copies the values too, and requires the module's dtypes.
         Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
         every tensor of a wrong shape; DTypeError for values that are not numeric arrays, or of another dtype with
         assign.

@@ -89,7 +89,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])
-    return Keys(missing, unexpected)
+    return Keys([name for name in (*own, *extra) if name not in state] if not strict else [], unexpected)
 
 
 def _renamed(module: Module, state: Mapping[str, Any]) -> Mapping[str, Any]:

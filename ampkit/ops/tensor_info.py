@@ -8,6 +8,7 @@ import numpy as np
 
 from ampkit.base.dtypes import FLOATS, DType, bool_, float32, is_float, parse, promote
 from ampkit.base.errors import DTypeError
+from ampkit.core import storage
 from ampkit.core.cast_plan import result_type as agreed
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import strided
@@ -66,9 +67,14 @@ def pin_memory(self: Tensor) -> Tensor:
 
 
 def data_ptr(self: Tensor) -> int:
-    """The address of the first element."""
-    on_host = getattr(self.array, "__array_interface__", None)
-    return int(self.array.data.ptr if on_host is None else on_host["data"][0])
+    """The address of the first element in its device's memory; 0 without elements."""
+    return storage.address(self.array)
+
+
+def untyped_storage(self: Tensor) -> storage.UntypedStorage:
+    """The memory that the tensor shares with its views; of a parameter in an arena, its segment."""
+    segment = getattr(self, "segment", None)
+    return storage.UntypedStorage(self.array) if segment is not None else storage.of_array(self.array)
 
 
 def detach_(self: Tensor) -> Tensor:
@@ -77,9 +83,12 @@ def detach_(self: Tensor) -> Tensor:
     return self
 
 
+# PyTorch's further devices: `is_xpu` and its like are False.
+OTHER_DEVICES = ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla", "xpu")
+
 METHODS = [
     nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory, data_ptr,
-    detach_,
+    detach_, untyped_storage,
 ]  # fmt: skip
 
 PROPERTIES: dict[str, Any] = {
@@ -88,6 +97,7 @@ PROPERTIES: dict[str, Any] = {
     "is_sparse": lambda self: False,
     "is_quantized": lambda self: False,
     "is_meta": lambda self: False,
+    **{f"is_{name}": lambda self: False for name in OTHER_DEVICES},
     "layout": lambda self: strided,
 }
 

@@ -175,14 +175,18 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
-    # x.view(shape), or x.view(dtype): the same bits as another dtype of equal width.
+    # x.view(shape), or x.view(dtype): the same bits as another dtype.
     if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
         return _check_shares_memory(self, f.reshape(self, *shape))
     wanted = dtypes.parse(shape[0])
-    if wanted.itemsize != self.itemsize or self.requires_grad:
-        got = f"{wanted.name} for {self.dtype.name}" + (", which requires grad" if self.requires_grad else "")
-        raise DTypeError("view", "a shape, or a dtype of equal width for a tensor off the tape", got)
-    out = Tensor(self.array.view(wanted))
+    needs = "a shape, or a dtype for a tensor off the tape whose last axis has whole elements of it"
+    if self.requires_grad:
+        raise DTypeError("view", needs, f"{wanted.name} for {self.dtype.name}, which requires grad")
+    try:
+        out = Tensor(self.array.view(wanted))
+    except ValueError:
+        got = f"{wanted.name} for {self.dtype.name} of shape {tuple(self.shape)}, strides {self.stride()}"
+        raise DTypeError("view", needs, got) from None
     out.version = self.version
     return out
 
@@ -204,7 +208,9 @@ def _shape_methods(f: Any) -> dict[str, Callable[..., Any]]:
         return call
 
     return {
-        "view": lambda self, *shape, size=None: _view(f, self, shape if size is None else (size,)),
+        "view": lambda self, *shape, size=None, dtype=None: _view(
+            f, self, shape or tuple(given for given in (size, dtype) if given is not None)
+        ),
         "view_as": of_another("view_as", lambda self, other: _check_shares_memory(self, f.reshape(self, other.shape))),
         "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
         "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),

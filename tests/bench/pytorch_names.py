@@ -64,6 +64,7 @@ def modules() -> list[str]:
     found |= {path.with_suffix("").relative_to(root).parts for path in root.glob("*/*.py") if path.parent.name in DEEP}
     packages = {path.parent.relative_to(root).parts for path in root.glob("*/*/__init__.py")}
     found |= {parts for parts in packages if parts[0] in DEEP}
+    found |= {path.with_suffix("").relative_to(root).parts for path in root.glob("nn/*/[a-z]*.py")}
     names = {".".join(["torch", *parts]) for parts in found}
     return sorted(name for name in names if not re.search(r"\._|testing", name))
 

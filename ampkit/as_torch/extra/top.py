@@ -5,14 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from ...amp import is_autocast_available
 from ...base.missing_names import PYTORCH_VERSION
+from ...core.storage import UntypedStorage
+from ...core.tensor_base import Shape
 
-__all__ = ["__version__", "compile", "is_autocast_available"]
+__all__ = [
+    "Size",
+    "UntypedStorage",
+    "__version__",
+    "cdouble",
+    "cfloat",
+    "compile",
+    "complex64",
+    "complex128",
+    "dtype",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "is_autocast_available",
+    "layout",
+    "memory_format",
+    "typename",
+    "uint16",
+    "uint32",
+    "uint64",
+]  # fmt: skip
 
 __version__ = PYTORCH_VERSION
+Size = Shape
+
+# Types for annotations and `isinstance`.
+dtype = np.dtype
+layout = memory_format = str
+
+# dtypes that no tensor of ampkit has: libraries compare with them, and a tensor that asks for one raises DTypeError.
+complex64 = cfloat = np.dtype(np.complex64)
+complex128 = cdouble = np.dtype(np.complex128)
+uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
+float8_e4m3fn, float8_e4m3fnuz = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e4m3fnuz)
+float8_e5m2, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e5m2), np.dtype(ml_dtypes.float8_e5m2fnuz)
 
 
 def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`model` as it is: ampkit runs eagerly, and `ampkit.compile` records whole steps."""
     return model if model is not None else lambda found: found
+
+
+def typename(obj: Any) -> str:
+    """The name of a type, or of that of an object, with its module."""
+    kind = obj if isinstance(obj, type) else type(obj)
+    return f"{kind.__module__}.{kind.__qualname__}"

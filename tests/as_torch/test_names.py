@@ -1,0 +1,153 @@
+"""PyTorch's names through the alias: there, or an error that says what to use instead."""
+
+from __future__ import annotations
+
+import pytest
+
+import ampkit
+
+pytestmark = pytest.mark.cpu
+
+
+WALK = """
+import importlib
+import torch
+from ampkit.base.missing_names import known
+
+def answer(path, name, look):
+    try:
+        look()
+    except (AttributeError, ImportError) as error:
+        if not str(error).startswith("ampkit has no torch.") or "\\nhelp: " not in str(error):
+            print(path, name, type(error).__name__, error)
+
+for path in known()["modules"]:
+    answer(path, "", lambda: importlib.import_module(path))
+for path in set(known()) - {"version", "modules", "torch.Tensor"}:
+    for name in known()[path]:
+        answer(path, name, lambda: exec(f"from {path} import {name}", {}))
+        answer(path, name, lambda: getattr(importlib.import_module(path), name))
+for name in known()["torch.Tensor"]:
+    answer("torch.Tensor", name, lambda: getattr(torch.ones(2, 2), name))
+"""
+
+
+def test_every_public_name_of_pytorch_is_there_or_answers_with_what_to_use_instead(run_aliased):
+    assert run_aliased(WALK) == []
+
+
+def test_a_name_that_pytorch_does_not_have_is_an_ordinary_error(run_aliased):
+    code = """
+import torch
+print(hasattr(torch, "no_such_name"), hasattr(torch, "frexp"), getattr(torch.nn, "NoSuchLayer", None))
+try:
+    from torch.nn import NoSuchLayer
+except ImportError as error:
+    print(error)
+try:
+    import torch.no_such_module
+except ModuleNotFoundError as error:
+    print(error, error.name)
+"""
+    assert run_aliased(code) == [
+        "False False None",
+        "cannot import name 'NoSuchLayer' from 'torch.nn' (unknown location)",
+        "No module named 'torch.no_such_module' torch.no_such_module",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "cure"),
+    [
+        (ampkit, "frexp", "np.frexp"),
+        (ampkit.nn, "FractionalMaxPool2d", "write it with ampkit.ops"),
+        (ampkit.linalg, "lstsq", "ampkit.linalg.pinv"),
+        (ampkit.ones(2), "apply_", "x.copy_"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),
+)
+def test_without_the_alias_ampkits_modules_and_tensors_answer_too(space, name, cure):
+    assert not hasattr(space, name)
+    with pytest.raises(AttributeError, match=rf"ampkit has no torch\S*{name}\nhelp: .*{cure}"):
+        getattr(space, name)
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        space.no_such_name  # noqa: B018
+
+
+def test_a_use_of_what_can_be_imported_only_says_what_to_do(run_aliased):
+    code = """
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.onnx import export
+import torch.ao.quantization.observer
+print(isinstance(3, FSDP))
+for use in (lambda: FSDP(3), lambda: export("x")):
+    try:
+        use()
+    except AttributeError as error:
+        print(str(error).splitlines()[0])
+"""
+    first, *lines = run_aliased(code)
+    assert first == "False"
+    assert lines == [
+        "ampkit has no torch.distributed.fsdp.FullyShardedDataParallel",
+        "ampkit has no torch.onnx.export",
+    ]
+
+
+def test_the_version_is_pytorchs_and_metadata_says_so_too(run_aliased):
+    code = """
+import importlib.metadata, importlib.util, torch, ampkit
+print(torch.__version__, torch.version.__version__, importlib.metadata.version("torch"), torch.version.cuda)
+print(importlib.util.find_spec("torch") is not None, ampkit.__version__ == torch.__version__)
+"""
+    assert run_aliased(code) == ["2.13.0 2.13.0 2.13.0 None", "True False"]
+
+
+def test_the_alias_refuses_a_process_that_has_imported_pytorch(run_aliased):
+    code = """
+import sys, types, ampkit.as_torch
+held, sys.modules["torch"] = sys.modules["torch"], types.ModuleType("torch")
+try:
+    ampkit.as_torch.install()
+except ampkit.StateError as error:
+    print(error)
+finally:
+    sys.modules["torch"] = held
+"""
+    assert run_aliased(code)[0].startswith("ampkit.as_torch: needs a process without PyTorch")
+
+
+def test_names_of_pytorch_are_the_objects_of_ampkit(run_aliased):
+    code = """
+import ampkit, torch, torch.nn.functional as F
+from torch.nn.modules.conv import Conv2d
+from torch.optim.adamw import AdamW
+print(torch.Tensor is ampkit.Tensor, Conv2d is ampkit.nn.Conv2d, AdamW is ampkit.optim.AdamW)
+print(F.relu is ampkit.ops.relu, torch.sum is ampkit.sum, torch.float32 is ampkit.float32)
+torch.backends.cudnn.deterministic = False
+print(ampkit.are_deterministic_algorithms_enabled())
+print(torch.nn.Conv2d.__name__, torch.autograd.Variable(torch.ones(2), requires_grad=True).requires_grad)
+"""
+    assert run_aliased(code) == ["True True True", "True True True", "False", "Conv2d True"]
+
+
+def test_safetensors_saves_and_loads_through_the_alias(run_aliased, tmp_path):
+    code = f"""
+import torch
+from safetensors.torch import load, load_file, load_model, save, save_file, save_model
+model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+model[1].weight = model[0].weight
+torch.optim.SGD(model.parameters(), lr=0.1)
+path = {str(tmp_path / "model.safetensors")!r}
+save_model(model, path)
+twin = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+twin[1].weight = twin[0].weight
+load_model(twin, path)
+print(torch.equal(twin[1].weight, model[0].weight), sorted(load_file(path)))
+held = load(save({{"x": torch.arange(6, dtype=torch.bfloat16).view(2, 3)}}))["x"]
+print(held.dtype, held.tolist())
+"""
+    assert run_aliased(code) == [
+        "True ['0.bias', '0.weight', '1.bias']",
+        "bfloat16 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+    ]
