@@ -63,9 +63,8 @@ class Bucket:
         return sorted(segments, key=lambda segment: (arenas.index(segment.arena), segment.index))
 
     def _reduce(self, group: ProcessGroup, wire: DType | None, flat: Array, gradients: list[Tensor]) -> None:
-        # A collective of a GPU's array waits for the device, and so runs on the thread that computes.
-        background = backends.backend_of(flat).name == "cpu"
-        self._works.append((group.all_reduce_array(flat, ReduceOp.AVG, wire, background), flat, gradients))
+        work = group.all_reduce_array(flat, ReduceOp.AVG, wire, group.in_background(flat))
+        self._works.append((work, flat, gradients))
 
     def finish(self) -> None:
         """Wait until the averages are in the gradients."""

@@ -41,7 +41,7 @@ def _in_place(group: ProcessGroup, tensor: Tensor, action: Callable[[Transport, 
         group.on_flat(action, tensor.array)
         tensor.changed()
 
-    return _answer(group.run(run, async_op), async_op)
+    return _answer(group.run(run, async_op, tensor.array), async_op)
 
 
 def _answer(value: Any, async_op: bool) -> Work | None:
@@ -241,7 +241,7 @@ def _exchange(
                 here.store(tensor.array, values)
                 tensor.changed()
 
-    return _answer(here.run(run, async_op), async_op)
+    return _answer(here.run(run, async_op, some), async_op)
 
 
 # messages between two ranks
@@ -257,7 +257,7 @@ def isend(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int 
     """`send` in the background; the tensor must not change before `wait()` has returned."""
     here, tensor = group_or_world("send", group), need_tensor("send", tensor)
     to, call = here.rank_of("send", dst), _call(f"send({describe(tensor.array)}, to {dst})")
-    via = here.transport_of(tensor.array)
+    via = here.transport  # NCCL's messages have neither tags nor "from any rank"
     return here.message(via.send(call, here.flat_for(via, tensor.array), to, tag))
 
 
@@ -273,8 +273,7 @@ def irecv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = N
     here, tensor = group_or_world("recv", group), need_tensor("recv", tensor)
     source = None if src is None else here.rank_of("recv", src)
     call = _call(f"recv({describe(tensor.array)}, from {'any' if src is None else src})")
-
-    via = here.transport_of(tensor.array)
+    via = here.transport
     flat = here.flat_for(via, tensor.array)
     finish = via.receive(call, flat, source, tag)
 

@@ -65,6 +65,8 @@ def _aborting(world: Any) -> Any:
 class MPITransport(Transport):
     """The ranks of an MPI communicator; between two ranks messages go through a copy of it."""
 
+    on_device = False
+
     def __init__(self, library: Any, communicator: Any, timeout: float):
         super().__init__(communicator.rank, communicator.size, timeout)
         self.library, self.communicator, self.messages = library, communicator, communicator.Dup()
@@ -158,6 +160,10 @@ class MPITransport(Transport):
         place = 0 if mine is None else list(groups[mine]).index(self.rank)
         made = self.communicator.Split(color, place)
         return None if mine is None else MPITransport(self.library, made, self.timeout)
+
+    def copy(self) -> MPITransport:
+        """The same ranks on a communicator of its own; all of them call it."""
+        return MPITransport(self.library, self.communicator.Dup(), self.timeout)
 
     def _bytes(self, array: Array) -> Any:
         return [array.view(np.uint8), self.library.BYTE]

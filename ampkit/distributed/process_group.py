@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends import Array
@@ -20,11 +20,17 @@ from . import reduction
 from .reduction import ReduceOp
 from .transport import Call, Transport, call_site
 
+if TYPE_CHECKING:
+    from .nccl import NCCLTransport
+
 
 class Work:
-    """A collective that was begun. `wait()` returns when its tensors hold the result, and raises what went wrong."""
+    """A collective that was begun. `wait()` returns when its tensors hold the result, and raises what went wrong.
 
-    def __init__(self, future: Future[Any]):
+    On a GPU it returns at once, and what the current stream does next comes after the collective.
+    """
+
+    def __init__(self, future: Any):
         self._future = future
 
     def wait(self, timeout: Any = None) -> bool:
@@ -52,10 +58,11 @@ class ProcessGroup:
     """Some ranks, in order, and how bytes move between them.
 
     ranks: their numbers among all processes. transport: that of arrays in the host's memory. gpu_transport: that of
-    arrays on a GPU; without one they are copied to the host's memory and back.
+    arrays on a GPU, whose collectives the device does beside its other work, without the host; for None they use
+    `transport`, where need be by copies in the host's memory.
     """
 
-    def __init__(self, ranks: Sequence[int], transport: Transport, gpu_transport: Transport | None = None):
+    def __init__(self, ranks: Sequence[int], transport: Transport, gpu_transport: NCCLTransport | None = None):
         self.ranks, self.transport, self.gpu_transport = list(ranks), transport, gpu_transport
         self._thread: ThreadPoolExecutor | None = None
         self._messages: ThreadPoolExecutor | None = None
@@ -78,8 +85,14 @@ class ProcessGroup:
             raise ArgumentError(where, f"a rank of the group ({_shortly(self.ranks)})", repr(rank))
         return self.ranks.index(rank.__index__())
 
-    def run(self, action: Callable[[], Any], in_background: bool) -> Any:
-        """Call `action` after all that was called before it. -> a Work if `in_background`, else what it returns."""
+    def run(self, action: Callable[[], Any], in_background: bool, array: Array | None = None) -> Any:
+        """Call `action` after all that was called before it. -> a Work if `in_background`, else what it returns.
+
+        array: one that it works on. On a GPU the device does the work, and the caller's stream waits for it.
+        """
+        if array is not None and backends.backend_of(array).name != "cpu" and self.in_background(array):
+            queued = self.transport_of(array).enqueue(action, array)
+            return Work(queued) if in_background else queued.result()
         with self._lock:
             waits = in_background or (self._last is not None and not self._last.done())
             if waits:
@@ -102,7 +115,7 @@ class ProcessGroup:
         def action(transport: Transport, flat: Array) -> None:
             reduction.all_reduce(transport, call, flat, op, wire)
 
-        return self.run(lambda: self.on_flat(action, array), in_background)
+        return self.run(lambda: self.on_flat(action, array), in_background, array)
 
     def broadcast_array(self, array: Array, source: int = 0) -> None:
         """`broadcast` of an array from the rank `source` of the group, in place."""
@@ -111,7 +124,7 @@ class ProcessGroup:
         def action(transport: Transport, flat: Array) -> None:
             transport.broadcast(call, flat, source)
 
-        self.run(lambda: self.on_flat(action, array), False)
+        self.run(lambda: self.on_flat(action, array), False, array)
 
     def message(self, finish: Callable[[], Any]) -> Work:
         """Wait in the background for the end of a message between two ranks that was begun."""
@@ -142,10 +155,24 @@ class ProcessGroup:
         if type(flat) is not type(array) or not array.flags.c_contiguous:
             array[...] = backend.asarray(flat).reshape(array.shape)
 
+    def in_background(self, array: Array) -> bool:
+        """Whether a collective of `array` can run beside the caller's work: not where a GPU's is copied to the host."""
+        return backends.backend_of(array).name == "cpu" or self.transport_of(array).on_device
+
     def transport_of(self, array: Array) -> Transport:
         """The transport for arrays like `array`."""
         on_gpu = backends.backend_of(array).name != "cpu"
         return self.gpu_transport if on_gpu and self.gpu_transport is not None else self.transport
+
+    def tell(self, text: str) -> None:
+        """Tell ranks that wait for a collective on their GPUs of an error that ends this one."""
+        if self.gpu_transport is not None:
+            self.gpu_transport.tell(text)
+
+    @property
+    def device_error(self) -> Exception | None:
+        """What went wrong in a collective on GPUs."""
+        return None if self.gpu_transport is None else self.gpu_transport.error
 
     def close(self) -> None:
         """Wait for all that was called, and end the threads."""
@@ -153,6 +180,9 @@ class ProcessGroup:
             if threads is not None:
                 threads.shutdown()
         self._thread = self._messages = None
+        for transport in (self.gpu_transport, self.transport):
+            if transport is not None:
+                transport.close()
 
 
 def describe(array: Array) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ops
+from .. import backends, ops
 from ..autograd import Function
 from ..base.errors import ShapeError
 from ..core.autograd.recompute import is_recomputing
@@ -60,19 +60,16 @@ def sync_batch_norm(
     if not training:
         return ops.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     with autocast(str(input.device.type), enabled=False):
-        mean, var, count = _statistics(input, group)
-    if count < 2:
-        needs = "more than one value per channel in training, on all ranks together"
-        raise ShapeError("SyncBatchNorm", needs, f"{count}", "use a larger batch, or eval mode")
+        mean, var, unbiased = _statistics(input, group)
     if running_mean is not None and running_var is not None and not is_recomputing():
-        update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
+        update_running_statistics(running_mean.array, running_var.array, mean.array, unbiased.array, 1.0, momentum)
         running_mean.changed()
         running_var.changed()
     return batch_norm_(input, weight, bias, mean, var, eps)
 
 
-def _statistics(input: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, int]:
-    """(mean [C], biased variance [C], values per channel) of all ranks."""
+def _statistics(input: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
+    """(mean [C], biased variance [C], unbiased variance [C]) of all ranks' values."""
     wide = input if input.dtype.name == "float64" else input.float()
     dims, channels = [0, *range(2, input.ndim)], input.shape[1]
     count = input.numel() // channels
@@ -82,7 +79,14 @@ def _statistics(input: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, int
     mine = ops.cat([mean.double(), var.double(), own])
     means, variances, counts = _AllGather.apply(mine, group).split([channels, channels, 1], 1)
     total = counts.detach().sum()
+    backends.backend_of(total.array).raise_if(total.array, total.array < 2, _need_more)
     share = counts.detach() / total
     whole = (share * means).sum(0)
     spread = (share * (variances + (means - whole) ** 2)).sum(0)
-    return whole.to(wide.dtype), spread.to(wide.dtype), int(total.item())
+    unbiased = spread.detach() * (total / (total - 1))
+    return whole.to(wide.dtype), spread.to(wide.dtype), unbiased.to(wide.dtype)
+
+
+def _need_more(count: float, position: Any) -> None:
+    needs = "more than one value per channel in training, on all ranks together"
+    raise ShapeError("SyncBatchNorm", needs, f"{count:.0f}", "use a larger batch, or eval mode")

@@ -10,11 +10,13 @@ from typing import Any
 from ..base.errors import ArgumentError, StateError
 from . import mpi
 from .environment import launched
+from .mpi import MPITransport
+from .nccl import NCCLTransport
 from .process_group import ProcessGroup
 from .transport import Call, Transport, call_site
 
 TIMEOUT = timedelta(minutes=30)
-# PyTorch's backends by the engine that takes their place; by device in PyTorch's "cpu:gloo,cuda:nccl"
+# PyTorch's backends by the engine of arrays on a GPU; by device in PyTorch's "cpu:gloo,cuda:nccl"
 ENGINES = {"mpi": "mpi", "gloo": "mpi", "nccl": "nccl"}
 _MPIEXEC = "start it with `mpiexec -n 2 python script.py`"
 
@@ -50,9 +52,10 @@ def init_process_group(
 ) -> None:  # fmt: skip
     """Connect all processes that the launcher started: afterwards they call collectives together.
 
-    backend: "mpi"; PyTorch's "gloo" and "nccl" are taken too, and mean MPI: arrays of a GPU pass through the host's
-    memory. A process that was started alone is rank 0 of 1 and needs no engine. timeout: a timedelta or seconds, 30
-    minutes by default, within which every rank must come to a collective. world_size, rank: checked against the
+    backend: "nccl", the default: arrays in the host's memory go by MPI, those on a GPU by NCCL, which is loaded when
+    the first one comes, and connects a GPU per rank. "mpi", or "gloo": those on a GPU pass through the host's memory.
+    A process that was started alone is rank 0 of 1 and needs no engine. timeout: a timedelta or seconds, 30 minutes by
+    default, within which every rank must come to a collective. world_size, rank: checked against the
     launcher's. init_method, store, group_name, pg_options and device_id have no effect: MPI has its own way to find
     ranks.
     Raises StateError where it was called already, or an engine is missing; ArgumentError for an unknown backend.
@@ -71,12 +74,18 @@ def init_process_group(
         raise StateError("init_process_group", f"{found.world_size} ranks, as {found.launcher} says",
                          f"{transport.size} by MPI", _MPIEXEC)  # fmt: skip
     _engine = engine
-    group.WORLD = ProcessGroup(range(transport.size), transport)
+    group.WORLD = _group_of(range(transport.size), transport)
     _groups.append(group.WORLD)
 
 
+def _group_of(ranks: Sequence[int], transport: Transport) -> ProcessGroup:
+    """The group of these ranks, with a transport of GPUs where NCCL is to be used. All of them call it."""
+    gpus = NCCLTransport(transport.copy()) if _engine == "nccl" and isinstance(transport, MPITransport) else None
+    return ProcessGroup(ranks, transport, gpus)
+
+
 def _engine_named(backend: str | None) -> str:
-    names = [part.rpartition(":")[2].lower() for part in (backend or "mpi").split(",")]
+    names = [part.rpartition(":")[2].lower() for part in (backend or "nccl").split(",")]
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
         raise ArgumentError("init_process_group", "backend mpi, gloo or nccl", repr(backend))
@@ -165,13 +174,10 @@ def new_group(
     -> the ProcessGroup, or GroupMember.NON_GROUP_MEMBER on processes outside of it.
     Raises ArgumentError for numbers that are no ranks, or that repeat.
     """
-    made = new_groups([list(range(get_world_size())) if ranks is None else list(ranks)])[0]
-    if timeout is not None and isinstance(made, ProcessGroup):
-        made.transport.timeout = _seconds(timeout)
-    return made
+    return new_groups([list(range(get_world_size())) if ranks is None else list(ranks)], timeout)[0]
 
 
-def new_groups(groups: Sequence[Sequence[int]]) -> list[Any]:
+def new_groups(groups: Sequence[Sequence[int]], timeout: Any = None) -> list[Any]:
     """`new_group` of several groups that have no rank in common, at once."""
     world = group_or_world("new_group")
     flat = sorted(rank for ranks in groups for rank in ranks)
@@ -184,9 +190,11 @@ def new_groups(groups: Sequence[Sequence[int]]) -> list[Any]:
         return world.transport.split(groups)
 
     transport = world.run(split, False)
+    if transport is not None and timeout is not None:
+        transport.timeout = _seconds(timeout)
     made: list[Any] = []
     for ranks in groups:
         inside = transport is not None and world.rank() in ranks
-        made.append(ProcessGroup(ranks, transport) if inside else NON_MEMBER)
+        made.append(_group_of(ranks, transport) if inside else NON_MEMBER)
     _groups.extend(each for each in made if isinstance(each, ProcessGroup))
     return made

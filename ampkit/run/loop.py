@@ -307,8 +307,8 @@ def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:
     train = recipe.train
     update: dict[str, Any] = {}
     if ranks.size > 1 and train.device == "cuda":
-        if train.compile:
-            raise ConfigError("train.compile", "false on several ranks of GPUs", "true")
+        if train.compile and not ranks.on_devices:
+            raise ConfigError("train.compile", "false on several ranks of GPUs without NCCL", "true")
         update["device"] = f"cuda:{launched().local_rank}"
     if can_set_num_threads():
         cores, sharing = ranks.cores()

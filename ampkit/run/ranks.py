@@ -11,13 +11,13 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import nn
+from .. import backends, nn
 from ..backends.cpu.threads import usable_cpus
 from ..base.errors import AmpkitError, ConfigError, error_with_text
 from ..core import random
@@ -57,6 +57,11 @@ class Ranks:
         if launched().world_size > 1 and group.WORLD is None:
             init_process_group()
         return cls.present()
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether collectives of GPUs are done by them, so that a recorded step can contain them."""
+        return self._group is not None and self._group.gpu_transport is not None
 
     # what belongs to this rank
 
@@ -105,7 +110,8 @@ class Ranks:
         """The mean of `loss` [] over the ranks, with the same bits on all."""
         if self._group is None:
             return loss
-        total = loss.array.copy()
+        with backends.device_guard(loss.array):  # where CuPy copies to
+            total = loss.array.copy()
         self._group.all_reduce_array(total)
         return Tensor(total) / self.size
 
@@ -155,12 +161,16 @@ class Ranks:
         """
         try:
             yield
-        except DistError:
+        except DistError as error:
+            if self._group is not None and error is self._group.device_error:
+                with suppress(DistError):  # the rank that has told of its error waits for the others
+                    self.gathered(None, str(error))
             raise
         except (AmpkitError, OSError, MemoryError) as error:
-            if self.size > 1 and not self.in_agreement:
+            if self._group is not None and self.size > 1 and not self.in_agreement:
                 text = f"{type(error).__name__}: {error}"
                 try:
+                    self._group.tell(text)
                     self.gathered(None, text)
                 except DistError:
                     raise self._of_rank(self.rank, error) from error

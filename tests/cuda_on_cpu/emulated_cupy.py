@@ -21,7 +21,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from . import emulator, launch_limits, memory, streams
+from . import emulated_nccl, emulator, launch_limits, memory, streams
 from .streams import perform, waits
 
 _CUPY = json.loads((Path(__file__).parents[1] / "golden" / "cupy.json").read_text())
@@ -684,6 +684,7 @@ cuda = types.SimpleNamespace(
     MemoryHook=memory.MemoryHook,
     memory=types.SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     get_elapsed_time=streams.get_elapsed_time,
+    nccl=emulated_nccl,
     nvtx=types.SimpleNamespace(RangePush=lambda name, id_color=-1: None, RangePop=lambda: None),
     is_available=lambda: True,
     using_allocator=memory.using_allocator,

@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -31,6 +32,8 @@ COUNT = 1  # devices of the machine; `devices` sets it for a while
 Clock = dict[int, int]  # by a stream's number: how much of its work came before
 _numbers = itertools.count(1)
 _host: Clock = {}  # what the host knows to be done
+_hosts_lock = threading.RLock()  # of what several threads of the host learn
+_by_number: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _captures: list[Capture] = []  # under way
 _watching: Watch | None = None
 
@@ -67,6 +70,7 @@ class Stream:
         self.device_id = memory.current.device if device is None else device
         self.non_blocking, self.number = non_blocking, next(_numbers)
         self.ptr = 0 if null else self.number
+        _by_number[self.number] = self
         self.clock: Clock = {self.number: 0}
         self.capture: Capture | None = None
         self.arriving: list[tuple[int, Callable[[], None]]] = []  # copies that the host has not waited for
@@ -339,6 +343,17 @@ def capturing() -> Capture | None:
     return current_stream().capture
 
 
+def asked_of(stream: Stream, run: Callable[[], Any], accesses: Sequence[Access]) -> Any:
+    """Do `run`, which accesses those bytes, on a stream: now, or at each launch of what it captures."""
+    stream.tick()
+    if stream.capture is not None:
+        ranges = [Range(start, stop, memory.serial_of(start)) for start, stop, _ in accesses]
+        stream.capture.actions.append(Action(run, ranges, accesses))
+        return None
+    touch(stream, accesses)
+    return run()
+
+
 def perform(run: Callable[[], Any], reads: Sequence[Any] = (), writes: Sequence[Any] = ()) -> Any:
     """Do `run` on the current stream: now, or at each launch of what is being captured.
 
@@ -354,14 +369,7 @@ def perform(run: Callable[[], Any], reads: Sequence[Any] = (), writes: Sequence[
             raise ValueError(f"{text} Unfortunately peer access is unavailable.")
     if stream.capture is None and _watching is None:
         return run()
-    stream.tick()
-    accesses = [*_accesses(reads, False), *_accesses(writes, True)]
-    if stream.capture is not None:
-        ranges = [Range(start, stop, memory.serial_of(start)) for start, stop, _ in accesses]
-        stream.capture.actions.append(Action(run, ranges, accesses))
-        return None
-    touch(stream, accesses)
-    return run()
+    return asked_of(stream, run, [*_accesses(reads, False), *_accesses(writes, True)])
 
 
 def extent(held: Any) -> tuple[int, int]:
@@ -383,12 +391,13 @@ def _join(clock: Clock, other: Clock) -> None:
 
 def reach(clock: Clock) -> None:
     """The host has waited for what `clock` covers: copies arrive."""
-    _join(_host, clock)
-    for stream in _all_streams():
-        due = [then for tick, then in stream.arriving if tick <= _host.get(stream.number, 0)]
-        stream.arriving = [pair for pair in stream.arriving if pair[0] > _host.get(stream.number, 0)]
-        for then in due:
-            then()
+    with _hosts_lock:
+        _join(_host, clock)
+        for stream in _all_streams():
+            due = [then for tick, then in stream.arriving if tick <= _host.get(stream.number, 0)]
+            stream.arriving = [pair for pair in stream.arriving if pair[0] > _host.get(stream.number, 0)]
+            for then in due:
+                then()
 
 
 _with_copies: dict[int, Stream] = {}
@@ -400,8 +409,14 @@ def _all_streams() -> list[Stream]:
 
 def arrives(stream: Stream, then: Callable[[], None]) -> None:
     """Have `then` called once the host has waited for what was asked of `stream` by now."""
-    _with_copies[stream.number] = stream
-    stream.arriving.append((stream.tick(), then))
+    with _hosts_lock:
+        _with_copies[stream.number] = stream
+        stream.arriving.append((stream.tick(), then))
+
+
+def numbered(ptr: int) -> Stream:
+    """The stream at an address."""
+    return _by_number[ptr] if ptr else current_stream()
 
 
 # races

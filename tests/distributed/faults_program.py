@@ -1,6 +1,7 @@
 """A fault on one rank of several, by name: which error do the others end with?
 
 mpiexec -n 2 python tests/distributed/faults_program.py late
+mpiexec -n 2 python tests/distributed/faults_program.py late_again emulated
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import sys
 import time
 
+from program_device import on_device_of
+
 import ampkit
 from ampkit import distributed as dist
 
-dist.init_process_group("mpi", timeout=2)
+backend = on_device_of(sys.argv)
+dist.init_process_group(backend, timeout=2)
 rank, fault = dist.get_rank(), sys.argv[1]
 odd = rank == dist.get_world_size() - 1
 tensor = ampkit.zeros(3)
@@ -24,6 +28,18 @@ elif fault == "dtype":
     dist.all_reduce(tensor.double() if odd else tensor)
 elif fault == "call":
     dist.barrier() if odd else dist.all_reduce(tensor)
+elif fault == "late_recorded":
+    step = ampkit.compile(lambda x: dist.all_reduce(x) or x * 2, warmup=1)
+    for number in range(4):
+        time.sleep(60 if odd and number == 3 else 0)
+        step(tensor)
+    dist.all_reduce(tensor)
+elif fault.endswith("_again"):  # after calls that all ranks have made, so that a GPU's are not compared once more
+    for each in (tensor, ampkit.zeros(4)):
+        dist.all_reduce(each)
+    time.sleep(60 if odd and fault == "late_again" else 0)
+    dist.all_reduce(ampkit.zeros(4) if odd else tensor)
+    dist.all_reduce(tensor)
 elif fault == "error":
     if odd:
         raise ValueError("something of the script's own")

@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 
+from program_device import on_device_of
+
 from ampkit import cli
 from ampkit.base.errors import FileError
 from ampkit.distributed.environment import launched
@@ -54,6 +56,7 @@ FAULTS = {  # on which rank, in which method, from which call on, what
     "none": (-1, loop.Run, "_step", 1, None),
     "signal": (1, loop.Run, "_step", AT, interrupt),
     "sample": (1, ranks.Ranks, "weighted", AT, unreadable),
+    "loss": (1, ranks.Ranks, "mean", AT, unreadable),
     "metrics": (0, metrics_log.MetricsLog, "write", AT, full),
     "checkpoint": (0, checkpoint.Checkpoints, "save", 1, full),
     "nan": (1, ranks.Ranks, "weighted", AT, with_nan),
@@ -61,6 +64,8 @@ FAULTS = {  # on which rank, in which method, from which call on, what
 }
 
 if __name__ == "__main__":
+    if on_device_of(sys.argv) == "nccl":
+        sys.argv += ["--device", "cuda"]
     if sys.argv[1] == "plan":
         sys.exit(cli.main(sys.argv[1:]))
     rank, owner, name, count, fault = FAULTS[sys.argv[1]]

@@ -47,6 +47,8 @@ class CUDA:
         self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # a graph.Recording, while a step is recorded
         self._graph_pool: Any = None
+        self.side_streams: set[int] = set()  # addresses of streams that steps use too, such as that of collectives
+        self.failure: Exception | None = None  # of a collective: values on the device have no meaning after it
         self._opted: set[Any] = set()  # kernels whose limit is raised on this device
 
     @cached_property
@@ -75,7 +77,9 @@ class CUDA:
 
     def new_graph_pool(self) -> Any:
         """A memory pool for a single captured step."""
-        pool = importlib.import_module(".graph_pool", __package__).GraphPool(self.xp, self.index, self.allocator)
+        pool = importlib.import_module(".graph_pool", __package__).GraphPool(
+            self.xp, self.index, self.allocator, self.side_streams
+        )
         self.usage.graph_pools.add(pool)
         return pool
 
@@ -182,12 +186,17 @@ class CUDA:
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""
         with self.here():
-            return self.xp.asnumpy(array)
+            return self._sound(self.xp.asnumpy(array))
 
     def item(self, array: Array) -> Any:
         """The one value of `array` as a Python number; waits for the device."""
         with self.here():
-            return array.item()
+            return self._sound(array.item())
+
+    def _sound(self, value: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return value
 
     def call_when_ready(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
         """Call `then` with the values of `arrays`, in a later call of this method, once the device has them.
@@ -214,6 +223,7 @@ class CUDA:
         """Run pending callbacks in order, up to the first whose values the device has not copied yet."""
         while self._waiting and (synchronized or self._waiting[0][0].done):
             _, host, then = self._waiting.popleft()
+            self._sound(host)
             then(*[values.item() if values.size == 1 else values for values in host])
 
     def record_event(self, name: str | None = None) -> Any:

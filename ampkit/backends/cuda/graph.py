@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Recording:
 
     draws: [seed, call] uint64 on the device, from which kernels read the first random draw; first: its number during
     capture. later: arguments of `CUDA.call_when_ready`, called after each launch. work: the capture's allocations.
-    kept: arrays that the graph reads and did not allocate, by address.
+    kept: arrays that the graph reads and did not allocate, by address. around: make contexts in which it is launched.
     """
 
     def __init__(self, backend: CUDA, seed: int, first: int):
@@ -37,6 +37,7 @@ class Recording:
         self.work = Work()
         self.kept: dict[int, Array] = {}  # by the address of their memory
         self.later: list[tuple[list[Array], Callable[..., None]]] = []
+        self.around: list[Callable[[], AbstractContextManager[None]]] = []
 
     def owns(self, array: Array) -> bool:
         """Whether the capture allocated the memory of `array`, or it has none."""
@@ -160,8 +161,10 @@ class Graph:
     def launch(self, seed: int, call: int) -> None:
         """Launch the graph, with random draws numbered from `call` on."""
         assert self.recording is not None
-        with self.pool.use():
+        with self.pool.use(), ExitStack() as around:
             self.recording.begin_at(seed, call)
+            for context in self.recording.around:
+                around.enter_context(context())
             with self._in_the_driver():
                 self._graph.launch(self.stream)
         for arrays, then in self.recording.later:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet, ref
@@ -85,10 +85,11 @@ class GraphPool:
     """The pool of one device's captured steps, and the stream on which they and their warm-up run.
 
     graphs: the existing ones; `graph.drop()` discards a capture. outside: the allocator for everything else.
+    beside: addresses of further streams that steps work on.
     """
 
-    def __init__(self, xp: Any, index: int, outside: Callable[[int], Any]):
-        self.xp, self.index, self._outside = xp, index, outside
+    def __init__(self, xp: Any, index: int, outside: Callable[[int], Any], beside: Set[int] = frozenset()):
+        self.xp, self.index, self._outside, self._beside = xp, index, outside, beside
         graph_pools.add(self)
         self.pool = xp.cuda.MemoryPool(self._segment)
         with xp.cuda.Device(index):
@@ -161,7 +162,8 @@ class GraphPool:
                 self._drop_overlapped(work, recorded)
 
     def _malloc(self, size: int) -> Any:
-        if self.xp.cuda.get_current_stream().ptr != self.stream.ptr:  # a batch on its way, a constant of a recording
+        stream = self.xp.cuda.get_current_stream().ptr
+        if stream != self.stream.ptr and stream not in self._beside:  # a batch on its way, a constant of a recording
             return self._outside(size)
         if size < SMALL and not self.recording:
             return self._outside(size)

@@ -86,7 +86,8 @@ def _batch_norm(
     y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
     if running_mean is not None and running_var is not None and not is_recomputing():
         count = input.array.size // mean.array.size
-        update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, count, momentum)
+        unbiased = count / (count - 1)
+        update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, unbiased, momentum)
         running_mean.changed()
         running_var.changed()
     return y
@@ -178,14 +179,14 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
 
 
 @ignore_fp_errors()
-def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, count: int, momentum: float) -> None:
+def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, unbiased: float, momentum: float) -> None:
     finite = np.isfinite(mean).all() & np.isfinite(var).all()
-    for running, batch in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
+    for running, batch in ((running_mean, mean), (running_var, var * unbiased)):
         running[...] = np.where(finite, (1 - momentum) * running + momentum * batch, running)
 
 
-# (running_mean, running_var, mean, var, count, momentum): update the first two in place, unless the statistics of the
-# batch are not all finite. That is decided on the device; the host reads no value.
+# (running_mean, running_var, mean, var, unbiased, momentum): update the first two in place, unless the statistics of
+# the batch are not all finite. That is decided on the device; the host reads no value. unbiased: the factor of `var`.
 update_running_statistics = Primitive("update_running_statistics", "nn.batch_norm", _update)
 
 

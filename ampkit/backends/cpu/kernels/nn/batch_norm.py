@@ -128,10 +128,10 @@ def batch_norm_backward_cpu(dy: Any, saved: Saved, needs: Any, eps: float, relu:
 
 @update_running_statistics.on("cpu", when=lambda *arrays: {a.dtype for a in arrays[:4]} == {float32})
 def update_running_statistics_cpu(
-    running_mean: HostArray, running_var: HostArray, mean: HostArray, var: HostArray, count: int, momentum: float
+    running_mean: HostArray, running_var: HostArray, mean: HostArray, var: HostArray, unbiased: float, momentum: float
 ) -> None:
     """The reference's bits; what is not finite is seen at once, for nobody waits for this CPU."""
     if np.isfinite(mean).all() and np.isfinite(var).all():
-        for running, batch in ((running_mean, mean), (running_var, var * (count / (count - 1)))):
+        for running, batch in ((running_mean, mean), (running_var, var * unbiased)):
             running *= 1 - momentum
             running += momentum * batch

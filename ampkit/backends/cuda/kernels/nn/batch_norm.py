@@ -189,8 +189,8 @@ def _can_update(running_mean: Array, running_var: Array, mean: Array, var: Array
 
 @update_running_statistics.on("cuda", when=_can_update)
 def update_running_statistics_cuda(
-    running_mean: Array, running_var: Array, mean: Array, var: Array, count: int, momentum: float
+    running_mean: Array, running_var: Array, mean: Array, var: Array, unbiased: float, momentum: float
 ) -> None:
-    numbers = map(np.float32, (1 - momentum, momentum, count / (count - 1)))
+    numbers = map(np.float32, (1 - momentum, momentum, unbiased))
     args = running_mean, running_var, mean, var, np.int32(mean.size), *numbers
     launch("nn/batch_norm", "batch_norm_update", 1, min(1024, -(-mean.size // 32) * 32), *args)
