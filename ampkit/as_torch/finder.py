@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType
 from typing import Any
@@ -17,6 +17,7 @@ from .namespaces import REFUSED, SOURCES, refusal
 from .refused import refused
 
 _EXTRA = f"{__package__}.extra"
+_SCRIPT = f"{__package__}.script_"
 
 
 class Namespace(ModuleType):
@@ -26,7 +27,7 @@ class Namespace(ModuleType):
         path = f"{self.__name__}.{name}"
         if path in SOURCES or path in REFUSED:
             return import_module(path)
-        cure = None if name.startswith("_") else refusal(self.__name__)
+        cure = None if name.startswith("__") else refusal(self.__name__)
         if cure is not None:
             self.__dict__[name] = refused(path, cure)
             return self.__dict__[name]
@@ -38,6 +39,8 @@ class Finder(DistributionFinder, Loader):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The spec of a module of PyTorch. Raises ImportError with the cure for one that ampkit has nothing for."""
+        if name.startswith(_SCRIPT):
+            return script_spec(bytes.fromhex(name.removeprefix(_SCRIPT)).decode())
         if name.partition(".")[0] != "torch":
             return None
         if name not in SOURCES and refusal(name) is None:
@@ -63,6 +66,17 @@ class Finder(DistributionFinder, Loader):
         for source in entry:
             found = import_module(source, _EXTRA)
             module.__dict__.update((name, getattr(found, name)) for name in public(found))
+
+
+def script_spec(path: str) -> ModuleSpec:
+    """The spec of a script that the alias runs: a module of this package, by its path.
+
+    A process that multiprocessing spawns imports its `__main__` by the name there, and so the alias before it.
+    """
+    name = f"{_SCRIPT}{path.encode().hex()}"
+    spec = ModuleSpec(name, SourceFileLoader(name, path), origin=path)
+    spec.has_location = True
+    return spec
 
 
 class Torch(Distribution):

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any, NoReturn
 
+from .finder import script_spec
+
 _USAGE = "usage: python -m ampkit.as_torch SCRIPT ARGS ...\n   or: python -m ampkit.as_torch -m MODULE ARGS ..."
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
@@ -23,8 +25,10 @@ def main() -> None:
     elif arguments and not arguments[0].startswith("-"):
         del sys.argv[:1]
         _run(*_script(arguments[0]))
+    elif arguments in (["-h"], ["--help"]):
+        sys.stdout.write(f"{_USAGE}\n")
     else:
-        raise SystemExit(_USAGE) if arguments[:1] != ["-h"] else SystemExit(0)
+        _exit(_USAGE)
 
 
 def _script(name: str) -> tuple[CodeType, dict[str, Any]]:
@@ -37,7 +41,7 @@ def _script(name: str) -> tuple[CodeType, dict[str, Any]]:
             code = file.read()
     except OSError as error:
         _exit(f"python -m ampkit.as_torch: can't open file {str(found)!r}: {error.strerror}")
-    return _compiled(code, str(found)), {"__file__": str(found), "__spec__": None, "__package__": None}
+    return _compiled(code, str(found)), {"__file__": str(found), "__spec__": script_spec(str(found))}
 
 
 def _compiled(source: bytes, path: str) -> CodeType:
@@ -70,7 +74,7 @@ def _run(code: CodeType, about: dict[str, Any]) -> None:
     names = sys.modules["__main__"].__dict__
     for name in [name for name in names if name != "__builtins__"]:
         del names[name]
-    names.update({"__name__": "__main__", "__doc__": None, **about})
+    names.update({"__name__": "__main__", "__doc__": None, "__package__": None, "__loader__": None, **about})
     try:
         exec(code, names)
     except SystemExit:

@@ -41,6 +41,61 @@ def test_a_script_runs_as_python_runs_it(tmp_path):
     assert done.stdout == f"__main__ ['--lr', '0.1'] {script} {tmp_path} 2.13.0\n"
 
 
+SPAWNS = """
+import torch, torch.multiprocessing as mp
+
+def work(rank, path):
+    with open(f"{path}.{rank}", "w") as file:
+        file.write(f"{torch.__version__} {__name__}")
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(__file__,), nprocs=1)
+    print(torch.multiprocessing.current_process().name)
+"""
+
+
+def test_processes_that_a_script_spawns_have_the_alias_too(tmp_path):
+    script = tmp_path / "with.dots.py"
+    script.write_text(SPAWNS)
+    done = run(script)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert (tmp_path / "with.dots.py.0").read_text() == "2.13.0 __mp_main__"
+
+
+def test_a_module_runs_as_python_runs_it(tmp_path):
+    package = tmp_path / "pack"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text("import torch\nversion = torch.__version__\n")
+    (package / "__main__.py").write_text("import sys\nfrom .part import version\nprint(__name__, version, sys.argv)\n")
+    done = run("-m", "pack", "--x", cwd=tmp_path)
+    assert (done.stderr, done.stdout) == ("", f"__main__ 2.13.0 ['{package / '__main__.py'}', '--x']\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["none.py"], "can't open file"),
+        (["-m", "no_such_module"], "No module named no_such_module"),
+        ([], "usage: python -m ampkit.as_torch SCRIPT"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_program_that_is_not_there_is_one_line(arguments, line, run_aliased):
+    code = f"""
+import contextlib, sys
+from ampkit.as_torch.run import main
+sys.argv = ["ampkit.as_torch", *{arguments}]
+with contextlib.redirect_stderr(sys.stdout):
+    try:
+        main()
+    except SystemExit as stop:
+        print(stop.code)
+"""
+    first, *_, status = run_aliased(code)
+    assert line in first and status == "2"
+
+
 def test_a_traceback_shows_the_script_alone(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("def f():\n    raise ValueError('no')\nf()\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import amp
-from ...amp import GradScaler
-from ...core.policy import autocast as _autocast
+from .... import amp
+from ....amp import GradScaler
+from ....core.policy import autocast as _autocast
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...core.autograd.recompute import recompute
+from ....core.autograd.recompute import recompute
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
 

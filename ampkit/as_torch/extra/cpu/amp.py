@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...amp import GradScaler
-from ...core.policy import autocast as _autocast
+from ....amp import GradScaler
+from ....core.policy import autocast as _autocast
 
 __all__ = ["GradScaler", "autocast"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...nn import Module
-from ...nn.parallel import DistributedDataParallel
+from ....nn import Module
+from ....nn.parallel import DistributedDataParallel
 
 __all__ = ["DataParallel", "DistributedDataParallel"]
 

@@ -1,0 +1,5 @@
+"""`torch.utils.hooks`."""
+
+from ....core.autograd.hooks import Handle as RemovableHandle
+
+__all__ = ["RemovableHandle"]

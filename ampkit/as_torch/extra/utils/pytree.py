@@ -1,0 +1,117 @@
+"""`torch.utils._pytree`: nested lists, tuples and dicts as a list of leaves and a structure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+__all__ = [
+    "LeafSpec", "TreeSpec", "_register_pytree_node", "register_pytree_node", "tree_all", "tree_any", "tree_flatten",
+    "tree_leaves", "tree_map", "tree_map_", "tree_map_only", "tree_structure", "tree_unflatten",
+]  # fmt: skip
+
+
+class TreeSpec(NamedTuple):
+    """A container's type, what it needs beside its children, and the structures of these; type None: a leaf."""
+
+    type: Any
+    context: Any
+    children_specs: list[TreeSpec]
+
+    @property
+    def num_leaves(self) -> int:
+        """The number of leaves below."""
+        return sum(child.num_leaves for child in self.children_specs) if self.type is not None else 1
+
+
+def LeafSpec() -> TreeSpec:
+    """The structure of a leaf."""
+    return TreeSpec(None, None, [])
+
+
+Flatten = Callable[[Any], tuple[Iterable[Any], Any]]
+Unflatten = Callable[[Any, Any], Any]
+_containers: dict[Any, tuple[Flatten, Unflatten]] = {
+    list: (lambda x: (x, None), lambda children, _: list(children)),
+    tuple: (lambda x: (x, None), lambda children, _: tuple(children)),
+    dict: (lambda x: (x.values(), list(x)), lambda children, keys: dict(zip(keys, children, strict=True))),
+    OrderedDict: (
+        lambda x: (x.values(), list(x)),
+        lambda children, keys: OrderedDict(zip(keys, children, strict=True)),
+    ),
+    namedtuple: (lambda x: (x, type(x)), lambda children, kind: kind(*children)),
+}
+
+
+def register_pytree_node(cls: Any, flatten_fn: Flatten, unflatten_fn: Unflatten, **ignored: Any) -> None:
+    """Treat a class as a container."""
+    _containers[cls] = flatten_fn, unflatten_fn
+
+
+_register_pytree_node = register_pytree_node
+
+
+def _kind(tree: Any) -> Any:
+    found = type(tree)
+    named = found not in _containers and isinstance(tree, tuple) and hasattr(found, "_fields")
+    return namedtuple if named else found if found in _containers else None
+
+
+def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
+    """The leaves, from left to right, and the structure."""
+    kind = None if is_leaf is not None and is_leaf(tree) else _kind(tree)
+    if kind is None:
+        return [tree], LeafSpec()
+    children, context = _containers[kind][0](tree)
+    parts = [tree_flatten(child, is_leaf) for child in children]
+    return [leaf for leaves, _ in parts for leaf in leaves], TreeSpec(kind, context, [spec for _, spec in parts])
+
+
+def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
+    """The inverse of `tree_flatten`."""
+    return _built(iter(leaves), treespec)
+
+
+def _built(leaves: Any, spec: TreeSpec) -> Any:
+    if spec.type is None:
+        return next(leaves)
+    return _containers[spec.type][1]([_built(leaves, child) for child in spec.children_specs], spec.context)
+
+
+def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """The leaves, from left to right."""
+    return tree_flatten(tree, is_leaf)[0]
+
+
+def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> TreeSpec:
+    """The structure."""
+    return tree_flatten(tree, is_leaf)[1]
+
+
+def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """The same structure of `func` of the leaves, of one tree or of several alike."""
+    leaves, spec = tree_flatten(tree, is_leaf)
+    others = [tree_leaves(rest, is_leaf) for rest in rests]
+    return tree_unflatten([func(*row) for row in zip(leaves, *others, strict=True)], spec)
+
+
+def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Call `func` of the leaves; returns the tree."""
+    tree_map(func, tree, *rests, is_leaf=is_leaf)
+    return tree
+
+
+def tree_map_only(kind: Any, func: Callable[..., Any], tree: Any) -> Any:
+    """`tree_map` for the leaves of a type; others stay."""
+    return tree_map(lambda leaf: func(leaf) if isinstance(leaf, kind) else leaf, tree)
+
+
+def tree_any(pred: Callable[[Any], bool], tree: Any) -> bool:
+    """Whether `pred` holds for a leaf."""
+    return any(map(pred, tree_leaves(tree)))
+
+
+def tree_all(pred: Callable[[Any], bool], tree: Any) -> bool:
+    """Whether `pred` holds for every leaf."""
+    return all(map(pred, tree_leaves(tree)))
