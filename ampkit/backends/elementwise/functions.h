@@ -4,9 +4,12 @@
 // of dy and x, y, z: what the op saved, in the order of its registration, then its parameters. The expressions are
 // those of the references, so that infinities and NaN agree.
 //
-// A backend includes this file after it has defined HELPER, what stands before a function; REGISTER(name) and
-// REGISTER_LOOPING(name), what it makes of a function; NOT_A_NUMBER; the functions of <math.h>; and
-// normal_cdf(x), the standard normal distribution function.
+// A backend includes this file after it has defined HELPER, what stands before a function; REGISTER(name),
+// REGISTER_SHORT(name, tensors) and REGISTER_LOOPING(name), what it makes of a function; NOT_A_NUMBER; the functions of
+// <math.h>; and normal_cdf(x), the standard normal distribution function.
+//
+// FUNCTION_SHORT(name, tensors, ...): one of so few instructions that reading and writing takes longer, with how many of
+// the operands of its value are tensors.
 #pragma once
 
 #define COUNT(...) COUNT_(__VA_ARGS__, 3, 2, 1, 0)
@@ -25,6 +28,7 @@
 #define STRUCT_NO_GRAD(NAME, EXPRESSION) struct NAME { FORWARD(EXPRESSION) static constexpr int GRADIENTS = 0; };
 #define FUNCTION(NAME, ...) STRUCT(NAME, __VA_ARGS__) REGISTER(NAME)
 #define FUNCTION_NO_GRAD(NAME, EXPRESSION) STRUCT_NO_GRAD(NAME, EXPRESSION) REGISTER(NAME)
+#define FUNCTION_SHORT(NAME, TENSORS, ...) STRUCT(NAME, __VA_ARGS__) REGISTER_SHORT(NAME, TENSORS)
 #define FUNCTION_LOOPING(NAME, ...) STRUCT(NAME, __VA_ARGS__) REGISTER_LOOPING(NAME)
 #define FUNCTION_NO_GRAD_LOOPING(NAME, EXPRESSION) STRUCT_NO_GRAD(NAME, EXPRESSION) REGISTER_LOOPING(NAME)
 
@@ -65,13 +69,13 @@ HELPER bool fmin_takes_x(float x, float y) { return x <= y || y != y; }
 
 // Unary. Where the op saves its output, x is the output in the gradient.
 FUNCTION_NO_GRAD(Copy, x)
-FUNCTION(Neg, -x, -dy)
-FUNCTION(Abs, fabsf(x), dy * sign(x))
-FUNCTION(Square, x * x, dy * (2.0f * x))
-FUNCTION(Sqrt, sqrtf(x), dy / (2.0f * x))
-FUNCTION(Rsqrt, 1.0f / sqrtf(x), dy * (-0.5f * x * x * x))
-FUNCTION(Reciprocal, 1.0f / x, -dy * x * x)
-FUNCTION(Exp, expf(x), dy * x)
+FUNCTION_SHORT(Neg, 1, -x, -dy)
+FUNCTION_SHORT(Abs, 1, fabsf(x), dy * sign(x))
+FUNCTION_SHORT(Square, 1, x * x, dy * (2.0f * x))
+FUNCTION_SHORT(Sqrt, 1, sqrtf(x), dy / (2.0f * x))
+FUNCTION_SHORT(Rsqrt, 1, 1.0f / sqrtf(x), dy * (-0.5f * x * x * x))
+FUNCTION_SHORT(Reciprocal, 1, 1.0f / x, -dy * x * x)
+FUNCTION_SHORT(Exp, 1, expf(x), dy * x)
 FUNCTION(Exp2, exp2f(x), dy * x * LN_2)
 FUNCTION(Expm1, expm1f(x), dy * (x + 1.0f))
 FUNCTION(Log, logf(x), dy / x)
@@ -81,7 +85,7 @@ FUNCTION(Log1p, log1pf(x), dy / (1.0f + x))
 FUNCTION(Erf, erff(x), dy * (1.1283791670955126f * expf(-x * x)))
 FUNCTION(Erfc, erfcf(x), dy * (-1.1283791670955126f * expf(-x * x)))
 FUNCTION(ErfInv, erfinvf(x), dy * (0.88622692545275801f * expf(x * x)))
-FUNCTION(Tanh, tanhf(x), dy * (1.0f - x * x))
+FUNCTION_SHORT(Tanh, 1, tanhf(x), dy * (1.0f - x * x))
 
 FUNCTION(Sin, sinf(x), dy * cosf(x))
 FUNCTION(Cos, cosf(x), -dy * sinf(x))
@@ -107,18 +111,18 @@ FUNCTION(Logit, logf(minimum(maximum(x, y), z) / (1.0f - minimum(maximum(x, y), 
               : x < y || x > z ? 0.0f : dy / (x * (1.0f - x)))
 
 // Activations.
-FUNCTION(Relu, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
-FUNCTION(LeakyRelu, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
+FUNCTION_SHORT(Relu, 1, x <= 0.0f ? 0.0f : x, x != 0.0f ? dy : 0.0f)
+FUNCTION_SHORT(LeakyRelu, 1, x * (x > 0.0f ? 1.0f : y), dy * (x > 0.0f ? 1.0f : y))
 FUNCTION(Elu, x > 0.0f ? x : y * expm1f(x), dy * (x > 0.0f ? 1.0f : y * expf(x)))
-FUNCTION(Sigmoid, sigmoid(x), dy * x * (1.0f - x))
+FUNCTION_SHORT(Sigmoid, 1, sigmoid(x), dy * x * (1.0f - x))
 FUNCTION(LogSigmoid, minimum(x, 0.0f) - log1pf(expf(-fabsf(x))), dy / (1.0f + expf(x)))
-FUNCTION(Silu, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
+FUNCTION_SHORT(Silu, 1, x / (1.0f + expf(-x)), dy * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))))
 FUNCTION(Softplus, y * x > z ? x : softplus(y * x) / y, dy * (y * x > z ? 1.0f : sigmoid(y * x)))
 FUNCTION(Mish, x * tanhf(softplus(x)), dy * mish_derivative(x))
 FUNCTION(Gelu, x * normal_cdf(x), dy * (normal_cdf(x) + x * (expf(-0.5f * x * x) * (0.5f * SQRT_2_OVER_PI))))
 FUNCTION(GeluTanh, x * (0.5f * (1.0f + tanhf(tanh_argument(x)))), dy * gelu_tanh_derivative(x))
-FUNCTION(HardSigmoid, minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
-FUNCTION(HardSwish, x * minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f,
+FUNCTION_SHORT(HardSigmoid, 1, minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f, dy * float(fabsf(x) < 3.0f) / 6.0f)
+FUNCTION_SHORT(HardSwish, 1, x * minimum(maximum(x + 3.0f, 0.0f), 6.0f) / 6.0f,
     dy * (fabsf(x) < 3.0f ? x / 3.0f + 0.5f : float(x > 0.0f)))
 FUNCTION(Selu, SELU_SCALE * (x > 0.0f ? x : SELU_ALPHA * expm1f(x)),
     dy * SELU_SCALE * (x > 0.0f ? 1.0f : SELU_ALPHA * expf(x)))
@@ -127,7 +131,7 @@ FUNCTION(Softsign, x / (1.0f + fabsf(x)), dy / ((1.0f + fabsf(x)) * (1.0f + fabs
 FUNCTION(TanhShrink, x - tanhf(x), dy * (tanhf(x) * tanhf(x)))
 FUNCTION(HardShrink, fabsf(x) <= y ? 0.0f : x, fabsf(x) <= y ? 0.0f : dy)
 FUNCTION(SoftShrink, fabsf(x) <= y ? 0.0f : x - y * sign(x), fabsf(x) <= y ? 0.0f : dy)
-FUNCTION(Threshold, x <= y ? z : x, x <= y ? 0.0f : dy)
+FUNCTION_SHORT(Threshold, 1, x <= y ? z : x, x <= y ? 0.0f : dy)
 FUNCTION(PRelu, x > 0.0f ? x : y * x, x <= 0.0f ? dy * y : dy, x <= 0.0f ? dy * x : 0.0f)
 FUNCTION_NO_GRAD(Glu, x / (1.0f + expf(-y)))
 FUNCTION_NO_GRAD(GluGrad, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) : x * sigmoid(z))  // operands: dy, value, gate, 0 or 1 for the half
@@ -137,10 +141,10 @@ HELPER float zero_if_infinite(float most) { return fabsf(most) > FLOAT_MAX ? 0.0
 FUNCTION(LogSumExp, logf(x) + zero_if_infinite(y), dy * (expf(x - zero_if_infinite(y)) / (z == 0.0f ? 1.0f : z)))
 
 // Arithmetic. z is alpha, w is value.
-FUNCTION(Add, x + z * y, dy, x * dy)  // saves nothing: x is alpha in the gradient
-FUNCTION(Sub, x - z * y, dy, -x * dy)
-FUNCTION(Mul, x * y, dy * y, dy * x)
-FUNCTION(Div, x / y, dy / y, -(dy / y) * (x / y))
+FUNCTION_SHORT(Add, 2, x + z * y, dy, x * dy)  // saves nothing: x is alpha in the gradient
+FUNCTION_SHORT(Sub, 2, x - z * y, dy, -x * dy)
+FUNCTION_SHORT(Mul, 2, x * y, dy * y, dy * x)
+FUNCTION_SHORT(Div, 2, x / y, dy / y, -(dy / y) * (x / y))
 FUNCTION(RDiv, y / x, dy * -y / (x * x))
 FUNCTION(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f
     : dy * z * logf(x))
@@ -158,11 +162,11 @@ FUNCTION(LogAddExp2, maximum(x, y) + log1pf(exp2f(-fabsf(difference(x, y)))) / L
 FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
 
 // Selection.
-FUNCTION(Maximum, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))
-FUNCTION(Minimum, minimum(x, y), y < x ? 0.0f : half_if_equal(dy, x == y), y > x ? 0.0f : half_if_equal(dy, x == y))
+FUNCTION_SHORT(Maximum, 2, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))
+FUNCTION_SHORT(Minimum, 2, minimum(x, y), y < x ? 0.0f : half_if_equal(dy, x == y), y > x ? 0.0f : half_if_equal(dy, x == y))
 FUNCTION(Clamp, minimum(maximum(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
     x > z || y > z ? dy : 0.0f)  // a missing bound is an infinity
-FUNCTION(HardTanh, minimum(maximum(x, y), z), x <= y || x >= z ? 0.0f : dy)
+FUNCTION_SHORT(HardTanh, 1, minimum(maximum(x, y), z), x <= y || x >= z ? 0.0f : dy)
 FUNCTION(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
 FUNCTION(MaskedFill, y != 0.0f ? z : x, x != 0.0f ? 0.0f : dy)  // saves the mask
 FUNCTION(FMax, fmax_takes_x(x, y) ? x : y, fmax_takes_x(x, y) ? dy : 0.0f, fmax_takes_x(x, y) ? 0.0f : dy)
@@ -193,8 +197,8 @@ HELPER float sign_or_nan(float x) { return x != x ? x : sign(x); }  // NumPy's s
 HELPER float log_or_0(float x) { return x == 0.0f ? 0.0f : logf(x); }
 HELPER float clamped_log(float x) { return maximum(logf(x), -100.0f); }
 HELPER float positive_weight(float target, float scale) { return scale == 1.0f ? 1.0f : 1.0f + (scale - 1.0f) * target; }
-FUNCTION(MSELoss, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
-FUNCTION(L1Loss, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
+FUNCTION_SHORT(MSELoss, 2, (x - y) * (x - y), dy * (2.0f * (x - y)), -dy * (2.0f * (x - y)))
+FUNCTION_SHORT(L1Loss, 2, fabsf(x - y), dy * sign(x - y), -dy * sign(x - y))
 HELPER float smooth_l1_derivative(float gap, float beta) { return fabsf(gap) < beta ? gap / beta : sign_or_nan(gap); }
 FUNCTION(SmoothL1Loss, fabsf(x - y) < z ? (x - y) * (x - y) * (0.5f / z) : fabsf(x - y) - 0.5f * z,
     dy * smooth_l1_derivative(x - y, z), -dy * smooth_l1_derivative(x - y, z))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ampkit import ops
+from ampkit.backends import elementwise as table
 from ampkit.backends.cpu.kernels.pointwise import elementwise
 from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
@@ -150,6 +154,41 @@ def test_any_layout_gives_the_same_bits(shape, dtype):
     for first in _laid_out(x).values():
         for second in _laid_out(y).values():
             np.testing.assert_array_equal(elementwise.forward("Add", (first, second, 2.0), dtype), want)
+
+
+SHORT = re.findall(r"^FUNCTION_SHORT\((\w+), (\d)", (Path(table.__file__).parent / "functions.h").read_text(), re.M)
+
+
+def _operands(shape):
+    """Tensors of 16-bit values, numbers, and tensors that a number stands for, with what is not finite among them."""
+    rng = np.random.default_rng(1)
+    tensors = [(rng.standard_normal(shape) * 3).astype(np.float32) for _ in range(3)]
+    for each, value in zip(tensors, (np.inf, np.nan, 0.0), strict=True):
+        each.ravel()[[3, 2000 % each.size]] = value
+    return *tensors, np.float32(1.5), np.broadcast_to(np.float32(2.5), shape)
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize(("name", "tensors"), SHORT, ids=lambda value: value)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # as the kernels round
+def test_loops_that_read_16_bits_give_the_bits_of_those_of_float32(name, tensors, dtype):
+    x, y, dy, number, constant = _operands((5, 1037))
+    seconds = (y, number, constant) if tensors == "2" else (number,)
+    wide = [((x, other, 3.0), (dy, x, other, 3.0)) for other in seconds]
+    for forward, backward in wide:
+        stored = [array.astype(dtype) if isinstance(array, np.ndarray) else array for array in (*forward, *backward)]
+        exact = [array.astype(np.float32) if isinstance(array, np.ndarray) else array for array in stored]
+        wanted = 2 if tensors == "2" else 1
+        got = (
+            elementwise.forward(name, stored[:3], dtype),
+            *elementwise.backward(name, stored[3], stored[4:], [dtype] * wanted),
+        )
+        want = (
+            elementwise.forward(name, exact[:3], float32),
+            *elementwise.backward(name, exact[3], exact[4:], [float32] * wanted),
+        )
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_array_equal(one.astype(np.float32), other.astype(dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize("other", [(130,), (70, 1), (1, 1), ()], ids=str)

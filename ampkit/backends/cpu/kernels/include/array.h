@@ -28,8 +28,8 @@ struct bfloat16 {
     uint16_t bits;
     operator float() const { return float_of(uint32_t(bits) << 16); }
     bfloat16& operator=(float x) {
-        uint32_t b = bits_of(x), rounded = (b + 0x7fff + (b >> 16 & 1)) >> 16;
-        bits = uint16_t((b & 0x7fffffff) > 0x7f800000 ? (b >> 16) | 0x40 : rounded);
+        uint32_t b = bits_of(x), rounded = x == x ? b + 0x7fff + (b >> 16 & 1) : b | 0x400000;
+        bits = uint16_t(rounded >> 16);
         return *this;
     }
 };

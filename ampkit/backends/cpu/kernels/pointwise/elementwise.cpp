@@ -1,13 +1,14 @@
 // out = f(x, y, z, w) of broadcast operands, and gradients, for each function of backends/elementwise/functions.h.
 //
 // A tile of at most BLOCK elements at a time: operands are read as float32, in place or into a buffer, and a loop over
-// the tile computes the function. Tiles do not depend on the number of threads.
+// the tile computes the function; short functions have loops that read and write 16-bit tensors themselves. Tiles do not
+// depend on the number of threads.
 #include "../include/parallel.h"
 #include "../include/simd_special.h"
 
 namespace {
 
-constexpr int64 OPERANDS = 4, OUTPUTS = 3, AXES = 6, BLOCK = 2048, NUMBER = -1;
+constexpr int64 OPERANDS = 4, OUTPUTS = 3, TENSORS = 3, AXES = 6, BLOCK = 2048, NUMBER = -1;
 
 // `struct Layout` of elementwise.py. The last two axes are cut into tiles. An operand's kind is NUMBER, or less if it is absent.
 // stride: in elements, a row for each operand and a last one for all outputs; 0 along a broadcast axis.
@@ -19,9 +20,17 @@ struct Layout {
 
 // A loop over n elements: one result of four operands.
 using Loop = void (*)(const float* const* operands, float* result, int64 n);
+// The same of operands stored in 16 bits, the first ones; those behind them are numbers.
+using StoredLoop = void (*)(const void* const* tensors, const float* numbers, void* result, int64 n);
+
+// The loops of one result: of float32, and of one to three tensors in bfloat16 and in float16; null where there is none.
+struct Loops {
+    Loop float32;
+    StoredLoop stored[2][TENSORS];
+};
 
 struct Arguments {
-    const Loop* loops;  // one per output
+    const Loops* loops;  // one per output
     const Layout* layout;
     double* sum;                     // where to store the sum of the first output, instead of the outputs
     const void* const* in[OPERANDS]; // where NumPy's array object holds the address of its data, null for a number
@@ -32,6 +41,7 @@ struct Arguments {
 struct Tile {
     int64 start, rows, columns, row_stride, column_stride;
     bool is_row() const { return column_stride == 1 && (rows == 1 || row_stride == columns); }
+    bool is_constant() const { return column_stride == 0 && (rows == 1 || row_stride == 0); }
 };
 
 const float* read_tile(const void* data, int64 kind, const Tile& tile, float* buffer) {
@@ -84,27 +94,43 @@ struct Job {
         return all;
     }
 
-    // visit(tile number, operands as float32, tile of the outputs) for all tiles, on all threads.
+    // visit(tile number, tiles of the operands and of the outputs, their reader) for all tiles, on all threads.
     template <class Visit>
     void for_each_tile(const Visit& visit) const {
         parallel_for(tiles, PARALLEL_ELEMENTS / BLOCK, [&](int64 begin, int64 end) {
-            float buffers[OPERANDS][BLOCK];
-            const float* operands[OPERANDS];
-            for (int64 i = 0; i < OPERANDS; i++) {
-                operands[i] = buffers[i];
-                for (int64 k = 0; layout.kind[i] == NUMBER && k < BLOCK; k++) buffers[i][k] = number[i];
-            }
+            Reader reader(*this);
             Tile tile[OPERANDS + 1];
             for (int64 t = begin; t < end; t++) {
                 // The next tile of the same rows begins tile_columns further; others are found by division.
                 if (t == begin || t % tiles_across == 0) find_tile(t, tile);
                 else next_tile(t, tile);
-                for (int64 i = 0; i < OPERANDS; i++)
-                    if (layout.kind[i] >= 0) operands[i] = read_tile(in[i], layout.kind[i], tile[i], buffers[i]);
-                visit(t, operands, tile[OPERANDS]);
+                visit(t, tile, reader);
             }
         });
     }
+
+    // Reads the operands of tiles as float32.
+    class Reader {
+      public:
+        explicit Reader(const Job& job) : job_(job) {}
+        const float* const* read(const Tile* tile) {
+            for (int64 i = 0; i < OPERANDS; i++) {
+                int64 kind = job_.layout.kind[i];
+                if (kind >= 0) operands_[i] = read_tile(job_.in[i], kind, tile[i], buffers_[i]);
+                else if (!operands_[i]) operands_[i] = repeat(kind == NUMBER ? BLOCK : 0, job_.number[i], buffers_[i]);
+            }
+            return operands_;
+        }
+
+      private:
+        static const float* repeat(int64 count, float number, float* buffer) {
+            for (int64 k = 0; k < count; k++) buffer[k] = number;
+            return buffer;
+        }
+        const Job& job_;
+        const float* operands_[OPERANDS] = {};
+        float buffers_[OPERANDS][BLOCK];
+    };
 
     void find_tile(int64 t, Tile* tile) const {
         int64 across = t % tiles_across, rest = t / tiles_across, down = rest % tiles_down, last = layout.axes - 1;
@@ -162,25 +188,119 @@ void backward_plain_loop(const float* const* operands, float* result, int64 n) {
     }
 }
 
-template <class F, int RESULT, bool PLAIN>
-constexpr Loop gradient() {
-    if constexpr (RESULT >= F::GRADIENTS) return nullptr;
-    else if constexpr (PLAIN) return backward_plain_loop<F, RESULT>;
-    else return backward_loop<F, RESULT>;
+template <class F, class T, int N>
+void stored_forward_loop(const void* const* tensors, const float* numbers, void* to, int64 n) {
+    const T *__restrict x = static_cast<const T*>(tensors[0]), *__restrict y = static_cast<const T*>(tensors[N > 1]);
+    T* __restrict result = static_cast<T*>(to);
+    const float b = numbers[1], c = numbers[2], d = numbers[3];
+    SIMD for (int64 i = 0; i < n; i++) result[i] = F::forward(x[i], N > 1 ? float(y[i]) : b, c, d);
+}
+
+template <class F, int RESULT, class T, int N>
+void stored_backward_loop(const void* const* tensors, const float* numbers, void* to, int64 n) {
+    const T *__restrict dy = static_cast<const T*>(tensors[0]), *__restrict x = static_cast<const T*>(tensors[N > 1]),
+            *__restrict y = static_cast<const T*>(tensors[N > 2 ? 2 : 0]);
+    T* __restrict result = static_cast<T*>(to);
+    const float b = numbers[1], c = numbers[2], d = numbers[3];
+    SIMD for (int64 i = 0; i < n; i++) {
+        float gradients[3];
+        F::backward(dy[i], N > 1 ? float(x[i]) : b, N > 2 ? float(y[i]) : c, d, gradients);
+        result[i] = gradients[RESULT];
+    }
+}
+
+// `tensors`: how many of the value's operands are; 0 for functions that have no loops of 16-bit tensors.
+template <class F, class T, int tensors>
+constexpr void add_stored_forward(StoredLoop* loops) {
+    if constexpr (tensors > 0) loops[0] = stored_forward_loop<F, T, 1>;
+    if constexpr (tensors > 1) loops[1] = stored_forward_loop<F, T, 2>;
+}
+
+template <class F, int RESULT, class T, int tensors>
+constexpr void add_stored_backward(StoredLoop* loops) {
+    if constexpr (tensors > 0) loops[0] = stored_backward_loop<F, RESULT, T, 1>, loops[1] = stored_backward_loop<F, RESULT, T, 2>;
+    if constexpr (tensors > 1) loops[2] = stored_backward_loop<F, RESULT, T, 3>;
+}
+
+template <class F, bool PLAIN, int tensors>
+constexpr Loops value() {
+    Loops loops{};
+    if constexpr (PLAIN) loops.float32 = forward_plain_loop<F>;
+    else loops.float32 = forward_loop<F>;
+    add_stored_forward<F, bfloat16, tensors>(loops.stored[0]);
+    add_stored_forward<F, float16, tensors>(loops.stored[1]);
+    return loops;
+}
+
+template <class F, int RESULT, bool PLAIN, int tensors>
+constexpr Loops gradient() {
+    Loops loops{};
+    if constexpr (RESULT < F::GRADIENTS) {
+        if constexpr (PLAIN) loops.float32 = backward_plain_loop<F, RESULT>;
+        else loops.float32 = backward_loop<F, RESULT>;
+        add_stored_backward<F, RESULT, bfloat16, tensors>(loops.stored[0]);
+        add_stored_backward<F, RESULT, float16, tensors>(loops.stored[1]);
+    }
+    return loops;
 }
 
 double sum_of(const Job& job, Loop loop) {
     Scratch<double> partial(job.tiles);
     if (!partial) return 0.0;
     double *parts = partial, sum = 0.0;
-    job.for_each_tile([=](int64 t, const float* const* operands, const Tile& tile) {
+    job.for_each_tile([=](int64 t, const Tile* tile, Job::Reader& reader) {
         float buffer[BLOCK];
-        loop(operands, buffer, tile.rows * tile.columns);
+        int64 count = tile[OPERANDS].rows * tile[OPERANDS].columns;
+        loop(reader.read(tile), buffer, count);
         const float* values = buffer;
-        parts[t] = blocked_sum(tile.rows * tile.columns, [=](int64 k) { return values[k]; });
+        parts[t] = blocked_sum(count, [=](int64 k) { return values[k]; });
     });
     for (int64 i = 0; i < job.tiles; i++) sum += parts[i];
     return sum;
+}
+
+// The outputs of a tile whose operands are 16-bit tensors, then numbers, by the loops for them. -> whether there are.
+bool compute_stored(const Job& job, const Arguments& arguments, const Tile* tile) {
+    const int64* kind = job.layout.kind;
+    if ((kind[0] != BFLOAT16 && kind[0] != FLOAT16) || !tile[OPERANDS].is_row()) return false;
+    const void* tensors[OPERANDS] = {};
+    float numbers[OPERANDS] = {};
+    int64 count = 0;
+    for (; count < TENSORS && kind[count] == kind[0] && tile[count].is_row(); count++)
+        tensors[count] = static_cast<const uint16_t*>(job.in[count]) + tile[count].start;
+    if (count == 0) return false;
+    for (int64 i = count; i < OPERANDS; i++) {
+        numbers[i] = job.number[i];
+        if (kind[i] < 0) continue;
+        if (!tile[i].is_constant()) return false;
+        read_floats(numbers + i, job.in[i], kind[i], tile[i].start, 0, 1);
+    }
+    StoredLoop loops[OUTPUTS] = {};
+    for (int64 j = 0; j < OUTPUTS; j++) {
+        if (!arguments.out[j]) continue;
+        loops[j] = arguments.loops[j].stored[kind[0] == FLOAT16][count - 1];
+        if (!loops[j] || kind[OPERANDS + j] != kind[0]) return false;
+    }
+    for (int64 j = 0; j < OUTPUTS; j++) {
+        if (!loops[j]) continue;
+        uint16_t* out = static_cast<uint16_t*>(*arguments.out[j]) + tile[OPERANDS].start;
+        loops[j](tensors, numbers, out, tile[OPERANDS].rows * tile[OPERANDS].columns);
+    }
+    return true;
+}
+
+// The outputs of a tile, computed in float32.
+void compute_floats(const Job& job, const Arguments& arguments, const float* const* operands, const Tile& tile) {
+    float buffer[BLOCK];
+    for (int64 j = 0; j < OUTPUTS; j++) {
+        if (!arguments.out[j]) continue;
+        void* out = *arguments.out[j];
+        int64 kind = job.layout.kind[OPERANDS + j];
+        bool in_place = kind == FLOAT32 && tile.is_row();
+        float* result = in_place ? static_cast<float*>(out) + tile.start : buffer;
+        arguments.loops[j].float32(operands, result, tile.rows * tile.columns);
+        if (!in_place) write_tile(buffer, out, kind, tile);
+    }
 }
 
 }  // namespace
@@ -190,19 +310,11 @@ EXPORT int64 elementwise(const Arguments* arguments) {
     Job job(*arguments);
     if (!job.supported()) return 0;
     if (arguments->sum) {
-        *arguments->sum = sum_of(job, arguments->loops[0]);
+        *arguments->sum = sum_of(job, arguments->loops[0].float32);
         return 1;
     }
-    job.for_each_tile([&](int64, const float* const* operands, const Tile& tile) {
-        float buffer[BLOCK];
-        for (int64 j = 0; j < OUTPUTS; j++) {
-            if (!arguments->out[j]) continue;
-            void* out = *arguments->out[j];
-            int64 kind = job.layout.kind[OPERANDS + j];
-            bool in_place = kind == FLOAT32 && tile.is_row();
-            arguments->loops[j](operands, in_place ? static_cast<float*>(out) + tile.start : buffer, tile.rows * tile.columns);
-            if (!in_place) write_tile(buffer, out, kind, tile);
-        }
+    job.for_each_tile([&](int64, const Tile* tile, Job::Reader& reader) {
+        if (!compute_stored(job, *arguments, tile)) compute_floats(job, *arguments, reader.read(tile), tile[OPERANDS]);
     });
     return 1;
 }
@@ -221,14 +333,12 @@ INLINE float fmodf(float x, float y) {  // exact: a quotient of 29 bits times a 
 INLINE float lgammaf(float x) { int sign; return ::lgammaf_r(x, &sign); }
 
 #define HELPER INLINE
-#define LOOPS(NAME) \
-    EXPORT const Loop elementwise_##NAME[] = {forward_loop<NAME>, gradient<NAME, 0, false>(), gradient<NAME, 1, false>(), \
-        gradient<NAME, 2, false>()};
-#define PLAIN_LOOPS(NAME) \
-    EXPORT const Loop elementwise_##NAME[] = {forward_plain_loop<NAME>, gradient<NAME, 0, true>(), \
-        gradient<NAME, 1, true>(), gradient<NAME, 2, true>()};
-#define REGISTER LOOPS
-#define REGISTER_LOOPING PLAIN_LOOPS
+#define LOOPS(NAME, PLAIN, TENSORS)                                                                       \
+    EXPORT const Loops elementwise_##NAME[] = {value<NAME, PLAIN, TENSORS>(), gradient<NAME, 0, PLAIN, TENSORS>(), \
+        gradient<NAME, 1, PLAIN, TENSORS>(), gradient<NAME, 2, PLAIN, TENSORS>()};
+#define REGISTER(NAME) LOOPS(NAME, false, 0)
+#define REGISTER_SHORT(NAME, TENSORS) LOOPS(NAME, false, TENSORS)
+#define REGISTER_LOOPING(NAME) LOOPS(NAME, true, 0)
 #include "../../../elementwise/functions.h"
 
 }  // namespace simd

@@ -32,7 +32,7 @@ _NARROW = 16  # columns of a tile where an operand is transposed: a cache line o
 _arguments = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
 _layout = struct.Struct(f"{3 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
 _run = Function("elementwise", "p", ctypes.c_int64)
-_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_LOOPS = 7 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
         return NotImplemented
     outs = [None if dtype is None else plan.empty(dtype) for dtype in wanted]
     written = [0 if out is None else id(out) + DATA_OFFSET for out in outs]
-    arguments = _arguments(_loops(name) + _POINTER, plan.address, 0, *places, *written, *numbers)
+    arguments = _arguments(_loops(name) + _LOOPS, plan.address, 0, *places, *written, *numbers)
     return tuple(outs[: len(dtypes)]) if not plan.count or _run(arguments) else NotImplemented
 
 
