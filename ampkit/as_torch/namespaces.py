@@ -62,6 +62,7 @@ SOURCES = {
     **_below("torch.nn.modules", "fold instancenorm lazy linear loss module normalization padding pixelshuffle pooling",
              "ampkit.nn .nn.modules"),
     **_below("torch.nn.modules", "rnn sparse transformer upsampling utils", "ampkit.nn .nn.modules"),
+    "torch.nn.modules.module": "ampkit.nn .nn.modules ampkit.nn.modules.module",
     "torch.nn.parallel": "ampkit.nn.parallel .nn.parallel",
     **_below("torch.nn.parallel", "data_parallel distributed", "ampkit.nn.parallel .nn.parallel"),
     "torch.nn.parameter": "ampkit.nn",

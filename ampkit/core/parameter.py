@@ -26,6 +26,21 @@ def _array(data: Any) -> Array:
         raise ShapeError("Parameter", "lists of one length on every axis", shown(data)) from None
 
 
+class Buffer(Tensor):
+    """A tensor that an assignment to an attribute of a Module registers as a buffer; not trained.
+
+    persistent: whether it is in the `state_dict`. It shares the memory of `data`.
+    """
+
+    __slots__ = ("persistent",)
+
+    def __init__(self, data: Any, *, persistent: bool = True):
+        super().__init__(data.array if isinstance(data, Tensor) else _array(data))
+        self.persistent = persistent
+        if isinstance(data, Tensor):
+            self.version = data.detach().version
+
+
 class Parameter(Tensor):
     """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
 

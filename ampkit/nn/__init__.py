@@ -3,12 +3,12 @@
 import typing as _typing
 from types import ModuleType as _ModuleType
 
+from ..core.parameter import Buffer as Buffer
 from ..core.parameter import Parameter as Parameter
 from . import functional as functional
 from . import init as init
 from . import parallel as parallel
 from . import utils as utils
-from .module import Module as Module
 from .modules.activation import *
 from .modules.attention import *
 from .modules.container import *
@@ -19,6 +19,7 @@ from .modules.instance_norm import *
 from .modules.lazy import *
 from .modules.linear import *
 from .modules.loss import *
+from .modules.module import Module as Module
 from .modules.norm import *
 from .modules.padding import *
 from .modules.pool import *

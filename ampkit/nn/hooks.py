@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -13,41 +14,77 @@ from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
 TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")  # of a Module
-# By registration number: (function, whether it takes kwargs).
-Hooks = dict[int, tuple[Callable[..., Any], bool]]
+# By registration number: (function, whether it takes kwargs, whether it is called after an error too).
+Hooks = dict[int, tuple[Callable[..., Any], bool, bool]]
+everywhere: dict[str, Hooks] = {}  # the hooks of all modules, by table; empty without any, as each call asks
 _Gradients = tuple[Any, ...]
 _serial = count().__next__
 
 
-def register(module: Any, hooks: Hooks, hook: Callable[..., Any], with_kwargs: bool, prepend: bool) -> Handle:
-    """Add a hook, last or, with `prepend`, first. Raises DTypeError if it is not callable."""
-    if not callable(hook):
-        raise DTypeError("hook", "a callable", f"a {type(hook).__name__}")
-    key, module._hooked = _serial(), True
+def register(
+    module: Any,
+    table: str,
+    hook: Callable[..., Any],
+    prepend: bool = False,
+    with_kwargs: bool = False,
+    always: bool = False,
+) -> Handle:
+    """Add a hook to a table of `module`, or of all modules for None; last or, with `prepend`, first.
+
+    Raises DTypeError if it is not callable.
+    """
+    need_callable(hook)
+    hooks, key = everywhere.setdefault(table, {}) if module is None else module.__dict__[table], _serial()
     later = dict(hooks) if prepend else {}
     if prepend:
         hooks.clear()
-    hooks[key] = (hook, with_kwargs)
+    hooks[key] = (hook, with_kwargs, always)
     hooks.update(later)
+    if module is not None:
+        module._hooked = True
     return Handle(hooks, key)
 
 
+def need_callable(hook: Any) -> None:
+    """Raise DTypeError unless `hook` can be called."""
+    if not callable(hook):
+        raise DTypeError("hook", "a callable", f"a {type(hook).__name__}")
+
+
 def has_hooks(module: Any) -> bool:
-    """Whether `module` has a forward or backward hook."""
-    return any(module.__dict__[table] for table in TABLES)
+    """Whether a forward or backward hook of `module`, or of all modules, is to be called."""
+    return any(module.__dict__[table] or everywhere.get(table) for table in TABLES)
+
+
+def _hooks(module: Any, table: str) -> list[tuple[Callable[..., Any], bool, bool]]:
+    return [*everywhere.get(table, {}).values(), *module.__dict__[table].values()]
 
 
 def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the pre-hooks, `module.forward` and the hooks."""
-    for hook, with_kwargs in list(module._forward_pre_hooks.values()):
+    called: set[int] = set()
+    try:
+        return _call(module, args, kwargs, called)
+    except Exception:
+        for i, (hook, with_kwargs, always) in enumerate(_hooks(module, "_forward_hooks")):
+            if always and i not in called:
+                with suppress(Exception):  # the first error is the one to see
+                    hook(module, args, kwargs, None) if with_kwargs else hook(module, args, None)
+        raise
+
+
+def _call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], called: set[int]) -> Any:
+    for hook, with_kwargs, _ in _hooks(module, "_forward_pre_hooks"):
         found = hook(module, args, kwargs) if with_kwargs else hook(module, args)
         if found is not None and with_kwargs:
             args, kwargs = _both(module, found)
         elif found is not None:
             args = found if isinstance(found, tuple) else (found,)
-    backward = _BackwardHooks(module) if module._backward_hooks or module._backward_pre_hooks else None
+    observed = _hooks(module, "_backward_hooks") or _hooks(module, "_backward_pre_hooks")
+    backward = _BackwardHooks(module) if observed else None
     out = module.forward(*(args if backward is None else backward.wrap_inputs(args)), **kwargs)
-    for hook, with_kwargs in list(module._forward_hooks.values()):
+    for i, (hook, with_kwargs, _) in enumerate(_hooks(module, "_forward_hooks")):
+        called.add(i)
         found = hook(module, args, kwargs, out) if with_kwargs else hook(module, args, out)
         out = out if found is None else found
     return out if backward is None else backward.wrap_outputs(out)
@@ -86,7 +123,7 @@ class _BackwardHooks:
 
     def run_pre_hooks(self, grad_output: _Gradients) -> _Gradients:
         """The gradients of the outputs after the pre-hooks."""
-        for hook, _ in list(self.module._backward_pre_hooks.values()):
+        for hook, *_ in _hooks(self.module, "_backward_pre_hooks"):
             grad_output = _replaced("full backward pre-hook", hook(self.module, grad_output), grad_output)
         self.grad_output = grad_output
         if not self.has_grad_input:
@@ -95,7 +132,7 @@ class _BackwardHooks:
 
     def run_hooks(self, grad_input: _Gradients) -> _Gradients:
         """The gradients of the arguments after the hooks."""
-        for hook, _ in list(self.module._backward_hooks.values()):
+        for hook, *_ in _hooks(self.module, "_backward_hooks"):
             found = hook(self.module, grad_input, self.grad_output)
             grad_input = _replaced("full backward hook", found, grad_input)
         return grad_input

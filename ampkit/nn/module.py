@@ -9,19 +9,17 @@ from typing import Any, Self
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
-from ..core.autograd.hooks import Handle
 from ..core.module_path import following, new_call
-from ..core.parameter import Parameter
+from ..core.parameter import Buffer, Parameter
 from ..core.policy import module_running
 from ..core.tensor import Tensor
 from . import hooks
 from . import state_dict as state
-from .factory import refuse_unsupported
-from .module_tree import ModuleTree
-from .to_device import destination, move
+from .module_hooks import ModuleHooks
+from .to_device import change, destination, move
 
 
-class Module(ModuleTree):
+class Module(ModuleHooks):
     """The base of every layer and model.
 
     Assigning a Parameter, a buffer (`register_buffer`) or a Module to an attribute registers it under that name; a
@@ -44,49 +42,13 @@ class Module(ModuleTree):
         if following:
             with module_running(new_call(self)):
                 return hooks.call(self, args, kwargs)
-        if self._hooked:
+        if self._hooked or hooks.everywhere:
             return hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output; subclasses define it."""
         raise StateError(type(self).__name__, "a method `forward`", "a class without one")
-
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> Handle:
-        """Call `hook(module, args)` before `forward`; a result other than None replaces the arguments.
-
-        with_kwargs=True calls `hook(module, args, kwargs)`, which returns both or None.
-        """
-        return hooks.register(self, self._forward_pre_hooks, hook, with_kwargs, prepend)
-
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> Handle:
-        """Call `hook(module, args, output)` after `forward`; a result other than None replaces the output.
-
-        with_kwargs=True calls `hook(module, args, kwargs, output)`. always_call=True is not supported.
-        """
-        refuse_unsupported("register_forward_hook", always_call=always_call)
-        return hooks.register(self, self._forward_hooks, hook, with_kwargs, prepend)
-
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(module, grad_output)` in the backward before that of this module.
-
-        grad_output: a tuple of the gradients of the outputs, None for one without. A result other than None replaces
-        it: a tuple of the same length, or the only gradient.
-        """
-        return hooks.register(self, self._backward_pre_hooks, hook, False, prepend)
-
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
-        """Call `hook(module, grad_input, grad_output)` in the backward after that of this module.
-
-        grad_input: a tuple of the gradients of the positional arguments, None for one without; if none of them requires
-        grad, all are None and the hook is called with grad_output available. A result other than None replaces
-        grad_input: a tuple of the same length, or the only gradient.
-        """
-        return hooks.register(self, self._backward_hooks, hook, False, prepend)
 
     # attributes
 
@@ -114,6 +76,9 @@ class Module(ModuleTree):
             return self._parameters
         if isinstance(value, Module):
             return self._modules
+        if isinstance(value, Buffer):
+            (self._unsaved.discard if value.persistent else self._unsaved.add)(name)
+            return self._buffers
         tables = {"a Parameter": self._parameters, "a Module": self._modules, "a Tensor": self._buffers}
         for kind, table in tables.items():
             if name in table:
@@ -216,6 +181,15 @@ class Module(ModuleTree):
         """
         device, dtype = destination("to", args, kwargs)
         move(self, device, dtype)
+        for part in self.modules():  # of others, which move tensors that are no buffers
+            if type(part)._apply is not Module._apply:
+                part._apply(lambda t: t.to(device, dtype if t.is_floating_point() else None))
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Replace the values of the Parameters and buffers by what `fn` makes of them.
+        for name, tensor in [*self._members("_parameters", "", recurse, True), *self.named_buffers(recurse=recurse)]:
+            change(name, tensor, fn)
         return self
 
     def half(self) -> Self:
@@ -252,10 +226,28 @@ class Module(ModuleTree):
         keep_vars=True returns the Parameters themselves, else detached tensors. The result of a submodule's
         `get_extra_state` is stored as `_extra_state` after its tensors.
         """
-        result = OrderedDict() if destination is None else destination
-        for name, value in state.entries(self, prefix):
-            result[name] = value.detach() if isinstance(value, Tensor) and not keep_vars else value
-        return result
+        if destination is None:
+            self.check_initialized("state_dict")
+        result: Any = OrderedDict() if destination is None else destination
+        self.run_state_hooks("save_pre", prefix, keep_vars)
+        self._save_to_state_dict(result, prefix, keep_vars)
+        for name, child in self._modules.items():
+            if child is not None:
+                child.state_dict(destination=result, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        replaced = self.run_state_hooks("save", result, prefix, {})
+        return result if replaced is None else replaced
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        # What of this module alone goes into the state_dict; a subclass may add to it.
+        for name, value in state.own_entries(self, prefix):
+            destination[name] = value.detach() if isinstance(value, Tensor) and not keep_vars else value
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: Any, unexpected_keys: Any,
+        error_msgs: Any,
+    ) -> None:  # fmt: skip
+        # Called before the values of this module are read from `state_dict`, which an override may change.
+        pass
 
     def get_extra_state(self) -> Any:
         """Further state for `state_dict`; a subclass that has some defines this and `set_extra_state`."""

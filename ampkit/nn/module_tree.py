@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.errors import StateError
+from ..base.errors import ArgumentError, StateError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from .state_dict import look_up
@@ -102,6 +102,21 @@ class ModuleTree:
         if not target:
             return cast("Module", self)
         return look_up(dict(self.named_modules(remove_duplicate=False)), target, "module")
+
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put `module` in the place of the dotted name `target`; with `strict`, one must be there already.
+
+        Raises ArgumentError for an unknown name above it, for "" and, with strict, for one that names no module.
+        """
+        above, _, name = target.rpartition(".")
+        parent = self.get_submodule(above)
+        if not name:
+            raise ArgumentError("set_submodule", "the name of a module below this one", repr(target))
+        if strict or name not in parent._modules:
+            if strict or hasattr(parent, name):
+                look_up(parent._modules, name, "module")
+            parent.register_module(name, module)
+        parent._modules[name] = module
 
     def get_parameter(self, target: str) -> Parameter:
         """The Parameter with the dotted name `target`. Raises ArgumentError for an unknown name."""

@@ -38,12 +38,11 @@ def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from _tensors(part, lead)
 
 
-def entries(module: Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`named`, and after the tensors of each submodule that defines `get_extra_state` its result."""
-    for lead, part in _parts(module, prefix):
-        yield from _tensors(part, lead)
-        if _defines(part, "get_extra_state"):
-            yield lead + EXTRA, part.get_extra_state()
+def own_entries(part: Module, lead: str) -> Iterator[tuple[str, Any]]:
+    """The Parameters and persistent buffers of one module by name, and the result of its `get_extra_state`."""
+    yield from _tensors(part, lead)
+    if _defines(part, "get_extra_state"):
+        yield lead + EXTRA, part.get_extra_state()
 
 
 def _parts(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
@@ -70,16 +69,20 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         raise DTypeError(where, "a dict of tensors by name", f"a {type(state).__name__}")
     if strange := [name for name in state if not isinstance(name, str)]:
         raise DTypeError(where, "strings as names", repr(strange[0]))
-    own, state = dict(named(module)), _renamed(module, state)
+    own, keys, errors = dict(named(module)), Keys([], []), list[str]()
+    state = _prepared(module, _renamed(module, state), strict, keys, errors)
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in state}
-    missing = [name for name, tensor in own.items() if id(tensor) not in present]
+    absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]
+    missing = [*keys.missing_keys, *absent]
     missing += [name for name in extra if name not in state]
-    unexpected = [name for name in state if name not in own and name not in extra]
+    unexpected = [*keys.unexpected_keys, *(name for name in state if name not in own and name not in extra)]
     values = {name: _values(where, name, state[name]) for name in own if name in state}
     misfits = [(n, tuple(own[n].shape), tuple(v.shape)) for n, v in values.items() if v.shape != own[n].array.shape]
-    if misfits or (strict and (missing or unexpected)):
-        raise _mismatch(where, missing if strict else [], unexpected if strict else [], misfits, list(state), list(own))
+    found = Keys(missing, unexpected)
+    later = any("load" in part.__dict__.get("_state_hooks", {}) for part in module.modules())
+    if misfits or errors or (strict and not later and (missing or unexpected)):
+        raise _mismatch(where, found if strict else Keys([], []), misfits, errors, list(state), list(own))
     for name, value in values.items():
         if assign and value.dtype != own[name].dtype:
             cure = f"cast the module first: module.to(ampkit.{value.dtype.name})"
@@ -89,7 +92,20 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])
-    return Keys([name for name in (*own, *extra) if name not in state] if not strict else [], unexpected)
+    for part in module.modules():
+        part.run_state_hooks("load", found)
+    if strict and (missing or unexpected):  # after hooks that may take names out
+        raise _mismatch(where, found, [], [], list(state), list(own))
+    return found
+
+
+def _prepared(module: Module, state: Any, strict: bool, keys: Keys, errors: list[str]) -> Any:
+    """The state after the hooks and overrides that run before the values of each module are read."""
+    for lead, part in _parts(module, ""):
+        given: Any = (state, lead, {}, strict, *keys, errors)
+        part.run_state_hooks("load_pre", *given)
+        part._load_from_state_dict(*given)
+    return state
 
 
 def _renamed(module: Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -127,8 +143,10 @@ def _transferable(value: Array, target: Array) -> Any:
     return Tensor(value) if same else backends.backend_of(value).to_numpy(value)
 
 
-def _mismatch(where: str, missing: Any, unexpected: Any, misfits: Any, state: list[str], own: list[str]) -> StateError:
+def _mismatch(where: str, keys: Keys, misfits: Any, errors: list[str], state: list[str], own: list[str]) -> StateError:
+    missing, unexpected = keys
     counts = [(len(missing), "missing"), (len(unexpected), "unexpected"), (len(misfits), "misshapen")]
+    counts += [(len(errors), "refused")]
     got = ", ".join(f"{n} {word}" for n, word in counts if n)
     rows = [f"  missing: {name}" for name in missing]
     rows += [f"  unexpected: {name}{_hint(name, missing)}" for name in unexpected]
@@ -136,6 +154,7 @@ def _mismatch(where: str, missing: Any, unexpected: Any, misfits: Any, state: li
         f"  misshapen: {name} needs {_list(shape)}, got {_list(actual)}{_transposed_hint(shape, actual)}"
         for name, shape, actual in misfits
     ]
+    rows += [f"  refused: {error}" for error in errors]
     rows += [f"help: {cure}" for cure in [_cure(missing, unexpected, state, own)] if cure]
     return StateError("\n".join([f"{where}: needs the names and shapes of the module, got {got}", *rows]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
@@ -54,6 +55,27 @@ def move(module: Module, device: Device | None, dtype: DType | None) -> None:
             part.set_destination(device, dtype)
     for tensor, _ in changing:
         _move(tensor, device, dtype)
+
+
+def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
+    """Replace the values of a Parameter or buffer by `fn` of them, and its gradient by `fn` of that.
+
+    Raises StateError for a Parameter that an optimizer holds, unless shape, dtype and device stay as they are.
+    """
+    grad, made = tensor.grad, fn(tensor.detach()).array
+    if made is tensor.array:
+        return
+    here = backends.backend_of(made) is backends.backend_of(tensor.array)
+    if here and made.dtype == tensor.array.dtype and made.shape == tensor.array.shape:
+        tensor.data = Tensor(made)
+        return
+    if isinstance(tensor, Parameter) and is_bound(tensor):
+        cure = "change the model first, then make the optimizer"
+        raise StateError("_apply", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
+    tensor.grad, tensor.copies = None, None
+    tensor.rebind(made)
+    if grad is not None:
+        tensor.grad = fn(grad.detach())
 
 
 def is_bound(parameter: Parameter) -> bool:

@@ -7,6 +7,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
+import ampkit
+from ampkit import nn
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError
 from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, Parameter, ParameterList, Sequential
 
@@ -98,3 +100,36 @@ def test_parameter_list_registers_by_number():
 
 def test_lists_join():
     assert len(ModuleList([Identity()]) + [Identity()]) == 2  # noqa: RUF005
+
+
+def test_sequentials_are_added_and_multiplied():
+    a, b = nn.Linear(2, 2), nn.ReLU()
+    assert list(nn.Sequential(a) + nn.Sequential(b)) == [a, b]
+    assert list(nn.Sequential(a, b) * 2) == list(2 * nn.Sequential(a, b)) == [a, b, a, b]
+    grown = nn.Sequential(a)
+    grown += nn.Sequential(b)
+    grown *= 2
+    assert list(grown) == [a, b, a, b]
+    assert list(grown.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    for wrong in (lambda: grown + nn.ReLU(), lambda: grown * 0, lambda: grown * 1.5):
+        with pytest.raises((TypeError, ValueError)):
+            wrong()
+
+
+def test_a_module_list_may_hold_none_for_a_layer():
+    layers = nn.ModuleList([None, nn.Linear(2, 2)])
+    layers.append(None)
+    assert (len(layers), layers[0], list(layers.state_dict())) == (3, None, ["1.weight", "1.bias"])
+    assert "(0): None" in repr(layers)
+
+
+def test_a_parameter_list_holds_tensors_as_parameters_and_other_lists():
+    inner = nn.ParameterList([ampkit.ones(1)])
+    values = nn.ParameterList([ampkit.ones(2), inner])
+    values.append(ampkit.zeros(3))
+    assert [name for name, _ in values.named_parameters()] == ["0", "2", "1.0"]
+    assert values[1] is inner
+    values[1] = ampkit.ones(4)
+    assert [tuple(p.shape) for p in values] == [(2,), (4,), (3,)]
+    del values[0]
+    assert list(values.state_dict()) == ["0", "1"]

@@ -132,3 +132,42 @@ def test_a_backward_hook_that_answers_wrongly_gives_one_clear_line(answer, error
         layer(leaf(1.0, 2.0)).sum().backward()
     with pytest.raises(DTypeError, match="hook: needs a callable"):
         layer.register_full_backward_hook(3)
+
+
+# of all modules, and after errors
+
+
+def test_hooks_of_all_modules_run_before_those_of_a_module_until_they_are_removed():
+    seen, layer = [], nn.Linear(2, 2)
+    of_all = nn.modules.module
+    handles = [
+        of_all.register_module_forward_pre_hook(lambda module, args: seen.append("all before")),
+        of_all.register_module_forward_hook(lambda module, args, out: seen.append("all after")),
+        of_all.register_module_full_backward_pre_hook(lambda module, dy: seen.append("all pre-backward")),
+        of_all.register_module_full_backward_hook(lambda module, dx, dy: seen.append("all backward")),
+        layer.register_forward_hook(lambda module, args, out: seen.append("own after")),
+    ]
+    layer(ampkit.ones(1, 2, requires_grad=True)).sum().backward()
+    assert seen == ["all before", "all after", "own after", "all pre-backward", "all backward"]
+    for handle in handles:
+        handle.remove()
+    nn.Sequential(nn.Linear(2, 2), nn.ReLU())(ampkit.ones(1, 2)).sum().backward()
+    assert len(seen) == 5
+
+
+def test_a_hook_of_all_modules_sees_those_that_would_run_fused():
+    seen, model = [], nn.Sequential(nn.BatchNorm2d(2), nn.ReLU())
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: seen.append(type(module)))
+    model(ampkit.ones(1, 2, 3, 3))
+    handle.remove()
+    assert seen == [nn.BatchNorm2d, nn.ReLU, nn.Sequential]
+
+
+def test_a_hook_that_is_always_called_runs_after_an_error_with_no_output():
+    seen, layer = [], nn.Linear(2, 2)
+    layer.register_forward_hook(lambda module, args, out: seen.append(out), always_call=True)
+    layer.register_forward_hook(lambda module, args, out: seen.append("never"))
+    layer.register_forward_hook(lambda module, args, kwargs, out: 1 / 0, with_kwargs=True, always_call=True)
+    with pytest.raises(ampkit.ShapeError):
+        layer(ampkit.ones(1, 3))
+    assert seen == [None]

@@ -295,7 +295,7 @@ WRONG = [
     (lambda: nn.Conv3d(3, 4, (3, 3)), ArgumentError, "Conv3d: needs kernel_size as a positive integer or 3 of them"),
     (lambda: nn.ReplicationPad2d((1, 2)), ArgumentError, "ReplicationPad2d: needs padding as an integer or 4 of them"),
     (lambda: nn.Embedding(3, 4, padding_idx=3), ArgumentError, "Embedding: needs padding_idx from -3 to 2, got 3"),
-    (lambda: nn.Embedding(3, 4, max_norm=1.0), ArgumentError, "Embedding: needs max_norm left at its default"),
+    (lambda: nn.Embedding(3, 4, sparse=True), ArgumentError, "Embedding: needs sparse left at its default"),
     (lambda: nn.GroupNorm(2, 3), ArgumentError, "GroupNorm: needs num_channels that num_groups divides, got 3 and 2"),
     (lambda: nn.Dropout(1.5), ArgumentError, "Dropout: needs a probability p from 0 to 1, got 1.5"),
     (lambda: nn.Softmax(), ArgumentError, "Softmax: needs dim"),
@@ -375,3 +375,29 @@ def test_wrong_dtypes_are_refused():
 def test_layers_that_look_at_shapes_first_refuse_what_is_no_tensor(layer, count, name, stray):
     with pytest.raises(DTypeError, match=f"^{type(layer).__name__}: needs a Tensor for `{name}`, got"):
         layer(*[stray] * count)
+
+
+# embeddings
+
+
+def test_max_norm_scales_the_rows_that_are_used_in_place():
+    layer = nn.Embedding(3, 2, max_norm=2.5)
+    layer.weight.data = np.array([[3, 4], [0.3, 0.4], [6, 8]])
+    out = layer(tensor([[0, 1], [0, 0]]))
+    assert np.allclose(out[0].tolist(), [[1.5, 2], [0.3, 0.4]])
+    assert np.allclose(layer.weight.tolist(), [[1.5, 2], [0.3, 0.4], [6, 8]])
+    bag = nn.EmbeddingBag(3, 2, max_norm=7, norm_type=1, mode="sum")
+    bag.weight.data = np.array([[3, 4], [0.3, 0.4], [6, 8]])
+    assert np.allclose(bag(tensor([[0, 2]])).tolist(), [[6, 8]])
+
+
+def test_scale_grad_by_freq_divides_by_the_uses_in_the_batch():
+    layer = nn.Embedding(3, 1, scale_grad_by_freq=True)
+    (layer(tensor([[0, 1], [0, 0]])) * tensor([[[1.0], [2.0]], [[3.0], [5.0]]])).sum().backward()
+    assert layer.weight.grad.tolist() == [[3], [2], [0]]
+
+
+def test_an_embedding_of_integers_is_frozen():
+    layer = nn.Embedding.from_pretrained(tensor([[1, 2], [3, 4]]))
+    assert layer(tensor([1])).tolist() == [[3, 4]]
+    assert not layer.weight.requires_grad

@@ -8,7 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from ampkit import Tensor, tensor
+import ampkit
+from ampkit import Tensor, nn, optim, tensor
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ampkit.nn import Identity, Linear, Module, ModuleList, Parameter, Sequential
@@ -240,3 +241,49 @@ def test_gradients_have_the_precision_that_the_module_was_moved_to():
     x = 1 + 2.0**-40
     layer(tensor([[x, 1.0, 1.0]], dtype=dtypes.float64)).sum().backward()
     assert layer.weight.grad.tolist() == [[x, 1.0, 1.0]]
+
+
+def test_a_submodule_is_replaced_by_its_dotted_name():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    model.set_submodule("0.0", nn.ReLU())
+    model.set_submodule("0.head", nn.Tanh())
+    assert [type(module) for module in model[0]] == [nn.ReLU, nn.Tanh]
+    for name, strict in (("", False), ("0.new", True), ("1.0", False), ("0.training", False)):
+        with pytest.raises(ArgumentError):
+            model.set_submodule(name, nn.ReLU(), strict)
+
+
+def test_a_buffer_is_registered_by_assignment():
+    module = nn.Module()
+    module.kept, module.dropped = nn.Buffer(ampkit.ones(2)), nn.Buffer(ampkit.zeros(2), persistent=False)
+    module.kept = module.kept + 1
+    assert {name: value.tolist() for name, value in module.named_buffers()} == {"kept": [2, 2], "dropped": [0, 0]}
+    assert list(module.state_dict()) == ["kept"]
+    assert not list(module.parameters())
+
+
+def test_apply_of_a_function_of_tensors_changes_parameters_buffers_and_gradients():
+    layer = nn.BatchNorm1d(2)
+    layer(ampkit.ones(3, 2)).sum().backward()
+    layer._apply(lambda t: t * 2 if t.is_floating_point() else t)
+    assert layer.weight.tolist() == [2, 2]
+    assert np.allclose(layer.running_var.tolist(), 1.8)
+    layer._apply(lambda t: t.double() if t.is_floating_point() else t)
+    assert {layer.weight.dtype, layer.weight.grad.dtype, layer.running_var.dtype} == {ampkit.float64}
+    optim.SGD(layer.parameters(), lr=0.1)
+    with pytest.raises(StateError, match="_apply: needs parameters that no optimizer holds, got 'weight'"):
+        layer._apply(lambda t: t.float())
+
+
+def test_an_override_of_apply_moves_tensors_that_are_no_buffers():
+    class Anchored(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.anchors = ampkit.ones(2)
+
+        def _apply(self, fn):
+            super()._apply(fn)
+            self.anchors = fn(self.anchors)
+            return self
+
+    assert nn.Sequential(Anchored()).half()[0].anchors.dtype == ampkit.float16

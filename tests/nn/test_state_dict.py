@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, tensor
+import ampkit
+from ampkit import Tensor, nn, tensor
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, StateError
 from ampkit.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
@@ -150,3 +151,68 @@ def test_extra_state_is_saved_and_loaded_under_pytorchs_name():
         other.load_state_dict(state)
     with pytest.raises(StateError, match="unexpected: _extra_state"):
         Linear(1, 1).load_state_dict({**Linear(1, 1).state_dict(), "_extra_state": 1})
+
+
+# hooks
+
+
+def test_hooks_around_state_dict_run_for_each_module_with_its_prefix():
+    seen, model = [], nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    model[0].register_state_dict_pre_hook(lambda module, prefix, keep_vars: seen.append((prefix, keep_vars)))
+    model[0].register_state_dict_post_hook(lambda module, state, prefix, metadata: state.pop(prefix + "bias"))
+    model._register_state_dict_hook(lambda module, state, prefix, metadata: dict(state, more=1))
+    assert list(model.state_dict()) == ["0.weight", "more"]
+    assert seen == [("0.", False)]
+
+
+def test_a_hook_before_loading_renames_keys_and_leaves_the_caller_s_dict_alone():
+    model = nn.Sequential(nn.Linear(2, 2))
+
+    def rename(module, state, prefix, metadata, strict, missing, unexpected, errors):
+        state[prefix + "weight"] = state.pop(prefix + "kernel")
+
+    model[0].register_load_state_dict_pre_hook(rename)
+    handle = model[0]._register_load_state_dict_pre_hook(lambda state, prefix, *rest: seen.append(prefix))
+    state, seen = {"0.kernel": ampkit.ones(2, 2), "0.bias": ampkit.zeros(2)}, []
+    model.load_state_dict(state)
+    handle.remove()
+    model.load_state_dict(state)
+    assert model[0].weight.tolist() == [[1, 1], [1, 1]]
+    assert list(state) == ["0.kernel", "0.bias"]
+    assert seen == ["0."]
+
+
+def test_errors_that_a_hook_adds_refuse_the_state_with_nothing_changed():
+    layer = nn.Linear(2, 2)
+    before = layer.weight.tolist()
+    layer.register_load_state_dict_pre_hook(lambda *given: given[-1].append("of version 3"))
+    with pytest.raises(StateError, match="got 1 refused\n  refused: of version 3"):
+        layer.load_state_dict({"weight": ampkit.ones(2, 2), "bias": ampkit.zeros(2)}, strict=False)
+    assert layer.weight.tolist() == before
+
+
+def test_a_hook_after_loading_may_forgive_missing_keys():
+    layer, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    layer.register_load_state_dict_post_hook(lambda module, keys: keys.missing_keys.clear())
+    assert layer.load_state_dict({"weight": ampkit.ones(2, 2)}).missing_keys == []
+    other.register_load_state_dict_post_hook(lambda module, keys: None)
+    with pytest.raises(StateError, match="got 1 missing"):
+        other.load_state_dict({"weight": ampkit.ones(2, 2)})
+
+
+def test_overrides_of_pytorch_s_own_methods_for_saving_and_loading_are_called():
+    class Counted(nn.Linear):
+        count = 3
+
+        def _save_to_state_dict(self, destination, prefix, keep_vars):
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[prefix + "count"] = self.count
+
+        def _load_from_state_dict(self, state_dict, prefix, *rest):
+            self.count = state_dict.pop(prefix + "count")
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    saved, model = nn.Sequential(Counted(1, 1)).state_dict(), nn.Sequential(Counted(1, 1))
+    assert saved["0.count"] == 3
+    model.load_state_dict(saved | {"0.count": 5})
+    assert model[0].count == 5

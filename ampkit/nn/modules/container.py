@@ -10,6 +10,7 @@ from ampkit.core.arguments import shown
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
+from ..factory import is_size
 from ..module import Module
 from .fused import chain
 
@@ -31,8 +32,8 @@ class _Container(Module):
         return len(self._entries)
 
     def extra_repr(self) -> str:
-        rows = self._entries.items() if self._kind is Parameter else ()
-        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in rows)
+        rows = self._parameters.items()
+        return "\n".join(f"({name}): Parameter {list(p.shape)} {p.dtype.name}" for name, p in rows if p is not None)
 
 
 class _Listed(_Container):
@@ -47,7 +48,7 @@ class _Listed(_Container):
         return self._entries[self._name(index)]
 
     def __setitem__(self, index: int, value: Any) -> None:
-        self._entries[self._name(index)] = self._checked(value)
+        self._store(self._name(index), self._checked(value))
 
     def __delitem__(self, index: int | slice) -> None:
         entries = list(self)
@@ -56,7 +57,7 @@ class _Listed(_Container):
 
     def append(self, value: Any) -> Self:
         """Add an entry at the end."""
-        self._entries[str(len(self))] = self._checked(value)
+        self._store(str(len(self)), self._checked(value))
         return self
 
     def extend(self, values: Iterable[Any]) -> Self:
@@ -78,8 +79,13 @@ class _Listed(_Container):
         return value
 
     def _replace_all(self, values: list[Any]) -> None:
-        self._entries.clear()
-        self._entries.update((str(i), value) for i, value in enumerate(values))
+        for table in (self._parameters, self._modules):
+            table.clear()
+        for i, value in enumerate(values):
+            self._store(str(i), value)
+
+    def _store(self, name: str, value: Any) -> None:
+        self._entries[name] = value
 
     def _position(self, index: Any) -> int:
         if not hasattr(index, "__index__") or not -len(self) <= (at := index.__index__()) < len(self):
@@ -116,11 +122,34 @@ class Sequential(_Listed):
     def _of(self, entries: dict[str, Any]) -> Any:
         return type(self)(entries)
 
+    def __add__(self, other: Sequential) -> Sequential:
+        return Sequential(*self, *other) if isinstance(other, Sequential) else NotImplemented
+
+    def __iadd__(self, other: Sequential) -> Self:
+        return self.extend(other) if isinstance(other, Sequential) else NotImplemented
+
+    def __mul__(self, times: int) -> Sequential:
+        return Sequential(*list(self) * _times(times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: int) -> Self:
+        return self.extend(list(self) * (_times(times) - 1))
+
+
+def _times(times: Any) -> int:
+    if not is_size(times):
+        raise ArgumentError("Sequential", "a positive integer as factor", shown(times))
+    return int(times)
+
 
 class ModuleList(_Listed):
-    """A list of modules, registered as "0", "1", ...; it has no forward."""
+    """A list of modules, or None for some of them, registered as "0", "1", ...; it has no forward."""
 
-    def __init__(self, modules: Iterable[Module] | None = None):
+    def _checked(self, value: Any) -> Any:
+        return None if value is None else super()._checked(value)
+
+    def __init__(self, modules: Iterable[Module | None] | None = None):
         super().__init__()
         self.extend(modules or ())
 
@@ -129,13 +158,28 @@ class ModuleList(_Listed):
 
 
 class ParameterList(_Listed):
-    """A list of Parameters, registered as "0", "1", ...; it has no forward."""
+    """A list of Parameters, or of ParameterLists for some, registered as "0", "1", ...; it has no forward.
+
+    A Tensor becomes a Parameter.
+    """
 
     _kind = Parameter
 
-    def __init__(self, values: Iterable[Parameter] | None = None):
+    def __init__(self, values: Iterable[Tensor | Module] | None = None):
         super().__init__()
         self.extend(values or ())
+
+    @property
+    def _entries(self) -> dict[str, Any]:
+        entries = self._parameters | self._modules if self._modules else self._parameters
+        return {str(i): entries[str(i)] for i in range(len(entries))}
+
+    def _store(self, name: str, value: Any) -> None:
+        setattr(self, name, value)
+
+    def _checked(self, value: Any) -> Any:
+        entry = Parameter(value, value.is_floating_point()) if type(value) is Tensor else value
+        return entry if isinstance(entry, Module) else super()._checked(entry)
 
 
 class _Named(_Container, Generic[_Entry]):

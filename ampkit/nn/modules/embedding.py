@@ -21,7 +21,8 @@ class Embedding(Module):
     """Rows of `weight` by index: input [...] of integers -> [..., embedding_dim].
 
     weight [num_embeddings, embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and gets no
-    gradient. max_norm, scale_grad_by_freq and sparse are not supported and raise ArgumentError.
+    gradient. max_norm scales rows that are used, before they are read and in place, to at most that norm_type-norm.
+    scale_grad_by_freq divides a row's gradient by its number of uses in the batch. sparse raises ArgumentError.
     """
 
     def __init__(
@@ -40,18 +41,20 @@ class Embedding(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        refuse_unsupported(where, max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        refuse_unsupported(where, sparse=sparse)
         check_sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _row(where, padding_idx, num_embeddings)
+        self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         if _weight is None:
             self.weight = new_parameter((num_embeddings, embedding_dim), device, dtype)
             self.reset_parameters()
         elif _weight.shape != (num_embeddings, embedding_dim):
             raise ShapeError(where, f"weight [{num_embeddings}, {embedding_dim}]", f"shape {tuple(_weight.shape)}")
         else:
-            self.weight = Parameter(_weight)
-        self.weight.requires_grad = not _freeze
+            self.weight = Parameter(_weight, not _freeze)
+        if _freeze:
+            self.weight.requires_grad = False
 
     def reset_parameters(self) -> None:
         """Initialize the table again."""
@@ -82,7 +85,20 @@ class Embedding(Module):
         return cls(n, dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze)
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.embedding(input, self.weight, self.padding_idx)
+        self._renormalize(input)
+        out = ops.embedding(input, self.weight, self.padding_idx)
+        if self.scale_grad_by_freq and out.requires_grad:
+            uses = ops.bincount(input.reshape(-1), minlength=self.num_embeddings)[input].unsqueeze(-1)
+            out.register_hook(lambda gradient: gradient / uses)
+        return out
+
+    def _renormalize(self, input: Tensor) -> None:
+        if self.max_norm is not None:
+            with no_grad():
+                rows = ops.unique(input.reshape(-1))
+                norms = ops.linalg_vector_norm(self.weight[rows], self.norm_type, -1, keepdim=True)
+                scale = ops.where(norms > self.max_norm, self.max_norm / (norms + 1e-7), 1.0)  # 1e-7 as in PyTorch
+                self.weight[rows] = self.weight[rows] * scale.to(self.weight.dtype)
 
     def extra_repr(self) -> str:
         rest = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
@@ -94,7 +110,7 @@ class EmbeddingBag(Embedding):
 
     input [B, L], or [n] with offsets [B], the start of each bag -> [B, embedding_dim]. weight [num_embeddings,
     embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and is left out of all
-    bags. max_norm, scale_grad_by_freq and sparse are not supported and raise ArgumentError.
+    bags. max_norm is that of Embedding; scale_grad_by_freq and sparse are not supported and raise ArgumentError.
     """
 
     def __init__(
@@ -112,10 +128,11 @@ class EmbeddingBag(Embedding):
         device: Any = None,
         dtype: Any = None,
     ):
-        refuse_unsupported("EmbeddingBag", max_norm=max_norm, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        refuse_unsupported("EmbeddingBag", scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
         if mode not in ("sum", "mean", "max"):
             raise ArgumentError("EmbeddingBag", "mode 'sum', 'mean' or 'max'", repr(mode))
-        super().__init__(num_embeddings, embedding_dim, padding_idx, _weight=_weight, device=device, dtype=dtype)
+        options = {"_weight": _weight, "device": device, "dtype": dtype}
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, **options)
         self.mode, self.include_last_offset = mode, include_last_offset
 
     @classmethod
@@ -141,6 +158,7 @@ class EmbeddingBag(Embedding):
         return bag
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        self._renormalize(input)
         return ops.embedding_bag(
             input,
             self.weight,

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from ampkit.backends import Device
 from ampkit.base.dtypes import DType
-from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
 from .. import hooks
@@ -25,10 +26,25 @@ from .norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
 __all__ = [
     "LazyBatchNorm1d", "LazyBatchNorm2d", "LazyBatchNorm3d", "LazyConv1d", "LazyConv2d", "LazyConv3d",
     "LazyConvTranspose1d", "LazyConvTranspose2d", "LazyConvTranspose3d", "LazyInstanceNorm1d", "LazyInstanceNorm2d",
-    "LazyInstanceNorm3d", "LazyLinear",
+    "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
 ]  # fmt: skip
 
-_PERSISTENT = {"training", "_hooked", *hooks.TABLES}
+_PERSISTENT = {"training", "_hooked", "_state_hooks", *hooks.TABLES}
+
+
+class UninitializedParameter(Parameter):
+    """What a lazy layer of PyTorch holds before its first batch; those of ampkit hold none, so that nothing is one.
+
+    Raises StateError when it is called.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        cure = "use nn.LazyLinear and its like, or nn.Parameter(ampkit.empty(shape))"
+        raise StateError(type(self).__name__, "a shape", "none", cure)
+
+
+class UninitializedBuffer(UninitializedParameter):
+    """See UninitializedParameter."""
 
 
 class _Lazy(Module):

@@ -37,7 +37,7 @@ class ParametrizationList(ModuleList):
         self.is_tensor, self.ntensors = isinstance(found, Tensor), len(_several(found))
         if not unsafe:
             with no_grad(), autocast(enabled=False):
-                _check_preserved(original, self._apply(_several(found)))
+                _check_preserved(original, self._parametrized(_several(found)))
         if self.is_tensor and found.array.shape == original.array.shape and found.dtype == original.dtype:
             if found is not original:
                 original.data = found
@@ -69,9 +69,9 @@ class ParametrizationList(ModuleList):
 
     def forward(self) -> Tensor:
         """The parametrizations applied to the originals."""
-        return self._apply([getattr(self, name) for name in self._names()])
+        return self._parametrized([getattr(self, name) for name in self._names()])
 
-    def _apply(self, originals: Sequence[Tensor]) -> Tensor:
+    def _parametrized(self, originals: Sequence[Tensor]) -> Tensor:
         first, *others = self
         value = first(*originals)
         for module in others:
