@@ -47,7 +47,7 @@ class Parameter(Tensor):
     name: the dotted name a Module knows it by, for messages. segment: its segment of an optimizer's arena, or None.
     """
 
-    __slots__ = ("name", "segment")
+    __slots__ = ()
 
     def __init__(self, data: Any, requires_grad: bool = True):
         self.name = ""
@@ -96,3 +96,13 @@ class Parameter(Tensor):
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
+
+
+def become_parameter(leaf: Tensor) -> Parameter:
+    """Make a leaf a Parameter, the same object, which an optimizer can hold."""
+    leaf.__class__ = Parameter
+    parameter = cast(Parameter, leaf)
+    parameter.name, parameter.segment = "", None
+    if parameter.edge is not None:
+        parameter.edge = (parameter, 0, parameter.array.shape, parameter._grad_dtype())
+    return parameter

@@ -58,7 +58,8 @@ class Tensor(TensorBase, TensorMethods):
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
     """
 
-    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "tag", "version", "views")
+    # The slots `name` and `segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
+    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "name", "segment", "tag", "version", "views")
 
     def __init__(self, array: Array, requires_grad: bool = False):
         try:

@@ -29,8 +29,8 @@ REFUSED = {
     "out": _RESULT,
     "sparse": _DENSE,
     "sparse_grad": _DENSE,
-    "max_norm": "rescale the rows of the table after each step",
-    "scale_grad_by_freq": "weigh the loss instead",
+    "max_norm": "nn.Embedding and nn.EmbeddingBag have it",
+    "scale_grad_by_freq": "nn.Embedding has it",
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
 }
 # Further arguments of PyTorch's creation functions; they change no values.

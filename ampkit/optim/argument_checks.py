@@ -15,7 +15,7 @@ import numpy as np
 from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
 from ..base.limits import Limits
 from ..core.autograd.scale_tag import count_scaled
-from ..core.parameter import Parameter
+from ..core.parameter import Parameter, become_parameter
 from ..core.tensor import Tensor
 
 # PyTorch's choices of an implementation: accepted, and without effect
@@ -164,14 +164,19 @@ def group_parameters(group: Any, where: str, taken: Iterable[Parameter]) -> list
 
 
 def parameters_of(params: Any, where: str) -> list[Parameter]:
-    """The Parameters of a group, each once, and named if they came with names. Raises DTypeError for other items."""
+    """The Parameters of a group, each once, and named if they came with names; other leaves become Parameters.
+
+    Raises DTypeError for other items.
+    """
     found: dict[int, Parameter] = {}
     for item in [params] if isinstance(params, Tensor) else params:
         name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
+        if type(parameter) is Tensor and parameter.is_leaf and parameter.is_floating_point():
+            parameter = become_parameter(parameter)
         if not isinstance(parameter, Parameter):
             shape = f"a Tensor of shape {tuple(parameter.shape)}" if isinstance(parameter, Tensor) else None
-            cure = "wrap leaves: ampkit.nn.Parameter(tensor)"
-            raise DTypeError(where, "Parameters", shape or type(parameter).__name__, cure)
+            cure = "make it a leaf: x.detach().requires_grad_()" if shape else None
+            raise DTypeError(where, "Parameters, or leaves of floats", shape or type(parameter).__name__, cure)
         if not parameter.is_floating_point():
             raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
         parameter.name = parameter.name or name

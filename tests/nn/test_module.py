@@ -270,9 +270,10 @@ def test_apply_of_a_function_of_tensors_changes_parameters_buffers_and_gradients
     assert np.allclose(layer.running_var.tolist(), 1.8)
     layer._apply(lambda t: t.double() if t.is_floating_point() else t)
     assert {layer.weight.dtype, layer.weight.grad.dtype, layer.running_var.dtype} == {ampkit.float64}
-    optim.SGD(layer.parameters(), lr=0.1)
+    holder = optim.SGD(layer.parameters(), lr=0.1)
     with pytest.raises(StateError, match="_apply: needs parameters that no optimizer holds, got 'weight'"):
         layer._apply(lambda t: t.float())
+    assert holder.param_groups
 
 
 def test_an_override_of_apply_moves_tensors_that_are_no_buffers():
