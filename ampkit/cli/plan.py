@@ -38,6 +38,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     found = _plan(training, options.policy)
     other = None if options.diff is None else _plan(training, options.diff)
     width = console.width if console.is_terminal else WIDTH
+    if found.policy is None and options.policy is None:
+        found.notes.append("the recipe trains in float32: --policy bfloat16 plans it in 16 bits")
     console.print(escape(found.text(width) if other is None else found.diff(other, width)), soft_wrap=True)
     if options.json:
         content = _as_json(found)

@@ -7,6 +7,7 @@ op, pay one test of an empty list.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,6 +31,8 @@ class ModuleCall(NamedTuple):
     model: Any
     paths: dict[int, str]
 
+
+_SHOWN = 6  # paths, by an error
 
 following: list[object] = []  # what needs the calls of modules followed
 _current: ContextVar[ModuleCall | None] = ContextVar("ampkit.module_call", default=None)
@@ -55,6 +58,16 @@ def current_path() -> str | None:
     """The path of `current`, None outside of modules."""
     call = _current.get()
     return None if call is None else call.path
+
+
+def path_in_words(call: ModuleCall | None) -> str:
+    """The path of a call as tools show it: "(model)" for the outermost module, "(outside modules)" for none."""
+    return "(outside modules)" if call is None else call.path or "(model)"
+
+
+def starred(path: str) -> str:
+    """A path with `*` for the numbers of repeated modules: blocks.*.attn."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", path)
 
 
 def new_call(module: Any) -> ModuleCall:
@@ -84,16 +97,22 @@ def need_modules(modules: Iterable[str], paths: Iterable[str]) -> None:
     for pattern in modules:
         if not any(matches(pattern, path) for path in paths):
             close = difflib.get_close_matches(pattern, paths, n=1)
-            cure = f"did you mean {close[0]!r}?" if close else "`named_modules` of the model lists them"
+            cure = f"did you mean {close[0]!r}?" if close else _paths_in_words(paths)
             raise ConfigError("Policy, modules", "the path of a module of the model", repr(pattern), cure)
+
+
+def _paths_in_words(paths: list[str]) -> str:
+    more = ", ..." if len(paths) > _SHOWN else ""
+    known = f"the model has {', '.join(paths[:_SHOWN])}{more}; " if paths else ""
+    return f"{known}paths begin at the outermost module that is called: call the whole model"
 
 
 def match_once(unmatched: dict[str, set[str]], call: ModuleCall) -> None:
     """Drop the patterns that match a module of the model of `call`; note the model's paths for the others.
 
-    Done once per model, all of whose paths are known from its first call; not for a module without submodules.
+    Done once per model, all of whose paths are known from its first call; not for one without parameters, as a loss is.
     """
-    if not unmatched or len(call.paths) == 1 or (call.path and all(unmatched.values())):
+    if not unmatched or (call.path and all(unmatched.values())) or not any(True for _ in call.model.parameters()):
         return
     paths = set(call.paths.values())
     for pattern in [*unmatched]:

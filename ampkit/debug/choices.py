@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -74,7 +73,7 @@ class Choices:
         self._by_name = {(choice.name, choice.is_op): choice for choice in self.all}
 
     def _name(self, path: str) -> str:
-        return re.sub(r"(?<![^.])\d+(?![^.])", "*", path) if self._grouped else path
+        return module_path.starred(path) if self._grouped else path
 
     def of(self, op: Any, path: str | None) -> Choice | None:
         """The choice that decides the dtype of `op` in the module `path` of the model; None for neither."""

@@ -17,7 +17,8 @@ from ..core.tensor import Tensor
 from .choices import Choice, Choices
 from .profiler import profile
 from .saved_memory import SavedMemory
-from .sensitivity import Evaluation, unchanged
+from .sensitivity import Evaluation
+from .unchanged import unchanged
 
 
 class Cost(NamedTuple):

@@ -13,7 +13,7 @@ from ..base.observe import FORWARD, STEP, Event
 from ..core.autograd.saved import cast, widen
 from ..core.policy import Cast, categories
 from ..core.tensor import Tensor
-from .finite import arrays_in, has_nan, is_finite, largest
+from .finite import arrays_in, has_nan, is_finite, largest, share
 from .origin import LINEAR, Origin, is_arithmetic, run_backward
 
 _MOST_SAMPLES = 8  # that are named
@@ -27,8 +27,10 @@ def explained(origin: Origin) -> tuple[str, str]:
         return _outside(origin)
     if event.name == "hook" or event.name == "BackwardHook_backward":
         return "a hook replaced a finite gradient by one that is not", "correct the hook"
-    if event.phase == STEP:
+    if event.phase == STEP and share(origin.output, "isinf"):
         return "the update is too large for the weights", "lower the learning rate, or clip gradients"
+    if event.phase == STEP:
+        return "the update divides 0 by 0", "give the optimizer an eps above 0"
     if not hasattr(event.op, "forward") and event.name not in LINEAR:
         return "it is code of its own, and was given finite values", "correct what it returns"
     if (constant := _constant_beyond(event, dtype)) is not None:
@@ -150,7 +152,7 @@ def _overflow(origin: Origin, reached: float) -> tuple[str, str]:
         return cause, "bound what goes in, by a norm, a clamp or a smaller learning rate"
     wider = "train in bfloat16" if dtype == float16 else "train in float32"
     if event.phase != FORWARD:
-        return cause, f"take the mean of the loss, not its sum; {_wider(origin)}{wider}"
+        return cause, f"take the mean of the loss, not its sum; or {_wider(origin)}{wider}"
     return cause, f"{_wider(origin)}{wider}"
 
 
@@ -199,6 +201,8 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
         return cause, f"add an eps, or clamp the input away from 0{flushed}"
     if any(value < 0 for value in known) and np.isnan(result):
         return f"{cause}: the input is negative", "clamp the input to 0 and more"
+    if hasattr(event.op, "ours") and not event.op.ours:
+        return cause, f"correct {event.name}, or bound what goes in"
     cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
     return cause + _grown(origin), cure
 

@@ -20,7 +20,7 @@ from ..core.module_path import ModuleCall, current
 from ..core.policy import Policy, Region, region
 from ..core.tensor import Tensor, recorders
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
-from .origin import ByIdentity, Origin, call_of, caller, is_by_scale, name_in_model, outside_origin
+from .origin import ByIdentity, Origin, call_of, caller, gradient_of, is_by_scale, name_in_model, outside_origin
 
 
 class NonFiniteTracker:
@@ -154,8 +154,7 @@ class NonFiniteTracker:
         self._tag = None if event.phase == RETURN else self._tag
         gradient = event.inputs[0]
         if not is_finite(gradient):
-            name = name_in_model(event.output, self.model)[1] or getattr(event.output, "name", "")
-            self._reached(event, gradient, f"the gradient of {name or f'a leaf {list(event.output.shape)}'}")
+            self._reached(event, gradient, gradient_of(event.output, self.model))
 
     def _step(self, event: Event) -> None:
         self._known.clear()  # what the iteration has computed is no longer needed

@@ -17,7 +17,7 @@ from ..core import dispatch
 from ..core.autograd.grad_mode import no_grad
 from ..core.autograd.saved import cast
 from ..core.autograd.traced_array import TracedArray, plain
-from ..core.module_path import ModuleCall, current
+from ..core.module_path import ModuleCall, current, path_in_words
 from ..core.policy import Policy
 from ..core.tensor import Tensor
 from ..nn.module import Module
@@ -75,7 +75,7 @@ class Origin:
     @property
     def path(self) -> str:
         """Of the module it ran in."""
-        return "(outside modules)" if self.call is None else self.call.path or "(model)"
+        return path_in_words(self.call)
 
 
 class ByIdentity:
@@ -164,6 +164,12 @@ def name_in_model(tensor: Tensor, model: Any) -> tuple[str, str]:
     return "", ""
 
 
+def gradient_of(leaf: Tensor, model: Any) -> str:
+    """What the gradient of a leaf is called."""
+    name = name_in_model(leaf, model)[1] or getattr(leaf, "name", "") or f"a leaf {list(leaf.shape)}"
+    return f"the gradient of {name}"
+
+
 def _argument_of(array: Any) -> tuple[Module | None, str]:
     # The outermost running module with `array` among its arguments, and the argument's name. They are read from the
     # frames of the running calls, so that no call has to remember its arguments.
@@ -173,8 +179,7 @@ def _argument_of(array: Any) -> tuple[Module | None, str]:
         if frame.f_code is Module.__call__.__code__:
             module, args, kwargs = (frame.f_locals[name] for name in ("self", "args", "kwargs"))
             code = getattr(type(module).forward, "__code__", None)
-            names = () if code is None else code.co_varnames[1 : code.co_argcount]
-            names = (*names, *(f"{i}" for i in range(len(names), len(args))))
+            names = () if code is None else code.co_varnames[1 : code.co_argcount]  # none of *args, as of a wrapper
             for name, value in (*zip(names, args, strict=False), *kwargs.items()):
                 if isinstance(value, Tensor) and memory_of(value.array) is memory_of(array):
                     found = module, name

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..base.byte_sizes import bytes_in_words
+from ..core.module_path import starred
 from .plan_row import PlanRow
 
 WIDTH = 100  # columns, where nothing else is known
@@ -25,8 +25,7 @@ def merge(rows: Iterable[PlanRow]) -> Iterable[PlanRow]:
 
 def merged(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """Rows in which `*` stands for the numbers of modules that run alike, blocks.*.attn; in a backward, by op."""
-    numbers = r"(?<![^.])\d+(?![^.])"
-    forward = merge(replace(row, path=re.sub(numbers, "*", row.path)) for row in rows if row.phase == "forward")
+    forward = merge(replace(row, path=starred(row.path)) for row in rows if row.phase == "forward")
     backward = joined(replace(row, path="(backward)") for row in rows if row.phase == "backward")
     return [*forward, *backward.values()]
 

@@ -16,7 +16,7 @@ from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
 from ..core.autograd.tape import grad
-from ..core.module_path import current_path, follow, matches
+from ..core.module_path import current, current_path, follow, matches, path_in_words
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
@@ -26,7 +26,7 @@ from .plan_row import REASONS, PlanRow
 from .plan_table import merge
 from .precision_plan import PrecisionPlan
 from .saved_memory import SavedMemory
-from .sensitivity import unchanged
+from .unchanged import need_loss, need_module, unchanged
 
 
 def plan(
@@ -34,16 +34,18 @@ def plan(
 ) -> PrecisionPlan:
     """In which dtypes `model` runs on `batch`, op by op, why, its casts, and what it keeps for backward.
 
-    batch: a Tensor, or a tuple of the arguments of the model; with a loss, those of loss(model, *batch). policy: a
-    Policy, its text or a dtype, float32 for no autocast, None for the autocast region around the call. loss: (model,
-    *batch) -> a Tensor []; the plan then includes casts of gradients in backward. The model is afterwards as it was:
-    gradients, buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with
+    batch: a Tensor, or a tuple or list of the arguments of the model; with a loss, those of loss(model, *batch).
+    policy: a Policy, its text or a dtype, float32 for no autocast, None for the autocast region around the call. loss:
+    (model, *batch) -> a Tensor []; the plan then includes the backward. The model is afterwards as it was: gradients,
+    buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with
     a note. Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has,
-    DTypeError for what is no policy and a loss that is no Tensor.
+    DTypeError for what is no policy, ArgumentError for a model that is no module, ShapeError for a loss that is not one
+    floating-point number.
     """
+    need_module("debug.plan", model)
     rule = _policy(policy)
     found = PrecisionPlan(_in_force() if policy is None else rule)
-    recorder, arguments = _Recorder(found), batch if isinstance(batch, tuple) else (batch,)
+    recorder, arguments = _Recorder(found), tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
     try:
         with unchanged(model), context if rule is None else autocast(policy=rule), follow(), observing(recorder):
@@ -81,11 +83,11 @@ def _beside_float32(found: PrecisionPlan, rows: list[PlanRow], model: Any, argum
 
 def _differentiate(model: Any, arguments: tuple[Any, ...], loss: Any) -> None:
     # By `grad`, which leaves alone the gradients that parameters hold: `backward` adds to them.
-    if not isinstance(loss, Tensor):
-        raise DTypeError("plan, loss", "a function that returns a Tensor", f"one that returns a {type(loss).__name__}")
+    need_loss("debug.plan", loss)
     leaves = [leaf for leaf in (*model.parameters(), *arguments) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    with autocast(enabled=False):
-        grad(loss, leaves, allow_unused=True)
+    if leaves:
+        with autocast(enabled=False):
+            grad(loss, leaves, allow_unused=True)
 
 
 def _policy(policy: Policy | DType | str | None) -> Policy | None:
@@ -94,7 +96,7 @@ def _policy(policy: Policy | DType | str | None) -> Policy | None:
     if isinstance(policy, str):
         return None if policy == "float32" else parse_policy(policy)
     if policy is not None and not isinstance(policy, Policy):
-        raise DTypeError("plan", "a Policy, its text, or a dtype", f"a {type(policy).__name__}")
+        raise DTypeError("debug.plan", "a Policy, its text, or a dtype", f"a {type(policy).__name__}")
     return policy
 
 
@@ -123,12 +125,11 @@ class _Recorder:
             self._add(event)
 
     def _add(self, event: Event) -> None:
-        path = current_path()
-        where = _where(path)
+        where = path_in_words(current())
         self.last = f"{event.name} in {where}"
         tensors = [operand for operand in event.operands if isinstance(operand, Tensor)]
         inputs = tuple(t.dtype.name for t in tensors if t.dtype in FLOATS)
-        category, why = _reason(event, path)
+        category, why = _reason(event, current_path())
         output = event.output[0] if isinstance(event.output, tuple) else event.output
         if not inputs and output.dtype not in FLOATS:  # of integers alone: labels, masks
             self._casts.clear()
@@ -143,7 +144,7 @@ class _Recorder:
     def _add_backward(self, event: Event) -> None:
         inputs, output = _dtypes(event.operands), _dtypes(event.output)
         if output:
-            policy, name, where = self.plan.policy, event.op.name, _where(current_path())
+            policy, name, where = self.plan.policy, event.op.name, path_in_words(current())
             weights = any(edge is not None and isinstance(edge[0], Parameter) for edge in event.node.edges)
             why = "weights f32" if weights and "float32" in output else "as its forward"
             why, category = ("autocast is off", None) if policy is None else (why, policy.category(name).value)
@@ -158,10 +159,6 @@ class _Recorder:
         count, before = self.plan.sources.get((source, event.name), (0, 0))
         self.plan.sources[source, event.name] = count + 1, before + size
         return replace(nothing, casts=1, cast_bytes=size)
-
-
-def _where(path: str | None) -> str:
-    return "(outside modules)" if path is None else path or "(model)"
 
 
 def _dtypes(arrays: Any) -> tuple[str, ...]:

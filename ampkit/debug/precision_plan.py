@@ -41,10 +41,13 @@ class PrecisionPlan:
 
     def text(self, width: int = WIDTH) -> str:
         """The plan as a table of at most `width` columns where that can be, and in words."""
-        lines = [f"{self.policy!r}" if self.policy is not None else "without autocast", ""]
+        lines = [self._title(), ""]
         rows = merged([*self.rows, *self.backward])
         lines += [*table(rows, width), "", *_legend(rows, width)]
         return "\n".join([*lines, *self.sentences(), *(f"note: {note}" for note in self.notes)])
+
+    def _title(self) -> str:
+        return "without autocast" if self.policy is None else repr(self.policy)
 
     def sentences(self) -> list[str]:
         """The plan in words."""
@@ -85,7 +88,7 @@ class PrecisionPlan:
 
     def diff(self, other: PrecisionPlan, width: int = WIDTH) -> str:
         """`differences`, and both totals, as a table of at most `width` columns where that can be."""
-        lines = [f"- {self.policy!r}", f"+ {other.policy!r}", ""]
+        lines = [f"- {self._title()}", f"+ {other._title()}", ""]
         pairs = [zip("-+", pair, strict=True) for pair in self.differences(other)]
         rows = [(sign, row) for pair in pairs for sign, row in pair if row is not None]
         lines += (

@@ -60,6 +60,7 @@ def _layer(found: Range) -> str:
 
 def recommendations(ranges: Sequence[Range], updates: Sequence[Updates]) -> list[str]:
     """What the numbers recommend, the most important first: overflow, underflow, what is near either, lost updates."""
+    ranges = [found for found in ranges if found.count]  # an empty batch has none
     return [
         *_overflow(ranges), *_underflow(ranges), *_near_overflow(ranges), *_would_overflow(ranges),
         *_would_underflow(ranges), *_lost_updates(updates),

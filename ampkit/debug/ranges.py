@@ -24,11 +24,12 @@ from ..backends import Array
 from ..base.dtypes import FLOATS, DType, int64
 from ..base.errors import ArgumentError, StateError
 from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
-from ..core.module_path import ModuleCall, current, follow
+from ..core.module_path import current, follow, path_in_words
 from ..core.parameter import Parameter
 from ..nn import Module
 from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Totals, Updates, ranges_of
 from .range_words import recommendations, table
+from .unchanged import need_module
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
 _NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to say
@@ -45,8 +46,7 @@ class Ranges:
     """
 
     def __init__(self, model: Module, every: int = 20):
-        if not isinstance(model, Module):
-            raise ArgumentError("Ranges", "a module as `model`", f"a {type(model).__name__}")
+        need_module("Ranges", model)
         if type(every) is not int or every < 1:
             raise ArgumentError("Ranges", "`every` from 1", repr(every))
         self.model, self.every, self.steps = model, every, 0
@@ -172,17 +172,17 @@ class Collector:
             self._observe_backward(event)
         elif event.phase is FORWARD and event.op is not None and not _only_moves(event.op):
             outputs = event.output if isinstance(event.output, tuple) else (event.output,)
-            self._count_new(ACTIVATION, _path(current()), event.name, outputs, None, event.inputs)
+            self._count_new(ACTIVATION, path_in_words(current()), event.name, outputs, None, event.inputs)
 
     def _observe_cast(self, event: Event) -> None:
         (source,), made = event.inputs, event.output
         if made.dtype.itemsize >= source.dtype.itemsize or made.dtype not in FLOATS or source.dtype not in FLOATS:
             return
         if event.phase is BACKWARD:
-            key = GRADIENT, _path(event.node.module_call), "cast", source.dtype, made.dtype
+            key = GRADIENT, path_in_words(event.node.module_call), "cast", source.dtype, made.dtype
             self._count(key, source, event.tag)
         elif not isinstance(event.operands[0], Parameter):
-            self._count((ACTIVATION, _path(current()), "cast", source.dtype, made.dtype), source)
+            self._count((ACTIVATION, path_in_words(current()), "cast", source.dtype, made.dtype), source)
 
     def _observe_backward(self, event: Event) -> None:
         if event.op is not None and _only_moves(event.op):
@@ -190,7 +190,7 @@ class Collector:
         edges = zip(event.output, event.node.edges, strict=False)
         found = [g for g, edge in edges if edge is not None and not isinstance(edge[0], Parameter)]
         name = event.name.removesuffix("_backward")
-        self._count_new(GRADIENT, _path(current()), name, found, event.tag, event.inputs[:1])
+        self._count_new(GRADIENT, path_in_words(current()), name, found, event.tag, event.inputs[:1])
 
     def _count_new(self, of: str, path: str, op: str, arrays: Any, tag: Any, read: Any = ()) -> None:
         # What an op passes on was counted where it was made, and two inputs may get the same gradient.
@@ -274,7 +274,3 @@ def _sample(
 
 def _only_moves(op: Any) -> bool:
     return bool(op.view or op.forward.module.startswith("shape."))
-
-
-def _path(call: ModuleCall | None) -> str:
-    return "(outside modules)" if call is None else call.path or "(model)"

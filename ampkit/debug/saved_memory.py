@@ -8,6 +8,7 @@ from typing import Any
 from .. import backends
 from ..base.observe import Event
 from ..core.parameter import Parameter
+from .origin import memory_of
 
 
 class SavedMemory:
@@ -21,11 +22,11 @@ class SavedMemory:
         if event.node is None or not hasattr(event.node.saved, "__dict__"):
             return []
         weights = (operand for operand in event.operands if isinstance(operand, Parameter))
-        self._known |= {id(memory): memory for weight in weights for memory in map(_memory, _copies(weight))}
+        self._known |= {id(memory): memory for weight in weights for memory in map(memory_of, _copies(weight))}
         return [array for array in _arrays(vars(event.node.saved).values()) if self._is_new(array)]
 
     def _is_new(self, array: Any) -> bool:
-        memory = _memory(array)
+        memory = memory_of(array)
         new = id(memory) not in self._known
         self._known[id(memory)] = memory
         return new
@@ -42,10 +43,3 @@ def _arrays(values: Iterable[Any]) -> Iterator[Any]:
             yield from _arrays(value)
         elif backends.is_array(value) and value.ndim:
             yield value
-
-
-def _memory(array: Any) -> Any:
-    # The array that owns the memory of a view.
-    while backends.is_array(getattr(array, "base", None)):
-        array = array.base
-    return array

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.dtypes import float16, float32
-from ..base.errors import DTypeError, NonFiniteError, ShapeError
-from ..core import random
+from ..base.errors import DTypeError, NonFiniteError
 from ..core.autograd.tape import grad
 from ..core.policy import Policy, autocast
 from ..core.tensor import Tensor
+from .unchanged import need_loss, need_module, unchanged
 
 _AVERAGED = 19  # batches: (1 + m) / (1 - m) for a momentum m, or beta of Adam, of 0.9
 _SCALES = (65536.0, 4096.0, 256.0, 16.0, 1.0)
@@ -76,10 +76,12 @@ def _square(array: Any, scale: float, other: Any = 0.0, other_scale: float = 1.0
 class Evaluation:
     """Losses and gradients of `model` under policies, repeatable: see `unchanged`.
 
-    loss: (model, *batch) -> Tensor []. Raises DTypeError for parameters that are not float32.
+    loss: (model, *batch) -> Tensor []. Raises ArgumentError for a model that is no module, DTypeError for parameters
+    that are not float32.
     """
 
     def __init__(self, model: Any, loss: Loss):
+        need_module("debug.tune", model)
         self.model, self.loss = model, loss
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         wide = next((p for p in self.parameters if p.array.dtype != float32), None)
@@ -105,10 +107,7 @@ class Evaluation:
         """The loss of `batch` under `policy`, a float32 Tensor [] on the tape."""
         with nullcontext() if policy is None else autocast(policy=policy):
             loss = self.loss(self.model, *batch)
-        if not isinstance(loss, Tensor) or loss.array.size != 1:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise ShapeError("debug.tune", "a loss of one number, a Tensor []", got)
-        return loss.float()
+        return need_loss("debug.tune", loss).float()
 
     def backward(self, loss: Tensor, scale: float = 1.0) -> list[Any]:
         """The gradients of scale * loss as arrays, None where there is none."""
@@ -140,33 +139,6 @@ def sensitivities(
             sums[at] += wide[reference].differences(evaluation.gradients(batch, policy))
             show(number * len(pairs) + at + 1)
     return [Sensitivity(float(loss), math.sqrt(gradient)) for loss, gradient in sums / len(batches)]
-
-
-@contextmanager
-def unchanged(model: Any) -> Iterator[None]:
-    """Restores the buffers of `model`, running statistics among them, and the default random stream at the end."""
-    state, kept = random.get_rng_state(), copies(model.buffers())
-    try:
-        yield
-    finally:
-        random.set_rng_state(state)
-        put_back(kept)
-
-
-Copies = list[tuple[Any, Any, Any]]  # of each tensor: itself, its array, and a copy of the values
-
-
-def copies(tensors: Iterable[Any]) -> Copies:
-    """What `put_back` takes to give `tensors` the values that they have now."""
-    return [(tensor, tensor.array, tensor.array.copy()) for tensor in tensors]
-
-
-def put_back(kept: Copies) -> None:
-    """Give tensors the values that they had, in their memory of then."""
-    for tensor, array, values in kept:
-        array[...] = values
-        tensor.array = array
-        tensor.changed()
 
 
 def _need_finite(number: int, found: Gradients) -> None:

@@ -11,7 +11,7 @@ from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import current
 from .cures import in_float64
 from .finite import arrays_in
-from .origin import ByIdentity, Origin, call_of, name_in_model
+from .origin import ByIdentity, Origin, call_of, gradient_of
 
 
 class UnderflowTracker:
@@ -33,8 +33,7 @@ class UnderflowTracker:
             if event.phase == BACKWARD:
                 self._kernel(event)
             elif event.phase == ACCUMULATE and (origin := self._known.known(event.inputs[0])) is not None:
-                name = name_in_model(event.output, self.model)[1] or getattr(event.output, "name", "") or "a leaf"
-                self.harm.append((origin, f"the gradient of {name}"))
+                self.harm.append((origin, gradient_of(event.output, self.model)))
 
     def _kernel(self, event: Event) -> None:
         dys = [dy for dy in (event.operands if event.op is not None else event.inputs) if dy is not None]

@@ -24,7 +24,7 @@ from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor, uses
 from ..debug import Finding, explain
-from ..debug.sensitivity import Copies, copies, put_back, unchanged
+from ..debug.unchanged import Copies, copies, put_back, unchanged
 
 Batch = tuple[Tensor, ...]
 OVERFLOWS = 10  # in a row, which divide the scale by 1024, before a replay tells whether a smaller one can help

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from ..debug import Ranges
-from ..debug.read_ranges import sample_of
+from ..debug.range_rows import sample_of
 from .metrics_log import MetricsLog, ResumePoint, read
 
 

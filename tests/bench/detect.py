@@ -1,63 +1,62 @@
-"""What `debug.detect_nonfinite` costs, and a step that `debug.Ranges` samples: steps with and without them, in turns.
+"""What `debug.detect_nonfinite` costs, and a step that `debug.Ranges` samples: steps of recipes in turns.
 
-    python -m tests.bench.detect
+    python -m tests.bench.detect [--rounds 40]
 
-Prints the median CPU time of such a step, on one thread, by that of a plain one.
+Prints the CPU time of such a step, on one thread, by that of the plain step before it: medians over the rounds. "all
+on" is both at once; what sampling every 20th step adds to a run is a twentieth of what one sampled step does.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
-import ampkit
-from ampkit import debug, models, nn, ops, optim
+from ampkit import config, debug
+from ampkit.run.loop import Run, fit
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, ampkit.Tensor]]] = {
-    "gpt nano": lambda: (models.gpt(), ampkit.randint(0, 256, (8, 64))),
-    "mlp": lambda: (
-        nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512))]),
-        ampkit.randn(256, 512),
-    ),
-    "cnn": lambda: (
-        nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU()
-        ),
-        ampkit.randn(32, 3, 32, 32),
-    ),
-}  # fmt: skip
+from .guard import LENGTH
+from .processes import ROOT
+
+RECIPES = ("text_gpt", "digits_cnn")
+WAYS = ((False, False), (True, False), (False, True), (True, True))  # detecting, sampled
+WARMUP = 3
 
 
-def ratios(name: str, dtype: ampkit.dtype | None, rounds: int = 15) -> list[float]:
-    """The CPU time of a step in `detect_nonfinite`, and of one sampled by Ranges, by that of a plain one; medians."""
-    model, x = MODELS[name]()
-    optimizer = optim.AdamW(model.parameters())
-    scaler = ampkit.GradScaler(init_scale=1024.0, enabled=dtype is ampkit.float16)
-    ways = [nullcontext, debug.detect_nonfinite, debug.Ranges(model, every=1).step]
+def seconds(run: Run, ranges: debug.Ranges, detecting: bool, sampled: bool) -> float:
+    """The CPU time of a step, with the row of JSON that a sampled one writes."""
+    run.ranges = ranges if sampled else None
+    began = time.process_time()
+    with debug.detect_nonfinite() if detecting else nullcontext():
+        run.advance()
+    while ranges.samples:
+        json.dumps(ranges.samples.pop().row())
+    return time.process_time() - began
 
-    def step(way: Callable[[], AbstractContextManager[object]]) -> float:
-        began = time.process_time()
-        with way():
-            with ampkit.autocast(dtype=dtype or ampkit.float16, enabled=dtype is not None):
-                loss = ops.square(model(x).float()).mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        optimizer.zero_grad()
-        return time.process_time() - began
 
-    times = [[step(way) for way in ways] for _ in range(rounds)]
-    plain, *others = (statistics.median(column) for column in zip(*times[2:], strict=True))
-    return [other / plain for other in others]
+def ratios(recipe: str, dtype: str, rounds: int) -> list[float]:
+    """The median cost of each of WAYS by that of the first."""
+    options = [*LENGTH, f"amp.dtype={dtype}", "debug.ranges_every=1"]
+    run = fit(config.load(str(ROOT / "recipes" / f"{recipe}.toml"), options))
+    ranges = run.ranges
+    assert ranges is not None
+    times = [[seconds(run, ranges, *way) for way in WAYS] for _ in range(WARMUP + rounds)][WARMUP:]
+    return [statistics.median(each[way] / each[0] for each in times) for way in range(1, len(WAYS))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=40)
+    rounds = parser.parse_args().rounds
+    print("| recipe | dtype | detect_nonfinite | sampled | every 20th | all on |\n|---|---|---|---|---|---|")
+    for recipe in RECIPES:
+        for dtype in ("float32", "bfloat16", "float16"):
+            detecting, sampled, both = ratios(recipe, dtype, rounds)
+            shares = f"{detecting:.2f} x | {sampled:.2f} x | {(sampled - 1) / 20:+.1%} | {both:.2f} x"
+            print(f"| {recipe} | {dtype} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":
-    ampkit.set_num_threads(1)
-    print("| model | dtype | detect_nonfinite | sampled by Ranges |\n|---|---|---|---|")
-    for name in MODELS:
-        for dtype in (None, ampkit.bfloat16, ampkit.float16):
-            detecting, sampled = ratios(name, dtype)
-            what = f"{name} | {dtype.name if dtype else 'float32'}"
-            print(f"| {what} | {detecting:.2f} x | {sampled:.2f} x |", flush=True)
+    main()

@@ -213,6 +213,19 @@ def test_a_path_that_matches_no_module_raises_and_suggests_one(model, x):
     assert "did you mean 'head'?" in str(raised.value)
 
 
+def test_parts_of_a_model_that_are_called_alone_have_no_path_in_it(model, x):
+    for part in (model.head, nn.Sequential(model.head)):
+        region = autocast(policy=Policy("float16", modules={"blocks.*": "float32"}))
+        with pytest.raises(ConfigError, match="paths begin at the outermost module that is called"), region:
+            part(x)
+
+
+def test_an_error_shows_the_paths_that_there_are(model, x):
+    region = autocast(policy=Policy("float16", modules={"encoder.*": "float32"}))
+    with pytest.raises(ConfigError, match=r"the model has blocks, blocks\.0, .*, \.\.\.; paths begin"), region:
+        model(x)
+
+
 def test_a_region_without_a_model_and_one_that_fails_leave_paths_unchecked(model, x):
     with autocast(policy=Policy("float16", modules={"heads": "float32"})):
         nn.MSELoss()(x, x)

@@ -10,6 +10,10 @@ import ampkit
 from ampkit import autocast, debug, nn, ops
 from ampkit.autograd import Function
 from ampkit.base.errors import NonFiniteError
+from ampkit.core import policy
+from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import ops as made_ops
+from ampkit.core.policy import Cast
 from ampkit.debug.finite import is_finite
 
 INF = float("inf")
@@ -236,6 +240,37 @@ def test_the_custom_backward_of_a_recorded_gradient_is_named():
     found = debug.explain(lambda: ampkit.grad(Wrong.apply(weight).sum(), weight, create_graph=True))
     assert (found.op, found.phase, found.reached) == ("Wrong", "backward", "the gradient of a leaf [2]")
     assert found.cure == "correct what it returns"
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_an_op_of_the_program_is_what_to_correct(backward):
+    def infinite(input: "Array"):
+        return input * 2 if backward else 1 / (input * 0), Saved(input=input)
+
+    made = op(cast=Cast.FP32)(infinite)
+    made.backward(lambda dy, saved, needs: dy / (saved.input * 0))
+    model = Model()
+    try:
+        found = debug.explain(lambda: made(model.head(ampkit.randn(4, 8))).mean().backward())
+    finally:
+        del made_ops["infinite"], policy.categories["infinite"]
+    assert (found.op, found.phase) == ("infinite", "backward" if backward else "forward")
+    assert found.cure.startswith("correct infinite")
+
+
+def test_the_argument_of_a_model_in_a_wrapper_of_any_arguments_is_named():
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args, **kwargs):
+            return self.module(*args, **kwargs)
+
+    x = ampkit.ones(4, 8)
+    x.array[1, 2] = np.nan
+    found = debug.explain(lambda: Wrapper(Model())(x))
+    assert (found.path, found.op) == ("module", "argument x")
 
 
 def test_a_number_among_the_operands_is_shown():

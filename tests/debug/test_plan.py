@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import Policy, autocast, cli, debug, nn, ops
-from ampkit.base.errors import ConfigError, DTypeError
+from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, ShapeError
 from ampkit.core.policy_text import parse_policy
 
 
@@ -174,10 +174,18 @@ def test_a_model_too_large_gives_the_part_that_ran():
 def test_what_the_policy_cannot_mean_is_refused():
     with pytest.raises(ConfigError, match="the path of a module of the model, got 'haed'"):
         debug.plan(Model(), batch(), Policy("float16", modules={"haed": "float32"}))
-    with pytest.raises(DTypeError, match="plan: needs a Policy, its text, or a dtype, got a int"):
+    with pytest.raises(DTypeError, match="debug.plan: needs a Policy, its text, or a dtype, got a int"):
         debug.plan(Model(), batch(), 16)
-    with pytest.raises(DTypeError, match="a function that returns a Tensor, got one that returns a float"):
-        debug.plan(Model(), batch(), "float16", lambda model, x: 1.0)
+    for loss, got in ((lambda model, x: 1.0, "a float"), (lambda model, x: model(x).argmax(), r"int64 \[\]")):
+        with pytest.raises(ShapeError, match=f"debug.plan: needs a loss of one floating-point number, .*got {got}"):
+            debug.plan(Model(), [batch()], "float16", loss)
+    with pytest.raises(ArgumentError, match="debug.plan: needs a module as `model`, got a function"):
+        debug.plan(lambda x: x, batch(), "float16")
+
+
+def test_a_model_whose_weights_are_all_frozen_has_a_plan_without_a_backward():
+    plan = debug.plan(Model().requires_grad_(False), (batch(),), "float16", loss)
+    assert plan.rows and not plan.backward and not plan.total("saved")
 
 
 # the text of a policy
@@ -215,12 +223,14 @@ def test_the_command_shows_a_recipe_s_plan_and_writes_its_rows(tmp_path, capsys)
     assert text.startswith('Policy("float16")\n')
     assert "products and convolutions run in 16 bits." in text
     assert json.loads(out.read_text())["rows"][0]["op"]
+    assert cli.main(["plan", "recipes/digits_mlp.toml"]) == 0
+    assert "note: the recipe trains in float32: --policy bfloat16 plans it in 16 bits" in capsys.readouterr().out
 
 
 def test_the_command_writes_the_differences_of_two_policies(tmp_path, capsys):
     out, recipe = tmp_path / "plan.json", "recipes/digits_mlp.toml"
     assert cli.main(["plan", recipe, "--policy", "float16", "--diff", "float32", "--json", str(out)]) == 0
-    assert capsys.readouterr().out.startswith('- Policy("float16")\n+ None\n')
+    assert capsys.readouterr().out.startswith('- Policy("float16")\n+ without autocast\n')
     written = json.loads(out.read_text())
     linear = next(row for row in written["diff"]["differences"] if row["-"]["op"] == "linear")
     assert (linear["-"]["output"], linear["+"]["output"]) == ("float16", "float32")

@@ -321,6 +321,39 @@ def a_gradient_penalty_at_zero():
     return step
 
 
+@fault("inner", "log", "forward", "add an eps")
+def a_fault_in_one_of_several_batches_that_add_up():
+    model = inner(lambda x: (x - 2).log())
+
+    def step():
+        for value in (2.0, 3.0, 1.0, 4.0):
+            (loss_of(model, ones(4, 8, value=value)) / 4).backward()
+
+    return step
+
+
+@fault("inner", "log", "forward", "add an eps")
+def a_fault_in_a_compiled_step():
+    model = inner(lambda x: (x * 0).log())
+
+    def step():
+        loss_of(model).backward()
+
+    return ampkit.compile(step) if ampkit.get_default_device().type == "cpu" else step
+
+
+@fault("embed", "adam", "step", "eps above 0")
+def an_optimizer_without_an_eps():
+    model = inner(ops.relu)
+    optimizer = optim.Adam(model.parameters(), eps=0.0)
+
+    def step():
+        (loss_of(model) * 0).backward()
+        optimizer.step()
+
+    return step
+
+
 @fault("embed", "sgd", "step", "lower the learning rate")
 def an_update_that_overflows():
     model = inner(ops.relu)
@@ -339,7 +372,9 @@ def test_the_module_and_the_op_are_named(name):
     found = debug.explain(function())
     assert found is not None
     assert (found.path, found.op, found.phase) == (path, op, phase)
-    assert says in f"{found.cause} {found.cure}"
+    assert says in f"{found.cause} {found.cure}" and found.cure
+    assert 0 < found.inf + found.nan <= 1 and found.dtype in ("float16", "float32")
+    assert (found.largest is None) == (name == "a row that is masked whole")  # which has no finite input
 
 
 @pytest.mark.parametrize("name", FAULTS)

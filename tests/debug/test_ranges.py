@@ -14,8 +14,7 @@ from ampkit.amp.exponents import FORMATS
 from ampkit.base import observe
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.debug import Ranges
-from ampkit.debug.range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT
-from ampkit.debug.read_ranges import sample_of
+from ampkit.debug.range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, sample_of
 
 NUMPY = {"float16": np.float16, **{name: getattr(ml_dtypes, name) for name in [*FORMATS][1:]}}
 
@@ -65,26 +64,32 @@ def shares(found, dtype):
     return np.array([lost[0] + found.inf + found.nan, lost[1], lost[2] + found.zero]) / found.count
 
 
-@pytest.mark.parametrize("factor", [2.0**-4, 2.0**-6, 2.0**-8])
-def test_what_float16_would_lose_of_gradients_is_what_it_loses_in_a_run(factor):
-    wide, low = (by_layer(train(mlp(), dtype, factor=factor), GRADIENT) for dtype in ("float32", "float16"))
-    met = [key for key, found in low.items() if found.dtype == "float16" and shares(found, "float16").any()]
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [("float16", 2.0**-4), ("float16", 2.0**-6), ("float16", 2.0**-8), ("bfloat16", 2.0**-118)]
+)
+def test_what_16_bits_would_lose_of_gradients_is_what_they_lose_in_a_run(dtype, factor):
+    wide, low = (by_layer(train(mlp(), each, factor=factor), GRADIENT) for each in ("float32", dtype))
+    met = [key for key, found in low.items() if found.dtype == dtype and shares(found, dtype).any()]
     assert len(met) >= 3
     for key in met:
-        np.testing.assert_allclose(shares(wide[key], "float16"), shares(low[key], "float16"), atol=0.01, err_msg=key)
+        np.testing.assert_allclose(shares(wide[key], dtype), shares(low[key], dtype), atol=0.01, err_msg=key)
 
 
-@pytest.mark.parametrize(("weights", "inputs", "lost"), [(1.0, 2.0**-13, 1), (20.0, 1e4, 0)], ids=["small", "large"])
-def test_what_float16_would_lose_of_activations_is_what_it_loses_in_a_run(weights, inputs, lost):
+@pytest.mark.parametrize(
+    ("low", "weights", "inputs", "lost"),
+    [("float16", 1.0, 2.0**-13, 1), ("float16", 20.0, 1e4, 0), ("bfloat16", 1.0, 2.0**-125, 1)],
+    ids=["small", "large", "small in bfloat16"],
+)
+def test_what_16_bits_would_lose_of_activations_is_what_they_lose_in_a_run(low, weights, inputs, lost):
     found = []
-    for dtype in ("float32", "float16"):
+    for dtype in ("float32", low):
         model = mlp()
         with ampkit.no_grad():
             model[0].weight.mul_(weights), model[0].bias.fill_(0.0)
         found.append(by_layer(train(model, dtype, inputs=inputs), ACTIVATION)[ACTIVATION, "0", "linear"])
-    wide, low = (shares(each, "float16") for each in found)
-    assert 0.1 < low[lost] < 0.9
-    np.testing.assert_allclose(wide, low, atol=0.01)
+    wide, met = (shares(each, low) for each in found)
+    assert 0.1 < met[lost] < 0.9
+    np.testing.assert_allclose(wide, met, atol=0.01)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -282,6 +287,15 @@ def test_a_step_that_raises_leaves_no_sample():
     with ranges.step():
         pass
     assert len(ranges.samples) == 1
+
+
+def test_an_empty_batch_has_ranges_without_values():
+    model = mlp()
+    ranges = Ranges(model, every=1)
+    with ranges.step():
+        model(ampkit.zeros(0, 16)).sum().backward()
+    assert by_layer(ranges, ACTIVATION)[ACTIVATION, "0", "linear"].count == 0
+    assert "linear" in str(ranges) and ranges.recommendations() == []
 
 
 def test_wrong_input_is_refused():

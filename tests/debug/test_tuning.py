@@ -357,7 +357,9 @@ def bad_loss(model, x, labels):
         ({"dtype": "int8"}, DTypeError, "float16 or bfloat16, got int8"),
         ({"dtype": "float32"}, DTypeError, "float16 or bfloat16, got float32"),
         ({"loss": bad_loss}, StateError, "enters no autocast region"),
-        ({"loss": lambda model, x, labels: model(x)}, ShapeError, "a loss of one number"),
+        ({"loss": lambda model, x, labels: model(x)}, ShapeError, "a loss of one floating-point number"),
+        ({"loss": lambda model, x, labels: model(x).argmax()}, ShapeError, r"got int64 \[\]"),
+        ({"model": lambda x: x}, ArgumentError, "a module as `model`, got a function"),
         (
             {"loss": lambda model, x, labels: loss(model, x, labels) / 0},
             NonFiniteError,

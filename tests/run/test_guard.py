@@ -105,6 +105,23 @@ def test_a_replay_restores_buffers_and_random_numbers():
     assert run._replay.step(99) == ("", "")
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_replay_draws_the_masks_and_reads_the_batches_of_the_step(accumulate):
+    short = ["train.epochs=", "train.steps=6", "train.eval_every=", f"train.accumulate={accumulate}"]
+    run = fit(config.load("recipes/digits_cnn.toml", short))
+    dropout, seen = nn.Dropout(0.5), []
+    run.model.classifier.register_forward_pre_hook(lambda module, args: (dropout(args[0]),))
+    run.model.register_forward_pre_hook(lambda module, args: seen.append(args[0].numpy(force=True).copy()))
+    run.model.classifier.register_forward_hook(
+        lambda module, args, output: seen.append(args[0].numpy(force=True).copy()) or output * float("nan")
+    )
+    with pytest.raises(NonFiniteError, match="mul in classifier"):
+        list(run)
+    step, replay = seen[: 2 * accumulate], seen[2 * accumulate :]
+    assert len({values.tobytes() for values in step}) == 2 * accumulate
+    assert equal(step[: len(replay)], replay) and len(replay) >= 2
+
+
 def test_a_scale_that_collapses_by_a_fault_of_the_model_says_which():
     run, rows = started("amp.dtype=float16", "train.steps=100")
     spoil_gradient(run)
