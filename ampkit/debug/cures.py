@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -119,8 +119,11 @@ def _numbers(params: Any) -> Iterator[float]:
             yield value
 
 
-def in_float64(origin: Origin) -> list[Any]:
-    """The outputs of a call, computed by its reference from the same inputs in float64; none if it cannot be."""
+def in_float64(origin: Origin, of: Callable[[Any], Any] = lambda array: array) -> list[Any]:
+    """The outputs of a call, computed by its reference from the same inputs in float64; none if it cannot be.
+
+    of: a function that replaces the inputs of a forward.
+    """
     event = origin.event
     if event.name in ("cast", "sum_over"):
         return [cast(array, float64) for array in event.inputs]
@@ -134,8 +137,9 @@ def in_float64(origin: Origin) -> list[Any]:
             found: Any = run_backward(event, [widen(dy, float64) for dy in event.operands], needs, origin.saved)
         else:
             inputs = iter(event.inputs)
-            arrays = [next(inputs) if isinstance(item, Tensor) else item for item in event.operands]
-            found = event.op.call(event.op.forward.reference.run, [widen(a, float64) for a in arrays], event.params)
+            read = [of(next(inputs)) if isinstance(item, Tensor) else item for item in event.operands]
+            arrays = [widen(array, float64) for array in read]
+            found = event.op.call(event.op.forward.reference.run, arrays, event.params)
             found = found[0] if isinstance(found, tuple) else found
     except Exception:  # not every reference takes float64 beside what was saved in another dtype
         return []
@@ -185,12 +189,8 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
     shown, result = ", ".join(f"{value:g}" for value in known), _at(output, output.shape, place) or 0.0
     cause = (f"{event.name}({shown}) = {result:g}" if shown else f"it is {result:g}") + _index(place)
     if origin.parent is not None:
-        if np.isnan(result):
-            return (
-                f"{cause}, from a mask",
-                "leave one finite value in each row of the mask, or replace such rows' result",
-            )
-        return f"{cause}, from a mask", "mask no value that the result depends on"
+        rows = "leave one finite value in each row of the mask, or replace such rows' result"
+        return f"{cause}, from a mask", rows if np.isnan(result) else "mask no value that the result depends on"
     if event.phase != FORWARD and known and known[0] == 0 and np.isnan(result):
         cause += "; the gradient that arrives is 0, as behind a `where`, and its derivative there is infinite"
         return cause, f"replace the input before the op, not its result after it: {_name_of(event)}(where(..., x, 1))"
@@ -199,12 +199,30 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
         cause += f"; {max(zeros):.3g} % of its values are 0" if zeros else ""
         flushed = " (in float16 an eps below 6e-8 is 0)" if output.dtype in LOW else ""
         return cause, f"add an eps, or clamp the input away from 0{flushed}"
-    if any(value < 0 for value in known) and np.isnan(result):
-        return f"{cause}: the input is negative", "clamp the input to 0 and more"
     if hasattr(event.op, "ours") and not event.op.ours:
         return cause, f"correct {event.name}, or bound what goes in"
+    if np.isnan(result) and (found := _undefined(origin, known)):
+        return cause + found[0], found[1]
     cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
     return cause + _grown(origin), cure
+
+
+def _undefined(origin: Origin, known: list[float]) -> tuple[str, str] | None:
+    """(what to add to the cause, cure) where an op has no result for its inputs; None where they are too large for it.
+
+    known: what it read for its first result that is NaN.
+    """
+    event = origin.event
+    if any(value < 0 for value in known) and (wide := in_float64(origin, np.abs)) and all(map(is_finite, wide)):
+        return ": the input is negative", "clamp the input to 0 and more"
+    if (largest(event.inputs) or 0.0) > _GROWN:
+        return None
+    if known and event.phase == FORWARD:
+        return ": the function is not defined there", f"clamp the input to where {_name_of(event)} is defined"
+    if _family(event).startswith(("loss", "reduction")):
+        few = "as of targets that are all ignored, weights of 0, or the deviation of one value"
+        return f": it divides by 0, {few}", "leave out such batches, or divide by at least 1"
+    return None
 
 
 def _index(place: tuple[int, ...]) -> str:
@@ -225,9 +243,13 @@ def _name_of(event: Event) -> str:
     return str(event.name.removesuffix("_backward"))
 
 
+def _family(event: Event) -> str:
+    return event.op.forward.module if hasattr(event.op, "forward") else ""
+
+
 def _read(event: Event) -> list[Any]:
     """The arrays and numbers that an op computed with; none for a product, each of whose results is of many values."""
-    if hasattr(event.op, "forward") and event.op.forward.module.startswith("linalg."):
+    if _family(event).startswith("linalg."):
         return []
     tensors = sum(isinstance(item, Tensor) for item in event.operands)
     if event.phase != FORWARD or tensors != len(event.inputs):

@@ -278,6 +278,21 @@ def test_a_number_among_the_operands_is_shown():
     assert found.cause == "div(1, 0) = inf at [0]"
 
 
+@pytest.mark.parametrize(("function", "cause", "cure"), [
+    (lambda x: ops.acos(x - 2), "acos(-2) = nan at [0, 0]: the function is not defined", "to where acos is defined"),
+    (lambda x: ops.acos(x + 2), "acos(2) = nan at [0, 0]: the function is not defined", "to where acos is defined"),
+    (lambda x: ops.sqrt(x - 2), "sqrt(-2) = nan at [0, 0]: the input is negative", "clamp the input to 0 and more"),
+    (lambda x: ops.std(x[:1], 0), "it is nan at [0]: it divides by 0, as of targets", "divide by at least 1"),
+    (lambda x: ops.cross_entropy(x, ampkit.full((4,), -100).long()), "it is nan: it divides by 0", "leave out such"),
+])  # fmt: skip
+def test_where_a_function_is_not_defined_no_learning_rate_is_blamed(function, cause, cure):
+    model = nn.Linear(8, 8)
+    with ampkit.no_grad():
+        model.weight.fill_(0.0), model.bias.fill_(0.0)
+    found = debug.explain(lambda: function(model(ampkit.ones(4, 8))).sum())
+    assert found.cause.startswith(cause) and cure in found.cure
+
+
 @pytest.mark.parametrize("number", [INF, -INF, float("nan")])
 def test_arithmetic_with_an_infinite_number_is_named_with_it(number):
     found = debug.explain(lambda: ampkit.ones(3).mean() * number)
