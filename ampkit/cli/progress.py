@@ -33,7 +33,7 @@ class _Live(Progress):
             self.update(self.task_ids[0], completed=self.done())
         yield from super().get_renderables()
         for line in self.lines():
-            yield Text(line, no_wrap=True, overflow="ellipsis")
+            yield Text(line)
 
 
 class ProgressMeter:
@@ -43,7 +43,7 @@ class ProgressMeter:
     gradient norm and memory of the last row, and above it a line for each evaluation, which stays. Elsewhere, a line
     per row. label: what is trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every:
     without a terminal, leave out steps that it does not divide, except for the first and the last. done: tells the
-    steps done so far; by default they are those of the rows. memory: tells the bytes in use, or None.
+    steps done so far; by default they are those of the rows.
     """
 
     def __init__(
@@ -55,10 +55,9 @@ class ProgressMeter:
         unit: str,
         every: int = 1,
         done: Callable[[], int] | None = None,
-        memory: Callable[[], int | None] = lambda: None,
     ):
         self.console, self.label, self.steps, self.per_step, self.unit = console, label, steps, per_step, unit
-        self.every, self.memory, self._last = every, memory, (0, 0.0)
+        self.every, self._last = every, (0, 0.0)
         self._losses: deque[float] = deque(maxlen=_WIDTH)
         self._row: StepRow | None = None
         self._rate, self._notice = math.nan, ""
@@ -109,11 +108,12 @@ class ProgressMeter:
 
     def _lines(self) -> Iterable[str]:
         if self._row is not None:
-            yield f"{sparkline(self._losses, self.console.encoding)} {self._loss(self._row)}".lstrip()
-            memory = self.memory()
+            loss, memory = self._loss(self._row), self._row.memory
+            losses = [*self._losses][-max(1, self.console.width - len(loss) - 1) :]
+            yield f"{sparkline(losses, self.console.encoding)} {loss}".lstrip()
             used = "" if memory is None else f"memory {bytes_in_words(memory)}"
             norm = f"grad norm {self._row.grad_norm:.3g}" if math.isfinite(self._row.grad_norm) else ""
-            yield "  ".join(filter(None, (_scaling(self._row), norm, used)))
+            yield from _lines_of(filter(None, (_scaling(self._row), norm, used)), self.console.width)
         if self._notice:
             yield self._notice
 
@@ -125,6 +125,17 @@ class ProgressMeter:
         steps, seconds = row.step - self._last[0], row.seconds - self._last[1]
         self._last = (row.step, row.seconds)
         return steps * self.per_step / seconds if seconds > 0 else math.nan
+
+
+def _lines_of(parts: Iterable[str], width: int) -> list[str]:
+    """The parts side by side, in as many lines of at most `width` columns as they need."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def _scaling(row: StepRow) -> str:

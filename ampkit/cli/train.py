@@ -20,7 +20,6 @@ from .. import config
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from ..run.loggers import Loggers, Start
 from ..run.loop import Row, Run, fit
-from ..run.memory import memory_in_use
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.ranges_log import RangesLog
 from ..run.ranks import Ranks
@@ -168,7 +167,10 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
 def _logs(
     run: Run, directory: RunDirectory, after: ResumePoint | None, mark: dict[str, Any] | None
 ) -> tuple[MetricsLog, RangesLog]:
-    return directory.begin(run.recipe, after, mark), RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
+    about = {"ranks": run.ranks.size, "per_step": run.per_step, "unit": run.unit}
+    return directory.begin(run.recipe, after, mark, about), RangesLog(
+        directory.path / "ranges.jsonl", run.ranges, after
+    )
 
 
 def _resume_point(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
@@ -198,8 +200,8 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
 
 def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, console: Console) -> Iterator[Row]:
     """The rows of a run, written and shown; a signal ends it after the current step, a second one at once."""
-    what, device = (run.recipe.amp.dtype, run.steps, run.per_step, run.unit), run.recipe.train.device
-    meter = ProgressMeter(console, *what, done=lambda: run.done, memory=lambda: memory_in_use(device))
+    what = run.recipe.amp.dtype, run.steps, run.per_step, run.unit
+    meter = ProgressMeter(console, *what, done=lambda: run.done)
 
     def stop() -> None:
         run.stop()

@@ -23,6 +23,7 @@ from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.capture import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
+from ..debug.peak_memory import peak_of_device
 from ..distributed.environment import launched
 from ..optim import Optimizer
 from . import build
@@ -39,7 +40,8 @@ class StepRow:
 
     step: its number, from 1. loss: the mean over its batches. lr: the learning rate it used. scale: the loss scale
     after it, 1 without loss scaling. skipped: steps skipped so far. grad_norm: before clipping. seconds: of training so
-    far, without evaluations.
+    far, without evaluations. memory: the peak so far in bytes, on a GPU of arrays, on a CPU of the process; None where
+    the system does not tell.
     """
 
     step: int
@@ -49,6 +51,7 @@ class StepRow:
     skipped: int
     grad_norm: float
     seconds: float
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -264,7 +267,8 @@ class Run:
             return None
         assert result.grad_norm is not None
         scale, norm = float(self.scaler.get_scale()), float(result.grad_norm)
-        return StepRow(number, float(result.loss), lr, scale, self.skipped, norm, self.seconds)
+        memory = peak_of_device(self.recipe.train.device)
+        return StepRow(number, float(result.loss), lr, scale, self.skipped, norm, self.seconds, memory)
 
     def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepResult:
         clip = self.recipe.train.grad_clip

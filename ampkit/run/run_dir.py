@@ -115,24 +115,29 @@ class RunDirectory:
         raise FileError(_WHERE, needs, f"{str(self.path)!r}, which holds {what}", f"{cure}give another --run-dir")
 
     def begin(
-        self, recipe: Recipe, after: ResumePoint | None = None, mark: Mapping[str, Any] | None = None
+        self,
+        recipe: Recipe,
+        after: ResumePoint | None = None,
+        mark: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> MetricsLog:
         """Write config.toml and open the metrics log of a run of `recipe`; after, mark: see MetricsLog.
+
+        about: what environment.jsonl notes of this start beside the machine.
 
         Raises ConfigError if a run without a checkpoint had another recipe, FileError for what cannot be written.
         """
         with _os_errors_as_file_error(self.path):
             self._check_config(recipe, compare=after is None)
             self._track_new(self.config, lambda: write(_WHERE, self.config, _with_checksum(dump(recipe).encode())))
-            self._track_new(self.environment, lambda: self._note_environment(after))
+            self._track_new(self.environment, lambda: self._note_environment(after, about or {}))
             self._log = self._track_new(self.metrics, lambda: MetricsLog(self.metrics, after, mark))
         self.notices += self._log.notices
         return self._log
 
-    def _note_environment(self, after: ResumePoint | None) -> None:
-        """Append a line: when and after which step the run starts here, and what `ampkit doctor` finds here."""
-        found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}
-        row = {"started": _now(), "step": 0 if after is None else after.done, "ampkit": _version(), "found": found}
+    def _note_environment(self, after: ResumePoint | None, about: Mapping[str, Any]) -> None:
+        """Append a line: after which step the run starts here, and what is here."""
+        row = environment(0 if after is None else after.done, about)
         with self.environment.open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -152,6 +157,12 @@ class RunDirectory:
             self.notices.append(f"{self.config}: changed since it was written, now as {copy.name}; written anew")
         elif compare:
             continued(recipe, load(self.config))
+
+
+def environment(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
+    """A start of a run after `step` steps: when, the version, `about`, and what `ampkit doctor` finds here."""
+    found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}
+    return {"started": _now(), "step": step, "ampkit": _version(), **about, "found": found}
 
 
 def _version() -> str:

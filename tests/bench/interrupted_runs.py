@@ -69,7 +69,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     """The complete rows of a run's metrics, without times."""
     metrics = directory / "metrics.jsonl"
     lines = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
-    return [json.loads(line) | {"seconds": 0} for line in lines]
+    return [json.loads(line) | {"seconds": 0, "memory": 0} for line in lines]
 
 
 def result(directory: Path) -> Any:

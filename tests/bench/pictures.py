@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -21,8 +20,8 @@ from rich.terminal_theme import MONOKAI
 from ampkit import config
 from ampkit.cli.progress import ProgressMeter
 from ampkit.run.loop import fit
-from ampkit.run.memory import memory_in_use
 from ampkit.run.report import report
+from tests.browser import open_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits_cnn.toml"
@@ -50,19 +49,15 @@ def trained(folder: Path, dtype: str) -> Path:
 
 
 def screenshot(page: Path, out: Path) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        raise SystemExit("no Chromium here: apt-get install chromium")
     size = f"--window-size={SIZE[0]},{SIZE[1]}"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
-    subprocess.run([browser, *options, size, f"--screenshot={out}", page.as_uri()], check=True, capture_output=True)
+    open_page(page, "--hide-scrollbars", "--virtual-time-budget=5000", size, f"--screenshot={out}")
 
 
 def terminal(out: Path) -> None:
     """Train until SHOWN of the run, and draw the view of that moment."""
     run = fit(config.load(RECIPE, ["amp.dtype=float16", "train.log_every=1"]))
     console = Console(record=True, file=io.StringIO(), force_terminal=True, width=80, highlight=False)
-    meter = ProgressMeter(console, "float16", run.steps, run.per_step, run.unit, done=lambda: run.done, memory=memory)
+    meter = ProgressMeter(console, "float16", run.steps, run.per_step, run.unit, done=lambda: run.done)
     console.print("$ ampkit train recipes/digits_cnn.toml amp.dtype=float16")
     for row in run:
         meter.show(row)
@@ -72,10 +67,6 @@ def terminal(out: Path) -> None:
     console.print(*view, sep="\n")
     drawn = console.export_svg(title="ampkit", theme=MONOKAI)
     out.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))  # no fonts from another host
-
-
-def memory() -> int | None:
-    return memory_in_use("cpu")
 
 
 if __name__ == "__main__":

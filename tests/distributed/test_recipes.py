@@ -62,7 +62,7 @@ def train(ranks, directory, path, *words, fault="none"):
 
 def rows_of(directory):
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [{key: value for key, value in row.items() if key not in ("seconds", "memory")} for row in rows]
 
 
 def need_close(found, expected, rtol):

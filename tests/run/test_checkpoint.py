@@ -46,7 +46,7 @@ def recipe(kind: str, *overrides: str):
 
 
 def without_seconds(row):
-    found = {name: value for name, value in vars(row).items() if name != "seconds"}
+    found = {name: value for name, value in vars(row).items() if name not in ("seconds", "memory")}
     return type(row).__name__, repr(found)  # a repr: inf and nan compare
 
 
