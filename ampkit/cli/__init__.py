@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_arguments(_command(commands, "launch", partial(launch.run, parse=_parse), what))
     compare = _command(commands, "bench", bench.run, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
-    compare.add_argument("--json", type=_path, metavar="FILE", help="also write the results to a file")
+    bench.add_arguments(compare, _path)
     planned = _command(commands, "plan", plan.run, "show in which dtype each op of a recipe runs, why, and its casts")
     _recipe(planned)
     plan.add_arguments(planned, _path)

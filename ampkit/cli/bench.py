@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,22 +17,38 @@ from rich.markup import escape
 from .. import config
 from ..base.errors import FileError
 from ..run import doctor
-from ..run.bench import Result, Started, bench
+from ..run.bench import Result, Started, bench, with_dtype
+from ..run.report import RunData, page, read_run
+from ..run.report.findings import in_words, result_of
+from ..run.run_dir import environment
 from . import display
 from .progress import ProgressMeter
 from .train import overrides
 
 
+def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
+    """The arguments of the command; path: the type of a path."""
+    what = "compare with this run too: the directory of a training, for example of another version or machine"
+    command.add_argument("--against", type=path, metavar="RUN", help=what)
+    command.add_argument("--report", type=path, metavar="FILE", help="also write a page of charts that compares them")
+    command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Benchmark the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))
-    if options.json:
-        _need_writable(Path(options.json))
-    results = _results(recipe, console)
+    for name in ("json", "report"):
+        _need_writable(f"--{name}", getattr(options, name))
+    before = [] if options.against is None else [_earlier(Path(options.against), recipe, console)]
+    found = list(_benchmark(recipe, console))
+    results = [result for result, _ in found]
     _write_results(options, results)
-    console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", results))
+    if options.report:
+        Path(options.report).write_text(page([*before, *(run for _, run in found)]), "utf-8")
+    compared = [*map(result_of, before), *results]
+    console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", compared))
     compiled = recipe.train.compile and recipe.train.device != "cpu"
-    for line in in_words(results, recipe.train.device, compiled):
+    for line in in_words(compared, _units(recipe.train.device), "the steps for the ledger failed", compiled):
         console.print(escape(line), soft_wrap=True)
     failed = [result for result in results if result.error]
     for result in failed:
@@ -40,61 +57,62 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 1 if failed else 0
 
 
-def _results(recipe: config.Recipe, console: Console) -> list[Result]:
-    results: list[Result] = []
+def _benchmark(recipe: config.Recipe, console: Console) -> Iterator[tuple[Result, RunData]]:
+    """Of each precision its result, and the run for a page."""
+    about: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         for event in bench(recipe):
             if isinstance(event, Started):
                 what = (event.dtype, event.steps, event.per_step, event.unit)
                 meter = stack.enter_context(ProgressMeter(console, *what, every=max(1, event.steps // 10)))
+                about, rows = {"ranks": 1, "per_step": event.per_step, "unit": event.unit}, []
             elif isinstance(event, Result):
                 stack.close()
-                results.append(event)
+                made = with_dtype(recipe, event.dtype)
+                run = RunData(event.dtype, config.dump(made), made.model_dump(mode="json"), measured=event.measured)
+                run.environment = [environment(0, about)]
+                run.add(rows)
+                yield event, run
             else:
                 meter.show(event)
-    return results
+                rows.append(asdict(event))
 
 
-def in_words(results: Sequence[Result], device: str, compiled: bool = False) -> Iterator[str]:
-    """Each precision against the first: faster or slower, by how much, and why.
+def _earlier(directory: Path, recipe: config.Recipe, console: Console) -> RunData:
+    """The run to compare with; prints how its recipe differs."""
+    run = read_run(directory)
+    if not run.steps.get("step"):
+        raise FileError("--against", "the directory of a run with metrics", f"{str(directory)!r}, which has none")
+    for line in (*run.notes, *_differences(run.settings, recipe.model_dump(mode="json"))):
+        console.print(escape(f"{run.name}: {line}"), soft_wrap=True)
+    return run
 
-    compiled: whether the steps were recorded, which the ledger's are not.
-    """
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """The keys of model, data and optimizer, and the device, that differ between two recipes."""
+    for section in ("model", "data", "optimizer"):
+        mine, others = now[section], before.get(section, {})
+        for key in dict.fromkeys((*others, *mine)):
+            if others.get(key) != mine.get(key):
+                yield f"its {section}.{key} is {others.get(key)!r}, here {mine.get(key)!r}"
+    if (device := before.get("train", {}).get("device")) != now["train"]["device"]:
+        yield f"its train.device is {device!r}, here {now['train']['device']!r}"
+
+
+def _units(device: str) -> dict[str, str]:
+    """By dtype, what this CPU lacks for it."""
     findings = {finding.topic: finding for finding in doctor.examine_cpu()} if device == "cpu" else {}
-    first = results[0]
-    for result in results[1:]:
-        if not result.step_seconds or not first.step_seconds:
-            continue
-        ratio = first.step_seconds / result.step_seconds
-        yield f"{result.dtype} {_speed(ratio)} {first.dtype}"
-        if result.ledger is not None and first.ledger is not None:
-            later = first.ledger.seconds / result.ledger.seconds
-            if not 0.8 < later / ratio < 1.25:
-                yield f"  in the later steps that are explained here it {_speed(later)} {first.dtype}: times vary,"
-                yield "  so take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
-            if compiled:
-                yield "  (explained by steps without train.compile: a recorded step does not show its ops)"
-            yield from (f"  {line}" for line in result.ledger.reasons(first.ledger))
-        else:
-            yield "  why is not known: the steps for the ledger failed"
-        finding = findings.get(f"{result.dtype} on the CPU")
-        if ratio < 1 and finding is not None and finding.cure:
-            yield f"  this CPU: {finding.found}; {finding.cure}"
+    units = {dtype: findings.get(f"{dtype} on the CPU") for dtype in ("bfloat16", "float16")}
+    return {dtype: f"{found.found}; {found.cure}" for dtype, found in units.items() if found and found.cure}
 
 
-def _speed(ratio: float) -> str:
-    if abs(ratio - 1) < 0.03:
-        return "is as fast as"
-    return (
-        f"is faster: {ratio:.2f} times the speed of" if ratio > 1 else f"is slower: {1 / ratio:.2f} times the time of"
-    )
-
-
-def _need_writable(path: Path) -> None:
+def _need_writable(option: str, path: str | None) -> None:
     try:
-        path.touch()
+        if path is not None:
+            Path(path).touch()
     except OSError as error:
-        raise FileError("--json", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+        raise FileError(option, "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
 
 
 def _write_results(options: argparse.Namespace, results: list[Result]) -> None:

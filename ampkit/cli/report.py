@@ -10,7 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..base.errors import AmpkitError
+from ..run.measure import measure_run
 from ..run.report import report
+from .progress import status
 
 
 def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
@@ -18,13 +21,28 @@ def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     command.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run directories; several are compared")
     out = "the HTML file to write; by default report.html, in the run directory if there is one alone"
     command.add_argument("--out", type=path, metavar="FILE", help=out)
+    what = "run some steps of each recipe here first, to show where time and memory go and what runs in which dtype"
+    command.add_argument("--measure", action="store_true", help=what)
     command.add_argument("--open", action="store_true", help="open it in the browser")
+
+
+def _measure(directory: Path, console: Console) -> None:
+    if not (directory / "config.toml").exists():  # which the report says
+        return
+    try:
+        with status(console, f"running steps of {directory.name}"):
+            measure_run(directory)
+    except (AmpkitError, OSError, MemoryError) as error:
+        line = f"{directory.name}: its steps cannot be measured here: {error}"
+        console.print(escape(line), soft_wrap=True)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Write the report of the command line; returns the exit status."""
     alone = Path(options.runs[0]) if len(options.runs) == 1 else Path()
     out = Path(options.out) if options.out else alone / "report.html"
+    for run_directory in options.runs if options.measure else ():
+        _measure(Path(run_directory), console)
     for found in report(options.runs, out):
         for note in found.notes:
             console.print(escape(f"{found.name}: {note}"), soft_wrap=True)

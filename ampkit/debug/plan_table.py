@@ -11,7 +11,7 @@ from ..core.module_path import starred
 from .plan_row import PlanRow
 
 WIDTH = 100  # columns, where nothing else is known
-_HEAD = ("module", "op", "calls", "dtypes", "casts", "saved (of f32)", "why")
+HEAD = ("module", "op", "calls", "dtypes", "casts", "saved (of f32)", "why")
 _DROPPED = ("calls", "casts")  # where the screen is too narrow, in this order
 _SHORTEST = 12  # columns of a module that are always shown
 
@@ -48,15 +48,16 @@ def _both(one: str, other: str) -> str:
 
 def table(rows: Iterable[PlanRow], width: int) -> list[str]:
     """Lines of a table of `rows`, of at most `width` columns where that can be."""
-    return _fitting([_HEAD, *map(_cells, rows)], width)
+    return _fitting([HEAD, *map(cells, rows)], width)
 
 
 def signed_table(rows: Iterable[tuple[str, PlanRow]], width: int) -> list[str]:
     """The same of rows with a sign before each."""
-    return _fitting([("", *_HEAD), *((sign, *_cells(row)) for sign, row in rows)], width)
+    return _fitting([("", *HEAD), *((sign, *cells(row)) for sign, row in rows)], width)
 
 
-def _cells(row: PlanRow) -> tuple[str, ...]:
+def cells(row: PlanRow) -> tuple[str, ...]:
+    """A row of the table, for the columns of HEAD."""
     inputs = "/".join(dict.fromkeys(map(_short, row.inputs))) or "-"
     output = "/".join(map(_short, row.output.split(", ")))
     casts = f"{row.casts}" + (f"+{row.weight_casts}w" if row.weight_casts else "")
@@ -72,13 +73,13 @@ def _short(dtype: str) -> str:
 def _fitting(rows: list[tuple[str, ...]], width: int) -> list[str]:
     for dropped in range(len(_DROPPED) + 1):
         kept = [i for i, name in enumerate(rows[0]) if name not in _DROPPED[:dropped]]
-        cells = [tuple([row[i] for i in kept]) for row in rows]
-        if (over := _width(cells) - width) <= 0:
-            return _aligned(cells)
-    at = cells[0].index("module")
-    longest = max(_SHORTEST, max(len(row[at]) for row in cells) - over)
-    short = [row[at] if len(row[at]) <= longest else "..." + row[at][3 - longest :] for row in cells]
-    return _aligned([(*row[:at], name, *row[at + 1 :]) for row, name in zip(cells, short, strict=True)])
+        shown = [tuple([row[i] for i in kept]) for row in rows]
+        if (over := _width(shown) - width) <= 0:
+            return _aligned(shown)
+    at = shown[0].index("module")
+    longest = max(_SHORTEST, max(len(row[at]) for row in shown) - over)
+    short = [row[at] if len(row[at]) <= longest else "..." + row[at][3 - longest :] for row in shown]
+    return _aligned([(*row[:at], name, *row[at + 1 :]) for row, name in zip(shown, short, strict=True)])
 
 
 def _widths(rows: list[tuple[str, ...]]) -> list[int]:

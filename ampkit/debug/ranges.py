@@ -27,8 +27,9 @@ from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
 from ..core.module_path import current, follow, path_in_words
 from ..core.parameter import Parameter
 from ..nn import Module
-from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Totals, Updates, ranges_of
-from .range_words import recommendations, table
+from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Updates
+from .range_totals import RangeTotals
+from .range_words import table
 from .unchanged import need_module
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
@@ -36,7 +37,7 @@ _NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to sa
 ROWS = 64  # of counts, allocated at once; at first, those of all parameters too
 
 
-class Ranges:
+class Ranges(RangeTotals):
     """Samples every `every`-th step, and the first: what ranges the values of a model's layers have.
 
     samples: the sampled steps that the device has finished, in order; a caller may take them out, which leaves the
@@ -49,10 +50,9 @@ class Ranges:
         need_module("Ranges", model)
         if type(every) is not int or every < 1:
             raise ArgumentError("Ranges", "`every` from 1", repr(every))
+        super().__init__()
         self.model, self.every, self.steps = model, every, 0
         self.samples: list[Sample] = []
-        self._ranges, self._updates = Totals(exponents.SIZE, exponents.LARGEST), Totals(4)
-        self._scales: dict[Any, float] = {}  # the latest of each range
         self._collector: Collector | None = None
 
     def samples_step(self, number: int) -> bool:
@@ -80,13 +80,6 @@ class Ranges:
             self._collector = None
         collector.finish(self.steps, self._add)
 
-    def include(self, sample: Sample) -> None:
-        """Count a sample of an earlier run, which this one resumes, as one of these steps, without listing it."""
-        self._ranges.add(sample.keys, sample.counts)
-        self._scales.update(zip(sample.keys, sample.scales, strict=True))
-        updates = [(u.size, u.changed, u.float16, u.bfloat16) for u in sample.updates]
-        self._updates.add([u.path for u in sample.updates], np.reshape(np.array(updates, np.int64), (-1, 4)))
-
     def _add(self, sample: Sample) -> None:
         self.samples.append(sample)
         self.include(sample)
@@ -97,17 +90,12 @@ class Ranges:
         Waits for the device.
         """
         self._synchronize()
-        return ranges_of(self._scales, self._scales.values(), self._ranges.counts)
+        return super().ranges()
 
     def updates(self) -> list[Updates]:
         """Per parameter, the updates of all sampled steps together. Waits for the device."""
         self._synchronize()
-        rows = zip(self._updates.places, self._updates.counts.tolist(), strict=True)
-        return [Updates(path, *counts) for path, counts in rows]
-
-    def recommendations(self) -> list[str]:
-        """What the numbers recommend, the most important first; empty if nothing is lost. Waits for the device."""
-        return recommendations(self.ranges(), self.updates())
+        return super().updates()
 
     def __str__(self) -> str:
         found = table(self.ranges())

@@ -17,9 +17,10 @@ from .. import cuda
 from ..base import errors
 from ..base.errors import AmpkitError
 from ..config import Recipe
-from ..debug import Ledger, ledger
+from ..debug import Ledger
 from ..debug.peak_memory import peak_bytes
 from .loop import EvalRow, Row, StepRow, fit
+from .measure import measure
 from .metrics import Scores
 
 PRECISIONS = ("float32", "bfloat16", "float16")
@@ -51,8 +52,8 @@ class Result:
     start of the process to the end of its training. peak_bytes: the peak resident memory of the process. run_bytes: its
     growth since before anything was built. Both are None where the system does not report it. device_bytes: the peak of
     arrays on the GPU; None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see
-    `metrics.Scores`. skipped: steps. ledger: where a step's time and memory go, None if it failed. error: why it
-    failed, or None.
+    `metrics.Scores`. skipped: steps. measured: its plan and ledger, see `measure`, None if that failed. error: why
+    it failed, or None.
     """
 
     dtype: str
@@ -68,8 +69,13 @@ class Result:
     char_error_rate: float | None = None
     scale: float | None = None
     skipped: int | None = None
-    ledger: Ledger | None = None
+    measured: dict[str, Any] | None = None
     error: str | None = None
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Where a step's time and memory go, if it was measured."""
+        return None if self.measured is None else Ledger(**self.measured["ledger"])
 
 
 Event = Started | Row | Result
@@ -83,10 +89,11 @@ def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[Ev
     Result with `error`.
     """
     for dtype in precisions:
-        yield from _bench_one(_with_dtype(recipe, dtype))
+        yield from _bench_one(with_dtype(recipe, dtype))
 
 
-def _with_dtype(recipe: Recipe, dtype: str) -> Recipe:
+def with_dtype(recipe: Recipe, dtype: str) -> Recipe:
+    """The recipe of a benchmark of `recipe` in a precision."""
     amp = recipe.amp.model_copy(update={"dtype": dtype})
     train: dict[str, Any] = {"log_every": 1}
     if recipe.train.bench_steps is not None:
@@ -104,15 +111,15 @@ def _bench_one(recipe: Recipe) -> Iterator[Event]:
     rows: list[Row] = []
     kind, started = "", False
     last: dict[str, Any] = {}
-    found: Ledger | None = None
+    found: dict[str, Any] | None = None
     wall = 0.0
     try:
         with process.stdin as stdin:
             stdin.write(recipe.model_dump_json())
         for line in process.stdout:
             message = json.loads(line)
-            if message[0] == "Ledger":
-                found = Ledger(**message[1])
+            if message[0] == "Measured":
+                found = message[1]
                 continue
             kind, last = message
             wall = time.perf_counter() - start
@@ -130,7 +137,7 @@ def _bench_one(recipe: Recipe) -> Iterator[Event]:
         raise getattr(errors, last["kind"])(last["error"])
     if kind not in ("Failed", "Done"):
         last = {"error": f"the process ended early, with status {code}"}
-    yield replace(_result(recipe.amp.dtype, rows, last, wall), ledger=found)
+    yield replace(_result(recipe.amp.dtype, rows, last, wall), measured=found)
 
 
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in (Started, StepRow, EvalRow)}
@@ -158,18 +165,18 @@ def worker() -> int:
     try:
         if recipe.train.device != "cpu":
             cuda.reset_peak_memory_stats(recipe.train.device)
-        steps = _measure(recipe, before)
+        steps = _train(recipe, before)
     except AmpkitError as error:
         _send("Failed", {"kind": type(error).__name__, "error": str(error)})
         return 1
     except BrokenPipeError:  # the parent is gone
         return 1
     with suppress(AmpkitError, BrokenPipeError):  # what was measured stands without it
-        _send("Ledger", asdict(_ledger(recipe, steps)))
+        _send("Measured", measure(recipe, steps))
     return 0
 
 
-def _measure(recipe: Recipe, before: int | None) -> int:
+def _train(recipe: Recipe, before: int | None) -> int:
     """Train, and send what is found; returns the number of steps. before: the peak memory at the start."""
     run = fit(recipe)
     _send("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
@@ -180,14 +187,6 @@ def _measure(recipe: Recipe, before: int | None) -> int:
     held = None if recipe.train.device == "cpu" else cuda.max_memory_allocated(recipe.train.device)
     _send("Done", {"peak_bytes": peak, "run_bytes": growth, "device_bytes": held})
     return run.steps
-
-
-def _ledger(recipe: Recipe, steps: int) -> Ledger:
-    # Of a run of its own, whose schedule is long enough, so that the measured one is not disturbed; op by op, because a
-    # recorded step shows none.
-    changes = {"steps": max(steps, 1000), "epochs": None, "log_every": 1000, "eval_every": None, "compile": False}
-    run = fit(recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)}))
-    return ledger(run.advance, run.optimizer)
 
 
 def _send(kind: str, content: dict[str, Any]) -> None:

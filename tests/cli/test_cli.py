@@ -123,6 +123,8 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["doctor", "x=1"], "unknown argument 'x=1'"),
         (["ops", "--policy", "float8"], "float8"),
         (["bench", MLP, "--json", "no/such/place.json"], "--json: needs a file that can be written"),
+        (["bench", MLP, "--report", "no/such/place.html"], "--report: needs a file that can be written"),
+        (["bench", MLP, "--against", "no such run"], "report: needs the directory of a run, got 'no such run'"),
     ],
 )
 def test_a_mistake_of_the_user_is_one_clear_line_and_status_2(ampkit, tmp_path, arguments, says):
@@ -361,7 +363,7 @@ PIECES = ["train.checkpoint_every=1", "train.log_every=1", "data.batch_size=500"
 def lines(directory):
     """The rows of a run, less the clock."""
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+    return [{name: value for name, value in row.items() if name not in ("seconds", "memory")} for row in rows]
 
 
 def ending(directory):
@@ -514,8 +516,16 @@ def test_the_command_that_ctrl_c_prints_goes_on(ampkit, tmp_path):
 
 
 def test_bench_sets_the_three_precisions_side_by_side(ampkit, tmp_path):
-    status, out, err = ampkit("bench", MLP, *SHORT, "--json", "results.json")
+    ampkit("train", MLP, *SHORT, "model.hidden=[8]", "--run-dir", "earlier")
+    status, out, err = ampkit(
+        "bench", MLP, *SHORT, "--json", "results.json", "--report", "page.html", "--against", "earlier"
+    )
     assert (status, err) == (0, "")
+    assert "earlier: its model.hidden is [8], here " in out
+    assert [line for line in out.splitlines() if line.startswith("float16 is ") and "earlier" in line]
+    shown = (tmp_path / "page.html").read_text()
+    assert '"name":"earlier"' in shown
+    assert '"name":"float16"' in shown
     header = next(line for line in out.splitlines() if "bfloat16" in line and "float32" in line)
     assert header.index("float32") < header.index("bfloat16") < header.rindex("float16")
     for word in ("time per step", "peak memory", "accuracy", "validation loss", "loss scale", "skipped", "whole time"):

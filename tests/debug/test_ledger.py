@@ -9,11 +9,11 @@ import ampkit
 from ampkit import Policy, autocast, backends, debug, nn, ops, optim
 from ampkit.base import observe
 from ampkit.base.errors import ArgumentError
-from ampkit.cli.bench import in_words
 from ampkit.core.op import ops as known_ops
 from ampkit.debug.ledger import DATA, KINDS, OPTIMIZER, REST, Ledger, kind_of
 from ampkit.debug.profiler import Row
 from ampkit.run.bench import Result
+from ampkit.run.report.findings import in_words
 
 
 def training(dtype=None):
@@ -59,11 +59,13 @@ def test_buffers_and_the_peak_are_memory_too():
         assert str(found).splitlines()[-1].startswith("peak memory of the process ")
 
 
+def measured(dtype, seconds, ledger):
+    return Result(dtype, step_seconds=seconds, measured={"ledger": vars(ledger)})
+
+
 def test_a_recorded_step_is_explained_by_one_that_is_not_recorded():
-    results = [
-        Result(dtype, step_seconds=1.0, ledger=Ledger(1.0, {"products": 1.0})) for dtype in ("float32", "float16")
-    ]
-    said = [[line for line in in_words(results, "gpu", on) if "train.compile" in line] for on in (False, True)]
+    results = [measured(dtype, 1.0, Ledger(1.0, {"products": 1.0})) for dtype in ("float32", "float16")]
+    said = [[line for line in in_words(results, {}, "", on) if "train.compile" in line] for on in (False, True)]
     assert [len(lines) for lines in said] == [0, 1]
 
 
@@ -167,25 +169,24 @@ def test_the_rest_of_a_step_is_the_smaller_of_two_measurements(monkeypatch, plai
 
 
 def test_bench_says_faster_or_slower_and_why():
-    wide = Result("float32", step_seconds=0.010, ledger=Ledger(0.01, {"products": 0.01}))
-    faster = Result("bfloat16", step_seconds=0.005, ledger=Ledger(0.005, {"products": 0.005}))
-    slower = Result("float16", step_seconds=0.020, ledger=Ledger(0.02, {"products": 0.02}))
-    same = Result("float16", step_seconds=0.0101, ledger=Ledger(0.0101, {"products": 0.0101}))
+    wide = measured("float32", 0.010, Ledger(0.01, {"products": 0.01}))
+    faster = measured("bfloat16", 0.005, Ledger(0.005, {"products": 0.005}))
+    slower = measured("float16", 0.020, Ledger(0.02, {"products": 0.02}))
+    same = measured("float16", 0.0101, Ledger(0.0101, {"products": 0.0101}))
     failed = Result("float16", error="it failed")
-    assert list(in_words([wide, faster], "cuda")) == [
+    assert list(in_words([wide, faster], {}, "the steps failed")) == [
         "bfloat16 is faster: 2.00 times the speed of float32",
         "  less time: products 10 -> 5 ms",
     ]
-    assert next(in_words([wide, slower], "cuda")) == "float16 is slower: 2.00 times the time of float32"
-    assert list(in_words([wide, same], "cuda")) == ["float16 is as fast as float32"]
-    assert not list(in_words([wide, failed], "cuda"))
-    noisy = Result("float16", step_seconds=0.02, ledger=Ledger(0.005, {"products": 0.005}))
-    assert list(in_words([wide, noisy], "cuda"))[:2] == [
-        "float16 is slower: 2.00 times the time of float32",
-        "  in the later steps that are explained here it is faster: 2.00 times the speed of float32: times vary,",
-    ]
+    assert next(in_words([wide, slower], {}, "the steps failed")) == "float16 is slower: 2.00 times the time of float32"
+    assert list(in_words([wide, same], {}, "the steps failed")) == ["float16 is as fast as float32"]
+    assert not list(in_words([wide, failed], {}, "the steps failed"))
+    noisy = measured("float16", 0.02, Ledger(0.005, {"products": 0.005}))
+    said = list(in_words([wide, noisy], {}, "the steps failed"))
+    assert said[0] == "float16 is slower: 2.00 times the time of float32"
+    assert said[1].startswith("  in the steps that are explained here it is faster: 2.00 times the speed of float32: ")
     unknown = Result("float16", step_seconds=0.01)
-    assert list(in_words([wide, unknown], "cuda"))[1] == "  why is not known: the steps for the ledger failed"
+    assert list(in_words([wide, unknown], {}, "the steps failed"))[1] == "  why is not known: the steps failed"
 
 
 def test_steps_really_train_and_what_they_raise_comes_out():

@@ -44,7 +44,7 @@ import ampkit.run.bench
 from ampkit.base.errors import StateError
 def fail(*arguments):
     raise StateError("ledger", "steps that succeed", "one that fails")
-ampkit.run.bench._ledger = fail
+ampkit.run.bench.measure = fail
 raise SystemExit(ampkit.run.bench.worker())
 """
     monkeypatch.setattr("ampkit.run.bench._WORKER", failing)

@@ -2,16 +2,18 @@
 
 import json
 import re
-import shutil
-import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, open_page
 
+from ampkit import cli
 from ampkit.base.errors import FileError
-from ampkit.run.report import page, read_run, report
+from ampkit.debug import Ledger
+from ampkit.run.report import RunData, page, read_run, report
+from ampkit.run.report.findings import findings
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 
 
@@ -22,7 +24,8 @@ def run_directory(path: Path, dtype: str = "float16", steps: int = 60, model: st
     scaled = dtype == "float16"
     rows = [
         {"step": i, "loss": 2 / i, "lr": 0.1, "scale": 65536.0 / (1 + (i > 4)) if scaled else 1.0,
-         "skipped": int(scaled and i > 4), "grad_norm": None if i == 5 and scaled else 3 / i, "seconds": 0.01 * i}
+         "skipped": int(scaled and i > 4), "grad_norm": None if i == 5 and scaled else 3 / i, "seconds": 0.01 * i,
+         "memory": 1_000_000 * i}
         for i in range(1, steps + 1)
     ]  # fmt: skip
     scores = [{"step": i, "val_loss": 3 / i, "accuracy": 0.9} for i in (steps // 2, steps)]
@@ -41,9 +44,7 @@ def browse(html: Path, script: str = "", *options: str) -> tuple[str, list[str]]
     if text is not None:
         html = html.with_suffix(".tested.html")
         html.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
-    command += ["--virtual-time-budget=5000", *options, "--dump-dom", html.as_uri()]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = open_page(html, "--virtual-time-budget=5000", *options, "--dump-dom")
     return found.stdout, [line for line in found.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -180,6 +181,41 @@ def test_the_machines_of_a_run_are_read_and_shown(tmp_path):
     assert "a CPU with \\u003cunits>" in page([read_run(path)])
 
 
+# plan and ledger
+
+
+def test_report_measures_the_steps_of_a_run_and_shows_plan_and_ledger(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    recipe = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
+    short = ["model.hidden=[16]", "train.epochs=", "train.steps=3", 'schedule={name="constant"}', "amp.dtype=bfloat16"]
+    assert cli.main(["train", recipe, *short, "--run-dir", "run"]) == 0
+    assert cli.main(["report", "run", "--measure"]) == 0
+    (run,) = numbers(Path("run/report.html").read_text())["runs"]
+    assert run["measured"]["plan"]["policy"] == 'Policy("bfloat16")'
+    assert "bf16" in next(row[3] for row in run["measured"]["plan"]["rows"] if row[1] == "linear")
+    assert {"products", "optimizer"} <= run["measured"]["ledger"]["times"].keys()
+    assert run["environment"][0]["ranks"] == 1
+    assert run["steps"]["memory"][-1] > 1e6
+    assert capsys.readouterr().err == ""
+
+
+def test_steps_that_cannot_run_here_are_a_line_and_a_report_without_them(tmp_path, capsys):
+    path = run_directory(tmp_path / "a", model="no such model")
+    assert cli.main(["report", str(path), "--measure"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("a: its steps cannot be measured here: ")
+    assert (path / "report.html").exists()
+    assert err == ""
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"plan": {}}', '{"plan": {}, "ledger": {"seconds": 1, "x": 2}}'])
+def test_a_damaged_measurement_is_left_out_with_a_note(tmp_path, text):
+    path = run_directory(tmp_path / "a")
+    (path / "measured.json").write_text(text)
+    run = read_run(path)
+    assert (run.measured, run.notes) == (None, ["measured.json cannot be read: plan and ledger are left out"])
+
+
 # in a browser
 
 PIXELS = """
@@ -204,7 +240,7 @@ def test_every_chart_has_marks_and_the_console_has_no_line(tmp_path, options):
     document, console = browse(tmp_path / "out.html", PIXELS, *options)
     figures = re.findall(r"<figure[^>]*>", document)
     assert not console
-    assert len(figures) == 6
+    assert len(figures) == 7
     assert all(int(re.search(r'data-marks="(\d+)"', figure)[1]) >= 4 for figure in figures)
     assert all(int(re.search(r'data-colors="(\d+)"', figure)[1]) > 3 for figure in figures)
 
@@ -238,13 +274,61 @@ def test_runs_of_different_recipes_are_shown_with_a_warning(tmp_path):
     assert "of different models or data" in document
 
 
+# in words
+
+
+def test_the_findings_count_skips_and_compare_runs_with_float32(tmp_path):
+    runs = [read_run(run_directory(tmp_path / dtype, dtype)) for dtype in ("float16", "float32")]
+    assert findings(runs) == [
+        "float16: 1 of 60 steps were skipped, because their gradients overflowed float16 at the loss scale of the "
+        "moment.",
+        "float16 is as fast as float32; its validation loss is the same",
+        "  why is not known: `ampkit report --measure` finds out",
+    ]
+
+
+def test_runs_of_other_models_are_not_compared_in_words(tmp_path):
+    runs = [run_directory(tmp_path / "a", "float32"), run_directory(tmp_path / "b", "bfloat16", model="cnn")]
+    assert findings([read_run(path) for path in runs]) == []
+
+
+def test_the_findings_say_why_and_what_is_lost():
+    def run(dtype, seconds, precision=None):
+        steps, settings = {"step": [1, 2], "seconds": [1.0, 1.0 + seconds]}, {"amp": {"dtype": dtype}}
+        found = {"ledger": asdict(Ledger(seconds, {"products": seconds}))}
+        return RunData(dtype, settings=settings, steps=steps, precision=precision, measured=found)
+
+    lost = {"recommendations": ["layer.0 loses much: bfloat16"]}
+    assert findings([run("float32", 0.01), run("float16", 0.005, lost)]) == [
+        "float16 is faster: 2.00 times the speed of float32",
+        "  less time: products 10 -> 5 ms",
+        "float16, what 16 bits lose:",
+        "  layer.0 loses much: bfloat16",
+    ]
+
+
 @needs_browser
-def test_the_findings_compare_runs_with_float32_in_words(tmp_path):
-    runs = [run_directory(tmp_path / dtype, dtype) for dtype in ("float32", "float16")]
-    report(runs, tmp_path / "out.html")
-    document, _ = browse(tmp_path / "out.html")
-    assert "float16: 1 of 60 steps were skipped" in document
-    assert "float16 is as fast as float32 (float32); its loss ends 0.0 % lower" in document
+def test_plan_and_ledger_are_tables_of_the_runs_side_by_side(tmp_path):
+    plan = {
+        "policy": "a policy",
+        "head": ["op"],
+        "rows": [["linear"]],
+        "sentences": ["5 of 5 run in 16 bits."],
+        "notes": [],
+    }
+    paths = [run_directory(tmp_path / dtype, dtype) for dtype in ("float32", "float16")]
+    for path, seconds in zip(paths, (0.02, 0.01), strict=True):
+        steps = Ledger(seconds, {"products": seconds}, {"moments": 2_000_000})
+        (path / "measured.json").write_text(json.dumps({"plan": plan, "ledger": asdict(steps)}))
+    report(paths, tmp_path / "out.html")
+    document, console = browse(tmp_path / "out.html")
+    assert not console
+    assert re.search(
+        r'products</th><td><span class="amount">20 ms, 100 %.*?<span class="amount">10 ms, 100 %', document
+    )
+    assert "width: 50.0%" in document
+    assert "2 MB" in document
+    assert "5 of 5 run in 16 bits." in document
 
 
 @needs_browser

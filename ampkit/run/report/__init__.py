@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from string import Template
 
 from ...serialization import write
+from .findings import findings
 from .run_data import RunData, read_run
 
 __all__ = ["RunData", "page", "read_run", "report"]
@@ -29,7 +29,8 @@ def report(runs: Iterable[str | Path], out: str | Path) -> list[RunData]:
 
 def page(runs: Sequence[RunData]) -> str:
     """The HTML of a report: its template with styles, scripts and the numbers of `runs` in it."""
-    shown = {"made": datetime.now().astimezone().isoformat(timespec="seconds"), "runs": [asdict(run) for run in runs]}
+    made = datetime.now().astimezone().isoformat(timespec="seconds")
+    shown = {"made": made, "findings": findings(runs), "runs": [vars(run) for run in runs]}
     numbers = json.dumps(shown, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     parts = {name: _text(file) for name, file in _PARTS.items()}
     return Template(_text("page.html")).substitute(parts, title=_title(runs), numbers=numbers)
@@ -41,6 +42,7 @@ _PARTS = {
     "library": "uplot/uPlot.iife.min.js",
     "charts": "charts.js",
     "precision": "precision.js",
+    "steps": "steps.js",
     "script": "page.js",
 }
 

@@ -7,7 +7,11 @@ columns, and exponent histograms to QUARTERS of the run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from ...debug.range_totals import RangeTotals
+from ...debug.read_ranges import sample_of
 
 COLUMNS = 64
 QUARTERS = 4
@@ -20,7 +24,8 @@ def precision_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     steps: the last step of each column. layers: of each op of a layer and each parameter: what it is, the shares of
     values that formats lose by column (of those that lose any), the largest magnitude, and histograms. updates: by
-    parameter, the shares of updates that 16-bit weights would lose, by column.
+    parameter, the shares of updates that 16-bit weights would lose, by column. recommendations: what all of them
+    recommend, in words.
     """
     groups = _split(rows, COLUMNS)
     layers: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -34,7 +39,16 @@ def precision_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "formats": FORMATS,
         "layers": [_layer(key, columns, quarters) for key in layers],
         "updates": _updates(groups),
+        "recommendations": _recommendations(rows),
     }
+
+
+def _recommendations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    totals = RangeTotals()
+    for row in rows:
+        with suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):  # of another version
+            totals.include(sample_of(row))
+    return totals.recommendations()
 
 
 def _split(rows: Sequence[Any], parts: int) -> list[Sequence[Any]]:

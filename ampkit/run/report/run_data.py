@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import FileError
+from ...debug import Ledger
+from ..measure import MEASURED
 from ..metrics_log import read
 from .precision_data import precision_data
 
@@ -22,8 +24,9 @@ class RunData:
 
     name: of its directory. config: the text of its config.toml. settings: the same as a table. steps: a column for each
     metric of the logged steps. evaluations: likewise, of the evaluations. precision: what 16 bits lose of each layer,
-    see `precision_data`; None if the run did not look. environment: of each start: when, after which step, the version
-    and what was found there. notes: a line for each file that is missing or damaged.
+    see `precision_data`; None if the run did not look. environment: of each start: when, after which step, the version,
+    the number of ranks, and what was found there. measured: the plan and ledger of its steps, see `measure`, None if
+    there are none. notes: a line for each file that is missing or damaged.
     """
 
     name: str
@@ -33,7 +36,13 @@ class RunData:
     evaluations: dict[str, list[Any]] = field(default_factory=dict)
     precision: dict[str, Any] | None = None
     environment: list[Any] = field(default_factory=list)
+    measured: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Set the columns to those of rows of metrics, by name."""
+        self.steps = _columns(row for row in rows if "val_loss" not in row)
+        self.evaluations = _columns(row for row in rows if "val_loss" in row)
 
 
 def read_run(path: Path) -> RunData:
@@ -49,6 +58,7 @@ def read_run(path: Path) -> RunData:
     _read_ranges(path / "ranges.jsonl", run)
     if data := read(path / "environment.jsonl"):
         run.environment = _rows(data, "environment.jsonl", run)
+    _read_measured(path / MEASURED, run)
     return run
 
 
@@ -70,9 +80,7 @@ def _read_metrics(path: Path, run: RunData) -> bool:
     if data is None:
         run.notes.append("metrics.jsonl is missing: no step was logged")
         return False
-    rows = _rows(data, "metrics.jsonl", run)
-    run.steps = _columns(row for row in rows if "val_loss" not in row)
-    run.evaluations = _columns(row for row in rows if "val_loss" in row)
+    run.add(_rows(data, "metrics.jsonl", run))
     return True
 
 
@@ -80,6 +88,17 @@ def _read_ranges(path: Path, run: RunData) -> None:
     if data := read(path):
         rows = sorted(_rows(data, "ranges.jsonl", run), key=lambda row: int(row["step"]))
         run.precision = precision_data(rows) if rows else None
+
+
+def _read_measured(path: Path, run: RunData) -> None:
+    if (data := read(path)) is None:
+        return
+    try:
+        found = json.loads(data)
+        Ledger(**found["ledger"])
+        run.measured = found
+    except (ValueError, TypeError, KeyError, RecursionError):
+        run.notes.append(f"{MEASURED} cannot be read: plan and ledger are left out")
 
 
 def _rows(data: bytes, name: str, run: RunData) -> list[Mapping[str, Any]]:

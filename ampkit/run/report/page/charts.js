@@ -14,6 +14,9 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// A part of the page that scrolls by itself, with the keyboard too.
+const scrolled = (label, ...children) => element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
+
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const seriesColor = (index) => color(`--series-${index % 8}`);
 
@@ -50,12 +53,14 @@ function smoothed(values, keep) {
 
 // series: [{name, run, x, y, kind}], kind "line", "step" (piecewise constant), "points" (joined by a dashed line) or
 // "marks" (alone). log: the base of a logarithmic axis that can be switched, 0 for none. smooth: whether lines are.
+// note: what a newcomer should know about it.
 class Chart {
-  constructor(parent, { title, unit = "", series, log = 0, startLog = false, smooth = false }) {
+  constructor(parent, { title, unit = "", series, log = 0, startLog = false, smooth = false, note = "" }) {
     Object.assign(this, { title, unit, series, log, smooth, isLog: Boolean(log) && startLog, runs: null, keep: 0 });
     this.plot = element("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart" });
     this.values = element("p", { class: "values" });
-    this.figure = element("figure", {}, this._caption(), this.plot, this.values, this._table());
+    const about = note ? [element("p", { class: "hint" }, note)] : [];
+    this.figure = element("figure", {}, this._caption(), this.plot, this.values, ...about, this._table());
     this.plot.setAttribute("aria-label", this._summary());
     this.plot.addEventListener("keydown", (event) => this._key(event));
     parent.append(this.figure);
@@ -85,7 +90,7 @@ class Chart {
   }
 
   _table() {
-    const body = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${this.title}, table` });
+    const body = scrolled(`${this.title}, table`);
     const details = element("details", {}, element("summary", {}, "Table"), body);
     details.addEventListener("toggle", () => { if (details.open && !body.firstChild) body.append(this._rows()); });
     return details;

@@ -1,8 +1,10 @@
 "use strict";
 // The report: which charts and tables are made of the numbers in the page.
 
-const { made, runs } = JSON.parse(document.getElementById("numbers").textContent);
+const { made, findings, runs } = JSON.parse(document.getElementById("numbers").textContent);
 const byId = (id) => document.getElementById(id);
+const short = (value) => String(Number(value.toPrecision(3)));
+const bytes = (size) => (size === null ? "–" : size < 1e6 ? `${short(size / 1e3)} kB` : size < 1e9 ? `${short(size / 1e6)} MB` : `${short(size / 1e9)} GB`);
 const last = (column) => (column ?? []).filter((value) => value !== null).at(-1) ?? null;
 const precision = (run) => run.settings.amp?.dtype ?? "";
 
@@ -35,31 +37,48 @@ function skips() {
   });
 }
 
+// Samples or tokens per second, by unit, as runs of both are not comparable; of runs that do not tell, steps.
+function throughput() {
+  const units = new Map();
+  runs.forEach((run, i) => {
+    const { unit = "steps", per_step: each = 1 } = run.environment.at(-1) ?? {};
+    const y = stepTimes(run.steps).map((time) => (time > 0 ? (1000 * each) / time : null));
+    const one = { name: run.name, run: i, x: run.steps.step ?? [], y, kind: "line" };
+    if (y.some((value) => value !== null)) units.set(unit, [...(units.get(unit) ?? []), one]);
+  });
+  return units;
+}
+
 function drawCurves() {
-  const parent = byId("curves"), positive = { log: 10 };
+  const parent = byId("curves");
   const add = (options) => { if (options.series.length) new Chart(parent, options); };
-  add({ title: "Loss", series: [...curves("loss"), ...scores("val_loss")], smooth: true, ...positive });
+  add({ title: "Loss", series: [...curves("loss"), ...scores("val_loss")], smooth: true, log: 10,
+    note: "Lines: training; dots: validation. In 16 bits it should follow float32 closely." });
   add({ title: "Accuracy", series: scores("accuracy") });
   add({ title: "Mean IoU", series: scores("mean_iou") });
   add({ title: "Character error rate", series: scores("char_error_rate") });
-  if (runs.some((run) => run.steps.scale?.some((value) => value !== 1))) {
-    const scaled = curves("scale", "step").filter((one) => one.y.some((value) => value !== 1));
-    add({ title: "Loss scale (dots: skipped steps)", series: [...scaled, ...skips()], log: 2, startLog: true });
-  }
-  add({ title: "Gradient norm", series: curves("grad_norm"), smooth: true, startLog: true, ...positive });
+  const scaled = curves("scale", "step").filter((one) => one.y.some((value) => value !== 1));
+  add({ title: "Loss scale", series: scaled.length ? [...scaled, ...skips()] : [], log: 2, startLog: true,
+    note: "float16 gradients are multiplied by it, so that small ones do not become zero. Where one overflows, the step is skipped (a dot) and the scale falls; later it grows again." });
+  add({ title: "Gradient norm", series: curves("grad_norm"), smooth: true, startLog: true, log: 10,
+    note: "Without the loss scale, before clipping. A gap is a skipped step." });
   add({ title: "Learning rate", series: curves("lr") });
-  const times = runs.map((run, i) => ({ name: run.name, run: i, x: run.steps.step ?? [], y: stepTimes(run.steps), kind: "line" }));
-  add({ title: "Time of a step", unit: "ms", series: times.filter((one) => one.y.some((value) => value !== null)), smooth: true, ...positive });
-  add({ title: "Memory", unit: "MB", series: curves("memory").map((one) => ({ ...one, y: one.y.map((v) => (v === null ? null : v / 1e6)) })) });
+  for (const [unit, series] of throughput()) add({ title: "Throughput", unit: `${unit}/s`, series, smooth: true, log: 10 });
+  add({ title: "Peak memory", unit: "MB", note: "So far: of the process, or of arrays on a GPU.",
+    series: curves("memory").map((one) => ({ ...one, y: one.y.map((v) => (v === null ? null : v / 1e6)) })) });
 }
+
+const ranks = (run) => run.environment.at(-1)?.ranks ?? 1;
 
 const COLUMNS = [
   ["precision", (run) => precision(run) || "–"],
+  ...(runs.some((run) => ranks(run) > 1) ? [["ranks", ranks]] : []),
   ["steps", (run) => text(last(run.steps.step))],
   ["loss", (run) => text(last(run.steps.loss))],
   ["validation loss", (run) => text(last(run.evaluations.val_loss))],
   ["accuracy", (run) => (last(run.evaluations.accuracy) === null ? "–" : `${(100 * last(run.evaluations.accuracy)).toFixed(2)} %`)],
   ["ms per step", (run) => text(median(stepTimes(run.steps)))],
+  ["peak memory", (run) => bytes(last(run.steps.memory))],
   ["skipped", (run) => text(last(run.steps.skipped))],
   ["loss scale", (run) => text(last(run.steps.scale))],
 ];
@@ -74,26 +93,9 @@ function drawSummary() {
     return element("tr", {}, name, ...COLUMNS.map(([, cell]) => element("td", {}, cell(run))));
   });
   const table = element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows));
-  byId("summary").append(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Summary of the runs" }, table));
+  byId("summary").append(scrolled("Summary of the runs", table));
   byId("summary").addEventListener("change", redraw);
-  byId("findings").append(...findings().map((line) => element("li", {}, line)));
-}
-
-// What the numbers say, in words: skipped steps of each run, and each run against the float32 one.
-function findings() {
-  const found = [], wide = runs.find((run) => precision(run) === "float32");
-  for (const run of runs) {
-    const skipped = last(run.steps.skipped), steps = last(run.steps.step);
-    if (skipped) found.push(`${run.name}: ${skipped} of ${steps} steps were skipped because gradients overflowed at the loss scale.`);
-    if (!wide || run === wide) continue;
-    const ratio = median(stepTimes(wide.steps)) / median(stepTimes(run.steps));
-    const [mine, others] = [run, wide].map((one) => last(one.evaluations.val_loss) ?? last(one.steps.loss));
-    const times = ratio > 1 ? `is ${ratio.toFixed(2)} times as fast as` : `takes ${(1 / ratio).toFixed(2)} times as long per step as`;
-    const speed = Math.abs(ratio - 1) < 0.02 ? "is as fast as" : times;
-    const difference = others ? `; its loss ends ${Math.abs((100 * (mine - others)) / others).toFixed(1)} % ${mine > others ? "higher" : "lower"}` : "";
-    if (Number.isFinite(ratio)) found.push(`${run.name} ${speed} ${wide.name} (float32)${difference}.`);
-  }
-  return found;
+  byId("findings").append(...findings.map((line) => element("li", line.startsWith("  ") ? { class: "reason" } : {}, line)));
 }
 
 function drawNotes() {
@@ -111,11 +113,12 @@ function drawRecipes() {
 }
 
 // Where a run started, and what ampkit doctor found there.
-function machine({ started, step, ampkit, found }) {
+function machine({ started, step, ampkit, ranks: size, found }) {
   const row = ([topic, what]) => element("tr", {}, element("th", { scope: "row" }, topic), element("td", {}, what));
-  const title = `Started ${started}${step ? ` after step ${step}` : ""} with ampkit ${ampkit}`;
+  const several = size > 1 ? `, on ${size} ranks` : "";
+  const title = `Started ${started}${step ? ` after step ${step}` : ""} with ampkit ${ampkit}${several}`;
   const table = element("table", {}, element("caption", {}, title), element("tbody", {}, ...Object.entries(found ?? {}).map(row)));
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table);
+  return scrolled(title, table);
 }
 
 function redraw() {
@@ -135,11 +138,12 @@ function setTheme(theme) {
 
 byId("title").textContent = runs.length === 1 ? runs[0].name : `${runs.length} runs compared`;
 byId("made").textContent = `Made ${made} by ampkit.`;
-byId("smoothing").value = Math.max(0, ...runs.map((run) => run.steps.step?.length ?? 0)) > 200 ? 0.9 : 0;
+byId("smoothing").value = Math.min(0.96, Math.max(0, 1 - 60 / Math.max(1, ...runs.map((run) => run.steps.step?.length ?? 0))));
 drawNotes();
 drawSummary();
 drawCurves();
 drawPrecision();
+drawSteps();
 drawRecipes();
 redraw();
 byId("smoothing").addEventListener("input", redraw);

@@ -32,18 +32,20 @@ class PrecisionMap {
     Object.assign(this, { name, data, row: 0, column: data.steps.length - 1 });
     const kinds = KINDS.filter((kind) => data.layers.some((layer) => layer.of === kind)).map((kind) => [kind, `${kind}s`]);
     if (data.updates.length) kinds.push(["update", "lost updates"]);
-    const draw = () => { this.row = 0; this.draw(); };
+    const draw = () => { this._toWorst(); this.draw(); };
     const [kindLabel, kind] = choice("of", kinds, draw);
     const [formatLabel, format] = choice("in", Object.entries(NAMES), draw);
     const [lossLabel, loss] = choice("share", Object.entries(LOSSES), draw);
     Object.assign(this, { kind, format, loss });
     this._start();
+    this._toWorst();
     this.canvas = element("canvas", {});
     this.plot = element("div", { class: "plot map", tabindex: "0", role: "application", "aria-roledescription": "map" }, this.canvas);
     this.values = element("p", { class: "values" });
     const caption = element("figcaption", {}, element("h3", {}, `${name}: what is lost, layer by layer`));
+    const about = element("p", { class: "hint" }, "A row is a layer, a column a step. The stronger the colour, the larger the share of values that is lost (logarithmic, from 0.0001 %). Point at a cell, or use the arrow keys, for its numbers and the layer's values below.");
     const controls = element("div", { class: "controls" }, lossLabel, kindLabel, formatLabel);
-    this.figure = element("figure", { class: "wide" }, caption, controls, this.plot, this.values);
+    this.figure = element("figure", { class: "wide" }, caption, about, controls, this.plot, this.values);
     this.histogram = new Histogram(this.figure);
     this.plot.addEventListener("keydown", (event) => this._key(event));
     this.canvas.addEventListener("pointermove", (event) => this._point(event));
@@ -62,6 +64,13 @@ class PrecisionMap {
       [this.format.value, this.loss.value, this.kind.value] = [format, key.split(" ")[1], of];
       return;
     }
+  }
+
+  // Select the cell where most is lost, the last of several.
+  _toWorst() {
+    const worst = Math.max(...this._rows().flatMap(({ shares }) => shares));
+    [this.row, this.column] = [0, this.data.steps.length - 1];
+    if (worst) this._rows().forEach(({ shares }, i) => shares.forEach((share, k) => { if (share === worst) [this.row, this.column] = [i, k]; }));
   }
 
   // The rows of the map: their names and shares by column; updates have one share, of the 16-bit formats alone.
@@ -95,6 +104,9 @@ class PrecisionMap {
       });
     });
     this._steps(pen, width, height);
+    pen.strokeStyle = color("--accent");
+    pen.lineWidth = 2;
+    pen.strokeRect(labels + this.column * cell, ROW * this.row, Math.max(cell - 1, 2), ROW - 1);
     this.figure.dataset.marks = rows.length * this.data.steps.length;
     this._select();
   }
@@ -135,7 +147,7 @@ class PrecisionMap {
     if (row < 0 || row >= this.rows.length) return;
     this.row = row;
     this.column = Math.min(Math.max(column, 0), this.data.steps.length - 1);
-    this._select();
+    this.draw();
   }
 
   _key(event) {
@@ -143,7 +155,7 @@ class PrecisionMap {
     if (!move) return;
     this.row = Math.min(Math.max(this.row + move[0], 0), this.rows.length - 1);
     this.column = Math.min(Math.max(this.column + move[1], 0), this.data.steps.length - 1);
-    this._select();
+    this.draw();
     document.getElementById("reading").textContent = this.values.textContent;
     event.preventDefault();
   }
@@ -216,6 +228,6 @@ class Histogram {
 function drawPrecision() {
   const shown = runs.filter((run) => run.precision);
   if (!shown.length) return;
-  document.getElementById("precision-section").hidden = false;
+  document.getElementById("precision-missing").hidden = true;
   for (const run of shown) new PrecisionMap(document.getElementById("precision"), run.name, run.precision);
 }
