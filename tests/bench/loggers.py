@@ -1,6 +1,6 @@
 """What each logger costs at a row a step, as a share of a step of text_gpt.
 
-    python -m tests.bench.loggers [--seconds 10] [--only csv tensorboard]
+    python -m tests.bench.loggers [--seconds 20] [--only csv tensorboard]
 
 First the median CPU time of a step on one thread. Then, in a process for each logger, rows come as often as steps
 would, while nothing else runs: the CPU time of that process (the logger's threads) and of those it started (W&B's
@@ -49,14 +49,14 @@ def row_seconds(name: str, between: float, seconds: float) -> tuple[float, float
         start = Start(Path(folder), config.load(RECIPE).model_dump(mode="json"), 0)
         with Loggers([name], start, failed.append) as loggers:
             rows, main = 0, 0.0
-            time.sleep(2 * SECONDS)  # what its start leaves behind
+            time.sleep(2)  # what its start leaves behind
             before, end = cpu_seconds(), time.monotonic() + seconds
             while time.monotonic() < end:
                 began, rows = time.thread_time(), rows + 1
                 loggers.write(StepRow(rows, 2.5, 1e-3, 1.0, 0, 1.0, rows * between))
                 main += time.thread_time() - began
                 time.sleep(between)
-            time.sleep(2 * SECONDS)  # until the last of them is written
+            time.sleep(SECONDS + 1)  # until the last of them is written
             others = cpu_seconds() - before
     if failed:
         raise SystemExit(failed[0])
@@ -80,7 +80,7 @@ def started(process: str) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=10, help="of rows for each logger")
+    parser.add_argument("--seconds", type=float, default=20, help="of rows for each logger")
     parser.add_argument("--only", nargs="+", default=list(LOGGERS), choices=LOGGERS)
     parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)  # a logger, and seconds between its rows
     given = parser.parse_args()

@@ -4,7 +4,7 @@
 
 A run of that many steps, a row each, with the ranges of its layers in that many sampled steps. Opening ends when every
 chart is drawn and its pixels can be read; figures are medians of five new browsers, without their own start. CPU
-seconds are those of all processes of the browser, less those that an empty page takes; on a busy machine they vary less.
+seconds are those of all processes of the browser, less those of an empty page; on a busy machine they vary less.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ SCRIPT = """<script>addEventListener("load", () => setTimeout(() => {
 def run_directory(path: Path, steps: int, layers: int, samples: int) -> Path:
     path.mkdir()
     draw = random.Random(0)
-    rows = ({"step": i, "loss": 2.5 / math.sqrt(i) + 0.1 * draw.random(), "lr": 1e-3, "scale": 65536.0, "skipped": 0,
-             "grad_norm": draw.expovariate(1), "seconds": 0.03 * i, "memory": 10**8} for i in range(1, steps + 1))  # fmt: skip
+    rows = (
+        {"step": i, "loss": 2.5 / math.sqrt(i) + 0.1 * draw.random(), "lr": 1e-3, "scale": 65536.0, "skipped": 0}
+        | {"grad_norm": draw.expovariate(1), "seconds": 0.03 * i, "memory": 10**8}
+        for i in range(1, steps + 1)
+    )
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (path / "config.toml").write_text('[model]\nname = "gpt"\n[amp]\ndtype = "float16"\n')
     sampled = range(steps // samples, steps + 1, steps // samples)
@@ -81,7 +84,10 @@ def main() -> None:
         found = [(opened(page), opened(blank)) for _ in range(5)]
     seconds = statistics.median(each[0] for each, _ in found)
     cpu = statistics.median(each[1] - empty[1] for each, empty in found)
-    print(f"{size / 1e6:.2f} MB, written in {written:.2f} s, opened in {seconds:.2f} s ({cpu:.2f} s of CPU time); ", end="")
+    print(
+        f"{size / 1e6:.2f} MB, written in {written:.2f} s, opened in {seconds:.2f} s ({cpu:.2f} s of CPU time); ",
+        end="",
+    )
     print(f"{found[0][0][2]} charts, {max(each[3] for each, _ in found)} of them empty")
 
 

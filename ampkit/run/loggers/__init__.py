@@ -26,7 +26,7 @@ LOGGERS = {
     "mlflow": ("mlflow_run", "mlflow-skinny"),
     "trackio": ("trackio_run", "trackio"),
 }
-SECONDS = 1.0  # between two writes of the rows that have come meanwhile
+SECONDS = 5.0  # between two writes of the rows that have come meanwhile; more often costs the clients more
 
 
 class Metrics(NamedTuple):
@@ -72,6 +72,7 @@ class Loggers:
         self._notice, self._queue = notice, SimpleQueue[Metrics | None]()
         self._writers: dict[str, Writer] = {}
         self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
         for name in names:
             self._try(name, partial(self._add, name, make or _made, start))
 
@@ -101,7 +102,7 @@ class Loggers:
             for name, writer in [*self._writers.items()] if rows else ():
                 self._try(name, partial(writer.write, rows))
             if not ended:
-                time.sleep(SECONDS)
+                self._ending.wait(SECONDS)
 
     def _taken(self) -> tuple[list[Metrics], bool]:
         rows: list[Metrics] = []
@@ -123,6 +124,7 @@ class Loggers:
     def __exit__(self, *error: object) -> None:
         if self._thread is not None:
             self._queue.put(None)
+            self._ending.set()
             self._thread.join()
         for name, writer in [*self._writers.items()]:
             self._try(name, writer.close)

@@ -86,7 +86,7 @@ def in_words(
         yield f"{result.dtype} {speed(ratio)} {first.dtype}{_loss(result, first)}"
         yield from _reasons(result, first, ratio, unknown, compiled)
         if ratio < 1 and result.dtype in units:
-            yield f"  this CPU: {units[result.dtype]}"
+            yield f"  its dtype on this CPU: {units[result.dtype]}"
 
 
 def speed(ratio: float) -> str:

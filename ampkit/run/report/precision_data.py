@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...debug.range_totals import RangeTotals
-from ...debug.read_ranges import sample_of
+from ...debug.range_rows import sample_of
+from ...debug.ranges import RangeTotals
 
 COLUMNS = 64
 QUARTERS = 4
