@@ -7,6 +7,7 @@ inputs, and its matrix products run in the dtype of their operands.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import eq
 from typing import Any
 
 from ..base.dtypes import LOW, DType
@@ -25,7 +26,7 @@ def runs_as_stored(op: Any, backend: str, worth: Callable[..., bool]) -> None:
         return _same_low_dtype(args[:count]) and worth(*args[:count])
 
     def as_stored(*args: Any, dtype: DType) -> Any:
-        return forward(*args) if dtype == args[0].dtype else NotImplemented
+        return forward(*args)
 
     def supports_backward(dy: Any, saved: Any, needs: Any, **params: Any) -> bool:
         arrays = [getattr(saved, name) for name in names]
@@ -35,7 +36,7 @@ def runs_as_stored(op: Any, backend: str, worth: Callable[..., bool]) -> None:
         return backward(dy, saved, needs, **params)
 
     as_stored.__name__ = as_stored_backward.__name__ = f"{op.name}_{backend}"
-    op.on(backend, when=supports)(as_stored)
+    op.on(backend, when=supports, dtypes=eq)(as_stored)
     op.on_backward(backend, when=supports_backward)(as_stored_backward)
 
 

@@ -9,6 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 
+class UnsupportedError(Exception):
+    """Raised by a kernel that has no implementation for a call; the reference runs in its place (core/dispatch.py)."""
+
+
 class AmpkitError(Exception):
     """An error of ampkit: `where: needs X, got Y`, then `help: ...`."""
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import backends
 from ..base.dtypes import DType, accumulator
+from ..base.errors import UnsupportedError
 from .autograd.saved import Saved, widen, widen_saved
 
 Function = Callable[..., Any]
@@ -42,11 +43,19 @@ class Kernel:
     base/version_counter.py), and in a backward the buffers that gradients may be written to.
     """
 
-    __slots__ = ("min_elements", "name", "own_backward", "run", "wants_cache", "when")
+    __slots__ = ("dtypes", "min_elements", "name", "own_backward", "run", "wants_cache", "when")
 
-    def __init__(self, run: Function, when: Function | None, wants_cache: bool = False, min_elements: int = 0):
+    def __init__(
+        self,
+        run: Function,
+        when: Function | None,
+        wants_cache: bool = False,
+        min_elements: int = 0,
+        dtypes: Function | None = None,
+    ):
         self.name = getattr(run, "__name__", "kernel")
         self.run, self.when, self.wants_cache, self.min_elements = run, when, wants_cache, min_elements
+        self.dtypes = dtypes
         self.own_backward: Kernel | None = None
 
     def backward(self, function: Function) -> Function:
@@ -69,21 +78,28 @@ class Primitive:
         self._loaded: set[str] = set()
 
     def on(
-        self, backend: str, when: Function | None = None, wants_cache: bool = False, min_elements: int = 0
+        self,
+        backend: str,
+        when: Function | None = None,
+        wants_cache: bool = False,
+        min_elements: int = 0,
+        dtypes: Function | None = None,
     ) -> Callable[[Function], Kernel]:
         """Register a faster kernel for `backend`; it runs where the predicate `when`, called like the kernel, is true.
 
+        dtypes: a second predicate, called with the dtypes of the first array and of an op's result.
+
         min_elements: of the first array; for fewer the predicate is not even called, which keeps small calls cheap.
 
-        A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. What its
-        predicate cannot foresee, such as a library without an algorithm, it answers by returning NotImplemented, and
-        the reference runs. With `wants_cache`, the kernel of an op receives `versions=`, those of its tensor inputs in
-        their order, and the kernel of its backward also `grad_buffers=`: per input, memory for the gradient, or None
-        (see BackwardPass.grad_buffers).
+        A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. Where its
+        predicate cannot foresee that it has no implementation, such as a library without an algorithm, it raises
+        UnsupportedError, and the reference runs. With `wants_cache`, the kernel of an op receives `versions=`, those of
+        its tensor inputs in their order, and the kernel of its backward also `grad_buffers=`: per input, memory for the
+        gradient, or None (see BackwardPass.grad_buffers).
         """
 
         def register(run: Function) -> Kernel:
-            kernel = Kernel(run, when, wants_cache, min_elements)
+            kernel = Kernel(run, when, wants_cache, min_elements, dtypes)
             if backend == "cpu":
                 self.min_elements = min(self.min_elements, min_elements)
             self.kernels.setdefault(backend, []).append(kernel)
@@ -100,10 +116,12 @@ class Primitive:
                 self.min_elements = min((kernel.min_elements for kernel in self.kernels.get("cpu", ())), default=inf)
         return self.kernels.setdefault(backend, [])
 
-    def choose(self, backend: str, call: Function, args: Sequence[Any], params: Any) -> Kernel:
+    def choose(
+        self, backend: str, call: Function, args: Sequence[Any], params: Any, dtype: DType | None = None
+    ) -> Kernel:
         """The kernel that runs on `backend`: in the order written, the first whose predicate holds, else the reference.
 
-        call(function, args, params) calls a predicate like the kernel.
+        call(function, args, params) calls a predicate like the kernel. dtype: of an op's result.
         """
         size = args[0].size if args and type(args[0]) is np.ndarray else inf
         if size < self.min_elements:
@@ -111,7 +129,9 @@ class Primitive:
         kernels = self.kernels_of(backend)
         if kernels and not _reference_only.get():
             for kernel in kernels:
-                if size >= kernel.min_elements and (kernel.when is None or call(kernel.when, args, params)):
+                if size < kernel.min_elements or not (kernel.when is None or call(kernel.when, args, params)):
+                    continue
+                if dtype is None or kernel.dtypes is None or kernel.dtypes(args[0].dtype, dtype):
                     return kernel
         return self.reference
 
@@ -124,8 +144,11 @@ class Primitive:
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
             kernel = self.choose(backends.backend_of(args[0]).name, _call, args, params)
-            out = kernel.run(*args, **params)
-            return self.reference.run(*args, **params) if out is NotImplemented else out
+            try:
+                return kernel.run(*args, **params)
+            except UnsupportedError:
+                pass
+            return self.reference.run(*args, **params)
         finally:
             if device is not None:
                 backends.gpus.leave(device)
@@ -144,9 +167,10 @@ def forward(
     """
     if kernel is not op.forward.reference:
         run = partial(kernel.run, versions=versions) if kernel.wants_cache else kernel.run
-        out = op.signature.call_kernel(run, arrays, params, dtype)
-        if out is not NotImplemented:
-            return out, kernel
+        try:
+            return op.signature.call_kernel(run, arrays, params, dtype), kernel
+        except UnsupportedError:
+            pass
     wide = arrays if compute is None else [widen(a, compute) for a in arrays]
     return op.call(op.forward.reference.run, wide, params), op.forward.reference
 
@@ -169,9 +193,10 @@ def backward(
     reference = op.backward_primitive.reference
     if kernel is not reference:
         more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else {}
-        found = kernel.run(dy, saved, needs, **params, **more)
-        if found is not NotImplemented:
-            return found
+        try:
+            return kernel.run(dy, saved, needs, **params, **more)
+        except UnsupportedError:
+            pass
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
     return reference.run(dy, saved, needs, **params)
@@ -182,7 +207,7 @@ def backward(
 
 def run_op(op: Any, arrays: Sequence[Any], *params: Any, dtype: DType, versions: Any = ()) -> Any:
     """The first output of `op` on arrays, in `dtype`; versions: those of its tensor inputs."""
-    kernel = op.forward.choose(backends.backend_of(arrays[0]).name, op.call, arrays, params)
+    kernel = op.forward.choose(backends.backend_of(arrays[0]).name, op.call, arrays, params, dtype)
     out, _ = forward(op, kernel, arrays, params, dtype, accumulator(dtype), versions)
     return widen(out[0], dtype)
 

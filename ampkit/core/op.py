@@ -91,10 +91,15 @@ class Op:
         return self.backward_primitive
 
     def on(
-        self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, min_elements: int = 0
+        self,
+        backend: str,
+        when: Callable[..., Any] | None = None,
+        wants_cache: bool = False,
+        min_elements: int = 0,
+        dtypes: Callable[..., Any] | None = None,
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when, wants_cache, min_elements)
+        return self.forward.on(backend, when, wants_cache, min_elements, dtypes)
 
     def on_backward(
         self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, min_elements: int = 0

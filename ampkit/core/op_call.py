@@ -46,7 +46,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 call(op.checks, arrays, params)
             # The size test of `choose` is repeated here, to save small arrays a function call.
             if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
-                kernel = primitive.choose(plan.backend, call, arrays, params)
+                kernel = primitive.choose(plan.backend, call, arrays, params, plan.out)
             if profilers:
                 notify_start(op.name, kernel.name, arrays[0])
             if kernel is reference and not plan.widens:  # most small calls

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 
 import ampkit
 from ampkit import ops
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.dispatch import Kernel, Primitive, reference_only
+
+
+def decline(*args, **params):
+    raise UnsupportedError
 
 
 def declining():
@@ -17,7 +24,9 @@ def declining():
     @primitive.on("cpu")
     def kernel(x, by=1):
         calls.append(by)
-        return x * 2 if x.size else NotImplemented
+        if not x.size:
+            raise UnsupportedError
+        return x * 2
 
     return primitive, calls
 
@@ -63,7 +72,7 @@ def test_each_kernel_takes_no_smaller_array_whatever_other_kernels_and_backends_
 @pytest.mark.cpu
 def test_a_node_names_the_reference_where_the_chosen_kernel_declined():
     kernels = ops.tanh.forward.kernels_of("cpu")
-    kernels.insert(0, Kernel(lambda input, *, dtype: NotImplemented, None))
+    kernels.insert(0, Kernel(decline, None))
     try:
         y = ops.tanh(ampkit.tensor(np.ones(1 << 16, np.float32), requires_grad=True))
     finally:
@@ -77,7 +86,16 @@ def test_primitives_of_the_library_answer_where_their_kernels_decline(monkeypatc
     from ampkit.core.autograd.accumulate import sum_of_two
 
     for kernel in sum_of_two.kernels_of("cpu"):
-        monkeypatch.setattr(kernel, "run", lambda *args: NotImplemented)
+        monkeypatch.setattr(kernel, "run", decline)
     x = ampkit.tensor(np.ones(1 << 16, np.float32), requires_grad=True)
     (x * 2 + x * 3).sum().backward()
     assert (x.grad.numpy() == 5).all()
+
+
+@pytest.mark.cpu
+def test_a_kernel_runs_only_for_the_dtypes_of_results_that_it_names():
+    primitive = Primitive("step", "nothing", lambda x: "reference")
+    kernel = primitive.on("cpu", dtypes=operator.eq)(lambda x: "kernel")
+    x = np.zeros(3, np.float32)
+    chosen = [primitive.choose("cpu", None, (x,), (), np.dtype(dtype)) for dtype in (np.float32, np.float64)]
+    assert chosen == [kernel, primitive.reference]

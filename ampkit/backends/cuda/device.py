@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import DType
-from ampkit.base.errors import DeviceError
+from ampkit.base.errors import DeviceError, UnsupportedError
 
 from . import allocator, install
 from .detection import device_problem, one_line, two_of_cupy, why_not
@@ -172,9 +172,8 @@ class CUDA:
     def cast(self, array: Array, dtype: DType) -> Array:
         """Round `array` to the nearest value of `dtype`, ties to even, in the same memory layout."""
         if dtype in STORED and array.dtype in STORED:
-            out = elementwise.forward("Copy", (array,), dtype)
-            if out is not NotImplemented:
-                return out
+            with suppress(UnsupportedError):
+                return elementwise.forward("Copy", (array,), dtype)
         with self.here():
             return array.astype(dtype)
 

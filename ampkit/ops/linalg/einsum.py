@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.dtypes import DType
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import plain, stands_for
-from ampkit.core.op import Arrays, Saved, op
+from ampkit.core.op import Array, Arrays, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
@@ -108,6 +109,44 @@ def parse_equation(equation: Any, operands: Any) -> tuple[list[str], str]:
     if not known <= set(_LETTERS) or not set(result) <= known or len(set(result)) != len(result):
         raise ArgumentError("einsum", "an equation such as 'ij,jk->ik'", repr(equation))
     return full, result
+
+
+# For kernels: equations of two operands that are one matrix product.
+
+
+def is_matrix_product(operands: Any, equation: Any) -> bool:
+    """Whether the operands are two, no index is twice in one of them, each is in two of the three terms and as long in
+    one as in the other.
+    """
+    if len(operands) != 2:
+        return False
+    (first, second), out = parse_equation(equation, operands)
+    distinct = all(len(set(part)) == len(part) for part in (first, second))
+    lengths = dict(zip(first, operands[0].shape, strict=True))
+    same = all(lengths.get(letter, n) == n for letter, n in zip(second, operands[1].shape, strict=True))
+    return distinct and same and set(first) ^ set(second) <= set(out)
+
+
+def matrix_product(multiply: Any, first: str, a: Array, second: str, b: Array, out: str, dtype: DType) -> Array:
+    """The sum of products first,second->out, in `dtype`, by multiply(a [..., M, K], b [..., K, N], dtype)."""
+    batch = [letter for letter in out if letter in first and letter in second]
+    summed = [letter for letter in first if letter in second and letter not in out]
+    rows, columns = [x for x in first if x not in second], [x for x in second if x not in first]
+    lengths = dict(zip(first + second, a.shape + b.shape, strict=True))
+    m, k, n = (math.prod(lengths[letter] for letter in letters) for letters in (rows, summed, columns))
+    lead = [lengths[letter] for letter in batch]
+    left = a.transpose(*(first.index(letter) for letter in batch + rows + summed)).reshape(*lead, m, k)
+    right = b.transpose(*(second.index(letter) for letter in batch + summed + columns)).reshape(*lead, k, n)
+    axes = batch + rows + columns
+    found = multiply(left, right, dtype).reshape([lengths[letter] for letter in axes])
+    return found.transpose(*(axes.index(letter) for letter in out))
+
+
+def matrix_product_gradients(multiply: Any, dy: Array, operands: Any, needs: Any, equation: Any) -> Any:
+    """The gradients of the two operands, in the dtypes `needs`, by matrix products."""
+    (a, b), ((first, second), out) = operands, parse_equation(equation, operands)
+    da = matrix_product(multiply, out, dy, second, b, first, needs[0]) if needs[0] else None
+    return da, matrix_product(multiply, first, a, out, dy, second, needs[1]) if needs[1] else None
 
 
 def _numpy_einsum(equation: str, *operands: Any, optimize: Any = None) -> Tensor:

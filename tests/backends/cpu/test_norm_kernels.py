@@ -47,7 +47,7 @@ def test_the_kernels_are_what_runs(case, dtype):
     params = {"normalized_shape": case.inputs[1], "eps": None}
     kernel = backward.select("cpu", out.array, out.node.saved, needs, **params)
     assert kernel.name == "rms_norm_backward_cpu"
-    assert kernel.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+    kernel.run(out.array, out.node.saved, needs, **params)  # raises where it declines
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
@@ -96,7 +96,7 @@ def test_the_kernels_of_group_norm_are_what_runs(case, dtype):
     params = {"num_groups": case.inputs[1], "eps": 1e-5}
     kernel = backward.select("cpu", out.array, out.node.saved, needs, **params)
     assert kernel.name == "group_norm_backward_cpu"
-    assert kernel.run(out.array, out.node.saved, needs, **params) is not NotImplemented
+    kernel.run(out.array, out.node.saved, needs, **params)  # raises where it declines
 
 
 def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays_alone():

@@ -20,6 +20,7 @@ import numpy as np
 
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DType
+from ampkit.base.errors import UnsupportedError
 
 from ..caching_allocator import HostArray as HostArray
 from ..caching_allocator import address
@@ -133,3 +134,11 @@ def merge_axes(array: HostArray, shape: Sequence[int]) -> HostArray | None:
         return array.reshape(tuple(shape), copy=False)
     except ValueError:
         return None
+
+
+def reshape_view(array: HostArray, shape: Sequence[int]) -> HostArray:
+    """`array` reshaped as a view. Raises UnsupportedError where that takes a copy."""
+    view = merge_axes(array, shape)
+    if view is None:
+        raise UnsupportedError
+    return view

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import DType, float32, uint8
+from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
 
 from .. import im2col
@@ -140,11 +141,13 @@ def _packed_call(kind: str, c: Conv, with_bias: bool = False) -> _PackedCall | N
 
 
 def _in_float32(c: Conv) -> Conv:
+    if c.dtype == float32:
+        raise UnsupportedError
     return c._replace(dtype=float32, out=float32)
 
 
-def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray | None:
-    """The output [N, O, H, W] in c.out or float32; None where oneDNN has a fast implementation for neither."""
+def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray:
+    """The output [N, O, H, W] in c.out or float32. Raises UnsupportedError where oneDNN computes neither fast."""
     bias = bias if bias is None else np.ascontiguousarray(bias)  # as the call's layout requires
     if im2col.is_profitable_for_output(c):
         row = None if bias is None else in_format(bias, c.dtype)
@@ -153,14 +156,14 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
             return found
     ready = _packed_call("forward", c, bias is not None)
     if ready is None:
-        return None if c.dtype == float32 else convolve(images, kernels, bias, _in_float32(c), version)
+        return convolve(images, kernels, bias, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.output, c.out)
     ready.run(to_channels_last(images, c.dtype), packed, out, *([] if bias is None else [in_format(bias, c.dtype)]))
     return out
 
 
-def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray | None:
-    """The input gradient in c.out or float32; None where oneDNN has a fast implementation for neither."""
+def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray:
+    """The input gradient in c.out or float32. Raises UnsupportedError as `convolve`."""
     if im2col.is_profitable_for_input_grad(c):
         found = im2col.input_gradient(to_channels_last(dy, c.dtype), in_format(kernels, c.dtype), c, version)
         if found is not None:
@@ -169,14 +172,14 @@ def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
     slow = c.dtype != float32 and _is_depthwise(c) and max(c.geometry.stride) > 1
     ready = None if slow else _packed_call("images", c)
     if ready is None:
-        return None if c.dtype == float32 else input_gradient(dy, kernels, _in_float32(c), version)
+        return input_gradient(dy, kernels, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.images, c.out)
     ready.run(to_channels_last(dy, c.dtype), packed, out)
     return out
 
 
-def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray | None = None) -> HostArray | None:
-    """The weight gradient, float32, written to `buffer` if given; None where oneDNN has no fast implementation."""
+def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray | None = None) -> HostArray:
+    """The weight gradient, float32, written to `buffer` if given. Raises UnsupportedError as `convolve`."""
     images, dy = to_channels_last(images, c.dtype), to_channels_last(dy, c.dtype)
     if im2col.is_profitable_for_weight_grad(c):
         found = im2col.weight_gradient(images, dy, c.geometry, buffer)
@@ -186,7 +189,7 @@ def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray
         return _weight_gradient_in_strips(images, dy, c, buffer)
     ready = None if c.dtype != float32 and _is_longer_than_images(c.geometry) else _packed_call("kernels", c)
     if ready is None:
-        return None if c.dtype == float32 else weight_gradient(images, dy, _in_float32(c), buffer)
+        return weight_gradient(images, dy, _in_float32(c), buffer)
     packed, out = empty((ready.nbytes,), uint8), empty(c.kernels, float32) if buffer is None else buffer
     ready.run(images, dy, packed)
     ready.reorder(packed, out)
@@ -216,7 +219,7 @@ def _needs_strips(c: Conv) -> bool:
     return plain and (w.kernel[1] > _MAX_COLUMNS or _is_tall(w))
 
 
-def _weight_gradient_in_strips(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray | None) -> HostArray | None:
+def _weight_gradient_in_strips(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray | None) -> HostArray:
     # `weight_gradient` of depthwise kernels, a few columns at a time, over the pixels that these columns read.
     w, out = c.geometry, empty(c.kernels, float32) if buffer is None else buffer
     (height, width), above = w.input_size, w.padding[0] if _is_tall(w) else (0, 0)
@@ -233,8 +236,5 @@ def _weight_gradient_in_strips(images: HostArray, dy: HostArray, c: Conv, buffer
         kernel, size = (w.kernel[0], end - first), (padded.shape[2], reach)
         strip = w._replace(kernel=kernel, padding=(rest, (0, 0)), input_size=size)
         shapes = {"images": part.shape, "kernels": (*c.kernels[:-1], end - first)}
-        found = weight_gradient(part, dy, c._replace(geometry=strip, **shapes))
-        if found is None:
-            return None
-        out[..., first:end] = found
+        out[..., first:end] = weight_gradient(part, dy, c._replace(geometry=strip, **shapes))
     return out

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import DType, float32, uint8
+from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
 
 from ..device import in_format
@@ -55,15 +56,15 @@ def gemm(
     bias: HostArray | None = None,
     key: PackedKey | None = None,
     buffer: HostArray | None = None,
-) -> HostArray | None:
-    """Return a [..., M, K] @ b [..., K, N] + bias [N] in `dtype`; None where oneDNN has no fast implementation.
+) -> HostArray:
+    """Return a [..., M, K] @ b [..., K, N] + bias [N] in `dtype`. Raises UnsupportedError if oneDNN has no fast one.
 
     Leading axes broadcast. Products are exact, accumulated in float32. key: under which packed b is cached. buffer: to
     write the result to, if it has its shape.
     """
     if b.ndim == 2 and a.ndim > 2:
         rows = gemm(a.reshape(-1, a.shape[-1]), b, dtype, bias, key)
-        return None if rows is None else rows.reshape(*a.shape[:-1], b.shape[-1])
+        return rows.reshape(*a.shape[:-1], b.shape[-1])
     bias = _dense(bias)
     if a.ndim != b.ndim:
         a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
@@ -74,7 +75,9 @@ def gemm(
         out = empty(shape, dtype) if buffer is None else buffer
         if (key is not None and _matmul_packed(a, b, out, bias, key)) or matmul_into(a, b, out, bias):
             return out
-    return None if a.dtype == b.dtype == float32 else _matmul_float32(a, b, dtype, bias, buffer)
+    if a.dtype == b.dtype == float32:
+        raise UnsupportedError
+    return _matmul_float32(a, b, dtype, bias, buffer)
 
 
 def in_compute_dtype(array: HostArray) -> HostArray:
@@ -202,10 +205,9 @@ def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
 
 def _matmul_float32(
     a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None, buffer: HostArray | None
-) -> HostArray | None:
+) -> HostArray:
     wide, row = (in_format(a, float32), in_format(b, float32)), None if bias is None else in_format(bias, float32)
-    out = gemm(*wide, float32, row, buffer=buffer if dtype == float32 else None)
-    return None if out is None else in_format(out, dtype)
+    return in_format(gemm(*wide, float32, row, buffer=buffer if dtype == float32 else None), dtype)
 
 
 def as_rows(array: HostArray) -> HostArray:

@@ -20,6 +20,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+from ampkit.base.errors import UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, blocks_for, launch
 
@@ -76,12 +77,11 @@ class Plan:
 def forward(name: str, operands: Sequence[Operand], dtype: DType) -> Array:
     """Apply the function `name` of elementwise.cu to up to four operands, in float32, rounded once to `dtype`.
 
-    The result has the memory layout of the first operand of its shape. Returns NotImplemented for dtypes and layouts
-    that the kernel does not take. Raises ValueError for shapes that do not broadcast.
+    The result has the memory layout of the first operand of its shape. Raises UnsupportedError for dtypes and layouts
+    that the kernel does not take, ValueError for shapes that do not broadcast.
     """
     layouts, arrays, numbers = _split_operands(operands, OPERANDS)
-    if dtype not in KINDS or (plan := _plan(layouts, (dtype,))) is None:
-        return NotImplemented
+    plan = _plan(layouts, (dtype,))
     out = plan.empty(next(a for a in arrays if a is not None), dtype)
     if plan.blocks:
         entry, layout = f"elementwise_forward<{name}>", plan.layout(operands)
@@ -97,8 +97,7 @@ def backward(name: str, dy: Array, operands: Sequence[Operand], dtypes: Sequence
     wanted = (*dtypes, None, None, None)[:OUTPUTS]
     operands = (dy, *operands)
     layouts, arrays, numbers = _split_operands(operands, OPERANDS)
-    if any(d is not None and d not in KINDS for d in wanted) or (plan := _plan(layouts, wanted)) is None:
-        return NotImplemented
+    plan = _plan(layouts, wanted)
     outs = [None if dtype is None else plan.empty(dy, dtype) for dtype in wanted]
     if plan.blocks:
         entry, layout = f"elementwise_backward<{name}>", plan.layout(operands)
@@ -122,19 +121,19 @@ def _split_operands(operands: Sequence[Operand], count: int) -> tuple[tuple[Arra
 
 
 @lru_cache(4096)
-def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> Plan | None:
-    """The launch parameters for arrays of these layouts; None where the kernel does not take them."""
+def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> Plan:
+    """The launch parameters for arrays of these layouts and results of these dtypes."""
     arrays = [layout for layout in layouts if layout is not None]
-    if any(dtype not in KINDS for _, _, dtype in arrays):
-        return None
+    dtypes = [dtype for _, _, dtype in arrays] + [dtype for dtype in outs if dtype is not None]
+    if not KINDS.keys() >= set(dtypes):
+        raise UnsupportedError
     shape = np.broadcast_shapes(*(shape for shape, _, _ in arrays))
     count, order = math.prod(shape), memory_order(shape, layouts)
     if not count:
         return Plan(shape, order, 0, None, None, ())
     axes = merged(shape, order, layouts)
     if len(axes) > AXES or count > MAX_ELEMENTS or any(_span(axes, i) > MAX_ELEMENTS for i in range(len(layouts))):
-        return None
-    dtypes = [dtype for _, _, dtype in arrays] + [dtype for dtype in outs if dtype is not None]
+        raise UnsupportedError
     vector, aligned = _vector_width(axes, len(layouts), max(dtype.itemsize for dtype in dtypes))
     kinds = [0 if layout is None else KINDS[layout[2]] for layout in layouts] + [0] * (OPERANDS - len(layouts))
     kinds += [0 if dtype is None else KINDS[dtype] for dtype in outs]

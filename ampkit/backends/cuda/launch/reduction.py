@@ -15,6 +15,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import DType, bool_, float32
+from ampkit.base.errors import UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
@@ -70,11 +71,11 @@ def reduced(
     dtype: DType,
     finish: Finish = Finish(),  # noqa: B008
     centre: Array | None = None,
-) -> Any:
+) -> Array:
     """Reduce x over `dim` in float32, rounded to `dtype`: float32 or x's dtype; for "Add" of float32 any of STORED.
 
     kind: a struct of reductions.cu; the counts take bool too. centre: float32, subtracted by AddSquaredDifferences and
-    AddExps, one value per result in memory order; for a single run of axes. Returns NotImplemented where x is not
+    AddExps, one value per result in memory order; for a single run of axes. Raises UnsupportedError where x is not
     contiguous in any order of axes, is empty, or has a dtype without a kernel.
     """
     out_dtypes = STORED if kind == "Add" and x.dtype == float32 else (x.dtype, float32)
@@ -82,10 +83,10 @@ def reduced(
     order = memory_order(x) if x.dtype in read and dtype in out_dtypes and 0 < x.size <= MAX_ELEMENTS else None
     dims = axes_of(dim, x.ndim)
     if order is None or not any(i in dims for i in order):
-        return NotImplemented
+        raise UnsupportedError
     runs = _runs(order, dims, x.shape)
     if centre is not None and sum(run.reduced for run in runs) > 1:
-        return NotImplemented
+        raise UnsupportedError
     return _as_output(_over_runs(kind, x, runs, dtype, finish, centre), x.shape, order, dims, keepdim)
 
 

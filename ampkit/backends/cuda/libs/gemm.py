@@ -13,8 +13,9 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.precision import get_float32_matmul_precision
 from ampkit.base.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, float64
+from ampkit.base.errors import UnsupportedError
 
-from ..launch.reduction import reduced
+from ..launch.reduction import memory_order, reduced
 from ..nvrtc import STORED
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
@@ -33,11 +34,12 @@ def fits(a: Array, *others: Array | None) -> bool:
     return a.dtype in TYPES and same and not _cublaslt(a).unavailable_reason()
 
 
-def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **more: Any) -> Array | None:
-    """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast; None if cublasLt has no algorithm.
+def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **more: Any) -> Array:
+    """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast.
 
     Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32.
     buffer [..., M, N]: written to and returned if shape and dtype match. more: see `multiply`.
+    Raises UnsupportedError if cublasLt has no algorithm.
     """
     batch = a.shape[:-2]
     if b.ndim > 2 and b.shape[:-2] != batch:
@@ -46,7 +48,7 @@ def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **mor
     use_buffer = buffer is not None and buffer.dtype == stored and buffer.shape == shape
     out = buffer if use_buffer else backend.empty(shape, stored)
     if not multiply(a, b, out, **more):
-        return None
+        raise UnsupportedError
     return out if stored == dtype else backend.cast(out, dtype)
 
 
@@ -114,10 +116,10 @@ def column_sums(rows: Array, dtype: DType) -> Array:
     """
     acc = accumulator(rows.dtype)
     summed_in = dtype if dtype == rows.dtype or rows.dtype == float32 else acc
-    result = reduced("Add", rows, 0, False, summed_in)
-    if result is NotImplemented and rows.dtype in STORED:  # not contiguous in any order of axes
-        result = reduced("Add", rows.copy(), 0, False, summed_in)
-    if result is NotImplemented:
+    dense = rows.dtype not in STORED or memory_order(rows) is not None
+    try:
+        result = reduced("Add", rows if dense else rows.copy(), 0, False, summed_in)
+    except UnsupportedError:
         result, summed_in = rows.sum(0, dtype=acc), acc
     return result if summed_in == dtype else backends.backend_of(rows).cast(result, dtype)
 

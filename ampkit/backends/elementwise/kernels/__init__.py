@@ -20,7 +20,7 @@ STORED = frozenset({float32, float16, bfloat16})  # storage dtypes; arithmetic i
 
 @dataclass(frozen=True)
 class Launcher:
-    """How a backend computes functions. Each returns NotImplemented for dtypes and layouts that it does not take.
+    """How a backend computes functions. Each raises UnsupportedError for dtypes and layouts that it does not take.
 
     forward(function, operands, dtype) -> their values. backward(function, dy, operands, dtypes) -> a gradient for each
     of dtypes, None for None. total(function, operands, divisor, dtype) -> the sum of the values / divisor, [].
@@ -77,7 +77,7 @@ def register_forward(
     def kernel(*args: Any, dtype: DType, **more: Any) -> Any:
         name, scalars = selected(function, (*args[count:], *more.values()))
         out = launcher.forward(name, round_scalars(op, (*args[:count], *scalars)), result or dtype)
-        if out is NotImplemented or not saves:
+        if not saves:
             return out
         return out, Saved(**dict(zip(saves, [out if at is None else args[at] for at in places], strict=True)))
 
@@ -106,7 +106,7 @@ def register_backward(
             for i, need in enumerate(needs)
         ]
         grads = gradients(launcher, op, name, dy, operands, dtypes)
-        if grads is NotImplemented or not passthrough:
+        if not passthrough:
             return grads
         return tuple([dy if i in passthrough and needs[i] is not None else grad for i, grad in enumerate(grads)])
 
@@ -116,11 +116,6 @@ def register_backward(
 def selected(function: Function, params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """The name of a function and its scalar operands, for an op's parameters."""
     return (function, params) if isinstance(function, str) else function(*params)
-
-
-def with_saved(out: Any, /, **saved: Any) -> Any:
-    """What a kernel returns: `out` and what the backward reads; NotImplemented where `out` is."""
-    return out if out is NotImplemented else (out, Saved(**saved))
 
 
 def gradients(

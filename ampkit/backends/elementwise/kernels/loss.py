@@ -10,7 +10,7 @@ from ampkit.base.dtypes import DType, bool_, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import bce, regression
 
-from . import Array, Launcher, supports, supports_backward, with_saved
+from . import Array, Launcher, supports, supports_backward
 
 Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # the op's parameters -> function name, scalars
 
@@ -49,8 +49,6 @@ def _gradients(
     divisor = _divisor(reduction, operands[0].shape)
     if divisor != 1 or weight is not None:
         dy = launcher.forward("AddCMul", (0.0, dy, 1.0 if weight is None else weight, 1 / divisor), float32)
-        if dy is NotImplemented:
-            return NotImplemented
     return launcher.backward(name, dy, operands, dtypes)
 
 
@@ -65,7 +63,7 @@ def _register(launcher: Launcher, op: Any, choose: Chooser) -> None:
     def forward(input: Array, target: Array, reduction: str, *params: Any, dtype: DType, **more: Any) -> Any:
         name, numbers = choose(*params, *more.values())
         out = _reduced(launcher, name, (input, target, *numbers), reduction, dtype)
-        return with_saved(out, input=input, target=target)
+        return out, Saved(input=input, target=target)
 
     def backward(dy: Array, saved: Any, needs: Any, reduction: str, **params: Any) -> Any:
         name, numbers = choose(*params.values())
@@ -101,12 +99,11 @@ def _register_bce_with_logits(launcher: Launcher) -> None:
     def forward(input: Array, target: Array, weight: Any, reduction: str, pos_weight: Any, *, dtype: DType) -> Any:
         operands = input, target, _or_1(weight), _or_1(pos_weight)
         out = _reduced(launcher, "BCEOfLogits", operands, reduction, dtype)
-        return with_saved(out, input=input, target=target, weight=weight, pos_weight=pos_weight)
+        return out, Saved(input=input, target=target, weight=weight, pos_weight=pos_weight)
 
     def backward(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
         operands = saved.input, saved.target, _or_1(saved.pos_weight)
-        grads = _gradients(launcher, "BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight)
-        return grads if grads is NotImplemented else (*grads, None, None)
+        return *_gradients(launcher, "BCEOfLogits", dy, operands, needs[:2], reduction, saved.weight), None, None
 
     launcher.on(op, forward, supports)
     _on_backward(launcher, op, backward, _first_two)
@@ -118,15 +115,12 @@ def _register_bce(launcher: Launcher) -> None:
     def forward(input: Array, target: Array, weight: Any, reduction: str, *, dtype: DType) -> Any:
         outside = launcher.forward("OutsideUnit", (input,), bool_)
         out = _reduced(launcher, "BCELoss", (input, target, _or_1(weight)), reduction, dtype)
-        if outside is NotImplemented or out is NotImplemented:
-            return NotImplemented
         bce.check_unit_interval(input, outside)
         return out, Saved(input=input, target=target, weight=weight)
 
     def backward(dy: Array, saved: Any, needs: Any, reduction: str) -> Any:
         operands = saved.input, saved.target
-        grads = _gradients(launcher, "BCELoss", dy, operands, needs[:2], reduction, saved.weight)
-        return grads if grads is NotImplemented else (*grads, None)
+        return *_gradients(launcher, "BCELoss", dy, operands, needs[:2], reduction, saved.weight), None
 
     launcher.on(op, forward, supports)
     _on_backward(launcher, op, backward, _first_two)

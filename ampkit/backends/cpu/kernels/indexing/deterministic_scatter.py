@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
 from ampkit.base.dtypes import DType
+from ampkit.base.errors import UnsupportedError
 from ampkit.ops.indexing.deterministic_scatter import add_at
 
 from .gather_scatter import summed_rows
@@ -22,8 +23,11 @@ class RowIndex(NamedTuple):
     result: tuple[int, ...]  # the shape of array[index]
 
 
-def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex | None:
-    """`index` as a RowIndex, where it is integer arrays for axes side by side, and else full slices."""
+def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex:
+    """`index` as a RowIndex, where it is integer arrays for axes side by side, and else full slices.
+
+    Raises UnsupportedError for another.
+    """
     parts = index if type(index) is tuple else (index,)
     at = [i for i, part in enumerate(parts) if hasattr(part, "dtype")]
     arrays = [parts[i] for i in at]
@@ -35,12 +39,12 @@ def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex | None:
         or at[-1] - at[0] >= len(at)
         or any(a.dtype.kind not in "iu" for a in arrays)
     ):
-        return None
+        raise UnsupportedError
     lengths, named = shape[at[0] : at[-1] + 1], np.broadcast_shapes(*[a.shape for a in arrays])
     keys: Any = 0
     for array, n in zip(arrays, lengths, strict=True):
         if array.size and not -n <= int(array.min()) <= int(array.max()) < n:
-            return None  # the reference raises the error
+            raise UnsupportedError  # the reference raises the error
         wide = array.astype(np.int64, copy=False)
         keys = keys * n + (wide if int(array.min(initial=0)) >= 0 else wide % n)
     before, behind = shape[: at[0]], shape[at[-1] + 1 :]
@@ -48,16 +52,15 @@ def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex | None:
     return RowIndex(np.broadcast_to(keys, named).reshape(-1), sizes, (*before, *named, *behind))
 
 
-def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray | None:
-    """Zeros of `shape` with `values` added at [index]; None where the kernel does not take them."""
+def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray:
+    """Zeros of `shape` with `values` added at [index]."""
     found = row_index(index, shape)
-    if found is None or found.result != values.shape:
-        return None
-    rows = merge_axes(values, (found.sizes[0], len(found.keys), found.sizes[2]))
-    return None if rows is None else summed_rows(rows, found.keys, found.sizes[1], dtype).reshape(shape)
+    if found.result != values.shape:
+        raise UnsupportedError
+    rows = reshape_view(values, (found.sizes[0], len(found.keys), found.sizes[2]))
+    return summed_rows(rows, found.keys, found.sizes[1], dtype).reshape(shape)
 
 
 @add_at.on("cpu", when=lambda values, index, shape: supported(values) and values.size > 0, min_elements=MIN_ELEMENTS)
 def add_at_cpu(values: HostArray, index: Any, shape: tuple[int, ...]) -> Any:
-    out = rows_added(values, index, shape, values.dtype)
-    return NotImplemented if out is None else out
+    return rows_added(values, index, shape, values.dtype)

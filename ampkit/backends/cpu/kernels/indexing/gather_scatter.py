@@ -1,7 +1,7 @@
 """CPU kernels of gather, scatter and scatter_add along an axis (gather_scatter.cpp).
 
 `gathered`, `scattered`, `scatter_added`, `taken_rows` and `summed_rows` serve the kernels of sorting and of other
-indexing too. They return None for arrays whose axes cannot be merged to three.
+indexing too. They raise UnsupportedError for arrays whose axes cannot be merged to three.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from ampkit.backends.cpu.native.arrays import (
     HostArray,
     available,
     empty,
-    merge_axes,
+    reshape_view,
     supported,
 )
 from ampkit.base.dtypes import DType, float32
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
@@ -35,7 +36,7 @@ _sum_short_rows = Function("sum_short_rows", "aap")
 _SHORT = 16  # elements: sum_short_rows takes rows of at most as many
 
 
-def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArray, dim: int) -> HostArray | None:
+def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArray, dim: int) -> HostArray:
     """Call run(x, other, index, step) with views [a, n, c] of arrays with the shape of `index`, `dim` in the middle.
 
     x is longer along `dim`, and no shorter on other axes. other: None for gather's result, which is made here.
@@ -44,44 +45,43 @@ def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArra
     shape = prod(index.shape[:at]), index.shape[at], prod(index.shape[at + 1 :])
     made = empty(index.shape, x.dtype) if other is None else other
     lead = tuple([slice(1 if i == at else n) for i, n in enumerate(index.shape)])
-    views = [
-        merge_axes(np.broadcast_to(a, index.shape), shape) for a in (x[lead], made, index.astype(np.int64, copy=False))
-    ]
-    if any(view is None for view in views):
-        return None
+    arrays = x[lead], made, index.astype(np.int64, copy=False)
+    views = [reshape_view(np.broadcast_to(a, index.shape), shape) for a in arrays]
     step = x.strides[at] // x.itemsize
     run(*(views if other is not None else (views[1], views[0], views[2])), step)
     return made
 
 
-def gathered(x: HostArray, index: HostArray, dim: int) -> HostArray | None:
+def gathered(x: HostArray, index: HostArray, dim: int) -> HostArray:
     """The elements of x at `index` along `dim`, in the shape of index."""
     return _along(_gather, x, None, index, dim)
 
 
-def scattered(x: HostArray, values: HostArray, index: HostArray, dim: int) -> HostArray | None:
+def scattered(x: HostArray, values: HostArray, index: HostArray, dim: int) -> HostArray:
     """A copy of x with `values`, broadcast to `index`, written at it; of several for one element the last."""
     out = empty(x.shape, x.dtype)
     copy(out, x)
-    return None if _along(_scatter, out, values, index, dim) is None else out
+    _along(_scatter, out, values, index, dim)
+    return out
 
 
 def scatter_added(
     values: HostArray, index: HostArray, dim: int, shape: tuple[int, ...], dtype: DType, start: HostArray | None = None
-) -> HostArray | None:
+) -> HostArray:
     """Zeros of `shape`, or `start`, plus `values` added in float32 at `index` along `dim`."""
     total = empty(shape, float32)
     if start is None:
         total.fill(0)
     else:
         copy(total, start)
-    return None if _along(_scatter_add, total, values, index, dim) is None else in_format(total, dtype)
+    _along(_scatter_add, total, values, index, dim)
+    return in_format(total, dtype)
 
 
-def taken_rows(x: HostArray, keys: HostArray) -> HostArray | None:
-    """Rows `keys` [n] of x [a, rows, c]: [a, n, c]. None for rows that are short, or not contiguous in themselves."""
+def taken_rows(x: HostArray, keys: HostArray) -> HostArray:
+    """Rows `keys` [n] of x [a, rows, c]: [a, n, c]. Raises UnsupportedError for rows that are short, or have gaps."""
     if x.shape[2] * x.itemsize < 2 * _SHORT or x.strides[2] != x.itemsize or not x.flags.aligned or not available():
-        return None
+        raise UnsupportedError
     out = empty((x.shape[0], len(keys), x.shape[2]), x.dtype)
     keys = np.ascontiguousarray(keys, np.int64)
     _take_rows(out, x, address(keys))
@@ -107,15 +107,10 @@ def _fits(x: HostArray, dim: int, index: HostArray, *arrays: Any) -> bool:
     return known and x.dtype in KINDS and x.flags.aligned
 
 
-def _or_not(found: HostArray | None) -> Any:
-    return NotImplemented if found is None else found
-
-
 @gather.on("cpu", when=_fits)
 def gather_cpu(input: HostArray, dim: int, index: HostArray, *, dtype: DType) -> Any:
     check_index_range("gather", index, input.shape[dim])
-    out = gathered(input, index, dim)
-    return NotImplemented if out is None else (out, Saved(index=index, shape=input.shape))
+    return gathered(input, index, dim), Saved(index=index, shape=input.shape)
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
@@ -124,8 +119,7 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
 
 @gather.on_backward("cpu", when=_backward_fits)
 def gather_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
-    dx = scatter_added(dy, saved.index, dim, saved.shape, needs[0])
-    return NotImplemented if dx is None else (dx, None)
+    return scatter_added(dy, saved.index, dim, saved.shape, needs[0]), None
 
 
 @scatter_.on("cpu", when=_fits)
@@ -133,7 +127,7 @@ def scatter_cpu(input: HostArray, dim: int, index: HostArray, src: Any, *, dtype
     check_index_range("scatter", index, input.shape[dim])
     values = trim_to_index(src, index.shape) if hasattr(src, "dtype") else np.full((), src, dtype)
     out = scattered(in_format(input, dtype), in_format(values, dtype), index, dim)
-    return NotImplemented if out is None else (out, Saved(index=index, size=getattr(src, "shape", ())))
+    return out, Saved(index=index, size=getattr(src, "shape", ()))
 
 
 def _scatter_backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
@@ -143,18 +137,16 @@ def _scatter_backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) ->
 @scatter_.on_backward("cpu", when=_scatter_backward_fits)
 def scatter_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
     dx = scattered(dy, np.zeros((), dy.dtype), saved.index, dim) if needs[0] else None
-    values = gathered(dy, saved.index, dim) if needs[2] else None
-    return NotImplemented if (dx is None and needs[0]) or (values is None and needs[2]) else (dx, None, values)
+    return dx, None, gathered(dy, saved.index, dim) if needs[2] else None
 
 
 @scatter_add.on("cpu", when=lambda input, dim, index, src: _fits(input, dim, index) and supported(input, src))
 def scatter_add_cpu(input: HostArray, dim: int, index: HostArray, src: HostArray, *, dtype: DType) -> Any:
     check_index_range("scatter_add", index, input.shape[dim])
     out = scatter_added(trim_to_index(src, index.shape), index, dim, input.shape, dtype, input)
-    return NotImplemented if out is None else (out, Saved(index=index, size=src.shape))
+    return out, Saved(index=index, size=src.shape)
 
 
 @scatter_add.on_backward("cpu", when=_scatter_backward_fits)
 def scatter_add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
-    values = gathered(dy, saved.index, dim) if needs[2] else None
-    return NotImplemented if values is None and needs[2] else (dy, None, values)
+    return dy, None, gathered(dy, saved.index, dim) if needs[2] else None

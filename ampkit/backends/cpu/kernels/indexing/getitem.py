@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
 from ampkit.base.dtypes import DType
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.indexing.getitem import advanced_getitem
 
@@ -16,14 +17,11 @@ from .gather_scatter import taken_rows
 @advanced_getitem.on("cpu", min_elements=MIN_ELEMENTS)
 def getitem_cpu(input: HostArray, index: Any, *, dtype: DType) -> Any:
     found = row_index(index, input.shape)
-    rows = None if found is None else merge_axes(input, found.sizes)
-    out = None if rows is None or found is None or not found.keys.size else taken_rows(rows, found.keys)
-    if out is None or found is None:
-        return NotImplemented
-    return out.reshape(found.result), Saved(shape=input.shape)
+    if not found.keys.size:
+        raise UnsupportedError
+    return taken_rows(reshape_view(input, found.sizes), found.keys).reshape(found.result), Saved(shape=input.shape)
 
 
 @advanced_getitem.on_backward("cpu", when=lambda dy, saved, needs, index: supported(dy) and dy.size >= MIN_ELEMENTS)
 def getitem_backward_cpu(dy: HostArray, saved: Saved, needs: Any, index: Any) -> Any:
-    dx = rows_added(dy, index, saved.shape, needs[0])
-    return NotImplemented if dx is None else dx
+    return rows_added(dy, index, saved.shape, needs[0])

@@ -15,21 +15,11 @@ from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
 
-_MISSING = object()  # a product for which oneDNN has no fast implementation
-
-
-def _all_or_none(*gradients: Any) -> Any:
-    """The gradients, or NotImplemented if one is missing: the reference computes them all then."""
-    return NotImplemented if any(each is _MISSING for each in gradients) else gradients
-
 
 def _gradient(
-    a: HostArray, b: HostArray, dtype: DType | None, key: PackedKey | None = None, buffer: HostArray | None = None
-) -> Any:
-    if dtype is None:
-        return None
-    found = gemm(a, b, dtype, None, key, buffer if buffer is not None and buffer.dtype == dtype else None)
-    return _MISSING if found is None else found
+    a: HostArray, b: HostArray, dtype: DType, key: PackedKey | None = None, buffer: HostArray | None = None
+) -> HostArray:
+    return gemm(a, b, dtype, None, key, buffer if buffer is not None and buffer.dtype == dtype else None)
 
 
 def _transposed(array: HostArray) -> HostArray:
@@ -41,8 +31,7 @@ def _transposed(array: HostArray) -> HostArray:
 
 @matmul.linear.on("cpu", when=lambda input, weight, bias: is_profitable(input, weight.T), wants_cache=True)
 def linear_cpu(input: HostArray, weight: HostArray, bias: HostArray | None, *, dtype: DType, versions: Any) -> Any:
-    out = gemm(input, weight.T, dtype, bias, PackedKey(versions[1], weight))
-    return NotImplemented if out is None else (out, Saved(input=input, weight=weight))
+    return gemm(input, weight.T, dtype, bias, PackedKey(versions[1], weight)), Saved(input=input, weight=weight)
 
 
 def _linear_backward_is_profitable(dy: HostArray, saved: Saved, needs: Any) -> bool:
@@ -60,7 +49,7 @@ def linear_backward_cpu(dy: HostArray, saved: Saved, needs: Any, versions: Any, 
     dy = in_compute_dtype(dy)
     dx = _gradient(dy, saved.weight, needs[0], PackedKey(versions[1], saved.weight)) if needs[0] else None
     dw = _gradient(as_rows(dy).T, as_rows(saved.input), needs[1], None, grad_buffers[1]) if needs[1] else None
-    return _all_or_none(dx, dw, column_sums(dy, needs[2]))
+    return dx, dw, column_sums(dy, needs[2])
 
 
 # matmul, mm, tensordot, bmm, mv, outer: one of the operands may be a vector
@@ -103,8 +92,6 @@ def _register_product(op: Any, second: str) -> None:
     def forward(input: HostArray, other: HostArray, *, dtype: DType, versions: Any) -> Any:
         out = gemm(_row(input), _column(other), dtype, None, PackedKey(versions[1], other))
         kept = {"shared": input.ndim > 2 >= other.ndim} if op is matmul.matmul else {}
-        if out is None:
-            return NotImplemented
         vectors = input.shape[-2:-1] if other.ndim == 1 else other.shape[-1:]
         out = out if min(input.ndim, other.ndim) > 1 else out.reshape(*out.shape[:-2], *vectors)
         return out, Saved(input=input, **{second: other}, **kept)
@@ -121,12 +108,12 @@ def _register_product(op: Any, second: str) -> None:
             other = saved.__dict__[second]
             a, b, vector = _for_first(dy, other)
             da = _gradient(a, b, needs[0], PackedKey(versions[1], other))
-            da = da.reshape(*da.shape[:-2], -1) if vector and da is not _MISSING else da
+            da = da.reshape(*da.shape[:-2], -1) if vector else da
         if needs[1]:
             a, b, vector = _for_second(dy, saved)
             db = _gradient(a, b, needs[1], None, grad_buffers[1])
-            db = db.reshape(db.shape[:-1]) if vector and db is not _MISSING else db
-        return _all_or_none(da, db)
+            db = db.reshape(db.shape[:-1]) if vector else db
+        return da, db
 
     op.on("cpu", when=forward_is_profitable, wants_cache=True)(forward)
     op.on_backward("cpu", when=backward_is_profitable, wants_cache=True)(backward)
@@ -144,8 +131,7 @@ for _op, _second in (
 
 @matmul.outer.on("cpu", when=lambda input, vec2: is_profitable(_column(input), _row(vec2)))
 def outer_cpu(input: HostArray, vec2: HostArray, *, dtype: DType) -> Any:
-    out = gemm(_column(input), _row(vec2), dtype)
-    return NotImplemented if out is None else (out, Saved(input=input, vec2=vec2))
+    return gemm(_column(input), _row(vec2), dtype), Saved(input=input, vec2=vec2)
 
 
 def _outer_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
@@ -154,25 +140,24 @@ def _outer_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
 
 @matmul.outer.on_backward("cpu", when=_outer_back_fits)
 def outer_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
-    da = _gradient(dy, _column(saved.vec2), needs[0]) if needs[0] else None
-    db = _gradient(_row(saved.input), dy, needs[1]) if needs[1] else None
-    return _all_or_none(*[one if one is None or one is _MISSING else one.reshape(-1) for one in (da, db)])
+    da = _gradient(dy, _column(saved.vec2), needs[0]).reshape(-1) if needs[0] else None
+    return da, _gradient(_row(saved.input), dy, needs[1]).reshape(-1) if needs[1] else None
 
 
 # addmm, baddbmm: a product and what is added to it
 
 
 def _register_addmm(op: Any, first: str, second: str) -> None:
+    def forward_is_profitable(input: Any, a: HostArray, b: HostArray, **params: Any) -> bool:
+        return getattr(input, "dtype", None) in FLOATS and is_profitable(a, b)
+
     def forward(
         input: HostArray, a: HostArray, b: HostArray, *, beta: Any, alpha: Any, dtype: DType, versions: Any
     ) -> Any:
         key, saved = PackedKey(versions[2], b), Saved(**{first: a, second: b})
         if beta == alpha == 1 and input.shape == b.shape[-1:] and input.dtype == a.dtype:
-            out = gemm(a, b, dtype, input, key)
-            return NotImplemented if out is None else (out, saved)
+            return gemm(a, b, dtype, input, key), saved
         out = gemm(a, b, float32, None, key)
-        if out is None or input.dtype not in FLOATS:
-            return NotImplemented
         if alpha != 1:
             out *= np.float32(alpha)
         if beta != 0:
@@ -184,7 +169,7 @@ def _register_addmm(op: Any, first: str, second: str) -> None:
         if alpha == 1:
             return _gradient(a, b, dtype, None, buffer)
         found = _gradient(a, b, float32)
-        return found if found is _MISSING else in_format(np.multiply(found, np.float32(alpha), out=found), dtype)
+        return in_format(np.multiply(found, np.float32(alpha), out=found), dtype)
 
     def backward_is_profitable(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
         if needs[1]:
@@ -201,9 +186,9 @@ def _register_addmm(op: Any, first: str, second: str) -> None:
             da = scaled(grad, _transposed(saved.__dict__[second]), needs[1], alpha)
         if needs[2]:
             db = scaled(_transposed(saved.__dict__[first]), grad, needs[2], alpha, grad_buffers[2])
-        return _all_or_none(more, da, db)
+        return more, da, db
 
-    op.on("cpu", when=lambda input, a, b, **params: is_profitable(a, b), wants_cache=True)(forward)
+    op.on("cpu", when=forward_is_profitable, wants_cache=True)(forward)
     op.on_backward("cpu", when=backward_is_profitable, wants_cache=True)(backward)
 
 

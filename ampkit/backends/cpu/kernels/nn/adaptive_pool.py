@@ -35,7 +35,7 @@ def _register_adaptive_avg(op: Any, axes: int) -> None:
         size = input.shape[-axes:]
         by, _ = _means(size, adaptive_pool.adaptive_size(output_size, size, op.name))
         out = mapped(input, by, dtype, axes)
-        return out if out is NotImplemented else (out, Saved(size=size, last=channels_are_last(batched(input, axes))))
+        return out, Saved(size=size, last=channels_are_last(batched(input, axes)))
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
         return is_large(dy, saved.size)

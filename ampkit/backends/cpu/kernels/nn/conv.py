@@ -7,6 +7,7 @@ are cast to float32 and the result is rounded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ampkit.backends.cpu.channels_last import nhwc, to_channels_last
@@ -32,7 +33,7 @@ def _conv(
     images: tuple[int, ...], kernels: tuple[int, ...], w: ConvGeometry, groups: int, stored: DType, out: DType
 ) -> Conv:
     kind = _compute_dtype(stored)
-    return Conv(images, kernels, w, groups, kind, out if kind == stored else kind)
+    return Conv(images, kernels, w, groups, kind, float32 if kind == float32 else out)
 
 
 def _is_profitable(array: HostArray, times: int) -> bool:
@@ -50,107 +51,65 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     return bool(needs[1]) and _is_profitable(dy, saved.input.shape[-1 - len(saved.geometry.input_size)])
 
 
-def _bias_gradient(grad: HostArray, need: DType | None) -> HostArray | None:
-    return column_sums(nhwc(grad), need)
+def _apply(
+    x: HostArray, weight: HostArray, bias: HostArray | None, geometry: ConvGeometry, groups: int, dtype: DType,
+    version: Any, transposed: bool,
+) -> HostArray:  # fmt: skip
+    """The convolution of x plus bias in `dtype`, or its transpose, of any number of spatial axes."""
+    axes, w = len(geometry.input_size), geometry.as_2d
+    images, kernels = to_2d(x, axes), to_2d(weight, axes).shape
+    if not transposed:
+        c = _conv(images.shape, kernels, w, groups, x.dtype, dtype)
+        return from_2d(in_format(convolve(images, weight, bias, c, version), dtype), x.ndim, axes)
+    shape = len(images), weight.shape[1] * groups, *w.input_size
+    c = _conv(shape, kernels, w, groups, x.dtype, dtype if bias is None else float32)  # rounded once: after the bias
+    out = input_gradient(images, weight, c, version)
+    if bias is not None:
+        out += in_format(bias, float32).reshape(-1, *(1,) * (out.ndim - 2))
+    return from_2d(in_format(out, dtype), x.ndim, axes)
 
 
-def _weight_buffer(grad_buffers: Any, axes: int, need: Any) -> HostArray | None:
-    return grad_buffers[1] if need == float32 and axes > 1 else None
+def _weight_gradient(
+    images: HostArray, outputs: HostArray, w: ConvGeometry, groups: int, need: DType, buffer: Any
+) -> HostArray:
+    """The weight gradient in the dtype `need`, from images and output gradients of rank 4 or 5."""
+    shape = outputs.shape[1], images.shape[1] // groups, *w.kernel
+    c = _conv(images.shape, shape, w, groups, outputs.dtype, need)
+    return in_format(weight_gradient(images, outputs, c, buffer), need)
 
 
-def _convolution(op: Any) -> None:
-    """Register the kernels of a convolution, over sequences, images or volumes."""
-
-    def forward(
-        input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, dilation: Any,
-        groups: int, *, dtype: DType, versions: Any,
-    ) -> Any:  # fmt: skip
-        w = conv.geometry_of(op.name, input, weight, stride, padding, dilation)
-        axes = len(w.input_size)
-        images = to_2d(input, axes)
-        c = _conv(images.shape, to_2d(weight, axes).shape, w.as_2d, groups, input.dtype, dtype)
-        out = convolve(images, weight, bias, c, versions[1])
-        if out is None:
-            return NotImplemented
-        return from_2d(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
-
-    def backward(
-        dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, dilation: Any, groups: int, versions: Any,
-        grad_buffers: Any,
-    ) -> Any:  # fmt: skip
-        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
-        grad, dx, dw = to_channels_last(to_2d(dy, axes), _compute_dtype(dy.dtype)), None, None
-        if needs[0]:
-            shape = (len(grad), saved.weight.shape[1] * groups, *w.input_size)
-            c = _conv(shape, to_2d(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
-            dx = input_gradient(grad, saved.weight, c, versions[1])
-            if dx is None:
-                return NotImplemented
-            dx = from_2d(in_format(dx, needs[0]), dy.ndim, axes)
-        if needs[1]:
-            images = to_2d(saved.input, axes)
-            shape = (grad.shape[1], images.shape[1] // groups, *w.kernel)
-            c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
-            dw = weight_gradient(images, grad, c, _weight_buffer(grad_buffers, axes, needs[1]))
-            if dw is None:
-                return NotImplemented
-            dw = from_2d(in_format(dw, needs[1]), axes + 2, axes)
-        return dx, dw, _bias_gradient(grad, needs[2])
-
-    _register(op, forward, backward)
-
-
-def _transposed_convolution(op: Any) -> None:
-    """Register the kernels of a transposed convolution."""
+def _register(op: Any, geometry_of: Callable[..., ConvGeometry], transposed: bool) -> None:
+    """Register forward and backward of `op`; the gradient of its input is the transpose of its forward."""
 
     def forward(
-        input: HostArray, weight: HostArray, bias: HostArray | None, stride: Any, padding: Any, output_padding: Any,
-        groups: int, dilation: Any, *, dtype: DType, versions: Any,
-    ) -> Any:  # fmt: skip
-        w = conv.transposed_geometry(op.name, input, weight, stride, padding, output_padding, dilation)
-        axes = len(w.input_size)
-        output, shape = to_2d(input, axes), (weight.shape[1] * groups, *w.as_2d.input_size)
-        wide = dtype if bias is None else float32  # rounded once: after the bias, if there is one
-        c = _conv((len(output), *shape), to_2d(weight, axes).shape, w.as_2d, groups, input.dtype, wide)
-        out = input_gradient(output, weight, c, versions[1])
-        if out is None:
-            return NotImplemented
-        if bias is not None:
-            out += in_format(bias, float32).reshape(-1, *(1,) * (out.ndim - 2))
-        return from_2d(in_format(out, dtype), input.ndim, axes), Saved(input=input, weight=weight, geometry=w)
+        input: HostArray, weight: HostArray, bias: HostArray | None, *options: Any, dtype: DType, versions: Any
+    ) -> Any:
+        named = dict(zip(op.signature.param_names, options, strict=True))
+        groups = named.pop("groups")
+        w = geometry_of(op.name, input, weight, **named)
+        out = _apply(input, weight, bias, w, groups, dtype, versions[1], transposed)
+        return out, Saved(input=input, weight=weight, geometry=w)
 
     def backward(
-        dy: HostArray, saved: Saved, needs: Any, stride: Any, padding: Any, output_padding: Any, groups: int,
-        dilation: Any, versions: Any, grad_buffers: Any,
-    ) -> Any:  # fmt: skip
-        w, axes = saved.geometry.as_2d, len(saved.geometry.input_size)
-        images, dx, dw = to_channels_last(to_2d(dy, axes), _compute_dtype(dy.dtype)), None, None
+        dy: HostArray, saved: Saved, needs: Any, *, groups: int, versions: Any, grad_buffers: Any, **options: Any
+    ) -> Any:
+        w, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
+        grad = to_channels_last(to_2d(dy, axes), _compute_dtype(dy.dtype))
         if needs[0]:
-            c = _conv(images.shape, to_2d(saved.weight, axes).shape, w, groups, dy.dtype, needs[0])
-            dx = convolve(images, saved.weight, None, c, versions[1])
-            if dx is None:
-                return NotImplemented
-            dx = from_2d(in_format(dx, needs[0]), dy.ndim, axes)
+            back = from_2d(grad, dy.ndim, axes)
+            dx = _apply(back, saved.weight, None, w, groups, needs[0], versions[1], not transposed)
         if needs[1]:
-            output = to_2d(saved.input, axes)
-            shape = (output.shape[1], images.shape[1] // groups, *w.kernel)
-            c = _conv(images.shape, shape, w, groups, dy.dtype, needs[1])
-            dw = weight_gradient(images, output, c, _weight_buffer(grad_buffers, axes, needs[1]))
-            if dw is None:
-                return NotImplemented
-            dw = from_2d(in_format(dw, needs[1]), axes + 2, axes)
-        return dx, dw, _bias_gradient(images, needs[2])
+            input, buffer = to_2d(saved.input, axes), grad_buffers[1] if needs[1] == float32 and axes > 1 else None
+            images, outputs = (grad, input) if transposed else (input, grad)
+            dw = from_2d(_weight_gradient(images, outputs, w.as_2d, groups, needs[1], buffer), axes + 2, axes)
+        return dx, dw, column_sums(nhwc(grad), needs[2])
 
-    _register(op, forward, backward)
-
-
-def _register(op: Any, forward: Any, backward: Any) -> None:
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
     op.on("cpu", when=_fits, wants_cache=True)(forward)
     op.on_backward("cpu", when=_back_fits, wants_cache=True)(backward)
 
 
 for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
-    _convolution(_op)
+    _register(_op, conv.geometry_of, transposed=False)
 for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
-    _transposed_convolution(_op)
+    _register(_op, conv.transposed_geometry, transposed=True)

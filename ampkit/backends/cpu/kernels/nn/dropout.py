@@ -27,8 +27,7 @@ def _fits(input: HostArray, p: float, seed: int, call: int, shape: Any) -> bool:
 def dropout_cpu(input: HostArray, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if prod(shape or input.shape) != input.size or not input.flags.c_contiguous:  # a mask for several values at once
         keep = keep_mask(seed, call, p, shape or input.shape)
-        out = _masked(input, keep, p, dtype)
-        return out if out is NotImplemented else (out, Saved(keep=keep))
+        return _masked(input, keep, p, dtype), Saved(keep=keep)
     out, keep = empty(input.shape, dtype), np.empty(input.shape, np.bool_)
     threshold, kind = round(p * 65536), KINDS[input.dtype]  # see random.keep_mask
     places = address(input), address(out), address(keep)

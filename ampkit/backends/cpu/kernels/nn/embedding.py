@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.embedding import check_indices, embedding
@@ -12,13 +12,10 @@ from ampkit.ops.nn.embedding import check_indices, embedding
 from ..indexing.gather_scatter import summed_rows, taken_rows
 
 
-@embedding.on("cpu", when=lambda input, weight, padding_idx: input.size > 0)
+@embedding.on("cpu", when=lambda input, weight, padding_idx: input.size * weight.shape[1] >= MIN_ELEMENTS)
 def embedding_cpu(input: HostArray, weight: HostArray, padding_idx: int | None, *, dtype: DType) -> Any:
     check_indices(input, len(weight))
-    large = input.size * weight.shape[1] >= MIN_ELEMENTS
-    out = taken_rows(weight[None], input.reshape(-1)) if large else None
-    if out is None:
-        return NotImplemented
+    out = taken_rows(weight[None], input.reshape(-1))
     return out.reshape(*input.shape, weight.shape[1]), Saved(input=input, rows=len(weight))
 
 
@@ -28,8 +25,6 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, padding_idx: Any) ->
 
 @embedding.on_backward("cpu", when=_backward_fits)
 def embedding_backward_cpu(dy: HostArray, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
-    rows = merge_axes(dy, (1, saved.input.size, dy.shape[-1]))
-    if rows is None:
-        return NotImplemented
+    rows = reshape_view(dy, (1, saved.input.size, dy.shape[-1]))
     skipped = -1 if padding_idx is None else padding_idx % saved.rows
     return None, summed_rows(rows, saved.input.reshape(-1), saved.rows, needs[1], skipped)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
@@ -18,19 +18,13 @@ row_norm_forward = Function("row_norm_forward", "aaaaaadaaaf")
 row_norm_backward = Function("row_norm_backward", "aaaaaaaaaaaf")
 
 
-def _rows(shape: Any, *arrays: HostArray | None) -> list[HostArray | None] | None:
-    """Each array [..., *shape] as rows [rows, n]; None where that takes a copy."""
-    found: list[HostArray | None] = []
+def _rows(shape: Any, array: HostArray | None) -> HostArray | None:
+    """An array [..., *shape] as rows [rows, n], a view; None for None."""
     axes = len(shape) if isinstance(shape, (tuple, list)) else 1
-    for array in arrays:
-        view = array
-        if array is not None and (array.ndim != 2 or axes != 1):
-            at = array.ndim - axes
-            view = merge_axes(array, (prod(array.shape[:at]), prod(array.shape[at:])))
-            if view is None:
-                return None
-        found.append(view)
-    return found
+    if array is None or (array.ndim == 2 and axes == 1):
+        return array
+    at = array.ndim - axes
+    return reshape_view(array, (prod(array.shape[:at]), prod(array.shape[at:])))
 
 
 def _vector(scale: HostArray | None) -> HostArray | None:
@@ -50,12 +44,10 @@ def normalized(
     """The norm of each row in `dtype`, with the means (None if not `centred`) and 1 / deviations [rows, 1], float32.
 
     branch: is multiplied by the mask `keep` and `scale`, and added; the sum is written to `total` and normalized.
-    NotImplemented where rows are no views.
+    Raises UnsupportedError where rows are no views.
     """
     out = empty(input.shape, dtype)
-    views = _rows(shape, out, input, total, branch, keep)
-    if views is None:
-        return NotImplemented
+    views = [_rows(shape, array) for array in (out, input, total, branch, keep)]
     count = len(views[1])  # type: ignore[arg-type]  # the input
     mean, rstd = empty((count,), float32) if centred else None, empty((count,), float32)
     row_norm_forward(views[0], mean, rstd, views[1], _vector(weight), _vector(bias), eps, *views[2:], scale)
@@ -68,14 +60,12 @@ def norm_gradients(
 ) -> Any:  # fmt: skip
     """The gradients of input, weight, bias and branch, in the dtypes `needs` and `branch`; None where that is None.
 
-    NotImplemented where rows are no views.
+    Raises UnsupportedError where rows are no views.
     """
     trailing = dy.shape[dy.ndim - (len(shape) if isinstance(shape, (tuple, list)) else 1) :]
     sizes = dy.shape, trailing, trailing, dy.shape
     found = [None if d is None else empty(s, d) for s, d in zip(sizes, (*needs, branch), strict=True)]
-    views = _rows(shape, found[0], found[3], dy, dsum, input, keep)
-    if views is None:
-        return NotImplemented
+    views = [_rows(shape, array) for array in (found[0], found[3], dy, dsum, input, keep)]
     mean = getattr(saved, "mean", None)
     statistics = None if mean is None else mean.reshape(-1), saved.rstd.reshape(-1)
     row_norm_backward(
@@ -95,8 +85,6 @@ def layer_norm_cpu(
     *, dtype: DType,
 ) -> Any:  # fmt: skip
     found = normalized(input, normalized_shape, weight, bias, eps, dtype)
-    if found is NotImplemented:
-        return found
     return found[0], Saved(input=input, weight=weight, mean=found[1], rstd=found[2])
 
 
@@ -107,8 +95,7 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, e
 
 @layer_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
 def layer_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
-    found = norm_gradients(dy, saved.input, saved, needs, normalized_shape)
-    return found if found is NotImplemented else tuple(found[:3])
+    return tuple(norm_gradients(dy, saved.input, saved, needs, normalized_shape)[:3])
 
 
 @rms_norm.on("cpu", when=lambda x, shape, w, eps: fits(x, w), min_elements=MIN_ELEMENTS)
@@ -117,13 +104,12 @@ def rms_norm_cpu(
 ) -> Any:
     eps = np.finfo(np.float32).eps.item() if eps is None else eps
     found = normalized(input, normalized_shape, weight, None, eps, dtype, centred=False)
-    return found if found is NotImplemented else (found[0], Saved(input=input, weight=weight, rstd=found[2]))
+    return found[0], Saved(input=input, weight=weight, rstd=found[2])
 
 
 @rms_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
-    found = norm_gradients(dy, saved.input, saved, (*needs, None), normalized_shape)
-    return found if found is NotImplemented else tuple(found[:2])
+    return tuple(norm_gradients(dy, saved.input, saved, (*needs, None), normalized_shape)[:2])
 
 
 @group_norm.on("cpu", when=lambda x, groups, w, b, eps: batch_norm.fits(x, w, b), min_elements=MIN_ELEMENTS)

@@ -20,6 +20,7 @@ from ampkit.backends.cpu.resample import (
     resample,
 )
 from ampkit.base.dtypes import DType, uint8
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
@@ -51,7 +52,7 @@ def _maximum(op: Any, axes: int) -> None:
     ) -> Any:  # fmt: skip
         w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
         if prod(w.kernel) > 255:  # a byte tells the position in a window
-            return NotImplemented
+            raise UnsupportedError
         images = batched(input, axes)
         last = channels_are_last(images)
         best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
@@ -102,12 +103,13 @@ def both_ways(axes: list[AxisTaps], divisor: float) -> tuple[ImageMap, ImageMap]
 
 
 def mapped(input: HostArray, by: ImageMap, dtype: DType, axes: int, last: bool | None = None) -> Any:
-    """`input` [N, C, *size] or [C, *size], mapped; NotImplemented where too many numbers would be added in sequence.
+    """`input` [N, C, *size] or [C, *size], mapped.
 
     last: whether the result is channels-last; None for the layout of the input.
+    Raises UnsupportedError where too many numbers would be added in sequence.
     """
     if not by.few_taps and (by.whole is None or not input.flags.c_contiguous):
-        return NotImplemented
+        raise UnsupportedError
     return unbatched(resample(batched(input, axes), by, dtype, last), input.ndim)
 
 
@@ -118,7 +120,7 @@ def _averages(op: Any, axes: int) -> None:
     ) -> Any:  # fmt: skip
         w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, 1, ceil_mode, axes)
         out = mapped(input, _mean(w, bool(count_include_pad), divisor_override)[0], dtype, axes)
-        return out if out is NotImplemented else (out, Saved(geometry=w, last=channels_are_last(batched(input, axes))))
+        return out, Saved(geometry=w, last=channels_are_last(batched(input, axes)))
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
         return is_large(dy, saved.geometry.input_size)

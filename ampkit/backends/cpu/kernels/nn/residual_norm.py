@@ -22,10 +22,7 @@ def add_layer_norm_cpu(
     keep = None if draw is None else keep_mask(draw[0], draw[1], dropout_p, branch.shape)
     total = empty(residual.shape, dtype)
     more = total, branch, keep, dropout_scale(dropout_p)
-    found = normalized(residual, normalized_shape, weight, bias, eps, normed or dtype, True, *more)
-    if found is NotImplemented:
-        return found
-    norm, mean, rstd = found
+    norm, mean, rstd = normalized(residual, normalized_shape, weight, bias, eps, normed or dtype, True, *more)
     saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
     return (norm, saved) if normed is None else (total, norm, Saved(out=total, **vars(saved)))
 
@@ -42,8 +39,7 @@ def add_layer_norm_backward_cpu(
 ) -> Any:
     dsum, dnorm = (None, dy) if normed is None else dy
     more = dsum, needs[1], saved.keep, dropout_scale(dropout_p)
-    found = norm_gradients(dnorm, saved.as_residual, saved, (needs[0], *needs[2:]), normalized_shape, *more)
-    if found is NotImplemented:
-        return found
-    dx, dw, db, dbranch = found
+    dx, dw, db, dbranch = norm_gradients(
+        dnorm, saved.as_residual, saved, (needs[0], *needs[2:]), normalized_shape, *more
+    )
     return dx, dbranch, dw, db

@@ -24,6 +24,7 @@ from ampkit.backends.cpu.native.arrays import KINDS, Function
 from ampkit.backends.cpu.native.library import library
 from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+from ampkit.base.errors import UnsupportedError
 
 OPERANDS, OUTPUTS, AXES, BLOCK = 4, 3, 6, 2048  # as in elementwise.cpp
 _STORED = frozenset({float32, bfloat16, float16, bool_})
@@ -53,20 +54,22 @@ class _Plan:
         make: Any = np.empty if self.count * dtype.itemsize < MIN_BYTES else empty
         return make(self.shape, dtype) if self.memory is None else make(self.memory[0], dtype).transpose(self.memory[1])
 
+    def run(self, arguments: bytes) -> None:
+        if self.count and not _run(arguments):
+            raise UnsupportedError
+
 
 def forward(name: str, operands: Sequence[Any], dtype: DType) -> Any:
     """Apply the function `name` to up to four operands, in float32, rounded once to `dtype`.
 
-    The result has the memory order of the first operand of its shape. Returns NotImplemented for dtypes and layouts
-    that the kernel does not take. Raises ValueError for shapes that do not broadcast.
+    The result has the memory order of the first operand of its shape. Raises UnsupportedError for dtypes and layouts
+    that the kernel does not take, ValueError for shapes that do not broadcast.
     """
     layouts, places, numbers = _split(operands)
     plan = _plan(layouts, (dtype, None, None))
-    if plan is None:
-        return NotImplemented
     out = plan.empty(dtype)
-    arguments = _arguments(_loops(name), plan.address, 0, *places, id(out) + DATA_OFFSET, 0, 0, *numbers)
-    return out if not plan.count or _run(arguments) else NotImplemented
+    plan.run(_arguments(_loops(name), plan.address, 0, *places, id(out) + DATA_OFFSET, 0, 0, *numbers))
+    return out
 
 
 def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence[DType | None]) -> Any:
@@ -77,24 +80,18 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
     layouts, places, numbers = _split((dy, *operands))
     wanted = (*dtypes, None, None, None)[:OUTPUTS]
     plan = _plan(layouts, wanted)
-    if plan is None:
-        return NotImplemented
     outs = [None if dtype is None else plan.empty(dtype) for dtype in wanted]
     written = [0 if out is None else id(out) + DATA_OFFSET for out in outs]
-    arguments = _arguments(_loops(name) + _LOOPS, plan.address, 0, *places, *written, *numbers)
-    return tuple(outs[: len(dtypes)]) if not plan.count or _run(arguments) else NotImplemented
+    plan.run(_arguments(_loops(name) + _LOOPS, plan.address, 0, *places, *written, *numbers))
+    return tuple(outs[: len(dtypes)])
 
 
 def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
     """The sum of the function's values, divided by `divisor`: [] in `dtype`. Summed in float64 beyond a tile."""
     layouts, places, numbers = _split(operands)
     plan = _plan(layouts, (float32, None, None))
-    if plan is None:
-        return NotImplemented
     result = ctypes.c_double()
-    arguments = _arguments(_loops(name), plan.address, ctypes.addressof(result), *places, 0, 0, 0, *numbers)
-    if plan.count and not _run(arguments):
-        return NotImplemented
+    plan.run(_arguments(_loops(name), plan.address, ctypes.addressof(result), *places, 0, 0, 0, *numbers))
     return np.asarray(result.value / divisor).astype(dtype)
 
 
@@ -119,17 +116,16 @@ def _split(operands: Sequence[Any]) -> tuple[tuple[ArrayLayout, ...], list[int],
 
 
 @lru_cache(4096)
-def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _Plan | None:
-    """None where the kernel does not take them."""
+def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _Plan:
     arrays = [layout for layout in layouts if layout is not None]
     stored = {dtype for _, _, dtype in arrays} | {dtype for dtype in outs if dtype is not None}
     if not stored <= _STORED or any(step % dtype.itemsize for _, strides, dtype in arrays for step in strides):
-        return None
+        raise UnsupportedError
     shape = np.broadcast_shapes(*(shape for shape, _, _ in arrays))
     order = memory_order(shape, layouts)
     axes = merged(shape, order, layouts) if prod(shape) else [(1, (0,) * (len(layouts) + 1))]
     if len(axes) > AXES:
-        return None
+        raise UnsupportedError
     kinds = [_NUMBER if layout is None else KINDS[layout[2]] for layout in layouts]
     kinds += [_ABSENT] * (OPERANDS - len(layouts)) + [0 if dtype is None else KINDS[dtype] for dtype in outs]
     order = order or ()

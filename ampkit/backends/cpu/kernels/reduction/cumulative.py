@@ -81,8 +81,7 @@ def _register_extreme(op: Any, smallest: bool) -> None:
         return (values, places), Saved(at=places, shape=input.shape)
 
     def backward(dy: Any, saved: Saved, needs: Any, dim: int) -> Any:
-        dx = scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
-        return NotImplemented if dx is None else dx
+        return scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
 
     op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
     op.on_backward("cpu", when=lambda dy, saved, needs, dim: saved.shape and supported(dy[0]) and dy[0].size)(backward)

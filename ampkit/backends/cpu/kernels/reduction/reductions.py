@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format, without_broadcast
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
@@ -73,26 +73,23 @@ def reduced(
     factor: float = 1.0,
     root: bool = False,
     shift: HostArray | None = None,
-) -> Any:
+) -> HostArray:
     """factor * the sum of a term, or an extreme, over `axes`, which stay with length 1; root: the square root of it.
 
-    shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`, or
-    NotImplemented for an array whose axes cannot be merged to three.
+    shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`. Raises
+    UnsupportedError for an array whose axes cannot be merged to three.
     """
     if 0 in array.strides and (once := without_broadcast(array)).size < array.size:
         kept = [1 if i in axes else n for i, n in enumerate(array.shape)]
         repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
-        found = reduced(term, once, axes, dtype, factor * repeated, root, shift)
-        return found if found is NotImplemented else np.broadcast_to(found, kept)
+        return np.broadcast_to(reduced(term, once, axes, dtype, factor * repeated, root, shift), kept)
     order, back, merged, axis, rest = _plan(array.shape, array.strides, axes)
     shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
     out = empty([shape[i] for i in order], float32 if rest else dtype)
     small = *merged[:axis], 1, *merged[axis + 1 :]
-    x = merge_axes(array.transpose(order), merged)
-    s = None if shift is None else merge_axes(np.broadcast_to(shift, shape).transpose(order), small)
-    if x is None or (s is None and shift is not None):
-        return NotImplemented
+    x = reshape_view(array.transpose(order), merged)
+    s = None if shift is None else reshape_view(np.broadcast_to(shift, shape).transpose(order), small)
     _reduce(out.reshape(small), x, s, term, axis, 1.0 if rest else factor, root and not rest)
     out = out.transpose(back)
     return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
@@ -100,15 +97,13 @@ def reduced(
 
 def gradient(
     term: int, x: HostArray, axes: tuple[int, ...], dy: HostArray, shift: HostArray | None, dtype: DType
-) -> Any:
+) -> HostArray:
     """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), or whether x equals
-    shift. -> an array with the order of memory of x, or NotImplemented.
+    shift. -> an array with the order of memory of x. Raises UnsupportedError as `reduced`.
     """
     order, back, merged, _, _ = _plan(x.shape, x.strides, axes)
     given = [x, dy] if shift is None else [x, dy, shift]
-    views = [merge_axes(np.broadcast_to(each, x.shape).transpose(order), merged) for each in given]
-    if any(view is None for view in views):
-        return NotImplemented
+    views = [reshape_view(np.broadcast_to(each, x.shape).transpose(order), merged) for each in given]
     dx = empty([x.shape[i] for i in order], dtype)
     _gradient(dx.reshape(merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
     return dx.transpose(back)
@@ -116,8 +111,6 @@ def gradient(
 
 def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
     """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`."""
-    if found is NotImplemented:
-        return found
     out = found if keepdim else found.squeeze(normalize_axes("", dim, found.ndim))
     return out, Saved(**{name: out if value is found else value for name, value in saved.items()})
 
@@ -158,8 +151,7 @@ def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
 
 @sum_over.on("cpu", when=_sum_over_fits, min_elements=MIN_ELEMENTS)
 def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
-    found = reduced(SUM, gradient, axes, float32)
-    return sum_over.reference.run(gradient, axes) if found is NotImplemented else found
+    return reduced(SUM, gradient, axes, float32)
 
 
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
@@ -184,7 +176,7 @@ def _register_extreme(op: Any, term: int) -> None:
         x, axes = saved.input, axes_of(saved.input, dim)
         out, grad = (keep_reduced(each, x, axes) for each in (saved.out, dy))
         ties = reduced(EQUAL, x, axes, float32, shift=out)
-        return ties if ties is NotImplemented else gradient(EQUAL, x, axes, grad / ties, out, needs[0])
+        return gradient(EQUAL, x, axes, grad / ties, out, needs[0])
 
     op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)(forward)
     op.on_backward("cpu", when=backward_fits)(backward)

@@ -12,7 +12,7 @@ from ampkit.backends.cpu.native.arrays import (
     HostArray,
     available,
     empty,
-    merge_axes,
+    reshape_view,
     rows_along,
     supported,
 )
@@ -60,14 +60,12 @@ def _backward_fits(dy: Any, saved: Saved, *args: Any, **params: Any) -> bool:
 
 @sorting.sort_.on_backward("cpu", when=_backward_fits)
 def sort_backward_cpu(dy: Any, saved: Saved, needs: Any, dim: int, descending: bool) -> Any:
-    dx = scatter_added(dy[0], saved.at, dim, saved.at.shape, needs[0])
-    return NotImplemented if dx is None else dx
+    return scatter_added(dy[0], saved.at, dim, saved.at.shape, needs[0])
 
 
 @sorting.topk_.on_backward("cpu", when=_backward_fits)
 def topk_backward_cpu(dy: Any, saved: Saved, needs: Any, k: int, dim: int, largest: bool) -> Any:
-    dx = scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
-    return NotImplemented if dx is None else dx
+    return scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
 
 
 # extremes and their places
@@ -78,16 +76,14 @@ def _has_places(input: HostArray, dim: Any, *args: Any, **params: Any) -> bool:
     return supported(input) and input.ndim > 0 and input.size > 0 and input.shape[axis] < _LONGEST
 
 
-def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray | None:
+def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray:
     """Where along `dim`, or in the flattened input, the extreme is; the axis stays with length 1."""
     if dim is None:
-        flat, shape, at = merge_axes(input, (1, 1, input.size)), (1,) * input.ndim, input.ndim - 1
+        flat, shape, at = reshape_view(input, (1, 1, input.size)), (1,) * input.ndim, input.ndim - 1
     else:
         at = dim % input.ndim
         sizes = prod(input.shape[:at]), input.shape[at], prod(input.shape[at + 1 :])
-        flat, shape = merge_axes(input, sizes), (*input.shape[:at], 1, *input.shape[at + 1 :])
-    if flat is None:
-        return None
+        flat, shape = reshape_view(input, sizes), (*input.shape[:at], 1, *input.shape[at + 1 :])
     places = empty(shape, int64)
     if flat.shape[2] == 1 and flat.strides[0] < flat.strides[1]:
         flat = flat.transpose(2, 1, 0)  # along memory
@@ -101,21 +97,16 @@ def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray | No
 def _register(arg: Any, extreme: Any, smallest: bool) -> None:
     def places_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
         found = _places(input, dim, smallest)
-        if found is None:
-            return NotImplemented
         return found if keepdim else found.reshape(()) if dim is None else found.squeeze(dim), Saved()
 
     def extreme_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
         places = _places(input, dim, smallest)
-        values = None if places is None else gathered(input, places, dim)
-        if values is None or places is None:
-            return NotImplemented
+        values = gathered(input, places, dim)
         found = values if keepdim else values.squeeze(dim), places if keepdim else places.squeeze(dim)
         return found, Saved(at=places, shape=input.shape)
 
     def backward(dy: Any, saved: Saved, needs: Any, dim: int, keepdim: bool) -> Any:
-        dx = scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
-        return NotImplemented if dx is None else dx
+        return scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
 
     arg.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(places_cpu)
     extreme.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(extreme_cpu)

@@ -26,8 +26,6 @@ def _register(op: Any, root: bool) -> None:
     def forward(input: HostArray, dim: Any, keepdim: bool, correction: float, *, dtype: DType) -> Any:
         axes = r.axes_of(input, dim)
         mean = _mean(input, axes)
-        if mean is NotImplemented:
-            return mean
         factor = 1 / (r.count_over(input, axes) - correction)
         found = r.reduced(r.SQUARE, input, axes, dtype, factor, root, mean)
         return r.as_result(found, dim, keepdim, input=input, mean=mean, **({"out": found} if root else {}))
@@ -45,7 +43,7 @@ def _register(op: Any, root: bool) -> None:
             out = 2 * r.keep_reduced(saved.out, x, axes)
             grad = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
         grad = grad * np.float32(2 / (r.count_over(x, axes) - correction))
-        return mean if mean is NotImplemented else r.gradient(r.SQUARE, x, axes, grad, mean, needs[0])
+        return r.gradient(r.SQUARE, x, axes, grad, mean, needs[0])
 
     op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
     op.on_backward("cpu", when=backward_fits)(backward)

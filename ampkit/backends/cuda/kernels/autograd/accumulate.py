@@ -13,5 +13,4 @@ Array = Any
 
 @sum_of_two.on("cuda", when=lambda held, gradient: supports(held, gradient))
 def sum_of_two_cuda(held: Array, gradient: Array) -> Array:
-    out = elementwise.forward("Add", (held, gradient, 1.0), held.dtype)
-    return sum_of_two.reference.run(held, gradient) if out is NotImplemented else out
+    return elementwise.forward("Add", (held, gradient, 1.0), held.dtype)

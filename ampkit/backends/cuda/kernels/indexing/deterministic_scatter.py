@@ -15,6 +15,7 @@ from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import int32, int64
+from ampkit.base.errors import UnsupportedError
 from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
 
 Array = Any
@@ -63,10 +64,10 @@ def _parse_index(index: Any, shape: tuple[int, ...]) -> IndexArrays | None:
 def add_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
     indexed = _parse_index(index, shape)
     if indexed is None or indexed.shape != values.shape:
-        return add_at.reference.run(values, index, shape)
+        raise UnsupportedError
     keys, rows = indexed.keys(), prod(indexed.indexed)
     if not segment_sum.fits(values, keys, rows, values.dtype):
-        return add_at.reference.run(values, index, shape)
+        raise UnsupportedError
     outer = prod(indexed.before)
     return segment_sum.sums(values, segment_sum.ordered(keys, rows), values.dtype, outer).reshape(shape)
 
@@ -79,6 +80,6 @@ def _fits(rows: Array, keys: Array, cells: int) -> bool:
 def last_per_key_cuda(rows: Array, keys: Array, cells: int) -> Array:
     rows, (outer, n, _) = contiguous(rows), rows.shape
     if not can_gather_rows(rows, keys, n):
-        return last_per_key.reference.run(rows, keys, cells)
+        raise UnsupportedError
     last = gather_rows(segment_sum.last(keys, cells), keys, cells).reshape(-1)
     return gather_rows(rows, last - int32.type(1), n, outer)

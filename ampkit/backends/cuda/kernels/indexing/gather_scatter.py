@@ -139,8 +139,7 @@ def _supports_scatter_add(input: Array, dim: int, index: Array, src: Array) -> b
 def scatter_add_cuda(input: Array, dim: int, index: Array, src: Array, *, dtype: DType) -> Any:
     check_index_range("scatter_add", index, input.shape[dim])
     added = _scatter_add(trim_to_index(src, index.shape), dim, index, input.shape, float32)
-    out = elementwise.forward("Add", (input, added, 1.0), dtype)
-    return NotImplemented if out is NotImplemented else (out, Saved(index=index, size=src.shape))
+    return elementwise.forward("Add", (input, added, 1.0), dtype), Saved(index=index, size=src.shape)
 
 
 @scatter_add.on_backward("cuda", when=_supports_scatter_backward)

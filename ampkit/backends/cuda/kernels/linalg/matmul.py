@@ -1,16 +1,18 @@
 """CUDA kernels of matrix products: each is one call of cublasLt, whatever the strides of the operands.
 
-A kernel returns NotImplemented, and the reference runs, where cublasLt has no algorithm.
+Where cublasLt has no algorithm, the reference runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
+from operator import eq
 from typing import Any
 
 from ampkit import backends
 from ampkit.backends.cuda.libs.gemm import as_matrix, column_sums, fits, output_dtype, product, rounds_operands
 from ampkit.base.dtypes import DType, accumulator
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
 
@@ -31,23 +33,14 @@ def _as_column(array: Array) -> Array:
     return array if array.ndim > 1 else array[:, None]
 
 
-def _gradients(needs: Any, *compute: Callable[[], Any]) -> Any:
-    """The gradient from each of `compute`, None where not needed; NotImplemented if one of them returns None."""
-    gradients = [each() if need else None for need, each in zip(needs, compute, strict=True)]
-    unsupported = any(need and gradient is None for need, gradient in zip(needs, gradients, strict=True))
-    return NotImplemented if unsupported else tuple(gradients)
-
-
 # linear
 
 
 @matmul.linear.on("cuda", when=fits)
 def linear_cuda(input: Array, weight: Array, bias: Array | None, *, dtype: DType) -> Any:
     if bias is not None and output_dtype(input.dtype, dtype) != bias.dtype:
-        return NotImplemented
+        raise UnsupportedError
     out = product(_as_row(input), weight.T, dtype, bias=bias)
-    if out is None:
-        return NotImplemented
     return out if input.ndim > 1 else out[0], Saved(input=input, weight=weight)
 
 
@@ -60,7 +53,7 @@ def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, gra
     dx = _left_gradient(dy, saved.weight.T, needs[0], None) if needs[0] else None
     rows = as_matrix(dy) if needs[1] or needs[2] else None
     dw, db = _weight_gradients(rows, as_matrix(saved.input), needs, grad_buffers) if needs[1] else (None, None)
-    return _gradients(needs, lambda: dx, lambda: dw, lambda: column_sums(rows, needs[2]) if db is None else db)
+    return dx, dw, column_sums(rows, needs[2]) if needs[2] and db is None else db
 
 
 def _weight_gradients(dy: Array, x: Array, needs: Any, grad_buffers: Any) -> tuple[Array | None, Array | None]:
@@ -72,9 +65,8 @@ def _weight_gradients(dy: Array, x: Array, needs: Any, grad_buffers: Any) -> tup
         db = grad_buffers[2]
         if db is None or db.dtype != needs[2]:
             db = backends.backend_of(dy).empty(dy.shape[1:], needs[2])
-        dw = product(dy.T, x, needs[1], grad_buffers[1], row_sums=db)
-        if dw is not None:
-            return dw, db
+        with suppress(UnsupportedError):
+            return product(dy.T, x, needs[1], grad_buffers[1], row_sums=db), db
     return product(dy.T, x, needs[1], grad_buffers[1]), None
 
 
@@ -86,8 +78,6 @@ def _register_product(op: Any, second: str) -> None:
 
     def forward(input: Array, other: Array, *, dtype: DType) -> Any:
         out = product(_as_row(input), _as_column(other), dtype)
-        if out is None:
-            return NotImplemented
         batch, saved = out.shape[:-2], Saved(input=input, **{second: other})
         if op is matmul.matmul:
             saved.shared = input.ndim > 2 and other.ndim <= 2
@@ -103,32 +93,31 @@ def _register_product(op: Any, second: str) -> None:
         # The tape sums over the batch axes that an operand was broadcast along: it gets unrounded terms.
         broadcast = getattr(saved, "broadcast", (op is matmul.matmul,) * 2)
         left, right = (accumulator(n) if n and summed else n for n, summed in zip(needs, broadcast, strict=True))
-        return _gradients(
-            needs,
-            lambda: _left_gradient(dy, vars(saved)[second], left, grad_buffers[0]),
-            lambda: _right_gradient(dy, saved.input, right, grad_buffers[1], getattr(saved, "shared", False)),
-        )
+        da = _left_gradient(dy, vars(saved)[second], left, grad_buffers[0]) if left else None
+        if not right:
+            return da, None
+        return da, _right_gradient(dy, saved.input, right, grad_buffers[1], getattr(saved, "shared", False))
 
     op.on("cuda", when=lambda input, other: fits(input, other))(forward)
     op.on_backward("cuda", when=supports_backward, wants_cache=True)(backward)
 
 
-def _left_gradient(dy: Array, b: Array, dtype: DType, buffer: Array | None) -> Array | None:
+def _left_gradient(dy: Array, b: Array, dtype: DType, buffer: Array | None) -> Array:
     """The gradient of `a` in a @ b; dy lacks the axis of rows where `a` is a vector, that of columns where b is one."""
     a_is_vector = dy.ndim < b.ndim
     dy = dy[..., None] if b.ndim == 1 else dy
     da = product(dy[..., None, :] if a_is_vector else dy, _transposed(_as_column(b)), dtype, buffer)
-    return da[..., 0, :] if a_is_vector and da is not None else da
+    return da[..., 0, :] if a_is_vector else da
 
 
-def _right_gradient(dy: Array, a: Array, dtype: DType, buffer: Array | None, shared: bool) -> Array | None:
+def _right_gradient(dy: Array, a: Array, dtype: DType, buffer: Array | None, shared: bool) -> Array:
     """The gradient of b in a @ b, as `_left_gradient`. shared: one b for a batch of `a`; the product sums over it."""
     b_is_vector = dy.ndim < a.ndim
     dy = dy[..., None] if b_is_vector else dy
     dy = dy[..., None, :] if a.ndim == 1 else dy
     a, dy = (as_matrix(a), as_matrix(dy)) if shared else (_as_row(a), dy)
     db = product(_transposed(a), dy, dtype, buffer)
-    return db[..., 0] if b_is_vector and db is not None else db
+    return db[..., 0] if b_is_vector else db
 
 
 _register_product(matmul.matmul, "other")
@@ -144,11 +133,8 @@ _register_product(matmul.vdot, "other")
     "cuda", when=lambda dy, saved, needs: fits(dy, saved.vec2 if needs[0] else None, saved.input if needs[1] else None)
 )
 def outer_backward_cuda(dy: Array, saved: Saved, needs: Any) -> Any:
-    def times(matrix: Array, vector: Array, dtype: DType) -> Array | None:
-        found = product(matrix, vector[:, None], dtype)
-        return None if found is None else found[:, 0]
-
-    return _gradients(needs, lambda: times(dy, saved.vec2, needs[0]), lambda: times(dy.T, saved.input, needs[1]))
+    da = product(dy, saved.vec2[:, None], needs[0])[:, 0] if needs[0] else None
+    return da, product(dy.T, saved.input[:, None], needs[1])[:, 0] if needs[1] else None
 
 
 # addmm and baddbmm: beta * input + alpha * (a @ b), rounded once
@@ -162,12 +148,9 @@ def _register_addmm(op: Any, first: str, second: str) -> None:
     """Register forward and backward of `op`, whose factors are the parameters named `first` and `second`."""
 
     def forward(input: Array, a: Array, b: Array, *, beta: float, alpha: float, dtype: DType) -> Any:
-        if dtype != a.dtype:
-            return NotImplemented
         is_bias = beta == 1 and input.shape[-1:] == b.shape[-1:] and input.size == b.shape[-1]
         more: Any = {"bias": input.reshape(-1)} if is_bias else {"addend": input, "beta": float(beta)} if beta else {}
-        out = product(a, b, dtype, alpha=float(alpha), **more)
-        return NotImplemented if out is None else (out, Saved(**{first: a, second: b}))
+        return product(a, b, dtype, alpha=float(alpha), **more), Saved(**{first: a, second: b})
 
     def supports_backward(dy: Array, saved: Saved, needs: Any, beta: float, alpha: float) -> bool:
         used = [vars(saved)[name] for name, need in ((second, needs[1]), (first, needs[2])) if need]
@@ -176,17 +159,14 @@ def _register_addmm(op: Any, first: str, second: str) -> None:
     def backward(
         dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any, *, beta: float, alpha: float
     ) -> Any:
-        def gradient(a: Array, b: Array, i: int) -> Array | None:
+        def gradient(a: Array, b: Array, i: int) -> Array:
             return product(a, b, needs[i], grad_buffers[i], alpha=float(alpha))
 
-        return _gradients(
-            needs,
-            lambda: _scaled(dy, beta),
-            lambda: gradient(dy, _transposed(vars(saved)[second]), 1),
-            lambda: gradient(_transposed(vars(saved)[first]), dy, 2),
-        )
+        da = gradient(dy, _transposed(vars(saved)[second]), 1) if needs[1] else None
+        db = gradient(_transposed(vars(saved)[first]), dy, 2) if needs[2] else None
+        return _scaled(dy, beta) if needs[0] else None, da, db
 
-    op.on("cuda", when=_addmm_fits)(forward)
+    op.on("cuda", when=_addmm_fits, dtypes=eq)(forward)
     op.on_backward("cuda", when=supports_backward, wants_cache=True)(backward)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.base.dtypes import DType
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched
@@ -17,14 +18,19 @@ from .pool_windows import adaptive_geometry, fits, gradient, is_channels_last, m
 Array = Any
 
 
+def _global_means(input: Array, axes: int, dtype: DType) -> Array:
+    return reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(input.shape[-axes:])))
+
+
 def _register_adaptive_avg(op: Any, axes: int) -> None:
     def forward(input: Array, output_size: Any, *, dtype: DType) -> Any:
         size = input.shape[-axes:]
         out = adaptive_pool.adaptive_size(output_size, size, op.name)
-        result = NotImplemented
-        if out == (1,) * axes:
-            result = reduced("Add", input, tuple(range(-axes, 0)), True, dtype, Finish(prod(size)))
-        if result is NotImplemented:
+        try:
+            result = _global_means(input, axes, dtype) if out == (1,) * axes else None
+        except UnsupportedError:  # of an array with gaps
+            result = None
+        if result is None:
             result, _ = pooled("avg_pool", input, adaptive_geometry(size, out), dtype, adaptive=True)
         return result, Saved(size=size, last=is_channels_last(batched(input, axes)))
 

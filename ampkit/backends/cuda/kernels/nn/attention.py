@@ -9,6 +9,7 @@ runs the reference.
 from __future__ import annotations
 
 import math
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ampkit.backends.cuda.libs import attention_slices
 from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
 from ampkit.base.dtypes import LOW, DType, bfloat16, float16, float32
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.dropout import mask
@@ -54,13 +56,11 @@ def _library(array: Array) -> Any:
     return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
 
 
-@attention.on("cuda", when=_fits)
+@attention.on("cuda", when=_fits, dtypes=eq)
 def attention_cuda(
     query: Array, key: Array, value: Array, added: Any, allowed: Any, dropout_p: float, draw: Any, is_causal: bool,
     scale: float | None, enable_gqa: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    if dtype != query.dtype:
-        return NotImplemented
     q, k, v = (_dense(array) for array in (query, key, value))
     bias, visible = _mask(added, allowed, q.shape[2:3] + k.shape[2:3], dtype)
     out = _empty_like(q, (*q.shape[:-1], v.shape[-1]))
@@ -68,7 +68,7 @@ def attention_cuda(
     dropped = _dropout(q, k, dropout_p, draw)
     call = AttentionArrays(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale))
     if not _library(q).attention_forward(call):
-        return NotImplemented
+        raise UnsupportedError
     if visible is not None:
         np.copyto(out, 0, where=~visible)
         np.copyto(lse, np.inf, where=~visible)
@@ -82,7 +82,7 @@ def attention_cuda_backward(
     enable_gqa: bool,
 ) -> Any:  # fmt: skip
     if needs[3] or dy.dtype != saved.query.dtype:  # the reference computes it from the same saved arrays
-        return NotImplemented
+        raise UnsupportedError
     q, k, v = (_dense(array) for array in (saved.query, saved.key, saved.value))
     bias, _ = _mask(saved.added, saved.allowed, q.shape[2:3] + k.shape[2:3], q.dtype)
     lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_empty_like(x, x.shape) for x in (q, k, v))
@@ -90,7 +90,7 @@ def attention_cuda_backward(
     options = is_causal, _scale(saved.query, scale)
     call = AttentionArrays(q, k, v, bias, dropped, _to_4d(saved.out), lse, *options, _dense(dy), gradients)
     if not attention_slices.attention_backward(_library(q), call):
-        return NotImplemented
+        raise UnsupportedError
     inputs = saved.query, saved.key, saved.value
     dq, dk, dv = (_as_needed(*each) for each in zip(gradients, inputs, needs[:3], strict=True))
     return dq, dk, dv, None, None

@@ -8,6 +8,7 @@ last pass; its backward recomputes from x where it was active. Not yet run on a 
 from __future__ import annotations
 
 import math
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -89,13 +90,11 @@ def _channel_vectors(like: Array, count: int, channels: int) -> list[Array]:
     return [block[i] for i in range(count)]
 
 
-@batch_norm_.on("cuda", when=lambda input, *more, **params: supports_array(input))
+@batch_norm_.on("cuda", when=lambda input, *more, **params: supports_array(input), dtypes=eq)
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
     eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    if dtype != input.dtype:
-        return NotImplemented
     layout, saved = Layout(input), Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var)
     x, out = layout.dense(input), layout.empty(input)
     config = layout.walk(x, out)

@@ -19,6 +19,7 @@ from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import LOW, DType, float32
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
@@ -58,14 +59,14 @@ def _pad_channels(images: Array) -> Array:
     return out
 
 
-# forward, input gradient, weight gradient; None where cuDNN has no engine
+# forward, input gradient, weight gradient
 
 
 def _library(array: Array) -> Any:
     return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
 
 
-def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array | None:
+def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array:
     """The convolution of `images` [N, C, H, W] with `weight` [O, C / groups, KH, KW], plus bias [O], in `dtype`."""
     shape = images.shape[0], weight.shape[0], *geometry.output_size
     return _run(_library(images).conv_forward, images, weight, shape, geometry, dtype, bias)
@@ -73,13 +74,13 @@ def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeo
 
 def _grad_input(
     outputs: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType
-) -> Array | None:
+) -> Array:
     """The gradient of the input [N, C, H, W] from that of the output, `outputs` [N, O, OH, OW]; plus bias [C]."""
     shape = outputs.shape[0], weight.shape[1] * groups, *geometry.input_size
     return _run(_library(outputs).conv_data, outputs, weight, shape, geometry, dtype, bias)
 
 
-def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType) -> Array | None:
+def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType) -> Array:
     """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW]."""
     shape, run = (outputs.shape[1], images.shape[1] // groups, *geometry.kernel), _library(outputs).conv_weight
     if dtype == float32 and outputs.dtype in LOW and groups == 1 and (shape[0] % LANE or shape[1] % LANE):
@@ -94,15 +95,18 @@ def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: 
 def _run(
     run: Any, first: Array, second: Array, shape: Sequence[int], geometry: ConvGeometry, dtype: DType,
     *bias: Array | None,
-) -> Array | None:  # fmt: skip
-    """Call `run` on operands of their own dtype, then of float32, until cuDNN has an engine; the result in `dtype`."""
+) -> Array:  # fmt: skip
+    """Call `run` on operands of their own dtype, then of float32, until cuDNN has an engine; the result in `dtype`.
+
+    Raises UnsupportedError where it has none.
+    """
     stored = first.dtype
     for read in (stored,) if stored == float32 else (stored, float32):
         operands = [as_channels_last(x, read) for x in (first, second)] + [_bias_operand(b, read) for b in bias]
         out = channels_last(first, shape, dtype if read == stored else float32)
         if run(*operands, out, geometry, tf32=convolutions_use_tf32() or read != stored):
             return cast(out, dtype)
-    return None
+    raise UnsupportedError
 
 
 def _bias_operand(bias: Array | None, dtype: DType) -> Array | None:
@@ -130,7 +134,7 @@ def _grad_bias(grad: Array, need: DType | None) -> Array | None:
 
 def _apply(
     x: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, transposed: bool
-) -> Array | None:
+) -> Array:
     """The convolution of x, or its transpose, of any number of spatial axes."""
     axes, geometry_2d = len(geometry.input_size), geometry.as_2d
     images, kernels = to_2d(x, axes), to_2d(weight, axes)
@@ -138,16 +142,18 @@ def _apply(
         out = _grad_input(images, kernels, bias, geometry_2d, groups, dtype)
     else:
         out = _forward(images, kernels, bias, geometry_2d, dtype)
-    return None if out is None else from_2d(out, x.ndim, axes)
+    return from_2d(out, x.ndim, axes)
 
 
-def _register(op: Any, geometry_and_groups: Callable[..., tuple[ConvGeometry, int]], transposed: bool) -> None:
+def _register(op: Any, geometry_of: Callable[..., ConvGeometry], transposed: bool) -> None:
     """Register forward and backward of `op`; the gradient of its input is the transpose of its forward."""
 
     def forward(input: Array, weight: Array, bias: Array | None, *options: Any, dtype: DType) -> Any:
-        geometry, groups = geometry_and_groups(op.name, input, weight, *options)
+        named = dict(zip(op.signature.param_names, options, strict=True))
+        groups = named.pop("groups")
+        geometry = geometry_of(op.name, input, weight, **named)
         out = _apply(input, weight, bias, geometry, groups, dtype, transposed)
-        return NotImplemented if out is None else (out, Saved(input=input, weight=weight, geometry=geometry))
+        return out, Saved(input=input, weight=weight, geometry=geometry)
 
     def backward(dy: Array, saved: Saved, needs: Any, *, groups: int, **options: Any) -> Any:
         geometry, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
@@ -157,8 +163,6 @@ def _register(op: Any, geometry_and_groups: Callable[..., tuple[ConvGeometry, in
         if needs[1]:
             input = to_2d(saved.input, axes)
             dw = _grad_weight(*((grad, input) if transposed else (input, grad)), geometry.as_2d, groups, needs[1])
-        if (needs[0] and dx is None) or (needs[1] and dw is None):
-            return NotImplemented
         return dx, None if dw is None else from_2d(dw, axes + 2, axes), _grad_bias(grad, needs[2])
 
     forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
@@ -166,19 +170,7 @@ def _register(op: Any, geometry_and_groups: Callable[..., tuple[ConvGeometry, in
     op.on_backward("cuda", when=_supports_backward)(backward)
 
 
-def _conv_geometry(
-    name: str, input: Array, weight: Array, stride: Any, padding: Any, dilation: Any, groups: int
-) -> tuple[ConvGeometry, int]:
-    return conv.geometry_of(name, input, weight, stride, padding, dilation), groups
-
-
-def _transposed_geometry(
-    name: str, input: Array, weight: Array, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
-) -> tuple[ConvGeometry, int]:
-    return conv.transposed_geometry(name, input, weight, stride, padding, output_padding, dilation), groups
-
-
 for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
-    _register(_op, _conv_geometry, transposed=False)
+    _register(_op, conv.geometry_of, transposed=False)
 for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
-    _register(_op, _transposed_geometry, transposed=True)
+    _register(_op, conv.transposed_geometry, transposed=True)

@@ -6,6 +6,7 @@ The mask is saved as one byte per element, and the backward multiplies by it. No
 from __future__ import annotations
 
 from math import prod
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,10 @@ def _all_aligned(*arrays: Array) -> Any:
     return np.bool_(not any(a.data.ptr % 16 for a in arrays))
 
 
-@mask.on("cuda")
+@mask.on("cuda", when=lambda like, p, seed, call, shape: 0 < prod(shape) <= MAX_ELEMENTS)
 def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
     backend: Any = backends.backend_of(like)
     keep = backend.empty(shape, np.dtype(bool))
-    if not 0 < keep.size <= MAX_ELEMENTS:
-        return NotImplemented
     threshold = np.uint32(round(p * 65536))  # see random.keep_mask
     blocks = blocks_for(keep.size, THREADS * 16)
     args = keep, np.int64(keep.size), threshold, *drawn(backend, seed, call)
@@ -38,10 +37,8 @@ def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...
     return keep
 
 
-@dropout_.on("cuda", when=lambda input, *more, **params: supports_array(input))
+@dropout_.on("cuda", when=lambda input, *more, **params: supports_array(input), dtypes=eq)
 def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
-    if dtype != input.dtype:
-        return NotImplemented
     backend: Any = backends.backend_of(input)
     x = contiguous(input)
     if prod(shape or input.shape) != input.size:

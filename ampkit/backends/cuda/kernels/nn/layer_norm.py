@@ -49,21 +49,17 @@ def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: 
     return out, *stats
 
 
-@layer_norm.on("cuda", when=lambda input, *more: supports_array(input))
+@layer_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
 def layer_norm_cuda(
     input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
-    if not supports_dtypes(input.dtype, dtype):
-        return NotImplemented
     cols = cols_of(input, normalized_shape)
     out, mean, rstd = _forward("layer_norm_forward", input, cols, [weight, bias], 2, eps, dtype)
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
-@rms_norm.on("cuda", when=lambda input, *more: supports_array(input))
+@rms_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
 def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
-    if not supports_dtypes(input.dtype, dtype):
-        return NotImplemented
     cols, eps = cols_of(input, normalized_shape), EPS if eps is None else eps
     out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
     return out, Saved(input=input, weight=weight, rstd=rstd)
@@ -121,12 +117,10 @@ def _group_sizes(input: Array, groups: int) -> tuple[int, int, int, int]:
     return rows, input.size // rows, input.shape[1] // groups, spatial
 
 
-@group_norm.on("cuda", when=lambda input, *more: supports_array(input))
+@group_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
 def group_norm_cuda(
     input: Array, num_groups: int, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
-    if not supports_dtypes(input.dtype, dtype):
-        return NotImplemented
     backend, (rows, cols, channels, spatial) = backends.backend_of(input), _group_sizes(input, num_groups)
     x, out = contiguous(input), backend.empty(input.shape, dtype)
     mean, rstd = (backend.empty((rows, 1), float32) for _ in range(2))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import DType, float32, uint8
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import int_tuple
 from ampkit.ops.nn import pool
@@ -23,8 +24,8 @@ def _register_max_pool(op: Any, axes: int) -> None:
         *, dtype: DType,
     ) -> Any:  # fmt: skip
         geometry = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
-        if prod(geometry.kernel) > 255:
-            return NotImplemented
+        if prod(geometry.kernel) > 255:  # a byte tells the position in a window
+            raise UnsupportedError
         maxima, argmax = pooled("max_pool", input, geometry, dtype, return_argmax=True)
         saved = Saved(argmax=argmax, geometry=geometry, last=is_channels_last(batched(input, axes)))
         return ((maxima, pool.flat_indices(argmax, geometry)), saved) if return_indices else (maxima, saved)

@@ -6,6 +6,7 @@ norm, and applies the dropout mask to the gradient of the branch, as it stores b
 
 from __future__ import annotations
 
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -33,13 +34,11 @@ def _fits(residual: Array, branch: Array, *more: Any) -> bool:
     return 0 < residual.size <= MAX_ELEMENTS and _supports_dtypes(residual.dtype, branch.dtype, residual.dtype)
 
 
-@add_layer_norm_.on("cuda", when=_fits)
+@add_layer_norm_.on("cuda", when=_fits, dtypes=eq)
 def add_layer_norm_cuda(
     residual: Array, branch: Array, weight: Array | None, bias: Array | None, normalized_shape: Any, eps: float,
     dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    if dtype != residual.dtype:
-        return NotImplemented
     backend: Any = backends.backend_of(residual)
     cols = cols_of(residual, normalized_shape)
     rows, out_dtype = residual.size // cols, normed or dtype

@@ -16,7 +16,7 @@ from ampkit.backends.cuda.array_layout import supports_array, supports_dtypes, v
 from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
-from ampkit.backends.elementwise.kernels import supports, supports_backward, with_saved
+from ampkit.backends.elementwise.kernels import supports, supports_backward
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
@@ -72,8 +72,6 @@ def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
 
 def _register(op: Any, name: str) -> None:
     def forward(input: Array, dim: int, dtype: DType) -> Any:
-        if not supports_dtypes(input.dtype, dtype):
-            return NotImplemented
         out = _forward(f"{name}_forward", input, dtype)
         return out, Saved(out=out)
 
@@ -84,7 +82,7 @@ def _register(op: Any, name: str) -> None:
     def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
         return _backward(f"{name}_backward", dy, saved.out, needs[0])
 
-    op.on("cuda", when=lambda input, dim, dtype: _supports_rows(input, dim))(forward)
+    op.on("cuda", when=lambda input, dim, dtype: _supports_rows(input, dim), dtypes=supports_dtypes)(forward)
     op.on_backward("cuda", when=supports_rows)(backward)
 
 
@@ -93,24 +91,17 @@ _register(log_softmax, "log_softmax")
 
 
 def _exponentials(input: Array, dim: Any, keepdim: bool) -> tuple[Any, Any]:
-    """sum(exp(input - maximum)) and the maximum over `dim`; either may be NotImplemented."""
+    """sum(exp(input - maximum)) and the maximum over `dim`."""
     maximum = reduced("Maximum", input, dim, keepdim, float32)
-    return (
-        maximum if maximum is NotImplemented else reduced("AddExps", input, dim, keepdim, float32, centre=maximum)
-    ), maximum
+    return reduced("AddExps", input, dim, keepdim, float32, centre=maximum), maximum
 
 
 @logsumexp.on("cuda", when=supports)
 def logsumexp_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    total, maximum = _exponentials(input, dim, keepdim)
-    if total is NotImplemented:
-        return NotImplemented
-    return with_saved(elementwise.forward("LogSumExp", (total, maximum), dtype), input=input)
+    return elementwise.forward("LogSumExp", _exponentials(input, dim, keepdim), dtype), Saved(input=input)
 
 
 @logsumexp.on_backward("cuda", when=supports_backward)
 def logsumexp_backward_cuda(dy: Array, saved: Any, needs: Any, dim: Any, keepdim: bool) -> Any:
     total, maximum = _exponentials(saved.input, dim, True)
-    if total is NotImplemented:
-        return NotImplemented
     return elementwise.backward("LogSumExp", dy.reshape(total.shape), (saved.input, maximum, total), needs)

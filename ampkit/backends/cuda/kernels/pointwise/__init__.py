@@ -15,7 +15,7 @@ from ampkit.base.dtypes import DType, float32
 def _total(function: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
     """One launch computes the values in float32, one or two more sum them."""
     values = elementwise.forward(function, operands, float32)
-    return values if values is NotImplemented else reduced("Add", values, None, False, dtype, Finish(divisor))
+    return reduced("Add", values, None, False, dtype, Finish(divisor))
 
 
 def _sum_over(array: Any, axes: tuple[int, ...]) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import DType, float32
+from ampkit.base.errors import UnsupportedError
 from ampkit.ops.reduction.cumulative import cumsum
 
 Array = Any
@@ -26,7 +27,7 @@ def _supports(x: Array, *args: Any, **params: Any) -> bool:
 def _cumsum(x: Array, dim: int, dtype: DType, reverse: bool) -> Any:
     """Cumulative sum along `dim` in float32, rounded to `dtype`; from the end if `reverse`, which is the gradient."""
     if dtype not in (x.dtype, float32) and x.dtype != float32:
-        return NotImplemented
+        raise UnsupportedError
     out, axis = backends.backend_of(x).empty(x.shape, dtype), dim % x.ndim
     n, inner = x.shape[axis], prod(x.shape[axis + 1 :])
     columns = x.size // n

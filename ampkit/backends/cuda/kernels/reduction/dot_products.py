@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.libs.gemm import fits, multiply, product
+from ampkit.base.errors import UnsupportedError
 from ampkit.ops.reduction.dot_products import matmul_arrays
 
 Array = Any
@@ -15,7 +16,8 @@ Array = Any
 
 @matmul_arrays.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)
 def matmul_arrays_cuda(a: Array, b: Array, out: Array | None = None) -> Array:
-    if out is not None:
-        return out if multiply(a, b, out) else matmul_arrays.reference.run(a, b, out)
-    result = product(a, b, a.dtype)
-    return matmul_arrays.reference.run(a, b) if result is None else result
+    if out is None:
+        return product(a, b, a.dtype)
+    if not multiply(a, b, out):
+        raise UnsupportedError
+    return out

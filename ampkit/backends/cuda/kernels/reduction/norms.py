@@ -24,4 +24,4 @@ def _supports(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
 def norm_cuda(input: Array, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     kind, root = _NORMS[p]
     result = reduced(kind, input, dim, keepdim, dtype, Finish(1.0, root))
-    return result if result is NotImplemented else (result, Saved(input=input, out=result))
+    return result, Saved(input=input, out=result)

@@ -30,51 +30,46 @@ def _count(shape: tuple[int, ...], dim: Any) -> int:
     return prod(shape[i] for i in axes_of(dim, len(shape)))
 
 
-def _out(found: Any, **saved: Any) -> Any:
-    return found if found is NotImplemented else (found, Saved(**saved))
-
-
 @ops.sum.on("cuda", when=_float)
 def sum_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return _out(reduced("Add", input, dim, keepdim, dtype), shape=input.shape)
+    return reduced("Add", input, dim, keepdim, dtype), Saved(shape=input.shape)
 
 
 @ops.mean.on("cuda", when=_float)
 def mean_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     finish = Finish(_count(input.shape, dim))
-    return _out(reduced("Add", input, dim, keepdim, dtype, finish), shape=input.shape)
+    return reduced("Add", input, dim, keepdim, dtype, finish), Saved(shape=input.shape)
 
 
 @ops.amax.on("cuda", when=_float)  # type: ignore[untyped-decorator]  # an overloaded op
 def amax_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     found = reduced("Maximum", input, dim, keepdim, dtype)
-    return _out(found, input=input, out=found)
+    return found, Saved(input=input, out=found)
 
 
 @ops.amin.on("cuda", when=_float)  # type: ignore[untyped-decorator]  # an overloaded op
 def amin_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     found = reduced("Minimum", input, dim, keepdim, dtype)
-    return _out(found, input=input, out=found)
+    return found, Saved(input=input, out=found)
 
 
 @ops.prod.on("cuda", when=lambda input, *args, **params: input.dtype in STORED)
 def prod_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return _out(reduced("Prod", input, dim, keepdim, dtype), input=input)
+    return reduced("Prod", input, dim, keepdim, dtype), Saved(input=input)
 
 
 # any, all, count_nonzero
 
 
-def _known(input: Array, *args: Any, **params: Any) -> bool:
-    return input.dtype in {*STORED, bool_} and 0 < input.size <= MAX_ELEMENTS
+def _known(input: Array, dim: Any, *args: Any, **params: Any) -> bool:
+    return dim not in ((), []) and input.dtype in {*STORED, bool_} and 0 < input.size <= MAX_ELEMENTS
 
 
 def _logical(op: Any, kind: str, compare: str) -> None:
     """Register a kernel that compares the count `kind` of elements over `dim` with 0 by `compare`."""
 
     def kernel(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-        count = NotImplemented if dim in ((), []) else reduced(kind, input, dim, keepdim, float32)
-        return count if count is NotImplemented else elementwise.forward(compare, (count, 0.0), bool_)
+        return elementwise.forward(compare, (reduced(kind, input, dim, keepdim, float32), 0.0), bool_)
 
     kernel.__name__ = f"{op.name}_cuda"
     op.on("cuda", when=_known)(kernel)
@@ -84,13 +79,11 @@ _logical(ops.any, "CountNonzero", "NotEqual")
 _logical(ops.all, "CountZero", "Equal")
 
 
-@ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input) and _count(input.shape, dim) <= EXACT)
+@ops.count_nonzero.on("cuda", when=lambda input, dim: _known(input, dim) and _count(input.shape, dim) <= EXACT)
 def count_nonzero_cuda(input: Array, dim: Any, *, dtype: DType) -> Any:
-    count = reduced("CountNonzero", input, dim, False, float32)
-    return count if count is NotImplemented else backends.backend_of(input).cast(count, int64)
+    return backends.backend_of(input).cast(reduced("CountNonzero", input, dim, False, float32), int64)
 
 
 @sum_over.on("cuda", when=_float)
 def sum_over_cuda(gradient: Array, axes: tuple[int, ...]) -> Any:
-    found = reduced("Add", gradient, axes, True, float32)
-    return sum_over.reference.run(gradient, axes) if found is NotImplemented else found
+    return reduced("Add", gradient, axes, True, float32)

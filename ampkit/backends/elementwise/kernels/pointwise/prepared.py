@@ -9,21 +9,12 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import DType, finfo, float32
+from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.piecewise_activations import prelu
 from ampkit.ops.pointwise.selection import clamp, nan_to_num
 from ampkit.ops.pointwise.smooth_activations import glu
 
-from .. import (
-    Array,
-    Launcher,
-    grad_dtype,
-    gradients,
-    register_backward,
-    round_scalars,
-    supports,
-    supports_backward,
-    with_saved,
-)
+from .. import Array, Launcher, grad_dtype, gradients, register_backward, round_scalars, supports, supports_backward
 
 
 def register_prepared(launcher: Launcher) -> None:
@@ -37,7 +28,7 @@ def register_prepared(launcher: Launcher) -> None:
 def _register_clamp(launcher: Launcher) -> None:
     def forward(input: Array, min: Any, max: Any, *, dtype: DType) -> Any:
         out = launcher.forward("Clamp", round_scalars(clamp, (input, *_bounds(min, max))), dtype)
-        return with_saved(out, input=input, min=min, max=max)
+        return out, Saved(input=input, min=min, max=max)
 
     def backward(dy: Array, saved: Any, needs: Any) -> Any:
         operands = (saved.input, *_bounds(saved.min, saved.max))
@@ -58,7 +49,7 @@ def _register_nan_to_num(launcher: Launcher) -> None:
         limits, kind = finfo(input.dtype), input.dtype.type
         values = nan or 0.0, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
         out = launcher.forward("NanToNum", (input, *[float(kind(value)) for value in values]), dtype)
-        return with_saved(out, input=input)
+        return out, Saved(input=input)
 
     launcher.on(nan_to_num, forward, supports)
     register_backward(launcher, nan_to_num, lambda nan, posinf, neginf: ("NanToNum", ()), "input")
@@ -66,15 +57,14 @@ def _register_nan_to_num(launcher: Launcher) -> None:
 
 def _register_glu(launcher: Launcher) -> None:
     def forward(input: Array, dim: int, *, dtype: DType) -> Any:
-        return with_saved(launcher.forward("Glu", np.split(input, 2, dim), dtype), input=input)
+        return launcher.forward("Glu", np.split(input, 2, dim), dtype), Saved(input=input)
 
     def backward(dy: Array, saved: Any, needs: Any, dim: int) -> Any:
         """Compute both halves in one launch: dy, value and gate are broadcast along a new axis of size 2."""
         x, axis = saved.input, dim % dy.ndim
         parts = [a.reshape((*dy.shape[:axis], -1, *dy.shape[axis:])) for a in (dy, *np.split(x, 2, axis))]
         half = np.arange(2, dtype=float32, like=x).reshape((2, *(1,) * (dy.ndim - axis)))
-        dx = launcher.forward("GluGrad", (*parts, half), needs[0])
-        return dx if dx is NotImplemented else dx.reshape(x.shape)
+        return launcher.forward("GluGrad", (*parts, half), needs[0]).reshape(x.shape)
 
     launcher.on(glu, forward, supports)
     launcher.on_backward(glu, backward, supports_backward)
@@ -83,18 +73,16 @@ def _register_glu(launcher: Launcher) -> None:
 def _register_prelu(launcher: Launcher) -> None:
     def forward(input: Array, weight: Array, *, dtype: DType) -> Any:
         out = launcher.forward("PRelu", (input, _broadcast_weight(weight, input)), dtype)
-        return with_saved(out, input=input, weight=weight, shape=weight.shape)
+        return out, Saved(input=input, weight=weight, shape=weight.shape)
 
     def backward(dy: Array, saved: Any, needs: Any) -> Any:
         x = getattr(saved, "input", 0.0)  # not saved where no wanted gradient reads it
         weight = 0.0 if needs[0] is None else _broadcast_weight(saved.weight, dy)
         grads = launcher.backward("PRelu", dy, (x, weight), (needs[0], None if needs[1] is None else float32))
-        if grads is NotImplemented or needs[1] is None:
+        if needs[1] is None:
             return grads
         per_channel = prod(saved.shape) > 1
         total = launcher.sum_over(grads[1], tuple([i for i in range(dy.ndim) if i != 1 or not per_channel]))
-        if total is NotImplemented:
-            return total
         return grads[0], backends.backend_of(dy).cast(total.reshape(saved.shape), needs[1])
 
     launcher.on(prelu, forward, supports)

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from ampkit.base.dtypes import FLOATS, DType, bool_
+from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise import (
     arithmetic,
     comparison,
@@ -33,7 +34,6 @@ from .. import (
     supports,
     supports_backward,
     supports_dtypes,
-    with_saved,
 )
 
 _READS_INPUT = {
@@ -179,7 +179,7 @@ def _register_pow(launcher: Launcher) -> None:
     def forward(input: Array, exponent: Any, *, dtype: DType) -> Any:
         function = "Square" if _is_2(exponent) else "Pow"
         out = launcher.forward(function, (input, exponent), dtype)
-        return with_saved(out, input=input, exponent=exponent, out=out)
+        return out, Saved(input=input, exponent=exponent, out=out)
 
     def backward(dy: Array, saved: Any, needs: Any) -> Any:
         if _is_2(exponent := getattr(saved, "exponent", 0.0)):
@@ -202,8 +202,7 @@ def _register_sum_backward(launcher: Launcher, op: Any, function: str) -> None:
     def kernel(dy: Array, saved: Any, needs: Any, alpha: Any) -> Any:
         if needs[1] is None or (function == "Add" and alpha == 1):
             return dy, dy
-        grads = gradients(launcher, op, function, dy, (alpha,), [None, needs[1]])
-        return NotImplemented if grads is NotImplemented else (dy, grads[1])
+        return dy, gradients(launcher, op, function, dy, (alpha,), [None, needs[1]])[1]
 
     kernel.__name__ = f"{op.name}_backward_{launcher.backend}"
     op.on_backward(launcher.backend, when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(kernel)
