@@ -190,8 +190,8 @@ def _import(word: str, function: Any) -> str:
     found = function.__globals__.get(word)
     if isinstance(found, ModuleType):
         return f"import {found.__name__} as {word}" if found.__name__ != word else f"import {word}"
-    home = found.__module__ if isinstance(found, type) else function.__module__
-    return f"from {home} import {word}"
+    module = found.__module__ if isinstance(found, type) else function.__module__
+    return f"from {module} import {word}"
 
 
 def _builtin(text: str) -> str:

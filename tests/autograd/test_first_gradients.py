@@ -200,7 +200,7 @@ def test_a_copied_gradient_has_the_order_of_axes_of_its_leaf_if_it_comes_in_it()
     (x + 1).backward(ampkit.tensor(values + 1))
     assert x.grad.array.strides == values.strides
     x.grad = None
-    (x + 1).backward(ampkit.ones(2, 4, 5, 3))  # lies in another order, in which it is copied
+    (x + 1).backward(ampkit.ones(2, 4, 5, 3))  # its strides are in another order, in which it is copied
     assert x.grad.array.flags.c_contiguous
     y = ampkit.tensor(np.broadcast_to(np.float32(1), (3, 4))).requires_grad_()
     (y + 1).backward(ampkit.ones(3, 4))

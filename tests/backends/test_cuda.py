@@ -119,14 +119,14 @@ def test_a_step_that_does_not_fit_raises_and_a_smaller_one_succeeds(limit):
 
     first = step(8)
     limit(600_000)
-    met = 0
+    count = 0
     for rows in (2000, 1500, 1200, 1000, 800, 600):  # it runs out in the forward, later in the backward
         try:
             step(rows)
         except ampkit.OutOfMemoryError:
-            met += 1
+            count += 1
             optimizer.zero_grad()
-    assert met > 1
+    assert count > 1
     assert step(8) < first
 
 

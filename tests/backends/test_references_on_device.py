@@ -32,9 +32,9 @@ def _run(case, tensors):
     points = [t for t in tensors if t.requires_grad]
     if not floats or not points:
         return [o.numpy(force=True) for o in outs]
-    home = floats[0].array
+    like = floats[0].array
     seeds = [np.random.default_rng(0).normal(size=o.shape).astype(o.dtype) for o in floats]
-    placed = [Tensor(backends.backend_of(home).asarray(s)) for s in seeds]
+    placed = [Tensor(backends.backend_of(like).asarray(s)) for s in seeds]
     found = grad(floats, points, placed, allow_unused=True)
     return [o.numpy(force=True) for o in outs] + [None if g is None else g.numpy(force=True) for g in found]
 

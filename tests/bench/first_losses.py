@@ -115,9 +115,9 @@ def lockstep(name: str, steps: int) -> None:
     for x, y in (draw() for _ in range(steps)):
         ours.load_state_dict({k: ampkit.tensor(v.numpy().copy()) for k, v in twin.state_dict().items()})
         exact = torch_losses(twin, [(x, y)], 0.0, torch.float64)
-        loss, slopes = torch_losses(twin, [(x, y)], 0.0)
+        loss, gradients = torch_losses(twin, [(x, y)], 0.0)
         found = our_losses(ours, [(x, y)], 0.0, "float32")
-        distances = (gradients_apart(each[1][0], slopes[0])[0] for each in (exact, found))
+        distances = (gradients_apart(each[1][0], gradients[0])[0] for each in (exact, found))
         rows.append((apart(found[0], loss), *distances))
         values = torch.from_numpy(x)
         out = twin(values)
@@ -166,26 +166,26 @@ def main() -> int:
         pytorch_models.load(twin, ours)
         start = {k: v.detach().clone() for k, v in ours.state_dict().items()}
         batches = [draw() for _ in range(args.steps)]
-        truth, slopes = torch_losses(twin, batches, LR[name])
-        exact, exact_slopes = torch_losses(twin, batches, LR[name], torch.float64)
+        truth, gradients = torch_losses(twin, batches, LR[name])
+        exact, exact_gradients = torch_losses(twin, batches, LR[name], torch.float64)
         print(f"{name:<10}{'torch f64':<10}{apart(exact, truth):10.2e} first {truth[0]:.4f}, last {truth[-1]:.4f}")
-        kinks = max(show(name, "torch f64", exact_slopes, slopes)) > GRADIENTS
+        kinks = max(show(name, "torch f64", exact_gradients, gradients)) > GRADIENTS
         for dtype, bound in ((d, BOUND[d]) for d in args.precisions):
             ours.load_state_dict(start)
-            found, found_slopes = our_losses(ours, batches, LR[name], dtype)
+            found, found_gradients = our_losses(ours, batches, LR[name], dtype)
             worst = apart(found, truth)
             failed |= not worst <= bound
-            verdict = "ok" if worst <= bound else "TOO FAR"
-            print(f"{name:<10}{dtype:<10}{worst:10.2e} last {found[-1]:.4f}  bound {bound:g}  {verdict}", flush=True)
-            if max(show(name, dtype, found_slopes, slopes)) > GRADIENTS and dtype == "float32" and not kinks:
+            result = "ok" if worst <= bound else "TOO FAR"
+            print(f"{name:<10}{dtype:<10}{worst:10.2e} last {found[-1]:.4f}  bound {bound:g}  {result}", flush=True)
+            if max(show(name, dtype, found_gradients, gradients)) > GRADIENTS and dtype == "float32" and not kinks:
                 failed = True
                 print(f"{name:<10}{dtype:<10} gradients TOO FAR")
         wide = make(name)[0]
         wide.load_state_dict(start)
         wide_batches = [(x.astype(np.float64) if x.dtype == np.float32 else x, y) for x, y in batches]
-        found, found_slopes = our_losses(wide.to(dtype=ampkit.float64), wide_batches, LR[name], "float64")
+        found, found_gradients = our_losses(wide.to(dtype=ampkit.float64), wide_batches, LR[name], "float64")
         print(f"{name:<10}{'float64':<10}{apart(found, exact):10.2e} beside PyTorch's float64")
-        if max(show(name, "float64", found_slopes, exact_slopes)) > GRADIENTS:
+        if max(show(name, "float64", found_gradients, exact_gradients)) > GRADIENTS:
             failed = True
             print(f"{name:<10}{'float64':<10} gradients TOO FAR")
     return int(failed)

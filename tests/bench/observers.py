@@ -5,7 +5,7 @@ whose source every `if observers:` was cut.
 
 Four processes on one thread take steps in turns: ampkit, ampkit once more (how far two equal processes differ is the
 noise), the copy, and ampkit after a step that was profiled, watched and checked for infinities. A process is faster or
-slower than an equal one by a percent or two for as long as it lives, since its memory lies elsewhere: all is repeated
+slower than an equal one by a percent or two for as long as it lives, since its memory is elsewhere: all is repeated
 with new ones. Prints the CPU time of a step, and ratios to the first process: the mean over the repeats of the median
 over the rounds, with its standard error.
 """

@@ -286,18 +286,18 @@ def test_attention_in_float32_runs_its_reference_on_products_that_can_be_recorde
 
 
 def test_gates_losses_and_reductions_are_recorded_with_their_gradients(device):
-    def slopes(x, weight):
+    def gradients(x, weight):
         gated = ops.prelu(ops.glu(x), weight)
         logits, target = ops.cumsum(gated, 1), ops.logical_and(ops.isfinite(gated), gated > 0).to(ampkit.float32)
         loss = ops.binary_cross_entropy_with_logits(logits, target, pos_weight=weight.detach().abs())
         loss = loss + ops.huber_loss(logits, target) + ops.logsumexp(logits, 1).mean() + ops.remainder(x, 0.7).sum()
         return [loss, *ampkit.autograd.grad(loss, [x, weight])]
 
-    compiled = ampkit.compile(slopes)
+    compiled = ampkit.compile(gradients)
     for seed in range(6):
         values = np.random.default_rng(seed).normal(size=(5, 16)).astype(np.float32)
         given = [ampkit.tensor(v, device="cuda", requires_grad=True) for v in (values, values[0, :8])]
-        for got, want in zip(compiled(*given), slopes(*given), strict=True):
+        for got, want in zip(compiled(*given), gradients(*given), strict=True):
             np.testing.assert_array_equal(got.numpy(force=True), want.numpy(force=True))
     assert next(iter(compiled._variants.values())).graph.recording is not None
 

@@ -130,7 +130,7 @@ def _with_aux(product: Product, memory: Memory, found: Any) -> Any:
 
 
 def _gelu(x: Any) -> tuple[Any, Any]:
-    """Hendrycks & Gimpel 2016, arXiv:1606.08415, eq. 2, and its slope."""
+    """Hendrycks & Gimpel 2016, arXiv:1606.08415, eq. 2, and its gradient."""
     rate, cubic = math.sqrt(2 / math.pi), 0.044715
     t = np.tanh(rate * (x + cubic * x**3))
     return 0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * rate * (1 + 3 * cubic * x * x)

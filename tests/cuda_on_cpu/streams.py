@@ -5,7 +5,7 @@ and the host is ahead of them all. So each stream has a vector clock, which even
 `races()` collects accesses to the same bytes that nothing orders, one of which writes. Copies to the host arrive when
 the host has waited for them, and not before; memory that a copy still reads must not change until then.
 
-While a stream captures, what would run is kept, by address: a launch of the graph does it to whatever lies there. Each
+While a stream captures, what would run is kept, by address: a launch of the graph does it to whatever is there. Each
 launch asks whether the addresses still belong to whom they belonged (memory.Range). What CUDA forbids in a capture is
 an error here, with CUDA's name, and spoils the capture.
 """

@@ -68,7 +68,7 @@ def test_a_variance_for_each_row_is_no_variance_for_each_column():
             ops.gaussian_nll_loss(x, y, wrong)
 
 
-def test_the_slope_of_the_cosine_of_a_zero_vector_is_bounded():
+def test_the_gradient_of_the_cosine_of_a_zero_vector_is_bounded():
     x = ampkit.tensor([[0.0, 0.0]], requires_grad=True)
     ops.cosine_embedding_loss(x, ampkit.tensor([[3.0, 4.0]]), ampkit.tensor([1])).backward()
     assert np.allclose(x.grad.numpy(), [[-0.6e6, -0.8e6]])

@@ -162,7 +162,7 @@ def test_whole_channels_are_dropped(layer, shape):
         layer()(ampkit.ones(2))
 
 
-def test_a_parametric_slope_learns():
+def test_a_parametric_gradient_learns():
     layer = nn.PReLU(3)
     out = layer(ampkit.tensor([[-1.0, 2.0, -3.0]]))
     assert out.tolist() == [[-0.25, 2.0, -0.75]]

@@ -208,7 +208,7 @@ SLOPES = {
 
 
 @pytest.mark.parametrize("name", SLOPES)
-def test_slopes_at_corners_ties_and_nan_are_pytorchs(name):
+def test_gradients_at_corners_ties_and_nan_are_pytorchs(name):
     function, at, want = SLOPES[name]
     x = tensor(at, requires_grad=True)
     assert grad(function(x).sum(), x)[0].tolist() == pytest.approx(want, nan_ok=True)
@@ -232,23 +232,23 @@ def test_slopes_at_corners_ties_and_nan_are_pytorchs(name):
         ((1.0, None, NAN), (0, 0)),
     ],
 )
-def test_of_a_bound_that_is_met_the_slope_is_inputs_as_in_pytorch(values, want):
+def test_of_a_bound_that_is_met_the_gradient_is_inputs_as_in_pytorch(values, want):
     tensors = [None if v is None else tensor([v], requires_grad=True) for v in values]
     out = ops.clamp(*tensors)
     assert tuple(g.item() for g in grad(out.sum(), [t for t in tensors if t is not None])) == want
 
 
 @pytest.mark.parametrize("function", [ops.fmax, ops.fmin])
-def test_of_equal_numbers_fmax_and_fmin_pass_the_slope_to_the_first(function):
+def test_of_equal_numbers_fmax_and_fmin_pass_the_gradient_to_the_first(function):
     x, y = tensor([1.0, NAN, 3.0, NAN], requires_grad=True), tensor([1.0, 2.0, NAN, NAN], requires_grad=True)
     assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 0, 1, 1], [0, 1, 0, 0]]
 
 
-def test_the_slopes_of_products_with_logarithms_at_zero_are_pytorchs():
+def test_the_gradients_of_products_with_logarithms_at_zero_are_pytorchs():
     x, y = tensor([0.0, 0.0, 1.0], requires_grad=True), tensor([2.0, -1.0, -1.0], requires_grad=True)
-    slopes = [g.tolist() for g in grad(special.xlog1py(x, y).sum(), (x, y))]
-    assert slopes[0] == [pytest.approx(np.log(3)), 0, -INF]
-    assert slopes[1] == pytest.approx([0, NAN, INF], nan_ok=True)
+    gradients = [g.tolist() for g in grad(special.xlog1py(x, y).sum(), (x, y))]
+    assert gradients[0] == [pytest.approx(np.log(3)), 0, -INF]
+    assert gradients[1] == pytest.approx([0, NAN, INF], nan_ok=True)
 
 
 @pytest.mark.parametrize("function", [ops.quantile, ops.nanquantile])
@@ -258,7 +258,7 @@ def test_the_share_of_a_quantile_has_a_gradient(function):
     assert grad(function(tensor([[1.0, 4.0], [2.0, NAN]]), q[0], 0).sum(), q)[0].tolist() == [1, 0]
 
 
-def test_the_larger_of_a_number_and_nan_passes_the_slope_to_both():
+def test_the_larger_of_a_number_and_nan_passes_the_gradient_to_both():
     x, y = tensor([1.0, NAN, 3.0], requires_grad=True), tensor([NAN, 2.0, 3.0], requires_grad=True)
     for function in (ops.maximum, ops.minimum):
         assert [g.tolist() for g in grad(function(x, y).sum(), (x, y))] == [[1, 1, 0.5], [1, 1, 0.5]]

@@ -49,9 +49,9 @@ STRAIGHT = {
 
 
 @pytest.mark.parametrize("name", STRAIGHT)
-def test_far_from_zero_slopes_are_finite_and_do_not_change(name):
+def test_far_from_zero_gradients_are_finite_and_do_not_change(name):
     x = tensor(FAR, requires_grad=True)
-    (slope,) = grad(STRAIGHT[name](x).sum(), x, create_graph=True)
-    assert np.isfinite(slope.detach().numpy()).all()
-    (bend,) = grad(slope.sum(), x)
+    (gradient,) = grad(STRAIGHT[name](x).sum(), x, create_graph=True)
+    assert np.isfinite(gradient.detach().numpy()).all()
+    (bend,) = grad(gradient.sum(), x)
     assert abs(bend.numpy()).max() < 1e-30

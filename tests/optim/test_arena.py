@@ -200,9 +200,9 @@ def test_an_optimizer_whose_parameter_was_moved_raises():
 def test_add_param_group_appends_a_block_and_moves_nothing():
     p, q = parameter(3), parameter(4)
     optimizer = optim.SGD([p], lr=1.0)
-    home = p.array
+    memory = p.array
     optimizer.add_param_group({"params": [q], "lr": 0.5})
-    assert p.array is home
+    assert p.array is memory
     assert q.segment.arena is not p.segment.arena
     assert q.segment.number == 1
     before = q.array.copy()

@@ -66,11 +66,11 @@ def test_lr_reads_as_a_float_and_writes_to_the_device():
     p = Parameter(np.zeros(2, np.float32))
     optimizer = optim.SGD([p], lr=0.5)
     group = optimizer.param_groups[0]
-    home = group.device["lr"]
+    buffer = group.device["lr"]
     group["lr"] = 0.25
     assert group["lr"] == 0.25
     assert type(group["lr"]) is float
-    assert group.device["lr"] is home
+    assert group.device["lr"] is buffer
     p.grad = Tensor(np.ones(2, np.float32))
     optimizer.step()
     assert np.array_equal(p.array, [-0.25, -0.25])

@@ -32,9 +32,9 @@ def values(tensor):
 
 @ignore_fp_errors()
 def rounded(numbers, dtype, random_bits):
-    home = np.zeros(len(numbers), dtype)
-    round_stochastically(np.asarray(numbers, np.float32), home, random_bits)
-    return home.astype(np.float64)
+    out = np.zeros(len(numbers), dtype)
+    round_stochastically(np.asarray(numbers, np.float32), out, random_bits)
+    return out.astype(np.float64)
 
 
 @LOW

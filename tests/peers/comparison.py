@@ -208,9 +208,9 @@ def _ran(entry: Listed, names: set[str] | None) -> bool:
     return names is None or (entry.names != "*" and set(entry.names.split()) <= names)
 
 
-def summary(tallies: dict[str, Tally], verdict: Review) -> str:
+def summary(tallies: dict[str, Tally], reviewed: Review) -> str:
     """A table with a row per kind."""
-    listed, unlisted = (Counter(one.kind for one in part) for part in (verdict.listed, verdict.unlisted))
+    listed, unlisted = (Counter(one.kind for one in part) for part in (reviewed.listed, reviewed.unlisted))
     rows = [("kind", "names", "samples", "agree", "listed", "differ", "out of scope")]
     for kind, tally in tallies.items():
         samples = tally.agree + len({(d.name, d.variant, d.dtype, d.sample) for d in tally.differences})
@@ -221,12 +221,12 @@ def summary(tallies: dict[str, Tally], verdict: Review) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
-def as_json(tallies: dict[str, Tally], verdict: Review) -> dict[str, Any]:
+def as_json(tallies: dict[str, Tally], reviewed: Review) -> dict[str, Any]:
     """The results of a run, for json.dump."""
     return {
         "kinds": {k: {"names": sorted(t.names), "agree": t.agree, "out_of_scope": t.out_of_scope}
                   for k, t in tallies.items()},
-        "listed": [asdict(one) for one in verdict.listed],
-        "unlisted": [asdict(one) for one in verdict.unlisted],
-        "stale": [entry.reason for entry in verdict.stale],
+        "listed": [asdict(one) for one in reviewed.listed],
+        "unlisted": [asdict(one) for one in reviewed.unlisted],
+        "stale": [entry.reason for entry in reviewed.stale],
     }  # fmt: skip

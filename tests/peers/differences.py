@@ -78,7 +78,7 @@ LISTED: list[Listed] = [
     ),
     Listed(
         "nn.functional.hardsigmoid",
-        "The slope is 1/6 in float64; PyTorch's is 1/6 rounded to float32.",
+        "The gradient is 1/6 in float64; PyTorch's is 1/6 rounded to float32.",
         kinds="grad",
         faults="values",
         dtypes="float64",

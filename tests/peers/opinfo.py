@@ -82,19 +82,19 @@ def main(given: Sequence[str] | None = None) -> int:
     tallies: dict[str, Tally] = {kind: Tally() for kind in settings.kinds}
     for found in _run(partial(compare, settings), chosen, options.jobs):
         _merge(tallies, found)
-    verdict = review([d for t in tallies.values() for d in t.differences], LISTED, _in_full(options, chosen))
-    for one in verdict.unlisted:
+    reviewed = review([d for t in tallies.values() for d in t.differences], LISTED, _in_full(options, chosen))
+    for one in reviewed.unlisted:
         print(one.line())
-    for entry in verdict.stale:
+    for entry in reviewed.stale:
         print(f"stale: {entry.names}: {entry.reason}")
-    print(summary(tallies, verdict))
+    print(summary(tallies, reviewed))
     for kind, tally in tallies.items():
         for rule, count in tally.out_of_scope.most_common():
             print(f"out of scope, {kind}: {rule}: {count}")
     print(f"{len(chosen)} names in {time.monotonic() - started:.0f} s")
     if options.report:
-        options.report.write_text(json.dumps(as_json(tallies, verdict), indent=1))
-    return 1 if verdict.unlisted or verdict.stale else 0
+        options.report.write_text(json.dumps(as_json(tallies, reviewed), indent=1))
+    return 1 if reviewed.unlisted or reviewed.stale else 0
 
 
 def _run(work: partial[dict[str, Tally]], chosen: list[str], jobs: int) -> Iterator[dict[str, Tally]]:

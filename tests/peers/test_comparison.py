@@ -68,10 +68,10 @@ def test_an_entry_covers_a_difference_for_which_all_its_conditions_hold(entry, c
 
 def test_an_entry_that_covers_nothing_is_stale_if_its_names_ran():
     entries = [Listed("exp", "used"), Listed("log", "unused"), Listed("sin", "did not run")]
-    verdict = review([difference(), difference("cos")], entries, {"exp", "log", "cos"})
-    assert [one.name for one in verdict.listed] == ["exp"]
-    assert [one.name for one in verdict.unlisted] == ["cos"]
-    assert [entry.reason for entry in verdict.stale] == ["unused"]
+    reviewed = review([difference(), difference("cos")], entries, {"exp", "log", "cos"})
+    assert [one.name for one in reviewed.listed] == ["exp"]
+    assert [one.name for one in reviewed.unlisted] == ["cos"]
+    assert [entry.reason for entry in reviewed.stale] == ["unused"]
     assert [entry.reason for entry in review([], [Listed("*", "all")], None).stale] == ["all"]
 
 

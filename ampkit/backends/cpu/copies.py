@@ -1,4 +1,4 @@
-"""Copies and casts between layouts and floating-point dtypes (kernels/shape/copy.cpp), and views in memory order."""
+"""Copies and casts between layouts and floating-point dtypes (kernels/shape/copy.cpp)."""
 
 from __future__ import annotations
 
@@ -79,30 +79,6 @@ def _layout(
     return ctypes.pointer(_Layout(len(axes), *map(tuple, zip(*axes, strict=True))))
 
 
-def same_layout(a: HostArray, b: HostArray) -> bool:
-    """Whether `a` and `b` have the same shape and the same strides, counted in elements."""
-    return a.shape == b.shape and [s // a.itemsize for s in a.strides] == [s // b.itemsize for s in b.strides]
-
-
-def flat_view(array: HostArray) -> HostArray | None:
-    """A 1-d view of the elements in memory order; None if they are not contiguous in any order of axes."""
-    if array.flags.c_contiguous:
-        return array if array.ndim == 1 else array.reshape(-1)
-    if not array.size or min(array.strides) < 0:
-        return None
-    ordered = array.transpose(memory_order(array))
-    return ordered.reshape(-1) if ordered.flags.c_contiguous else None
-
-
 def memory_order(array: HostArray) -> list[int]:
     """The axes of `array` by falling stride."""
     return sorted(range(array.ndim), key=lambda i: -array.strides[i])
-
-
-def unflatten(array: HostArray, flat: HostArray) -> HostArray:
-    """`flat` with the shape and the order of axes of the dense `array`: the inverse of `flat_view`."""
-    if array.flags.c_contiguous:
-        return flat.reshape(array.shape)
-    order = memory_order(array)
-    made = flat.reshape([array.shape[i] for i in order])
-    return made.transpose([order.index(axis) for axis in range(array.ndim)])

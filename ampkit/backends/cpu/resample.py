@@ -46,7 +46,7 @@ class AxisTaps(NamedTuple):
 class ImageMap(NamedTuple):
     """A map as the kernel reads it: lengths and taps of depth, height and width, their indices and weights.
 
-    size: of its results. divisor: of every result. whole: the function for a map of whole planes, or None.
+    size: of its results. divisor: of every result. of_planes: the function for a map of whole planes, or None.
     """
 
     lengths: HostArray
@@ -55,14 +55,14 @@ class ImageMap(NamedTuple):
     size: tuple[int, ...]
     divisor: float
     few_taps: bool
-    whole: Function | None
+    of_planes: Function | None
 
 
 def image_map(axes: Iterable[AxisTaps], divisor: float = 1.0) -> ImageMap:
     """The map of the trailing axes of images by these taps."""
     axes = tuple(axes)
-    whole = AxisTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)), 1)
-    three = (*(whole,) * (3 - len(axes)), *axes)
+    identity = AxisTaps(np.zeros((1, 1), np.int64), np.ones((1, 1)), 1)
+    three = (*(identity,) * (3 - len(axes)), *axes)
     lengths = np.array([(taps.old, taps.indices.shape[1], taps.indices.shape[0]) for taps in three], np.int64)
     index = np.concatenate([taps.indices.ravel() for taps in three]).astype(np.int32)
     weight = np.concatenate([taps.weights.ravel() for taps in three]).astype(np.float32)
@@ -85,8 +85,8 @@ def resample(images: HostArray, mapped: ImageMap, dtype: DType, last: bool | Non
     """The map of images [N, C, *size], in `dtype` and the layout of the images, or channels-last if `last`."""
     last = channels_are_last(images) if last is None else last
     out = empty_images((*images.shape[:2], *mapped.size), dtype, last)
-    if mapped.whole is not None and not last:
-        mapped.whole(planes(out, last), planes(images, last), mapped.divisor)
+    if mapped.of_planes is not None and not last:
+        mapped.of_planes(planes(out, last), planes(images, last), mapped.divisor)
         return out
     inner = images.shape[1] if last else 1
     tables = [address(table) for table in (mapped.lengths, mapped.indices, mapped.weights)]

@@ -68,17 +68,17 @@ class Usage:
         held = ", ".join(f"{name} {size(count)}" for name, count in parts.items())
         asked = re.search(r"allocating ([\d,]+) bytes", said)
         needs = f"{size(int(asked[1].replace(',', '')))} more" if asked else "more memory"
-        free, whole = self._left(used)
-        got = f"{size(free)} free of {size(whole)}; held: {size(used)} ({held})"
+        free, total = self._left(used)
+        got = f"{size(free)} free of {size(total)}; held: {size(used)} ({held})"
         return OutOfMemoryError(f"cuda:{self.index}", needs, got, _CURES)
 
     def _left(self, used: int) -> tuple[int, int]:
         """Bytes free (in the pool too) and bytes in all: the device's, or the pool's limit."""
         with self.xp.cuda.Device(self.index) as device:
-            free, whole = device.mem_info
+            free, total = device.mem_info
             limit = self.xp.get_default_memory_pool().get_limit()
         free += self.reserved() - used
-        return (min(free, max(0, limit - used)), min(whole, limit)) if limit else (free, whole)
+        return (min(free, max(0, limit - used)), min(total, limit)) if limit else (free, total)
 
 
 def size(count: int) -> str:

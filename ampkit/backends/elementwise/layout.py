@@ -9,7 +9,7 @@ Axis = tuple[int, tuple[int, ...]]  # size; strides in elements, of each operand
 
 
 def memory_order(shape: tuple[int, ...], layouts: tuple[ArrayLayout, ...]) -> tuple[int, ...] | None:
-    """The axes from the outermost in memory, as in the first array of the whole shape; None for row-major."""
+    """The axes from the outermost in memory, as in the first array of that shape; None for row-major."""
     for layout in layouts:
         if layout is not None and layout[0] == shape:
             strides = layout[1]
@@ -24,9 +24,9 @@ def memory_order(shape: tuple[int, ...], layouts: tuple[ArrayLayout, ...]) -> tu
 def merged(shape: tuple[int, ...], order: tuple[int, ...] | None, layouts: tuple[ArrayLayout, ...]) -> list[Axis]:
     """The axes longer than 1, outermost first; neighbours that are contiguous in all operands are merged."""
     steps: dict[int, int] = {}
-    whole = 1
+    step = 1
     for axis in reversed(order or range(len(shape))):
-        steps[axis], whole = whole, whole * shape[axis]
+        steps[axis], step = step, step * shape[axis]
     found: list[Axis] = []
     for axis in order or range(len(shape)):
         size, row = shape[axis], (*(_stride(layout, axis - len(shape)) for layout in layouts), steps[axis])

@@ -111,8 +111,8 @@ def grad(
 
 
 def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
-    # In memory of its own, and in order or as `item` lies, so that `view` works on it where it does on that:
-    # broadcasting and transposing leave views behind.
+    # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
+    # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
     if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
         return gradient.tensor if traced else Tensor(gradient)

@@ -44,8 +44,8 @@ def outcomes(arrays, dtype, mask=None, **options):
         mask = Tensor(mask if mask.dtype == bool_ else mask.astype(dtype), requires_grad=mask.dtype != bool_)
     out = attend(*inputs, mask, **options)
     inputs += [mask] if mask is not None and mask.requires_grad else []
-    slope = np.random.default_rng(1).standard_normal(out.shape).astype(dtype)
-    return out.node.kernel.name, [x.array.astype(float) for x in (out, *grad(out, inputs, Tensor(slope)))]
+    gradient = np.random.default_rng(1).standard_normal(out.shape).astype(dtype)
+    return out.node.kernel.name, [x.array.astype(float) for x in (out, *grad(out, inputs, Tensor(gradient)))]
 
 
 def check(arrays, dtype, mask=None, **options):

@@ -35,11 +35,11 @@ CASES = [
 ]
 
 
-def _run(values, labels, slope=None, **params):
+def _run(values, labels, gradient=None, **params):
     x = Tensor(values, requires_grad=True)
     loss = ops.cross_entropy(x, Tensor(labels), **params)
-    slope = None if slope is None else Tensor(slope.astype(loss.dtype))
-    return loss.detach(), grad(loss, [x], slope)[0]
+    gradient = None if gradient is None else Tensor(gradient.astype(loss.dtype))
+    return loss.detach(), grad(loss, [x], gradient)[0]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
@@ -85,8 +85,8 @@ def test_what_is_not_finite_or_far_apart_comes_out_as_in_the_reference(dtype, re
         for at, value in changes:
             values[3 * row, at] = value
     ignore = 7 if ignored else -100
-    slope = rng.standard_normal(N) if reduction == "none" else None
-    given = values.astype(dtype), labels, slope
+    gradient = rng.standard_normal(N) if reduction == "none" else None
+    given = values.astype(dtype), labels, gradient
     found = _run(*given, reduction=reduction, ignore_index=ignore)
     with reference_only():
         truth = _run(*given, reduction=reduction, ignore_index=ignore)
@@ -101,16 +101,16 @@ def test_what_is_not_finite_or_far_apart_comes_out_as_in_the_reference(dtype, re
 def test_no_place_in_a_row_hides_what_is_not_finite(wild):
     values = np.random.default_rng(0).standard_normal((260, 260)).astype(np.float32)
     np.fill_diagonal(values, wild)
-    loss, slopes = _run(values, np.full(260, 17), np.ones(260), reduction="none")
+    loss, gradients = _run(values, np.full(260, 17), np.ones(260), reduction="none")
     assert np.isnan(loss.numpy()).all()
-    assert np.isnan(slopes.numpy()).all()
+    assert np.isnan(gradients.numpy()).all()
 
 
 def test_a_batch_of_ignored_labels_has_no_loss_and_no_gradient():
     values = np.ones((N, C), np.float32)
-    loss, slopes = _run(values, np.full(N, -100))
+    loss, gradients = _run(values, np.full(N, -100))
     assert np.isnan(loss.numpy())
-    assert (slopes.numpy() == 0).all()
+    assert (gradients.numpy() == 0).all()
 
 
 def test_a_label_that_is_no_class_is_named_with_its_position():

@@ -22,14 +22,14 @@ SLOPES = np.random.default_rng(1).standard_normal(VALUES.shape)
 SLOPES[1, 0, :30] = VALUES[0, 0, :30]
 
 
-def _run(values, slopes, p):
+def _run(values, gradients, p):
     ampkit.manual_seed(5)
     x = Tensor(values, requires_grad=True)
     y = ops.dropout(x, p)
     selected = y.node.op.backward_primitive.select(
-        "cpu", slopes, y.node.saved, (x.dtype,), p=p, seed=0, call=0, shape=None
+        "cpu", gradients, y.node.saved, (x.dtype,), p=p, seed=0, call=0, shape=None
     )
-    return (y.node.kernel.name, selected.name), y.detach().numpy(), grad(y, [x], Tensor(slopes))[0].numpy()
+    return (y.node.kernel.name, selected.name), y.detach().numpy(), grad(y, [x], Tensor(gradients))[0].numpy()
 
 
 def _equal(found, truth):
@@ -90,13 +90,13 @@ def test_whole_channels_are_dropped_by_the_kernel():
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("shape", [(6, 1, 1, 1), (6, 32, 1, 1), (1, 1, 30, 40)])
 def test_a_mask_for_several_values_drops_what_the_reference_drops(shape, dtype):
-    values, slopes = np.random.default_rng(0).standard_normal((2, 6, 32, 30, 40)).astype(dtype)
+    values, gradients = np.random.default_rng(0).standard_normal((2, 6, 32, 30, 40)).astype(dtype)
     values[1, 2, 3, 4] = np.nan
 
     def run():
         x = Tensor(np.moveaxis(np.ascontiguousarray(np.moveaxis(values, 1, -1)), -1, 1), requires_grad=True)
         y = dropout_(x, 0.3, 5, 2, shape)
-        return y.node.kernel.name, y.array, grad(y, x, Tensor(slopes))[0].array
+        return y.node.kernel.name, y.array, grad(y, x, Tensor(gradients))[0].array
 
     name, *found = run()
     assert name == "dropout_cpu"

@@ -47,11 +47,11 @@ CALLS = {
 }
 
 
-def _there_and_back(call, values, slopes):
+def _there_and_back(call, values, gradients):
     ampkit.manual_seed(0)
     x = Tensor(values, requires_grad=True)
     y = call(x)
-    (dx,) = grad(y, [x], Tensor(slopes.reshape(y.shape).astype(y.dtype)))
+    (dx,) = grad(y, [x], Tensor(gradients.reshape(y.shape).astype(y.dtype)))
     return y.node, y.detach().numpy(), dx.numpy()
 
 
@@ -59,28 +59,28 @@ def _there_and_back(call, values, slopes):
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_are_the_references_to_one_rounding(name, dtype):
     rng = np.random.default_rng(0)
-    values, slopes = (rng.standard_normal((16, 17, 25, C)).astype(dtype) for _ in range(2))
-    node, out, back = _there_and_back(CALLS[name], values, slopes)
+    values, gradients = (rng.standard_normal((16, 17, 25, C)).astype(dtype) for _ in range(2))
+    node, out, back = _there_and_back(CALLS[name], values, gradients)
     assert node.kernel is not node.op.forward.reference
     with reference_only():
-        _, truth, slope = _there_and_back(CALLS[name], values, slopes)
+        _, truth, gradient = _there_and_back(CALLS[name], values, gradients)
     unit = 2.0**-10 if dtype == float16 else 2.0**-7
     np.testing.assert_allclose(out.astype(float), truth.astype(float), rtol=1.5 * unit, atol=unit / 64)
-    np.testing.assert_allclose(back.astype(float), slope.astype(float), rtol=1.5 * unit, atol=unit / 16)
+    np.testing.assert_allclose(back.astype(float), gradient.astype(float), rtol=1.5 * unit, atol=unit / 16)
 
 
 @pytest.mark.parametrize("name", ["relu", "gelu", "add", "mul", "dropout", "batch_norm", "layer_norm", "softmax"])
 def test_what_is_not_finite_or_overflows_in_float16_shows_as_in_the_reference(name):
     rng = np.random.default_rng(0)
-    values, slopes = (rng.standard_normal((16, 17, 25, C)).astype(float16) for _ in range(2))
+    values, gradients = (rng.standard_normal((16, 17, 25, C)).astype(float16) for _ in range(2))
     values[0, 0, 0, :5] = [np.nan, -np.nan, np.inf, -np.inf, 60000]
-    slopes[3, 3, 3, :3] = [np.nan, np.inf, -np.inf]
-    _, out, back = _there_and_back(CALLS[name], values, slopes)
+    gradients[3, 3, 3, :3] = [np.nan, np.inf, -np.inf]
+    _, out, back = _there_and_back(CALLS[name], values, gradients)
     with reference_only(), np.errstate(all="ignore"):
-        _, truth, slope = _there_and_back(CALLS[name], values, slopes)
+        _, truth, gradient = _there_and_back(CALLS[name], values, gradients)
     np.testing.assert_array_equal(np.isfinite(out), np.isfinite(truth))
     assert np.isnan(out[np.isnan(truth)]).all()
-    np.testing.assert_array_equal(np.isfinite(back), np.isfinite(slope))
+    np.testing.assert_array_equal(np.isfinite(back), np.isfinite(gradient))
 
 
 def _kernels(name, options, batch, dtype):

@@ -57,13 +57,13 @@ CALLS = {
 }
 
 
-def _run(call, array, slopes):
+def _run(call, array, gradients):
     x = Tensor(array, requires_grad=True)
     y = call(x)
-    return y.detach().numpy(), grad(y, [x], Tensor(slopes(y.shape).astype(array.dtype)))[0].numpy()
+    return y.detach().numpy(), grad(y, [x], Tensor(gradients(y.shape).astype(array.dtype)))[0].numpy()
 
 
-def _slopes(shape):
+def _gradients(shape):
     return np.random.default_rng(1).standard_normal(shape)
 
 
@@ -72,9 +72,9 @@ def _slopes(shape):
 @pytest.mark.parametrize("name", CALLS)
 def test_values_and_gradients_are_those_of_the_reference(name, layout, dtype):
     array = LAYOUTS[layout](RNG.standard_normal(SHAPE).astype(dtype))
-    found = _run(CALLS[name], array, _slopes)
+    found = _run(CALLS[name], array, _gradients)
     with reference_only():
-        want = _run(CALLS[name], array.astype(float64), lambda shape: _slopes(shape).astype(dtype))
+        want = _run(CALLS[name], array.astype(float64), lambda shape: _gradients(shape).astype(dtype))
     assert found[0].dtype == found[1].dtype == dtype
     moved = not name.startswith(("scatter_add", "index_add"))
     assert_close(found[0], want[0], (0, 0) if moved and dtype == float64 else GRADIENT_TOLERANCE[dtype])
@@ -118,17 +118,17 @@ def test_one_thread_gives_the_same_bits_as_two(name):
     array, answers, before = RNG.standard_normal(SHAPE).astype(np.float32), [], get_num_threads()
     for threads in (1, 2, before):
         set_num_threads(threads)
-        answers.append(_run(CALLS[name], array, _slopes)[1].tobytes())
+        answers.append(_run(CALLS[name], array, _gradients)[1].tobytes())
     assert answers[0] == answers[1]
 
 
 @pytest.mark.skipif(not available(), reason="the compiled kernels are not there: NumPy adds one after the other")
 def test_many_uses_of_a_row_add_up_to_a_rounding():
-    slopes = np.random.default_rng(1).uniform(0, 1, (30000, 40)).astype(np.float32)
+    gradients = np.random.default_rng(1).uniform(0, 1, (30000, 40)).astype(np.float32)
     for width in (40, 3):
         x = Tensor(np.zeros((2, width), np.float32), requires_grad=True)
-        found = grad(x[np.zeros(30000, int)], [x], Tensor(slopes[:, :width].copy()))[0].numpy()
-        np.testing.assert_allclose(found[0], slopes[:, :width].sum(0, dtype=float), 3e-7)
+        found = grad(x[np.zeros(30000, int)], [x], Tensor(gradients[:, :width].copy()))[0].numpy()
+        np.testing.assert_allclose(found[0], gradients[:, :width].sum(0, dtype=float), 3e-7)
 
 
 def test_more_indices_than_axes_are_left_to_the_reference():

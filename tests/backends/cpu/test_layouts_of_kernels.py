@@ -67,14 +67,14 @@ def _values(shapes, dtype):
 def _run(call, arrays, turn=lambda a: a):
     tensors = [Tensor(array, requires_grad=True) for array in arrays]
     out = call(*tensors)
-    slope = np.random.default_rng(9).standard_normal(out.shape).astype(out.dtype)
-    return [out.detach(), *grad(out, tensors, Tensor(turn(slope)))]
+    gradient = np.random.default_rng(9).standard_normal(out.shape).astype(out.dtype)
+    return [out.detach(), *grad(out, tensors, Tensor(turn(gradient)))]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("name", CALLS)
-def test_however_operands_and_slopes_lie_the_answer_is_the_reference_s(name, turn, dtype):
+def test_however_operands_and_gradients_lie_the_answer_is_the_reference_s(name, turn, dtype):
     call, shapes = CALLS[name]
     arrays = _values(shapes, dtype)
     found = _run(call, [TURNS[turn](array) for array in arrays], TURNS[turn])

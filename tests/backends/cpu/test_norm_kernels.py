@@ -53,14 +53,14 @@ def test_the_kernels_are_what_runs(case, dtype):
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 def test_rows_that_are_not_finite_zero_or_huge_come_out_as_in_the_reference(dtype):
     rng = np.random.default_rng(0)
-    values, slopes = (rng.standard_normal((1500, 90)).astype(dtype) for _ in range(2))
+    values, gradients = (rng.standard_normal((1500, 90)).astype(dtype) for _ in range(2))
     values[1, 3], values[2, 0], values[3, 89], values[4], values[5] = np.nan, np.inf, -np.inf, 0, 1e25
-    values[6], slopes[7, 5], slopes[8, 1] = 1e-30, np.nan, np.inf
+    values[6], gradients[7, 5], gradients[8, 1] = 1e-30, np.nan, np.inf
 
     def run(rows):
         x, weight = Tensor(values[rows], True), Tensor(np.linspace(1, 2, 90, dtype=np.float32), True)
         y = ops.rms_norm(x, 90, weight)
-        return y.detach(), *grad(y, [x, weight], Tensor(slopes[rows].astype(y.dtype)))
+        return y.detach(), *grad(y, [x, weight], Tensor(gradients[rows].astype(y.dtype)))
 
     found = run(slice(None))
     with reference_only():
@@ -101,7 +101,7 @@ def test_the_kernels_of_group_norm_are_what_runs(case, dtype):
 
 def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays_alone():
     rng = np.random.default_rng(0)
-    values, slopes = (rng.standard_normal((4, 24, 40, 40)).astype(np.float32) for _ in range(2))
+    values, gradients = (rng.standard_normal((4, 24, 40, 40)).astype(np.float32) for _ in range(2))
     values[1] += 1000
     values[2, 5, 0, 0] = np.nan
 
@@ -109,7 +109,7 @@ def test_a_group_far_from_zero_keeps_its_digits_and_one_that_is_not_finite_stays
         given = values.astype(dtype), np.linspace(1, 2, 24).astype(dtype)
         x, weight = (Tensor(array, True) for array in given)
         y = ops.group_norm(x, 6, weight)
-        return y, *grad(y, [x, weight], Tensor(slopes.astype(dtype)))
+        return y, *grad(y, [x, weight], Tensor(gradients.astype(dtype)))
 
     found, truth = run(np.float32), run(float)
     assert found[0].node.kernel.name == "group_norm_cpu"
@@ -162,12 +162,12 @@ def test_relu_behind_batch_norm_hides_nothing_that_is_not_finite(poison):
     np.testing.assert_allclose(found, truth, rtol=1e-5, atol=1e-5)
 
 
-def test_slopes_that_relu_holds_back_may_be_anything():
-    values, slopes = images(float32), images(float32, 1)
+def test_gradients_that_relu_holds_back_may_be_anything():
+    values, gradients = images(float32), images(float32, 1)
     x = Tensor(values, True)
     y = ops.batch_norm_relu(x, None, None, None, None, True)
-    plain = grad(y, x, Tensor(slopes), retain_graph=True)[0]
-    held = np.where(y.array == 0, np.nan, slopes)
+    plain = grad(y, x, Tensor(gradients), retain_graph=True)[0]
+    held = np.where(y.array == 0, np.nan, gradients)
     np.testing.assert_array_equal(grad(y, x, Tensor(held))[0].array, plain.array)
 
 

@@ -147,9 +147,9 @@ def check_rounded_weights(case, dtype):
     (found,), (truth,) = case(*low), case(*high)
     relative, _ = TOLERANCE[dtype]
     assert_close(found, truth, (relative, relative / 2))  # half an ulp of each weight, before they are summed
-    slope = np.random.default_rng(0).standard_normal(truth.shape).astype(dtype)
+    gradient = np.random.default_rng(0).standard_normal(truth.shape).astype(dtype)
     pairs = (
-        grad(y, [t for t in given if t.requires_grad], Tensor(slope.astype(y.dtype)))
+        grad(y, [t for t in given if t.requires_grad], Tensor(gradient.astype(y.dtype)))
         for y, given in ((found, low), (truth, high))
     )
     for got, want in zip(*pairs, strict=True):
@@ -388,19 +388,19 @@ def test_what_is_not_finite_stays_not_finite(case, dtype):
     assert np.isnan(x.grad.array.reshape(-1)[0])
 
 
-@pytest.mark.parametrize("wild", [False, True], ids=["finite slopes", "slopes of every kind"])
+@pytest.mark.parametrize("wild", [False, True], ids=["finite gradients", "gradients of every kind"])
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
-def test_relu_keeps_nan_and_its_slope_is_the_reference_s(dtype, wild):
+def test_relu_keeps_nan_and_its_gradient_is_the_reference_s(dtype, wild):
     values = np.random.default_rng(0).standard_normal((401, 399))
     values[0, :6] = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40 if dtype == float32 else 2e-38]
-    slopes = np.random.default_rng(1).standard_normal(values.shape)
+    gradients = np.random.default_rng(1).standard_normal(values.shape)
     if wild:
-        slopes[0, 2], slopes[-1, -1] = np.nan, np.inf
+        gradients[0, 2], gradients[-1, -1] = np.nan, np.inf
 
     def run():
         x = Tensor(values.astype(dtype), requires_grad=True)
         y = ops.relu(x)
-        y.backward(Tensor(slopes.astype(dtype)))
+        y.backward(Tensor(gradients.astype(dtype)))
         return y.detach().numpy().astype(float), x.grad.numpy().astype(float)
 
     found = run()
@@ -465,8 +465,8 @@ def test_second_derivatives_of_self_attention_are_those_of_its_links():
 
     def run(attend):
         x = Tensor(values, requires_grad=True)
-        (slope,) = grad(attend(x, 3, 0.0, True).square().sum(), x, create_graph=True)
-        return grad(slope.square().sum(), x)[0]
+        (gradient,) = grad(attend(x, 3, 0.0, True).square().sum(), x, create_graph=True)
+        return grad(gradient.square().sum(), x)[0]
 
     assert_close(run(ops.self_attention), run(self_attention_by_ops), (1e-5, 1e-5))
 
@@ -502,9 +502,9 @@ def test_a_narrower_operand_is_widened_on_the_way(name, formats):
     truth = getattr(ops, name)(*wide)
     assert z.dtype == float32
     assert_close(z, truth)
-    slopes = rng.standard_normal(z.shape)
-    z.backward(Tensor(slopes.astype(np.float32)))
-    truth.backward(Tensor(slopes))
+    gradients = rng.standard_normal(z.shape)
+    z.backward(Tensor(gradients.astype(np.float32)))
+    truth.backward(Tensor(gradients))
     for low, high in zip((x, y), wide, strict=True):
         assert low.grad.dtype == low.dtype
         assert_close(low.grad, high.grad, GRADIENT_TOLERANCE[low.dtype])
@@ -527,12 +527,12 @@ def test_what_is_split_and_joined_is_the_same(dtype):
     x = Tensor(values, requires_grad=True)
     y = ops.cat([part * 2 for part in x.split([7, 20, 3], 1)][::-1], 1)
     assert y.node.kernel is not y.node.op.forward.reference
-    slopes = np.random.default_rng(1).standard_normal(values.shape).astype(dtype)
-    y.backward(Tensor(slopes))
+    gradients = np.random.default_rng(1).standard_normal(values.shape).astype(dtype)
+    y.backward(Tensor(gradients))
     np.testing.assert_array_equal(
         y.detach().numpy(), np.concatenate(np.split(values * dtype.type(2), [7, 27], 1)[::-1], 1)
     )
-    back = np.concatenate(np.split(slopes, [3, 23], 1)[::-1], 1)
+    back = np.concatenate(np.split(gradients, [3, 23], 1)[::-1], 1)
     np.testing.assert_array_equal(x.grad.numpy(), back * dtype.type(2))
 
 
@@ -567,13 +567,13 @@ def _channels_last(values):
 def test_batch_norm_and_its_gradients_are_those_of_float64(turn, dtype):
     rng = np.random.default_rng(0)
     values = turn(rng.standard_normal((8, 24, 9, 9)) * 3 + 5).astype(dtype)
-    weight, bias, slopes = rng.standard_normal(24), rng.standard_normal(24), rng.standard_normal(values.shape)
+    weight, bias, gradients = rng.standard_normal(24), rng.standard_normal(24), rng.standard_normal(values.shape)
 
     def run(kind):
         x, w, b = (Tensor(a.astype(kind), True) for a in (values, weight.astype(float32), bias.astype(float32)))
         running = Tensor(np.zeros(24, np.float32)), Tensor(np.ones(24, np.float32))
         y = ops.batch_norm(x, *running, w, b, training=True)
-        return y, running, grad(y, [x, w, b], Tensor(slopes.astype(dtype).astype(y.dtype)))
+        return y, running, grad(y, [x, w, b], Tensor(gradients.astype(dtype).astype(y.dtype)))
 
     (y, running, found), (truth, stats, wanted) = run(dtype), run(np.dtype(float))
     assert y.node.kernel is not y.node.op.forward.reference

@@ -44,7 +44,7 @@ def test_values_and_gradients_are_those_of_float64_within_tolerance(case, dtype)
 @pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_digit_over_the_whole_range(name, dtype):
-    function, exact, slope = FUNCTIONS[name]
+    function, exact, gradient = FUNCTIONS[name]
     small = np.geomspace(1e-30, 80, 40000)
     values = np.concatenate([small, -small, np.linspace(-80, 80, 40001)[::3]]).astype(dtype)
     x = Tensor(values, requires_grad=True)
@@ -53,7 +53,7 @@ def test_every_digit_over_the_whole_range(name, dtype):
     found, wide = y.array.astype(float), values.astype(float)
     np.testing.assert_allclose(found, exact(wide), rtol=unit)
     with np.errstate(invalid="ignore"):
-        want = slope(found, wide)  # from the output as it was rounded: that is what is kept
+        want = gradient(found, wide)  # from the output as it was rounded: that is what is kept
     back = grad(y, [x], Tensor(np.ones(values.shape, dtype)))[0].numpy().astype(float)
     known = np.isfinite(want)
     np.testing.assert_allclose(back[known], want[known], rtol=2.5 * unit, atol=2e-7)
@@ -64,23 +64,23 @@ def test_every_digit_over_the_whole_range(name, dtype):
 def test_what_is_not_finite_comes_out_as_in_the_reference_wherever_it_stands(name, dtype):
     function = FUNCTIONS[name][0]
     rng = np.random.default_rng(0)
-    values, slopes = (rng.standard_normal((300, 301)) for _ in range(2))
+    values, gradients = (rng.standard_normal((300, 301)) for _ in range(2))
     for row, wild in enumerate([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0]):
         values[row, 30:70] = wild
-        slopes[row + 10, 30:70] = wild
+        gradients[row + 10, 30:70] = wild
     values[-1, -3:] = np.nan
 
     def run():
         x = Tensor(values.astype(dtype), requires_grad=True)
         y = function(x)
-        back = grad(y, [x], Tensor(slopes.astype(dtype)))[0]
+        back = grad(y, [x], Tensor(gradients.astype(dtype)))[0]
         return y.detach().numpy().astype(float), back.numpy().astype(float)
 
     found = run()
     with reference_only():
         truth = run()
     np.testing.assert_allclose(found[0], truth[0], rtol=1e-2)
-    where = ~np.isnan(values)  # the slope where NaN went in is nobody's business
+    where = ~np.isnan(values)  # the gradient where NaN went in is nobody's business
     np.testing.assert_allclose(found[1][where], truth[1][where], rtol=2e-2, atol=1e-6)
     if name != "leaky_relu":
         assert np.isnan(found[1][~where]).all()

@@ -90,8 +90,8 @@ def test_interpolation_is_that_of_float64(shape, options, dtype, last):
     def run(values):
         x = Tensor(values, True)
         y = ampkit.nn.functional.interpolate(x, **options)
-        slopes = np.random.default_rng(1).standard_normal(y.shape).astype(bfloat16).astype(y.dtype)
-        return y, *grad(y, [x], Tensor(slopes))
+        gradients = np.random.default_rng(1).standard_normal(y.shape).astype(bfloat16).astype(y.dtype)
+        return y, *grad(y, [x], Tensor(gradients))
 
     found, truth = run(values), run(values.astype(float))
     assert found[0].node.kernel is not found[0].node.op.forward.reference
@@ -141,10 +141,10 @@ def test_images_may_lie_as_they_like(name, sizes, turn, dtype):
 
     def run():
         y = pool(x, *sizes)
-        slopes = LAYOUTS[turn](np.random.default_rng(1).integers(-3, 4, y.shape).astype(dtype))
-        seen = []  # by a hook: what `grad` returns lies as its input does
+        gradients = LAYOUTS[turn](np.random.default_rng(1).integers(-3, 4, y.shape).astype(dtype))
+        seen = []  # by a hook: what `grad` returns has the layout of its input
         with x.register_hook(seen.append):
-            y.backward(Tensor(slopes))
+            y.backward(Tensor(gradients))
         return y, *seen
 
     found = run()
@@ -162,17 +162,17 @@ def test_images_may_lie_as_they_like(name, sizes, turn, dtype):
 @pytest.mark.parametrize(("name", "sizes"), POOLS)
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 def test_what_is_not_finite_comes_out_where_the_reference_has_it(name, sizes, wild, dtype):
-    values, slopes = (np.random.default_rng(i).standard_normal((4, 20, 12, 16)).astype(dtype) for i in range(2))
+    values, gradients = (np.random.default_rng(i).standard_normal((4, 20, 12, 16)).astype(dtype) for i in range(2))
     values[0, 0, 3, 3], values[1] = wild, (wild if wild == -np.inf else 0)
 
     def run(values, wild):
         x = Tensor(values, True)
         y = getattr(ops, name)(x, *sizes)
-        slope = slopes[:, :, : y.shape[2], : y.shape[3]].copy()
-        slope[0, 0, 1, 1] = wild
-        return [a.array.astype(float) for a in (y, *grad(y, [x], Tensor(slope)))]
+        gradient = gradients[:, :, : y.shape[2], : y.shape[3]].copy()
+        gradient[0, 0, 1, 1] = wild
+        return [a.array.astype(float) for a in (y, *grad(y, [x], Tensor(gradient)))]
 
-    for given in ((values, 1), (slopes, wild), (values, wild)):
+    for given in ((values, 1), (gradients, wild), (values, wild)):
         found = run(*given)
         with reference_only():
             truth = run(*given)
@@ -183,11 +183,11 @@ def test_what_is_not_finite_comes_out_where_the_reference_has_it(name, sizes, wi
 
 @pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
 def test_gradients_of_windows_that_overlap_are_rounded_once(name):
-    values, slopes = (np.random.default_rng(i).standard_normal((4, 16, 16, 16)).astype(bfloat16) for i in range(2))
+    values, gradients = (np.random.default_rng(i).standard_normal((4, 16, 16, 16)).astype(bfloat16) for i in range(2))
 
     def run(dtype):
         x = Tensor(values.astype(dtype), True)
-        return grad(getattr(ops, name)(x, 3, 1, 1), [x], Tensor(slopes.astype(dtype)))[0]
+        return grad(getattr(ops, name)(x, 3, 1, 1), [x], Tensor(gradients.astype(dtype)))[0]
 
     assert_close(run(bfloat16), run(np.dtype(float)), TOLERANCE[bfloat16])
 

@@ -51,13 +51,13 @@ def run(kind, sizes, reverse, dtype, as_dtype=None):
 def test_a_layer_and_its_gradients_are_those_of_float64(kind, sizes, reverse, dtype, units):
     if dtype == float16 and not _computes_float16():
         pytest.skip("oneDNN has no float16 products here")
-    outs, slopes = run(kind, sizes, reverse, dtype)
+    outs, gradients = run(kind, sizes, reverse, dtype)
     assert dtype == float32 or outs[0].node.kernel.name == f"{kind}_cpu"
     with reference_only():
         wants, truth = run(kind, sizes, reverse, dtype, np.float64)
-    for got, want in zip((*outs, *slopes), (*wants, *truth), strict=True):
+    for got, want in zip((*outs, *gradients), (*wants, *truth), strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[dtype])
-    assert {s.dtype for s in slopes} == {dtype}
+    assert {s.dtype for s in gradients} == {dtype}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,10 +49,10 @@ def _values(shape, dtype, seed=0):
     return np.random.default_rng(seed).uniform(-1.5, 2, shape).astype(dtype)
 
 
-def _run(name, array, dim, slopes):
+def _run(name, array, dim, gradients):
     x = Tensor(array, requires_grad=True)
     y = OPS[name](x, dim)
-    return y.detach().numpy(), grad(y, [x], Tensor(slopes(y.shape).astype(array.dtype)))[0].numpy()
+    return y.detach().numpy(), grad(y, [x], Tensor(gradients(y.shape).astype(array.dtype)))[0].numpy()
 
 
 @compiled

@@ -35,7 +35,7 @@ def apart(residual, branch, weight, bias, p):
 @pytest.mark.parametrize("p", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_bits_are_those_of_the_sum_and_the_norm(alone, p, forms):
-    given, slopes = operands(*forms)
+    given, gradients = operands(*forms)
     found = []
     for run in (ops.add_layer_norm, apart):
         ampkit.manual_seed(7)
@@ -47,7 +47,7 @@ def test_the_bits_are_those_of_the_sum_and_the_norm(alone, p, forms):
             outs = run(*given[:2], 96, *given[2:], dropout_p=p)
         if run is not apart:
             assert outs[0].node.kernel.name == "add_layer_norm_cpu"
-        found.append([*outs, *grad(outs, given, slopes[alone:])])
+        found.append([*outs, *grad(outs, given, gradients[alone:])])
     for place, (got, want) in enumerate(zip(*found, strict=True)):
         assert got.dtype == want.dtype
         if place < 2 - alone and (p == 0 or forms[1] == float32):
@@ -57,11 +57,11 @@ def test_the_bits_are_those_of_the_sum_and_the_norm(alone, p, forms):
 
 @FORMS
 def test_float64_agrees(forms):
-    given, slopes = operands(*forms)
+    given, gradients = operands(*forms)
     wide = [Tensor(t.array.astype(float), True) for t in given]
     outs = [ops.add_layer_norm(*each[:2], 96, *each[2:]) for each in (given, wide)]
     grads = [
-        grad(o, g, [Tensor(s.array.astype(x.dtype)) for s, x in zip(slopes, o, strict=True)])
+        grad(o, g, [Tensor(s.array.astype(x.dtype)) for s, x in zip(gradients, o, strict=True)])
         for o, g in zip(outs, (given, wide), strict=True)
     ]
     for got, want in zip((*outs[0], *grads[0]), (*outs[1], *grads[1]), strict=True):
@@ -69,23 +69,23 @@ def test_float64_agrees(forms):
 
 
 def test_the_norm_comes_in_the_dtype_that_is_asked_for_and_its_gradient_goes_back_in_it():
-    (x, y, *scales), slopes = operands(float32, bfloat16)
+    (x, y, *scales), gradients = operands(float32, bfloat16)
     total, low = ops.add_layer_norm(x, y, 96, *scales, dtype=bfloat16)
     high = ops.add_layer_norm(x, y, 96, *scales)[1]
     np.testing.assert_array_equal(low.array, high.array.astype(bfloat16))
-    dx, dy = grad((total, low), (x, y), (slopes[0], slopes[1].bfloat16()))
+    dx, dy = grad((total, low), (x, y), (gradients[0], gradients[1].bfloat16()))
     assert (dx.dtype, dy.dtype) == (float32, bfloat16)
-    want = grad(apart(x, y, *scales, 0.0), (x, y), (slopes[0], slopes[1].bfloat16().float()))
+    want = grad(apart(x, y, *scales, 0.0), (x, y), (gradients[0], gradients[1].bfloat16().float()))
     for got, expected in zip((dx, dy), want, strict=True):
         assert_close(got.array, expected.array)
 
 
 def test_what_changes_in_place_is_noticed():
-    (x, y, *_), slopes = operands(float32, float32)
+    (x, y, *_), gradients = operands(float32, float32)
     total, norm = ops.add_layer_norm(x, y, 96)
     total.detach().add_(1)
     with pytest.raises(ampkit.base.errors.StateError, match="`out` of add_layer_norm changed in place"):
-        grad(norm, x, slopes[0])
+        grad(norm, x, gradients[0])
 
 
 def test_misfits_are_refused_in_one_line():

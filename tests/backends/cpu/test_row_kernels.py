@@ -44,10 +44,10 @@ def run(name, dtype, layout, gradient="dense", offset=0.0, as_dtype=None):
     kind = as_dtype or float32
     given = [Tensor(a, True) for a in (values, np.linspace(0.5, 2, c).astype(kind), np.linspace(-1, 1, c).astype(kind))]
     out = OPS[name](*given)
-    slope = rng.standard_normal(out.shape).astype(dtype).astype(out.dtype)
-    slope = slope if gradient == "dense" else np.broadcast_to(slope[:1, :1, :1, :1], out.shape)
+    dy = rng.standard_normal(out.shape).astype(dtype).astype(out.dtype)
+    dy = dy if gradient == "dense" else np.broadcast_to(dy[:1, :1, :1, :1], out.shape)
     wanted = given if "softmax" not in name and name not in ("layer_norm", "rms_norm") else given[:1]
-    return out, *grad(out, wanted, Tensor(slope))
+    return out, *grad(out, wanted, Tensor(dy))
 
 
 @pytest.mark.parametrize("gradient", ["dense", "one number"])

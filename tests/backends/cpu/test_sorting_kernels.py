@@ -88,8 +88,8 @@ def _gradients(call, array, dim):
     x = Tensor(array, requires_grad=True)
     y = call(x, dim)
     y = y if isinstance(y, Tensor) else y[0]
-    slopes = np.random.default_rng(1).standard_normal(y.shape).astype(np.float16).astype(array.dtype)
-    return y.detach().numpy(), grad(y, [x], Tensor(slopes))[0].numpy()
+    gradients = np.random.default_rng(1).standard_normal(y.shape).astype(np.float16).astype(array.dtype)
+    return y.detach().numpy(), grad(y, [x], Tensor(gradients))[0].numpy()
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)

@@ -1,4 +1,4 @@
-"""The door to cublasLt: what it describes, read back from NVIDIA's library, and the calls that it makes."""
+"""The bindings of cublasLt: what it describes, read back from NVIDIA's library, and the calls that it makes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALIGNED = Memory(256, 128, 16, 2)
 
 @pytest.fixture
 def nvidia():
-    """NVIDIA's library, as the door loads it."""
+    """NVIDIA's library, as the bindings load it."""
     lib, trouble = cublaslt.library()
     if lib is None:
         pytest.skip(trouble)
@@ -235,8 +235,8 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def door(built, places):
-    """The door to the library on the host, the products of an emulated GPU whose current stream is number 0x77."""
+def bindings(built, places):
+    """The bindings of the library on the host, the products of an emulated GPU whose current stream is number 0x77."""
     places(built)
     allocated = []
 
@@ -260,11 +260,11 @@ def on_device(*shape, seed=0):
     return made
 
 
-@pytest.mark.parametrize("turned", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
+@pytest.mark.parametrize("transposed", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
 @pytest.mark.parametrize("lead", [(), (4,)], ids=str)
-def test_products_come_out_of_the_library(door, lead, turned):
-    shapes = [(*lead, *((k, m) if turn else (m, k))) for (m, k), turn in zip(((5, 7), (7, 3)), turned, strict=True)]
-    a, b = (on_device(*s).swapaxes(-1, -2) if t else on_device(*s) for s, t in zip(shapes, turned, strict=True))
+def test_products_come_out_of_the_library(bindings, lead, transposed):
+    shapes = [(*lead, *((k, m) if turn else (m, k))) for (m, k), turn in zip(((5, 7), (7, 3)), transposed, strict=True)]
+    a, b = (on_device(*s).swapaxes(-1, -2) if t else on_device(*s) for s, t in zip(shapes, transposed, strict=True))
     bias, addend = on_device(3), on_device(*lead, 5, 3, seed=1)
     truth = a.get() @ b.get()
     for more, expected in (
@@ -276,41 +276,41 @@ def test_products_come_out_of_the_library(door, lead, turned):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_product_is_planned_once_and_its_workspace_is_allocated_for_the_call_alone(door):
-    before, products = door.lib.count_searches(), door.lib.count_products()
+def test_a_product_is_planned_once_and_its_workspace_is_allocated_for_the_call_alone(bindings):
+    before, products = bindings.lib.count_searches(), bindings.lib.count_products()
     for seed in range(3):
         gemm.product(on_device(5, 6, seed=seed), on_device(6, 3, seed=seed), float32)
-    assert door.lib.count_searches() - before == 1 and door.lib.count_products() - products == 3
+    assert bindings.lib.count_searches() - before == 1 and bindings.lib.count_products() - products == 3
     gemm.product(on_device(5, 7), on_device(7, 3), float32)
-    assert door.lib.count_searches() - before == 2
-    assert door.allocated and max(door.allocated) <= cublaslt.WORKSPACE
-    assert len(door.allocated) == door.lib.count_products() - products
+    assert bindings.lib.count_searches() - before == 2
+    assert bindings.allocated and max(bindings.allocated) <= cublaslt.WORKSPACE
+    assert len(bindings.allocated) == bindings.lib.count_products() - products
 
 
-def test_a_refusal_is_remembered_and_no_error(door):
-    before = door.lib.count_searches()
+def test_a_refusal_is_remembered_and_no_error(bindings):
+    before = bindings.lib.count_searches()
     for _ in range(2):
         assert gemm.product(on_device(5, 7), on_device(7, 13), float32) is None
-    assert door.lib.count_searches() - before == 1
-    assert list(door.refused.values()) == [15] and next(iter(door.refused)).d.rows == 13
+    assert bindings.lib.count_searches() - before == 1
+    assert list(bindings.refused.values()) == [15] and next(iter(bindings.refused)).d.rows == 13
 
 
-def test_plans_give_back_what_they_hold(door):
-    gc.collect()  # plans of other doors, which die with their circles
-    living = door.lib.count_living()
+def test_plans_give_back_what_they_hold(bindings):
+    gc.collect()  # plans of other bindings, which reference cycles keep until now
+    living = bindings.lib.count_living()
     gemm.product(on_device(5, 7), on_device(7, 3), float32)
-    assert door.lib.count_living() - living == 5  # an operation and four layouts
-    door._plan.cache_clear()
-    assert door.lib.count_living() == living
+    assert bindings.lib.count_living() - living == 5  # an operation and four layouts
+    bindings._plan.cache_clear()
+    assert bindings.lib.count_living() == living
 
 
-def test_a_failing_product_raises(door):
-    door.xp.cuda.get_current_stream = lambda: SimpleNamespace(ptr=0)
+def test_a_failing_product_raises(bindings):
+    bindings.xp.cuda.get_current_stream = lambda: SimpleNamespace(ptr=0)
     with pytest.raises(CublasLtError, match="^cublasLtMatmul: invalid value$"):
         gemm.product(on_device(5, 7), on_device(7, 3), float32)
 
 
-def test_a_product_of_another_device_is_run_there(door):
+def test_a_product_of_another_device_is_run_there(bindings):
     entered = []
 
     class Device:
@@ -319,21 +319,21 @@ def test_a_product_of_another_device_is_run_there(door):
 
         def __enter__(self):
             entered.append(self.number)
-            door.xp.cuda.runtime.getDevice = lambda: self.number
+            bindings.xp.cuda.runtime.getDevice = lambda: self.number
 
         def __exit__(self, *error):
-            door.xp.cuda.runtime.getDevice = lambda: 0
+            bindings.xp.cuda.runtime.getDevice = lambda: 0
 
-    door.xp.cuda.Device = Device
+    bindings.xp.cuda.Device = Device
     a, b, out = on_device(5, 7), on_device(7, 3), on_device(5, 3)
     calls = gemm._plan_calls(a, b, out, out, None, Epilogue.NONE)
     memory = Memory(b.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr)
-    assert door.run(1, calls.product, memory)
-    assert entered == [1] and list(door._handles) == [1]
+    assert bindings.run(1, calls.product, memory)
+    assert entered == [1] and list(bindings._handles) == [1]
     np.testing.assert_allclose(out.get(), a.get() @ b.get(), rtol=1e-5, atol=1e-5)
 
 
-def test_threads_that_share_a_plan_do_not_mix_up_their_biases(door):
+def test_threads_that_share_a_plan_do_not_mix_up_their_biases(bindings):
     a, b = on_device(2, 3), on_device(3, 4)
     wrong = []
 

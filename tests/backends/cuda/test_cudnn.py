@@ -1,4 +1,4 @@
-"""The door to cuDNN: why it is closed, and how it calls."""
+"""The bindings of cuDNN: why it cannot be used, and how it is called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cuda_on_cpu import emulated_cupy
 
 import ampkit
-from ampkit.backends.cuda.libs import cudnn as door
+from ampkit.backends.cuda.libs import cudnn as bindings
 from ampkit.backends.cuda.libs import cudnn_graphs
 from ampkit.backends.cuda.libs.cudnn_graphs import Convolution
 from ampkit.base.dtypes import bfloat16, float16, float32
@@ -44,11 +44,11 @@ def frontend(version: Any = 92000, starts: bool = True) -> types.ModuleType:
 @pytest.fixture
 def gpu(monkeypatch):
     """What stands for CuPy, with an allocator that counts, and streams that can be chosen."""
-    rooms: list[int] = []
-    xp = types.SimpleNamespace(rooms=rooms, stream=11)
+    workspaces: list[int] = []
+    xp = types.SimpleNamespace(workspaces=workspaces, stream=11)
 
     def alloc(size):
-        rooms.append(size)
+        workspaces.append(size)
         return types.SimpleNamespace(ptr=4096)
 
     xp.cuda = types.SimpleNamespace(
@@ -62,7 +62,7 @@ def gpu(monkeypatch):
 
 def test_without_the_frontend_it_says_what_to_install(gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", None)
-    assert "no nvidia-cudnn-frontend" in door.Cudnn(gpu).unavailable_reason()
+    assert "no nvidia-cudnn-frontend" in bindings.Cudnn(gpu).unavailable_reason()
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_without_the_frontend_it_says_what_to_install(gpu, monkeypatch):
 )
 def test_what_is_missing_is_said_in_one_line(found, says, gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "cudnn", found)
-    said = door.Cudnn(gpu).unavailable_reason()
+    said = bindings.Cudnn(gpu).unavailable_reason()
     assert said.startswith(says)
     assert "\n" not in said
 
 
 def test_what_is_installed_here_either_works_or_says_why_not():
-    trouble = door.Cudnn(emulated_cupy).unavailable_reason()
+    trouble = bindings.Cudnn(emulated_cupy).unavailable_reason()
     assert isinstance(trouble, str)
     assert "\n" not in trouble
 
@@ -108,9 +108,9 @@ def started(gpu, monkeypatch):
         return cudnn_graphs.Plan(Graph(), 512 if what.kind == "images" else 0)
 
     monkeypatch.setattr(cudnn_graphs.Planner, "plan", plan)
-    found = door.Cudnn(gpu)
+    found = bindings.Cudnn(gpu)
     assert found.unavailable_reason() == ""
-    return types.SimpleNamespace(door=found, made=made, ran=ran, module=module, gpu=gpu)
+    return types.SimpleNamespace(cudnn=found, made=made, ran=ran, module=module, gpu=gpu)
 
 
 W = conv_geometry("conv2d", (3, 3), 1, 1, 1, (6, 6))
@@ -124,43 +124,43 @@ def images(shape=(2, 8, 6, 6), dtype=float16):
 def test_a_plan_is_made_once_per_signature(started):
     x, k, y = images(), images((8, 8, 3, 3)), images()
     for _ in range(3):
-        assert started.door.conv_forward(x, k, None, y, W)
-    assert started.door.conv_forward(x, k, images((1, 8, 1, 1)), y, W)
-    assert started.door.conv_forward(images(), k, None, images(dtype=float32), W)
+        assert started.cudnn.conv_forward(x, k, None, y, W)
+    assert started.cudnn.conv_forward(x, k, images((1, 8, 1, 1)), y, W)
+    assert started.cudnn.conv_forward(images(), k, None, images(dtype=float32), W)
     assert len(started.made) == 3
     assert len(started.ran) == 5
 
 
 def test_a_call_passes_the_addresses_in_the_order_of_the_plan(started):
     x, k, y, bias = images(), images((8, 8, 3, 3)), images(), emulated_cupy.empty((8,), float16)
-    started.door.conv_forward(x, k, bias, y, W)
-    started.door.conv_data(y, k, None, x, W)
+    started.cudnn.conv_forward(x, k, bias, y, W)
+    started.cudnn.conv_data(y, k, None, x, W)
     numbered = [{i: a.data.ptr for i, a in enumerate(arrays, 1)} for arrays in ((x, k, bias, y), (k, y, x))]
     assert started.ran == [(numbered[0], 0, 77), (numbered[1], 4096, 77)]
-    assert started.gpu.rooms == [512], "workspace through CuPy, and only where it is needed"
+    assert started.gpu.workspaces == [512], "workspace through CuPy, and only where it is needed"
 
 
 def test_a_call_goes_to_the_stream_that_is_current(started):
     x, k, y = images(), images((8, 8, 3, 3)), images()
     for stream in (11, 11, 12, 11):
         started.gpu.stream = stream
-        started.door.conv_forward(x, k, None, y, W)
+        started.cudnn.conv_forward(x, k, None, y, W)
     assert started.module.streams == [(77, 11), (77, 12), (77, 11)]
 
 
 def test_a_refusal_is_remembered_with_its_reason(started):
     x, k, y = images(), images((8, 8, 3, 3)), images()
-    assert not started.door.conv_weight(x, y, k, W)
-    assert not started.door.conv_weight(x, y, k, W)
+    assert not started.cudnn.conv_weight(x, y, k, W)
+    assert not started.cudnn.conv_weight(x, y, k, W)
     assert len(started.made) == 1
-    assert list(started.door.refused.values()) == ["no engine"]
+    assert list(started.cudnn.refused.values()) == ["no engine"]
 
 
 def test_tf32_is_a_question_of_float32_alone(started):
     for dtype in (float32, float16):
         x, k, y = images(dtype=dtype), images((8, 8, 3, 3), dtype), images(dtype=dtype)
         for tf32 in (True, False):
-            started.door.conv_forward(x, k, None, y, W, tf32=tf32)
+            started.cudnn.conv_forward(x, k, None, y, W, tf32=tf32)
     assert [(what.dtype, what.tf32) for what in started.made] == [(float32, True), (float32, False), (float16, False)]
     assert ["TENSOR_CORE" in cudnn_graphs.excluded_notes(what) for what in started.made] == [False, True, False]
 
@@ -169,13 +169,15 @@ def test_whether_equal_calls_give_equal_bits_is_part_of_a_signature(started):
     x, k, y = images(), images((8, 8, 3, 3)), images()
     heads = [emulated_cupy.empty((2, 4, 5, 8), float16) for _ in range(8)]
     lse, made = emulated_cupy.empty((2, 4, 5, 1), float32), []
-    started.door._plan = lambda device, what: made.append(what)
+    started.cudnn._plan = lambda device, what: made.append(what)
     for mode in (True, False):
         ampkit.use_deterministic_algorithms(mode)
         try:
-            started.door.conv_forward(x, k, None, y, W)
-            call = door.AttentionArrays(*heads[:3], None, None, heads[3], lse, False, 1.0, heads[4], tuple(heads[5:]))
-            started.door.attention_backward(call)
+            started.cudnn.conv_forward(x, k, None, y, W)
+            call = bindings.AttentionArrays(
+                *heads[:3], None, None, heads[3], lse, False, 1.0, heads[4], tuple(heads[5:])
+            )
+            started.cudnn.attention_backward(call)
         finally:
             ampkit.use_deterministic_algorithms(True)
     assert [what.deterministic for what in made] == [True, True, False, False]
@@ -249,12 +251,12 @@ def recorded(gpu, monkeypatch):
     module.numerical_note = names(**{note: note for note in cudnn_graphs.excluded_notes(exact)})
     module.diagonal_alignment = names(TOP_LEFT=0)
     monkeypatch.setitem(sys.modules, "cudnn", module)
-    monkeypatch.setattr(Graph, "_execute", lambda self, at, room, handle: passed.append((self, at)), raising=False)
-    return names(cudnn=door.Cudnn(gpu), passed=passed)
+    monkeypatch.setattr(Graph, "_execute", lambda self, at, workspace, handle: passed.append((self, at)), raising=False)
+    return names(cudnn=bindings.Cudnn(gpu), passed=passed)
 
 
 def attention(*arrays):
-    return (door.AttentionArrays(*arrays[:7], True, 0.5, *arrays[7:]),)
+    return (bindings.AttentionArrays(*arrays[:7], True, 0.5, *arrays[7:]),)
 
 
 def roles(recorded, method, arrays, *more, arguments=lambda *arrays: arrays):
@@ -268,7 +270,7 @@ def roles(recorded, method, arrays, *more, arguments=lambda *arrays: arrays):
         (name,) = [n for n, a in flat.items() if a.data.ptr == address]
         tensor, array = tensors.pop(number), flat[name]
         if array.ndim == 4:
-            assert (tuple(tensor.given["dim"]), tuple(tensor.given["stride"])) == door.layout(array)[:2], name
+            assert (tuple(tensor.given["dim"]), tuple(tensor.given["stride"])) == bindings.layout(array)[:2], name
         assert tensor.given["data_type"] == array.dtype, name
         found[tensor.role] = name
     assert not tensors, "a tensor of the graph got no array"
@@ -305,7 +307,7 @@ def test_each_array_of_attention_goes_where_the_graph_reads_or_writes_it(recorde
 
 def test_an_axis_of_one_element_has_no_step_of_its_own():
     array = emulated_cupy.empty((2, 5, 1, 8), float16)
-    turned = array.transpose(0, 2, 1, 3)
-    assert door.layout(turned).strides == (40, 40, 8, 1)
+    transposed = array.transpose(0, 2, 1, 3)
+    assert bindings.layout(transposed).strides == (40, 40, 8, 1)
     odd = np.lib.stride_tricks.as_strided(np.zeros(16, np.float16), (1, 1, 2, 8), (999, 2, 16, 2))
-    assert door.layout(emulated_cupy.ndarray(odd)).strides == (16, 16, 8, 1)
+    assert bindings.layout(emulated_cupy.ndarray(odd)).strides == (16, 16, 8, 1)

@@ -75,8 +75,8 @@ def test_the_limit_of_a_kernel_is_raised_once_on_each_device_before_it_needs_tha
     with streams.devices(2):
         first = emulated()
         undo = backends.install(first)
-        for home in (first, first.at(1), first):
-            x, out = (home.asarray(np.zeros((1, 13000), float32)) for _ in range(2))
+        for gpu in (first, first.at(1), first):
+            x, out = (gpu.asarray(np.zeros((1, 13000), float32)) for _ in range(2))
             nvrtc.launch("nn/softmax", raised[0][0], 1, 512, x, out, *map(np.int64, (1, 13000, 13000)), shared=52000)
         undo()
     assert len(raised) == 3

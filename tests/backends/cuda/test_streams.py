@@ -127,21 +127,21 @@ def test_the_emulation_raises_what_cuda_does_in_a_capture(device):
 
 
 def test_a_copy_to_the_host_arrives_when_the_host_has_waited(device):
-    array, room = device.asarray(np.arange(4.0)), np.zeros(4)
+    array, buffer = device.asarray(np.arange(4.0)), np.zeros(4)
     stream = device.xp.cuda.get_current_stream()
-    array.get(out=room, blocking=False)
-    assert np.isnan(room).all()
+    array.get(out=buffer, blocking=False)
+    assert np.isnan(buffer).all()
     stream.synchronize()
-    assert room.tolist() == [0, 1, 2, 3]
+    assert buffer.tolist() == [0, 1, 2, 3]
 
 
 def test_memory_of_the_host_that_changes_under_a_copy_is_found(device):
     pinned = device.xp.cuda.alloc_pinned_memory(32)
-    room, stream = np.frombuffer(pinned, np.float64), device.xp.cuda.Stream(non_blocking=True)
+    buffer, stream = np.frombuffer(pinned, np.float64), device.xp.cuda.Stream(non_blocking=True)
     array = device.empty((4,), np.dtype(np.float64))
-    room[...] = 1.0
-    array.set(room, stream=stream)
-    room[...] = 2.0
+    buffer[...] = 1.0
+    array.set(buffer, stream=stream)
+    buffer[...] = 2.0
     with pytest.raises(RuntimeError, match="still read it"):
         stream.synchronize()
     assert emulated_cupy.waits[0] > 0

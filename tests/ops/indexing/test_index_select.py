@@ -53,13 +53,13 @@ def test_what_comes_to_a_place_is_reduced_there(reduce, with_self, alone):
     assert x.scatter_reduce_(0, index, src, reduce).tolist() == pytest.approx(with_self)
 
 
-def test_products_with_zeros_have_the_slope_of_the_others_and_equal_extremes_share_theirs():
+def test_products_with_zeros_have_the_gradient_of_the_others_and_equal_extremes_share_theirs():
     x = tensor([2.0, 3.0, 4.0], requires_grad=True)
     src = tensor([0.0, 5.0, 0.0, 0.0], requires_grad=True)
     out = ops.scatter_reduce(x, 0, tensor([0, 0, 1, 1]), src, "prod")
     assert out.tolist() == [0, 0, 4]
-    slopes = grad(out.sum(), (x, src))
-    assert [s.tolist() for s in slopes] == [[0, 0, 1], [10, 0, 0, 0]]
+    gradients = grad(out.sum(), (x, src))
+    assert [s.tolist() for s in gradients] == [[0, 0, 1], [10, 0, 0, 0]]
     tied = tensor([2.0, 2.0, 1.0], requires_grad=True)
     out = ops.scatter_reduce(x, 0, tensor([0, 0, 0]), tied, "amax")
     assert [s.tolist() for s in grad(out.sum(), (x, tied))] == [
@@ -149,12 +149,12 @@ def test_a_tensor_without_axes_is_indexed_as_one_of_length_1(place):
 
 def test_an_index_without_axes_names_one_place_of_a_vector():
     x, at, source = tensor([1.0, 2.0, 4.0], requires_grad=True), tensor(2), tensor(8.0, requires_grad=True)
-    (slope,) = grad(ops.gather(x, 0, at) * 3, x)
-    assert slope.tolist() == [0, 0, 3]
+    (gradient,) = grad(ops.gather(x, 0, at) * 3, x)
+    assert gradient.tolist() == [0, 0, 3]
     for out, want in [(ops.scatter(x, 0, at, source), [1, 1, 0]), (ops.scatter_add(x, 0, at, source), [1, 1, 1])]:
         assert out[2].item() == (8 if want[2] == 0 else 12)
-        slopes = grad(out.sum(), (x, source))
-        assert [g.tolist() for g in slopes] == [want, 1]
+        gradients = grad(out.sum(), (x, source))
+        assert [g.tolist() for g in gradients] == [want, 1]
     assert ops.index_reduce(x.detach(), 0, at, tensor([3.0]), "mean").tolist() == [1, 2, 3.5]
 
 

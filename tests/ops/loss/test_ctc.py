@@ -58,8 +58,8 @@ def test_the_loss_is_that_of_all_paths_that_spell_the_target():
 def test_the_gradient_is_the_share_of_the_paths_through_a_class_and_zero_beyond_the_end():
     x = tensor(X, requires_grad=True)
     found = grad(ops.ctc_loss(x, tensor(TARGETS), LENGTHS, COUNTS, reduction="sum"), x)[0].numpy(force=True)
-    for i, (_, slope) in enumerate(EACH):
-        np.testing.assert_allclose(found[: LENGTHS[i], i], slope, rtol=1e-10, atol=1e-12)
+    for i, (_, gradient) in enumerate(EACH):
+        np.testing.assert_allclose(found[: LENGTHS[i], i], gradient, rtol=1e-10, atol=1e-12)
         assert not found[LENGTHS[i] :, i].any()
 
 
@@ -92,9 +92,9 @@ def test_what_no_alignment_reaches_costs_infinity_or_nothing_with_finite_gradien
     assert np.isinf(ops.ctc_loss(x, *given).item())
     none = ops.ctc_loss(x, *given, reduction="none", zero_infinity=True)
     assert_close(none, np.array([0, 0, LOSSES[2]]))
-    slope = grad(none.sum(), x)[0].numpy(force=True)
-    assert not slope[:, :2].any()
-    np.testing.assert_allclose(slope[:3, 2], EACH[2][1], rtol=1e-10, atol=1e-12)
+    gradient = grad(none.sum(), x)[0].numpy(force=True)
+    assert not gradient[:, :2].any()
+    np.testing.assert_allclose(gradient[:3, 2], EACH[2][1], rtol=1e-10, atol=1e-12)
 
 
 def test_a_nan_stays_in_its_sequence_and_beyond_the_end_counts_for_nothing():

@@ -19,7 +19,7 @@ def _cross_entropy64(x, labels):
     return -(x - np.log(np.exp(x).sum(1, keepdims=True)))[np.arange(len(labels)), labels]
 
 
-def _slope(loss, x):
+def _gradient(loss, x):
     return grad(loss, x)[0].array
 
 
@@ -41,7 +41,7 @@ def test_labels_and_the_same_labels_as_probabilities_give_the_same(smoothing):
     one = ops.cross_entropy(x, tensor(labels), label_smoothing=smoothing)
     two = ops.cross_entropy(y, Tensor(np.eye(3)[labels]), label_smoothing=smoothing)
     assert_close(one, two)
-    assert_close(_slope(one, x), _slope(two, y))
+    assert_close(_gradient(one, x), _gradient(two, y))
 
 
 @pytest.mark.cpu
@@ -58,9 +58,9 @@ def test_ignored_labels_take_no_part_whatever_their_logits(reduction):
 @pytest.mark.cpu
 def test_an_ignored_label_gets_no_gradient():
     x = Tensor(LOGITS, requires_grad=True)
-    slope = _slope(ops.cross_entropy(x, tensor([0, 9, 1, 1]), ignore_index=9, label_smoothing=0.1), x)
-    assert np.array_equal(slope[1], [0, 0, 0])
-    assert np.all(slope[[0, 2, 3]] != 0)
+    gradient = _gradient(ops.cross_entropy(x, tensor([0, 9, 1, 1]), ignore_index=9, label_smoothing=0.1), x)
+    assert np.array_equal(gradient[1], [0, 0, 0])
+    assert np.all(gradient[[0, 2, 3]] != 0)
 
 
 @pytest.mark.cpu
@@ -165,8 +165,8 @@ def test_binary_cross_entropy_with_logits_is_finite_for_every_logit():
     x = tensor([1000.0, -1000.0, 1000.0, -1000.0], requires_grad=True)
     loss = ops.binary_cross_entropy_with_logits(x, tensor([1.0, 0.0, 0.0, 1.0]), reduction="none")
     assert np.array_equal(loss.array, [0, 0, 1000, 1000])
-    (slope,) = grad(loss, x, Tensor(np.ones(4, np.float32)))
-    assert np.array_equal(slope.array, [0, 0, 1, -1])
+    (gradient,) = grad(loss, x, Tensor(np.ones(4, np.float32)))
+    assert np.array_equal(gradient.array, [0, 0, 1, -1])
 
 
 def test_binary_cross_entropy_is_banned_in_autocast_with_the_cure():

@@ -238,12 +238,12 @@ def test_wrong_input_is_named(arguments, options, kind, message):
 def test_gradients_are_as_precise_where_one_weight_is_nearly_1():
     rng = np.random.default_rng(0)
     given = [9 * rng.uniform(-1, 1, (8, 6, 8)).astype(np.float32) for _ in range(3)]
-    slopes = rng.normal(size=(8, 6, 8)).astype(np.float32)
+    dy = rng.normal(size=(8, 6, 8)).astype(np.float32)
 
     def gradients(dtype):
         inputs = [tensor(x, dtype=dtype, requires_grad=True) for x in given]
         out = ops.scaled_dot_product_attention(*inputs)
-        return [g.numpy() for g in grad(out, inputs, tensor(slopes, dtype=dtype))]
+        return [g.numpy() for g in grad(out, inputs, tensor(dy, dtype=dtype))]
 
     for found, exact in zip(gradients(float32), gradients(float64), strict=True):
         assert abs(found - exact).max() < 3e-6 * abs(exact).max()

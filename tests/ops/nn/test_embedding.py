@@ -15,7 +15,7 @@ from ampkit.nn import Parameter
 from ampkit.testing import assert_close, gradgradcheck
 
 
-def _slope(index, dy, rows, **options):
+def _gradient(index, dy, rows, **options):
     weight = Tensor(np.zeros((rows, dy.shape[-1]), dy.dtype), requires_grad=True)
     return grad(ops.embedding(tensor(index), weight, **options), weight, Tensor(dy))[0].array
 
@@ -28,27 +28,27 @@ def test_every_use_of_a_row_adds_to_its_gradient(uses):
     dy = generator.normal(size=(4 * uses, 3))
     want = np.zeros((6, 3))
     np.add.at(want, index, dy)
-    assert_close(_slope(index, dy, 6), want)
+    assert_close(_gradient(index, dy, 6), want)
 
 
 @pytest.mark.cpu
 def test_a_million_small_gradients_are_not_lost_in_float16():
     dy = np.full((100_000, 1), 2**-10, np.float16)
-    assert _slope(np.zeros(100_000, np.int64), dy, 2)[0, 0] == np.float16(100_000 * 2**-10)
+    assert _gradient(np.zeros(100_000, np.int64), dy, 2)[0, 0] == np.float16(100_000 * 2**-10)
 
 
 @pytest.mark.cpu
 def test_the_gradient_is_the_same_bits_every_time():
     generator = np.random.default_rng(0)
     index, dy = generator.integers(0, 9, 500), generator.normal(size=(500, 4)).astype(np.float32)
-    assert np.array_equal(_slope(index, dy, 9), _slope(index, dy, 9))
+    assert np.array_equal(_gradient(index, dy, 9), _gradient(index, dy, 9))
 
 
 @pytest.mark.cpu
 @pytest.mark.parametrize("padding", [1, -5])
 def test_the_padding_row_is_read_but_gets_no_gradient_not_even_nan(padding):
     index, dy = np.array([1, 2, 1]), np.array([[np.nan], [1.0], [1.0]])
-    assert np.array_equal(_slope(index, dy, 6, padding_idx=padding), [[0], [0], [1], [0], [0], [0]])
+    assert np.array_equal(_gradient(index, dy, 6, padding_idx=padding), [[0], [0], [1], [0], [0], [0]])
     weight = tensor([[1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
     assert np.array_equal(ops.embedding(tensor(index), weight, padding_idx=padding).array, [[2], [3], [2]])
 
@@ -59,8 +59,8 @@ def test_second_derivatives_respect_the_padding():
 
     def squared(weight):
         out = ops.embedding(index, weight, padding_idx=2)
-        (slope,) = grad(ops.sum(out * out), weight, create_graph=True)
-        return slope
+        (gradient,) = grad(ops.sum(out * out), weight, create_graph=True)
+        return gradient
 
     w = Tensor(np.random.default_rng(0).normal(size=(3, 2)), requires_grad=True)
     (second,) = grad(squared(w), w, Tensor(np.ones((3, 2))))

@@ -19,7 +19,7 @@ REDUCE = {"sum": np.sum, "mean": np.mean, "max": np.max}
 
 def each_bag(mode, begins, padding=None, scales=None):
     """The bags in a loop; and the gradient of their sum for the table, of which bag each part comes."""
-    out, slope = np.zeros((len(begins), 3)), np.zeros_like(TABLE)
+    out, gradient = np.zeros((len(begins), 3)), np.zeros_like(TABLE)
     for b, (begin, end) in enumerate(zip(begins, [*begins[1:], len(INDEX)], strict=True)):
         at = [i for i in range(begin, end) if INDEX[i] != padding]
         if not at:
@@ -28,18 +28,18 @@ def each_bag(mode, begins, padding=None, scales=None):
         out[b] = REDUCE[mode](rows, 0)
         for i, k in enumerate(at):
             share = {"sum": 1, "mean": 1 / len(at), "max": rows.argmax(0) == i}[mode]
-            slope[INDEX[k]] += share * (1 if scales is None else scales[k])
-    return out, slope
+            gradient[INDEX[k]] += share * (1 if scales is None else scales[k])
+    return out, gradient
 
 
 @pytest.mark.parametrize("mode", REDUCE)
 @pytest.mark.parametrize("padding", [None, 2])
 def test_a_bag_is_the_sum_the_mean_or_the_maximum_of_its_rows(mode, padding):
-    want, slope = each_bag(mode, BEGINS, padding)
+    want, gradient = each_bag(mode, BEGINS, padding)
     table = tensor(TABLE, requires_grad=True)
     out = ops.embedding_bag(tensor(INDEX), table, tensor(BEGINS), mode=mode, padding_idx=padding)
     assert_close(out, want)
-    assert_close(grad(out.sum(), table)[0], slope)
+    assert_close(grad(out.sum(), table)[0], gradient)
     layer = nn.EmbeddingBag.from_pretrained(tensor(TABLE), True, mode=mode, padding_idx=padding)
     assert_close(layer(tensor(INDEX[:12].reshape(3, 4))), each_bag(mode, [0, 4, 8, 12], padding)[0][:3])
     assert not layer.weight.requires_grad

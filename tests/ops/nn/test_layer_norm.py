@@ -31,10 +31,12 @@ def test_batch_norm_is_accurate_beside_a_large_mean(mean, shape):
     x = (mean + np.random.default_rng(0).normal(size=shape)).astype(np.float32)
     assert_close(ops.batch_norm(Tensor(x), None, None, training=True), _batch_norm64(x.astype(np.float64)))
     dy = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    assert_close(_batch_norm_slope(x, dy), _batch_norm_slope(x.astype(np.float64), dy.astype(np.float64)), (1e-4, 1e-5))
+    assert_close(
+        _batch_norm_gradient(x, dy), _batch_norm_gradient(x.astype(np.float64), dy.astype(np.float64)), (1e-4, 1e-5)
+    )
 
 
-def _batch_norm_slope(x, dy):
+def _batch_norm_gradient(x, dy):
     x = Tensor(x, requires_grad=True)
     return grad(ops.batch_norm(x, None, None, training=True), x, Tensor(dy))[0]
 

@@ -123,13 +123,13 @@ def test_unpooling_puts_the_largest_back(axes):
     assert unpool(best, place, 2).shape[2:] == tuple(2 * n for n in best.shape[2:])
 
 
-@pytest.mark.parametrize(("p", "found", "slope"), [(2, 5, [0.6, 0.8]), (1, 7, [1, 1])])
-def test_the_power_mean_of_zeros_has_a_gradient_of_zero(p, found, slope):
+@pytest.mark.parametrize(("p", "found", "gradient"), [(2, 5, [0.6, 0.8]), (1, 7, [1, 1])])
+def test_the_power_mean_of_zeros_has_a_gradient_of_zero(p, found, gradient):
     x = image([[0, 0, 3, 4]], requires_grad=True)
     out = ops.lp_pool2d(x, p, (1, 2))
     assert out.tolist() == [[[[0, found]]]]
     (dx,) = grad([out.sum()], [x])
-    np.testing.assert_allclose(dx.numpy(force=True), [[[[0, 0, *slope]]]], rtol=1e-6)
+    np.testing.assert_allclose(dx.numpy(force=True), [[[[0, 0, *gradient]]]], rtol=1e-6)
 
 
 def test_a_power_that_overflows_float16_does_not():

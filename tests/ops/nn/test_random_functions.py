@@ -35,9 +35,9 @@ def test_alpha_dropout_keeps_mean_and_variance_and_writes_one_value_where_it_dro
 def test_the_gradient_of_alpha_dropout_is_its_scale_where_it_keeps():
     x = tensor(X, requires_grad=True)
     out = ops.alpha_dropout(x, 0.3, True)
-    slope, scale = grad(out.sum(), x)[0].numpy(force=True), 1 / np.sqrt(0.7 * (1 + 0.3 * LEAST**2))
+    gradient, scale = grad(out.sum(), x)[0].numpy(force=True), 1 / np.sqrt(0.7 * (1 + 0.3 * LEAST**2))
     dropped = np.isclose(out.numpy(force=True), scale * LEAST * 0.7)
-    np.testing.assert_allclose(slope, np.where(dropped, 0, scale))
+    np.testing.assert_allclose(gradient, np.where(dropped, 0, scale))
     ampkit.manual_seed(3)
     assert_close(ops.alpha_dropout(x, 0.3, True), out.numpy(force=True))
 
@@ -59,11 +59,11 @@ def test_answers_have_the_dtype_of_the_input(dtype):
 def test_rrelu_draws_a_slope_for_each_negative_element_and_otherwise_takes_the_mean():
     x = tensor(X, requires_grad=True)
     out = nn.RReLU(0.2, 0.6)(x)
-    slope = grad(out.sum(), x)[0].numpy(force=True)
-    assert (slope[X > 0] == 1).all()
-    low = slope[X <= 0]
+    gradient = grad(out.sum(), x)[0].numpy(force=True)
+    assert (gradient[X > 0] == 1).all()
+    low = gradient[X <= 0]
     assert low.min() >= 0.2 and low.max() < 0.6 and abs(low.mean() - 0.4) < 0.01 and low.std() > 0.1
-    assert_close(out, X * slope)
+    assert_close(out, X * gradient)
     assert_close(nn.RReLU(0.2, 0.6).eval()(tensor(X)), np.where(X > 0, X, 0.4 * X))
 
 
@@ -77,12 +77,12 @@ def test_gumbel_softmax_chooses_by_the_probabilities_of_softmax():
 
 
 def test_a_hard_sample_has_the_gradient_of_the_soft_one():
-    x, weight, slopes = tensor(X[:4, :5], requires_grad=True), tensor(X[4:8, :5]), []
+    x, weight, gradients = tensor(X[:4, :5], requires_grad=True), tensor(X[4:8, :5]), []
     for hard in (False, True):
         ampkit.manual_seed(5)
-        slopes.append(grad((ops.gumbel_softmax(x, 0.7, hard) * weight).sum(), x)[0].numpy(force=True))
-    np.testing.assert_allclose(*slopes)
-    assert abs(slopes[0]).max() > 0.01
+        gradients.append(grad((ops.gumbel_softmax(x, 0.7, hard) * weight).sum(), x)[0].numpy(force=True))
+    np.testing.assert_allclose(*gradients)
+    assert abs(gradients[0]).max() > 0.01
 
 
 BAD = [

@@ -158,13 +158,13 @@ def test_what_is_frozen_gets_no_gradient_and_the_rest_the_same(kind):
     values = [drawn(5, WIDTH), *states_of(kind), *weights(kind)]
     more = ((None,) if kind == "lstm" else ()) + ((3, 2), True)
 
-    def slopes(wanted):
+    def gradients(wanted):
         made = [tensor(a, requires_grad=i in wanted) for i, a in enumerate(values)]
         out = registry[kind](*made, *more)[0]
         return grad(out, [made[i] for i in wanted], Tensor(out.array * 0 + 1))
 
     for some in ([0], [1], [len(values) - 3], [0, len(values) - 1]):
-        for got, want in zip(slopes(some), [slopes(range(len(values)))[i] for i in some], strict=True):
+        for got, want in zip(gradients(some), [gradients(range(len(values)))[i] for i in some], strict=True):
             assert_close(got, want)
 
 

@@ -29,13 +29,13 @@ def test_nan_flows_through_its_row_and_no_other(function):
 
 
 @pytest.mark.cpu
-def test_logsumexp_of_nothing_is_minus_infinity_and_has_no_slope_there():
+def test_logsumexp_of_nothing_is_minus_infinity_and_has_no_gradient_there():
     assert np.array_equal(ops.logsumexp(Tensor(np.ones((2, 0))), 1).array, [-np.inf, -np.inf])
     x = tensor([[-np.inf, -np.inf], [np.inf, 0.0]], requires_grad=True)
     out = ops.logsumexp(x, 1)
     assert np.array_equal(out.array, [-np.inf, np.inf])
-    (slope,) = grad(out, x, Tensor(np.ones(2, np.float32)))
-    assert np.array_equal(slope.array[0], [0, 0])
+    (gradient,) = grad(out, x, Tensor(np.ones(2, np.float32)))
+    assert np.array_equal(gradient.array[0], [0, 0])
 
 
 def test_an_explicit_dtype_casts_first_and_wins_over_autocast():

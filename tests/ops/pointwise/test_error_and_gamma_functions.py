@@ -33,8 +33,8 @@ def test_the_inverse_of_erf_undoes_it_also_beside_one(dtype):
     there = np.array([math.erf(v) for v in x]).astype(dtype)
     got = ops.erfinv(tensor(there)).numpy().astype(np.float64)
     again = np.array([math.erf(v) for v in got])
-    slope = 2 / math.sqrt(math.pi) * np.exp(-got * got)
-    assert np.max(np.abs(again - there) / (np.abs(got * slope) * np.finfo(dtype).eps + 1e-17)) < 4
+    gradient = 2 / math.sqrt(math.pi) * np.exp(-got * got)
+    assert np.max(np.abs(again - there) / (np.abs(got * gradient) * np.finfo(dtype).eps + 1e-17)) < 4
     assert ops.erfinv(tensor([1.0, -1.0, 0.0])).tolist() == [math.inf, -math.inf, 0]
     assert math.isnan(ops.erfinv(tensor(1.5)).item())
 
@@ -69,7 +69,7 @@ def test_polygamma_obeys_its_recurrence_and_knows_its_values_at_one():
         ops.polygamma(-1, tensor([1.0]))
 
 
-def test_sinc_and_its_slope_keep_their_digits_beside_zero():
+def test_sinc_and_its_gradient_keep_their_digits_beside_zero():
     y = np.array([0.0, 1e-9, 1e-3, 0.05, 0.2999, 0.3001]) / math.pi
     x = Tensor(y, requires_grad=True)
     out = ops.sinc(x)

@@ -174,7 +174,7 @@ def test_wrong_arguments_say_what_is_needed():
 
 
 @pytest.mark.cpu
-def test_the_power_zero_has_no_slope_and_zero_stays_zero():
+def test_the_power_zero_has_no_gradient_and_zero_stays_zero():
     x = tensor([0.0, 2.0], requires_grad=True)
     assert grad((x**0).sum(), x)[0].tolist() == [0, 0]
     k = tensor([2.0, 2.0], requires_grad=True)

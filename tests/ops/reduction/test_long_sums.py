@@ -180,7 +180,7 @@ def gradients(name, x, dy):
 )
 def test_gradients_of_scales_are_sums_over_any_number_of_rows(name, kernels, offset):
     x, once, _ = pattern(1 << 18, 4, 0)
-    dy, slope, _ = pattern(1 << 18, 4, offset, seed=1)
+    dy, gradient, _ = pattern(1 << 18, 4, offset, seed=1)
     times = len(x) // PERIOD
     with nullcontext() if kernels else reference_only():
         dw, db = gradients(name, x, dy)
@@ -193,8 +193,8 @@ def test_gradients_of_scales_are_sums_over_any_number_of_rows(name, kernels, off
     if hat is None:
         eps = 1e-5 / 4 if name == "add_layer_norm" else 1e-5  # of 2 x
         hat = (once - once.mean(1, keepdims=True)) / np.sqrt(once.var(1, keepdims=True) + eps)
-    assert off(db, slope.sum(0) * times) < 2 * SUM
-    assert off(dw, (slope * hat).sum(0) * times, np.abs(slope * hat).sum(0) * times) < 2 * SUM
+    assert off(db, gradient.sum(0) * times) < 2 * SUM
+    assert off(dw, (gradient * hat).sum(0) * times, np.abs(gradient * hat).sum(0) * times) < 2 * SUM
 
 
 @BOTH

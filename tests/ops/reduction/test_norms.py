@@ -37,7 +37,7 @@ def test_a_norm_of_a_matrix_is_the_one_worked_by_hand(ord, expected):
     assert stacked.shape == (1, 2, 1)
 
 
-def test_the_slope_of_the_sum_of_singular_values_of_a_symmetric_matrix_is_the_unit_matrix():
+def test_the_gradient_of_the_sum_of_singular_values_of_a_symmetric_matrix_is_the_unit_matrix():
     x = tensor([[2.0, 1.0], [1.0, 2.0]], requires_grad=True)
     np.testing.assert_allclose(grad(x.norm("nuc"), x)[0].numpy(), np.eye(2), atol=1e-6)
     with pytest.raises(StateError, match="linalg_matrix_norm: needs a first derivative"):

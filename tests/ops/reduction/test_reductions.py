@@ -149,5 +149,5 @@ def test_running_sums_of_exponentials_do_not_overflow_and_take_nothing_from_minu
 
 def test_the_gradient_of_running_sums_of_exponentials_is_that_of_unrounded_sums():
     x = tensor(np.array([100.0, 100.0, 100.0, 100.0]), dtype=bfloat16, requires_grad=True)
-    (slopes,) = grad(ops.logcumsumexp(x, 0), x, tensor([0.0, 0.0, 0.0, 1.0], dtype=bfloat16))
-    assert slopes.tolist() == pytest.approx([0.25] * 4, rel=4e-3)
+    (gradients,) = grad(ops.logcumsumexp(x, 0), x, tensor([0.0, 0.0, 0.0, 1.0], dtype=bfloat16))
+    assert gradients.tolist() == pytest.approx([0.25] * 4, rel=4e-3)

@@ -1,4 +1,4 @@
-"""Covariances, histograms, integrals, slopes, windows and positions: values worked by hand, and what is refused."""
+"""Covariances, histograms, integrals, gradients, windows and positions: values worked by hand, and what is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_integrals_by_the_trapezoid_rule():
 
 
 @pytest.mark.parametrize("order", [1, 2])
-def test_slopes_are_numpys(order):
+def test_gradients_are_numpys(order):
     x, places = drawn(4, 5), np.array([0.0, 1.0, 3.0, 3.5])
     for got, want in zip(ops.gradient(tensor(x), edge_order=order), np.gradient(x, edge_order=order), strict=True):
         assert_close(got, want)

@@ -90,32 +90,26 @@ def matmul_into(
     b: HostArray,
     out: HostArray,
     bias: HostArray | None = None,
-    scale: float = 1.0,
     accumulate: bool = False,
 ) -> bool:
-    """Write scale * (a @ b) + bias to `out`, of any strides; False where oneDNN has no fast implementation.
+    """Write a @ b + bias to `out`, of any strides; False where oneDNN has no fast implementation.
 
     a [..., M, K] and b [..., K, N] have the same number of axes and one dtype that `has_fast_matmul`; leading axes
     broadcast. accumulate: add a @ b to the contents of `out`.
     """
     a, b, bias = _with_unit_stride(a), _with_unit_stride(b), _dense(bias)
-    key = ("matmul", *map(signature, (a, b, out, bias)), scale, accumulate)
-    call = cached(key, lambda: _matmul(a, b, out, bias, scale, accumulate))
+    key = ("matmul", *map(signature, (a, b, out, bias)), accumulate)
+    call = cached(key, lambda: _call(a, Layout.of(b), out, bias, accumulate))
     if call is None:
         return False
     call(*((a, b, out) if bias is None else (a, b, out, bias)))
     return True
 
 
-def _matmul(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, scale: float, accumulate: bool) -> Call:
-    after: list[tuple[Any, ...]] = [("sum", 1.0)] if accumulate else [] if scale == 1 else [("linear", scale, 0.0)]
-    return _call(a, Layout.of(b), out, bias, after)
-
-
-def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, after: Any = ()) -> Call:
+def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, accumulate: bool) -> Call:
     left, to = map(Layout.of, (a, out))
     row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
-    described = [left.handle, right.handle, row and row.handle, to.handle, attributes(*after)]
+    described = [left.handle, right.handle, row and row.handle, to.handle, attributes(accumulate)]
     place = (WEIGHTS, right if right.has_layout else None)
     return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])])
 
@@ -130,18 +124,18 @@ class PackedMatmul(NamedTuple):
 
 
 def packed_matmul(
-    a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, after: Any = ()
+    a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, accumulate: bool = False
 ) -> PackedMatmul | None:
     """The product a @ b + bias with b in the layout that oneDNN chooses; None where that is its present layout."""
 
     def build() -> PackedMatmul | None:
-        run = _call(a, Layout(b.shape, b.dtype, None), out, bias, after)
+        run = _call(a, Layout(b.shape, b.dtype, None), out, bias, accumulate)
         ours, theirs = Layout.of(b), run.layouts[1]
         if ours.interned_id == theirs.interned_id:
             return None
         return PackedMatmul(run, packing_reorder(ours, theirs), (ours.interned_id, theirs.interned_id), theirs.nbytes)
 
-    packed: PackedMatmul | None = cached(("packed", *map(signature, (a, b, out, bias)), after), build)
+    packed: PackedMatmul | None = cached(("packed", *map(signature, (a, b, out, bias)), accumulate), build)
     return packed
 
 
@@ -187,7 +181,7 @@ class PackedWeight:
         return True
 
     def _create(self, a: HostArray, out: HostArray, bias: HostArray | None, accumulate: bool) -> Any:
-        packed = packed_matmul(a, self.b, out, bias, (("sum", 1.0),) if accumulate else ())
+        packed = packed_matmul(a, self.b, out, bias, accumulate)
         if packed is None:
             return None, None
         if packed.layouts not in self._buffers:

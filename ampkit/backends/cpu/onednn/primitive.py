@@ -29,7 +29,7 @@ MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
 
 # from the enumerations of dnnl_types.h
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 1, 17, 33, 41, 80, 129, 145, 161
-TRAINING, DIRECT_CONVOLUTION, LINEAR = 64, 1, 0x25
+TRAINING, DIRECT_CONVOLUTION = 64, 1
 _QUERY = {
     SRC: 129,
     DIFF_SRC: 130,
@@ -242,19 +242,12 @@ def signature(array: HostArray | None) -> Any:
     return None if array is None else (array.shape, array.strides, array.dtype)
 
 
-def attributes(*after: tuple[Any, ...]) -> Any:
-    """Primitive attributes: a scratchpad provided by the caller, and post-ops on the result, in order.
-
-    after: ("linear", alpha, beta) for alpha * result + beta; ("sum", scale) adds scale times the previous contents of
-    the destination.
-    """
+def attributes(accumulate: bool = False) -> Any:
+    """Primitive attributes: a scratchpad provided by the caller; accumulate: add the destination's contents."""
     lib = _need().cdll
     made, post = create(lib, "primitive_attr_create"), create(lib, "post_ops_create")
     lib.dnnl_primitive_attr_set_scratchpad_mode(made, 1)
-    for kind, *rest in after:
-        if kind == "sum":
-            lib.dnnl_post_ops_append_sum(post, ctypes.c_float(rest[0]), 0, 0)
-        else:
-            lib.dnnl_post_ops_append_eltwise(post, LINEAR, *map(ctypes.c_float, rest))
+    if accumulate:
+        lib.dnnl_post_ops_append_sum(post, ctypes.c_float(1.0), 0, 0)
     lib.dnnl_primitive_attr_set_post_ops(made, post)
     return made

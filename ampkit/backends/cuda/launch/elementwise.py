@@ -151,8 +151,8 @@ def _vector_width(axes: list[Axis], operands: int, widest: int) -> tuple[int, tu
     aligned = tuple([i for i in range(operands) if inner[i]])
     steps = [strides[i] for _, strides in axes[:-1] for i in aligned]
     for vector in (PER_THREAD, PER_THREAD // 2) if widest <= 2 else (PER_THREAD // 2,):
-        whole = len(axes) == 1 or (size % vector == 0 and not any(step % vector for step in steps))
-        if whole and all(inner[i] == 1 for i in aligned):
+        in_rows = len(axes) == 1 or (size % vector == 0 and not any(step % vector for step in steps))
+        if in_rows and all(inner[i] == 1 for i in aligned):
             return vector, aligned
     return 1, ()
 

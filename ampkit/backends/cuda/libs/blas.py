@@ -13,32 +13,21 @@ MAX_SIZE = 2**31 - 1  # of rows, of columns and of the batch
 class Epilogue(IntEnum):
     """cublasLtEpilogue_t: what is applied in float32 to alpha * op(a) op(b) + beta * c before it is stored in d.
 
-    BIAS adds bias [rows of d] to each column. RELU and GELU (tanh approximation) follow. AUX also writes the input of
-    GELU to aux, laid out like d with a leading dimension that is a multiple of 8; for RELU a bit mask, multiple of 128.
-    DRELU and DGELU multiply by the derivative at aux; BGRAD also writes the row sums of d to bias. BGRADA writes the
-    row sums of op(a) to bias, BGRADB the column sums of op(b). bias has the dtype of d.
+    BIAS adds bias [rows of d] to each column. GELU (tanh approximation) follows; AUX also writes its input to aux, laid
+    out like d with a leading dimension that is a multiple of 8. DGELU multiplies by the derivative at aux. BGRADB
+    writes the column sums of op(b) to bias. bias has the dtype of d.
     """
 
     NONE = 1
-    RELU = 2
     BIAS = 4
-    RELU_BIAS = RELU | BIAS
-    GELU = 32
-    GELU_BIAS = GELU | BIAS
-    RELU_AUX = RELU | 128
-    RELU_AUX_BIAS = RELU_AUX | BIAS
-    GELU_AUX = GELU | 128
+    GELU_AUX = 32 | 128
     GELU_AUX_BIAS = GELU_AUX | BIAS
-    DRELU = 8 | 128
-    DRELU_BGRAD = DRELU | 16
     DGELU = 64 | 128
-    DGELU_BGRAD = DGELU | 16
-    BGRADA = 256
     BGRADB = 512
 
     @property
     def has_bias(self) -> bool:
-        return bool(self & (4 | 16 | 256 | 512))
+        return bool(self & (4 | 512))
 
     @property
     def has_aux(self) -> bool:

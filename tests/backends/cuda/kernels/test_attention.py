@@ -42,21 +42,21 @@ def computed(arrays, mask, p, place=lambda array: array, seed=None):
     tensors = [Tensor(place(a), True) for a in arrays]
     given = None if mask is None else Tensor(place(mask))
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=given, **p)
-    slope = np.random.default_rng(1).normal(size=out.shape).astype(seed or arrays[0].dtype).astype(out.dtype)
-    return out, grad([out], tensors, [Tensor(place(slope))]), out.edge[0].kernel.name
+    gradient = np.random.default_rng(1).normal(size=out.shape).astype(seed or arrays[0].dtype).astype(out.dtype)
+    return out, grad([out], tensors, [Tensor(place(gradient))]), out.edge[0].kernel.name
 
 
 def compared(arrays, mask, p, device, place=None):
     """The kernel that ran; its results are those of float64."""
     dtype = arrays[0].dtype
     wide = mask.astype(float64) if mask is not None and mask.dtype != np.bool_ else mask
-    want, slopes, _ = computed([a.astype(float64) for a in arrays], wide, p, seed=dtype)
+    want, gradients, _ = computed([a.astype(float64) for a in arrays], wide, p, seed=dtype)
     out, found, kernel = computed(arrays, mask, p, place or device.asarray)
     assert out.dtype == dtype
     testing.assert_close(out.numpy(force=True), want.array)
-    for got, slope in zip(found, slopes, strict=True):
+    for got, gradient in zip(found, gradients, strict=True):
         assert got.dtype == dtype
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
     return kernel
 
 
@@ -78,12 +78,12 @@ def test_dropout_keeps_what_the_reference_keeps(situation, dtype, gpu):
         manual_seed(5)
         return computed(of, None, p | {"dropout_p": 0.3}, place, seed)
 
-    want, slopes, _ = after_seed(lambda a: a, [a.astype(float64) for a in arrays], dtype)
+    want, gradients, _ = after_seed(lambda a: a, [a.astype(float64) for a in arrays], dtype)
     out, found, kernel = after_seed(gpu.asarray)
     assert kernel == BODY
     testing.assert_close(out.numpy(force=True), want.array)
-    for got, slope in zip(found, slopes, strict=True):
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
+    for got, gradient in zip(found, gradients, strict=True):
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
 
 
 MASKS = [(7, 9), (1, 9), (7, 1), (2, 1, 1, 9), (3, 7, 9), (2, 3, 7, 9), (2, 1, 7, 1)]
@@ -140,8 +140,8 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
 
     (out, found), (_, want) = gradients(gpu.asarray), gradients(lambda a: a)
     assert out.edge[0].kernel.name == BODY
-    for got, slope in zip(found, want, strict=True):
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float16])
+    for got, gradient in zip(found, want, strict=True):
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[float16])
     assert [name for name, _ in gpu.cudnn.calls] == ["attention_forward"]
 
 
@@ -224,10 +224,10 @@ def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
     out, found, kernel = computed(arrays, None, p, gpu.asarray)
     assert kernel == "scaled_dot_product_attention_"
     assert not gpu.cudnn.calls
-    want, slopes, _ = computed(arrays, None, p)
+    want, gradients, _ = computed(arrays, None, p)
     testing.assert_close(out.numpy(force=True), want.array)
-    for got, slope in zip(found, slopes, strict=True):
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype])
+    for got, gradient in zip(found, gradients, strict=True):
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("lacks", [("attention_forward",), ("attention_backward",), ()])
@@ -247,8 +247,8 @@ def test_without_cudnn_the_reference_runs(gpu):
 def test_the_host_waits_for_nothing(gpu):
     mask = gpu.asarray(np.random.default_rng(3).random((7, 9)) < 0.6)
     arrays = [gpu.asarray(a) for a in drawn([(2, 3, 7, 8), (2, 3, 9, 8), (2, 3, 9, 8)], float16)]
-    tensors, slope = [Tensor(a, True) for a in arrays], Tensor(gpu.asarray(np.ones((2, 3, 7, 8), float16)))
+    tensors, gradient = [Tensor(a, True) for a in arrays], Tensor(gpu.asarray(np.ones((2, 3, 7, 8), float16)))
     gpu.xp.waits[0] = 0
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(mask))
-    grad([out], tensors, [slope])
+    grad([out], tensors, [gradient])
     assert gpu.xp.waits[0] == 0

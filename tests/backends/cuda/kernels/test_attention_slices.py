@@ -47,7 +47,7 @@ def gradients(arrays, place, mask=None, **options):
 
 
 def compared(gpu, monkeypatch, arrays, heads, place=None, **options):
-    """The workspace of the calls where a call has room for `heads` heads of query; the bits are those of one call."""
+    """The workspace of the calls where a call has memory for `heads` heads of query; the bits are those of one call."""
     place = place or gpu.asarray
     want = gradients(arrays, place, **options)
     assert len(gpu.used) == 1
@@ -101,8 +101,8 @@ def test_what_dropout_keeps_is_sliced(heads, gpu, monkeypatch):
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (1, 0, 2, 3)], ids=str)
 def test_operands_in_any_order_of_axes_are_sliced(order, gpu, monkeypatch):
     def place(array):
-        turned = gpu.asarray(np.ascontiguousarray(array.transpose(order)))
-        return turned.transpose(*np.argsort(order).tolist(), *range(len(order), 4))
+        ordered = gpu.asarray(np.ascontiguousarray(array.transpose(order)))
+        return ordered.transpose(*np.argsort(order).tolist(), *range(len(order), 4))
 
     assert compared(gpu, monkeypatch, drawn(*shapes(3, 4, 2)), 2, place) == [2] * 6
 

@@ -52,8 +52,8 @@ def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, r
     outs = outs if isinstance(outs, tuple) else (outs,)
     points = [t for t in (*tensors, *given) if t is not None and t.requires_grad]
     seeds = [Tensor(place(np.asarray(d, o.dtype))) for d, o in zip(dy, outs, strict=False)]
-    slopes = grad(list(outs[: len(seeds)]), points, seeds)
-    return [*(o.numpy(force=True) for o in outs), *(s.numpy(force=True) for s in slopes)], outs[0]
+    gradients = grad(list(outs[: len(seeds)]), points, seeds)
+    return [*(o.numpy(force=True) for o in outs), *(s.numpy(force=True) for s in gradients)], outs[0]
 
 
 def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), slack=4, relu=False):
@@ -111,8 +111,8 @@ def test_relu_behind_it_is_the_same_as_an_op_of_its_own(shape, lie, given, dtype
     assert len(launches) == (5 if given else 6) and launches[-1] == "batch_norm_backward"
     found, _ = norm(device.asarray, x, scales, statistics, [draw(shape, dtype, 5)], relu=True)
     y, _ = norm(device.asarray, x, scales, statistics, [draw(shape, dtype, 5)])
-    slope = np.where(y[0] > 0, draw(shape, dtype, 5), 0)
-    apart, _ = norm(device.asarray, x, scales, statistics, [slope])
+    gradient = np.where(y[0] > 0, draw(shape, dtype, 5), 0)
+    apart, _ = norm(device.asarray, x, scales, statistics, [gradient])
     for got, want in zip(found, [np.maximum(y[0], 0), *apart[1:]], strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -177,8 +177,8 @@ def test_images_that_lie_anyhow_give_the_same(dtype, device):
         for a in (x, x.copy()):
             point = Tensor(a, True)
             out = ops.batch_norm(point, None, None, training=True)
-            slope = dy.reshape(-1)[: a.size].reshape(a.shape) if a.size <= dy.size else a
-            both.append([out.numpy(force=True), grad(out, point, Tensor(slope))[0].numpy(force=True)])
+            gradient = dy.reshape(-1)[: a.size].reshape(a.shape) if a.size <= dy.size else a
+            both.append([out.numpy(force=True), grad(out, point, Tensor(gradient))[0].numpy(force=True)])
         for got, want in zip(*both, strict=True):
             np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-5 + TOLERANCE[dtype], atol=1e-5)
 

@@ -71,12 +71,12 @@ def computed(name, arrays, p, place=lambda array: array, needs=(True, True, True
 
 def compared(name, arrays, p, device, dtype, place=None):
     truth = [a.astype(float64) for a in arrays]
-    want, slopes, _ = computed(name, truth, p)
+    want, gradients, _ = computed(name, truth, p)
     out, found, kernel = computed(name, arrays, p, place or device.asarray)
     testing.assert_close(out.numpy(force=True), want.array)
-    for got, slope in zip(found, slopes, strict=True):
+    for got, gradient in zip(found, gradients, strict=True):
         assert got.dtype == dtype
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[dtype], "gradient")
     return kernel
 
 
@@ -137,8 +137,8 @@ def test_float32_is_rounded_to_tf32_only_where_that_is_asked_for(word, exact, gp
         out, found, _ = computed(name, arrays, p, gpu.asarray)
     finally:
         set_float32_matmul_precision("highest")
-    want, slopes, _ = computed(name, [a.astype(float64) for a in arrays], p)
-    for got, value in zip([out, *found[:2]], [want, *slopes[:2]], strict=True):
+    want, gradients, _ = computed(name, [a.astype(float64) for a in arrays], p)
+    for got, value in zip([out, *found[:2]], [want, *gradients[:2]], strict=True):
         off = np.abs(got.numpy(force=True) - value.array).max() / np.abs(value.array).max()
         assert (off < 1e-6) == exact, off
 
@@ -207,8 +207,8 @@ def test_gradients_of_some_inputs_alone(needs, gpu):
     arrays = drawn(name, x, w, p, float32)
     _, found, _ = computed(name, arrays, p, gpu.asarray, needs)
     _, want, _ = computed(name, arrays, p, needs=needs)
-    for got, slope in zip(found, want, strict=True):
-        testing.assert_close(got.numpy(force=True), slope.array, testing.GRADIENT_TOLERANCE[float32])
+    for got, gradient in zip(found, want, strict=True):
+        testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[float32])
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d"])
@@ -268,10 +268,10 @@ def test_the_float32_gradient_of_a_parameter_for_any_number_of_channels(o, c, gr
     weight, truth = nn.Parameter(gpu.asarray(w.astype(float32))), Tensor(w.astype(float64), True)
     with autocast("cuda", float16):
         out = ops.conv2d(Tensor(gpu.asarray(x)), weight, groups=groups)
-    slope = generator.normal(size=out.shape).astype(float16)
-    out.backward(Tensor(gpu.asarray(slope)))
+    gradient = generator.normal(size=out.shape).astype(float16)
+    out.backward(Tensor(gpu.asarray(gradient)))
     (want,) = grad(
-        [ops.conv2d(Tensor(x.astype(float64)), truth, groups=groups)], [truth], [Tensor(slope.astype(float64))]
+        [ops.conv2d(Tensor(x.astype(float64)), truth, groups=groups)], [truth], [Tensor(gradient.astype(float64))]
     )
     testing.assert_close(weight.grad.numpy(force=True), want.array, testing.GRADIENT_TOLERANCE[float32])
     assert [name for name, _ in gpu.cudnn.calls] == ["conv_forward", "conv_weight"]

@@ -42,8 +42,8 @@ def loss(name, place, x, target, weight=None, dy=None, **options):
     scale = None if weight is None else Tensor(place(weight))
     out = getattr(ops, name)(point, Tensor(place(target)), scale, **options)
     seed = np.random.default_rng(9).normal(1, 1, out.shape).astype(out.dtype) if dy is None else dy
-    slope = grad(out, point, Tensor(place(seed.astype(out.dtype))))[0]
-    return out.numpy(force=True), slope.numpy(force=True)
+    gradient = grad(out, point, Tensor(place(seed.astype(out.dtype))))[0]
+    return out.numpy(force=True), gradient.numpy(force=True)
 
 
 def compare(name, device, x, target, weight=None, **options):
@@ -55,8 +55,8 @@ def compare(name, device, x, target, weight=None, **options):
         truth = loss(name, np.asarray, x.astype(float64), target, double, dy.astype(float64), **options)
     assert found[1].dtype == x.dtype
     for got, want in zip(found, truth, strict=True):
-        room = TOLERANCE[got.dtype] * max(0.1, np.abs(want).max(initial=0))
-        np.testing.assert_allclose(got.astype(float64), want, rtol=2 * TOLERANCE[got.dtype], atol=2 * room)
+        tolerance = TOLERANCE[got.dtype] * max(0.1, np.abs(want).max(initial=0))
+        np.testing.assert_allclose(got.astype(float64), want, rtol=2 * TOLERANCE[got.dtype], atol=2 * tolerance)
     return found
 
 
@@ -94,11 +94,11 @@ def test_16_bit_scores_give_a_float32_loss_inside_autocast_and_a_16_bit_gradient
     with autocast("cuda", dtype=dtype):
         out = ops.cross_entropy(x, Tensor(device.asarray(target)))
     assert out.dtype == float32 and out.node.kernel.name == "cross_entropy_cuda"
-    slope = grad(out, x)[0]
-    assert slope.dtype == dtype and launches[-1] == "cross_entropy_backward"
+    gradient = grad(out, x)[0]
+    assert gradient.dtype == dtype and launches[-1] == "cross_entropy_backward"
     truth = loss("cross_entropy", np.asarray, values.astype(float64), target, dy=np.ones(()))
     np.testing.assert_allclose(out.numpy(force=True), truth[0], rtol=1e-6)
-    np.testing.assert_allclose(slope.numpy(force=True).astype(float), truth[1], rtol=2 * TOLERANCE[dtype], atol=1e-4)
+    np.testing.assert_allclose(gradient.numpy(force=True).astype(float), truth[1], rtol=2 * TOLERANCE[dtype], atol=1e-4)
 
 
 @DTYPES
@@ -130,8 +130,8 @@ def test_scores_of_images_have_their_classes_on_axis_1(reduction, shape, name, d
 
 def test_a_batch_of_ignored_labels_has_a_nan_mean_and_no_gradient(device):
     x, target = draw((3, 6), float32), np.full((3,), -100)
-    out, slope = loss("cross_entropy", device.asarray, x, target)
-    assert np.isnan(out) and not slope.any()
+    out, gradient = loss("cross_entropy", device.asarray, x, target)
+    assert np.isnan(out) and not gradient.any()
     assert loss("cross_entropy", device.asarray, x, target, reduction="sum")[0] == 0
 
 
@@ -139,9 +139,9 @@ def test_a_batch_of_ignored_labels_has_a_nan_mean_and_no_gradient(device):
 def test_a_label_out_of_range_spoils_its_loss_and_is_named_later(name, device):
     for wrong in (6, -1, 10**12):
         target = np.array([0, wrong, 5])
-        out, slope = loss(name, device.asarray, draw((3, 6), float32), target, reduction="none")
+        out, gradient = loss(name, device.asarray, draw((3, 6), float32), target, reduction="none")
         assert np.isnan(out).tolist() == [False, True, False]
-        assert np.isnan(slope).any(1).tolist() == [False, True, False]
+        assert np.isnan(gradient).any(1).tolist() == [False, True, False]
         with pytest.raises(RangeError, match=rf"{name}: needs labels from 0 to 5 .*got {wrong} at position 1"):
             device.synchronize()
 

@@ -32,8 +32,8 @@ def loss(place, x, targets, lengths, counts, dy=None, **options):
     given = (Tensor(place(np.asarray(a))) for a in (targets, lengths, counts))
     out = ops.ctc_loss(point, *given, **options)
     seed = np.random.default_rng(9).normal(1, 1, out.shape) if dy is None else dy
-    slope = grad(out, point, Tensor(place(np.asarray(seed).astype(out.dtype))))[0]
-    return out.numpy(force=True), slope.numpy(force=True)
+    gradient = grad(out, point, Tensor(place(np.asarray(seed).astype(out.dtype))))[0]
+    return out.numpy(force=True), gradient.numpy(force=True)
 
 
 def compare(device, x, targets, lengths, counts, **options):
@@ -45,8 +45,10 @@ def compare(device, x, targets, lengths, counts, **options):
     # A gradient is the exp of logarithms as large as the losses: the last place of these is its relative error.
     largest = np.abs(np.nan_to_num(truth[0], posinf=0)).max()
     for got, want in zip(found, truth, strict=True):
-        room = 2 * TOLERANCE[got.dtype] + largest * 2**-23
-        np.testing.assert_allclose(got.astype(float64), want, rtol=room, atol=room * np.nanmax(np.abs(truth[1])))
+        tolerance = 2 * TOLERANCE[got.dtype] + largest * 2**-23
+        np.testing.assert_allclose(
+            got.astype(float64), want, rtol=tolerance, atol=tolerance * np.nanmax(np.abs(truth[1]))
+        )
     assert found[1].dtype == x.dtype
 
 
@@ -65,9 +67,9 @@ def test_a_target_that_does_not_fit_its_frames_costs_infinity_or_nothing(zero, d
     x[:, 0, 2] = -np.inf  # a class that the first sequence needs, and never says
     counts, lengths = [4, 3, 2], [9, 4, 7]  # of the second, three equal labels need five frames
     compare(device, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
-    out, slope = loss(device.asarray, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
+    out, gradient = loss(device.asarray, x, LABELS, lengths, counts, reduction="none", zero_infinity=zero)
     assert np.array_equal(np.isinf(out), [not zero] * 2 + [False])
-    assert np.isfinite(slope[:, 2]).all() and np.isfinite(slope).all() == zero
+    assert np.isfinite(gradient[:, 2]).all() and np.isfinite(gradient).all() == zero
     assert len(launches) == 4
 
 
@@ -89,9 +91,9 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
     for wrong in (5, -3, 0):
         labels = LABELS.copy()
         labels[2, 0] = wrong
-        out, slope = loss(device.asarray, log_probs(), labels, [9, 8, 7], [4, 3, 2], reduction="none")
+        out, gradient = loss(device.asarray, log_probs(), labels, [9, 8, 7], [4, 3, 2], reduction="none")
         assert np.isnan(out).tolist() == [False, False, True]
-        assert np.isnan(slope).any((0, 2)).tolist() == [False, False, True]
+        assert np.isnan(gradient).any((0, 2)).tolist() == [False, False, True]
         with pytest.raises(RangeError, match=rf"ctc_loss: needs labels from 0 to 4 .*got {wrong} at position \(2, 0\)"):
             device.synchronize()
 
@@ -99,8 +101,8 @@ def test_a_label_that_is_none_spoils_its_loss_and_is_named_later(device):
 def test_a_length_out_of_range_reads_nothing_beyond_the_end(device, launches, monkeypatch):
     monkeypatch.setattr(device, "call_when_ready", lambda arrays, then: None)  # before it is looked at
     for lengths, counts in (([9, 10**6, 7], [4, 3, 2]), ([9, 8, 7], [4, 3, 10**6]), ([-5, 8, 7], [4, 3, 2])):
-        out, slope = loss(device.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
-        assert out.shape == (3,) and slope.shape == (9, 3, 5)
+        out, gradient = loss(device.asarray, log_probs(), LABELS.clip(1), lengths, counts, reduction="none")
+        assert out.shape == (3,) and gradient.shape == (9, 3, 5)
     assert len(launches) == 6
 
 

@@ -31,8 +31,8 @@ def drop(place, x, dy, p, seed, call, shape=None):
     point = Tensor(place(x), True)
     out = dropout_(point, p, seed, call, shape)
     keep = out.node.saved.keep
-    slope = grad(out, point, Tensor(place(dy)))[0]
-    return out.numpy(force=True), slope.numpy(force=True), keep if isinstance(keep, np.ndarray) else keep.get()
+    gradient = grad(out, point, Tensor(place(dy)))[0]
+    return out.numpy(force=True), gradient.numpy(force=True), keep if isinstance(keep, np.ndarray) else keep.get()
 
 
 def compare(device, x, dy, *draw):
@@ -81,9 +81,13 @@ def test_nan_and_infinity_stay(dtype, device):
 def test_arrays_that_lie_anyhow_give_the_same(dtype, device):
     held = device.asarray(draw((34, 33), dtype))
     dy = device.asarray(draw((33, 34), dtype, 1))
-    for x, slope in ((held.T, dy), (held.reshape(-1)[1:1089].reshape(32, 34), dy[1:]), (held[::2, 1:], dy.T[:17, 1:])):
-        twins = x.copy().get(), slope.copy().get()
-        found = drop(lambda a: a, x, slope, 0.3, 5, 6)
+    for x, gradient in (
+        (held.T, dy),
+        (held.reshape(-1)[1:1089].reshape(32, 34), dy[1:]),
+        (held[::2, 1:], dy.T[:17, 1:]),
+    ):
+        twins = x.copy().get(), gradient.copy().get()
+        found = drop(lambda a: a, x, gradient, 0.3, 5, 6)
         truth = drop(np.asarray, *twins, 0.3, 5, 6)
         for got, want in zip(found, truth, strict=True):
             np.testing.assert_array_equal(got, want)

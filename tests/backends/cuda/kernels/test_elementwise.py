@@ -54,8 +54,8 @@ def _run(function, arrays, device, place=None):
         if not out.requires_grad:
             return [out.array]
         seed = np.random.default_rng(9).normal(size=out.shape).astype(out.dtype)
-        slopes = grad(out, points, Tensor(device.asarray(seed)), allow_unused=True)
-    return [out.array, *(None if s is None else s.array for s in slopes)]
+        gradients = grad(out, points, Tensor(device.asarray(seed)), allow_unused=True)
+    return [out.array, *(None if s is None else s.array for s in gradients)]
 
 
 def _agree(function, arrays, device, place=None, zeros=False):
@@ -268,8 +268,8 @@ def test_prelu_is_its_reference(shape, weight, dtype, device, launched):
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_the_halves_of_a_glu_may_lie_in_any_way(dim, dtype, device, launched):
     x = _values(dtype, 6, 8, 16, ends=True)
-    for lies in LIES.values():
-        _agree(lambda x: ops.glu(x, dim), [lies(x)], device, device.xp.ndarray)
+    for layout in LAYOUTS.values():
+        _agree(lambda x: ops.glu(x, dim), [layout(x)], device, device.xp.ndarray)
     assert {"elementwise_forward<Glu>", "elementwise_forward<GluGrad>"} <= set(launched)
 
 
@@ -365,7 +365,7 @@ def _off(array):
     return whole[1:].reshape(array.shape)
 
 
-LIES = {
+LAYOUTS = {
     "row-major": lambda a: a,
     "column-major": lambda a: np.asarray(a.T, order="C").T,
     "every other, backwards": _apart,
@@ -382,12 +382,12 @@ def test_arrays_may_lie_in_any_way(shape, dtypes, device, launched):
     x, y = _values(dtypes[0], *shape), _values(dtypes[1], *shape, seed=1)
     whole = _run(ops.mul, [x, y], device)
     for first, second in [
-        *zip(LIES, LIES, strict=True),
+        *zip(LAYOUTS, LAYOUTS, strict=True),
         ("row-major", "column-major"),
         ("off the boundary", "a window"),
     ]:
         if shape or first == second == "row-major":
-            arrays = [LIES[first](x), LIES[second](y)]
+            arrays = [LAYOUTS[first](x), LAYOUTS[second](y)]
             places = iter([device.xp.ndarray(a) for a in arrays])
             got = _run(ops.mul, arrays, device, lambda a, places=places: next(places))
             for mine, want in zip(got, whole, strict=True):
@@ -424,10 +424,10 @@ def test_operands_broadcast(shapes, dtypes, device, launched):
 def test_a_broadcast_gradient_is_read_without_a_copy_and_rounded_once(device, launched):
     x = _values(bfloat16, 300, 8)
     scale = _values(bfloat16, 8, seed=1)
-    _, _, slope = _run(ops.mul, [x, scale], device)
+    _, _, gradient = _run(ops.mul, [x, scale], device)
     seed = np.random.default_rng(9).normal(size=x.shape).astype(bfloat16)
     want = (seed.astype(float64) * x.astype(float64)).sum(0)
-    np.testing.assert_array_equal(slope.get(), want.astype(float32).astype(bfloat16))
+    np.testing.assert_array_equal(gradient.get(), want.astype(float32).astype(bfloat16))
     launched.clear()
     t = Tensor(device.asarray(x), True)
     (found,) = grad(ops.exp(t).sum(), t)

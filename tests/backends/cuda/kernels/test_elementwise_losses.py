@@ -59,8 +59,8 @@ def _run(loss, arrays, device, **given):
     with ignore_fp_errors():
         out = loss(*tensors, **given)
         seed = np.random.default_rng(3).normal(1, 0.2, out.shape).astype(out.dtype)
-        slopes = grad(out, tensors, Tensor(device.asarray(seed)))
-    return [out.array, *[s.array for s in slopes]]
+        gradients = grad(out, tensors, Tensor(device.asarray(seed)))
+    return [out.array, *[s.array for s in gradients]]
 
 
 def _agree(loss, arrays, device, **given):
@@ -108,7 +108,7 @@ def test_weights_of_binary_cross_entropies(reduction, device, launched):
         _agree(ops.binary_cross_entropy, _pair("BCELoss", float32), device, reduction=reduction, weight=weight)
     launched.clear()
     pair = *_pair("BCEOfLogits", float32), weight.numpy()
-    _agree(lambda x, t, w: loss(x, t, w, reduction=reduction), pair, device)  # a slope that no kernel is for
+    _agree(lambda x, t, w: loss(x, t, w, reduction=reduction), pair, device)  # a gradient that no kernel is for
     assert "elementwise_backward<BCEOfLogits>" not in launched
 
 

@@ -44,10 +44,10 @@ def launches(monkeypatch):
     return found
 
 
-def _gradient(device, index, rows, slopes, padding=None):
-    table = Tensor(device.xp.zeros((rows, slopes.shape[-1]), slopes.dtype), requires_grad=True)
+def _gradient(device, index, rows, gradients, padding=None):
+    table = Tensor(device.xp.zeros((rows, gradients.shape[-1]), gradients.dtype), requires_grad=True)
     out = ops.embedding(Tensor(device.asarray(index)), table, padding)
-    return grad(out, [table], Tensor(device.asarray(slopes)))[0]
+    return grad(out, [table], Tensor(device.asarray(gradients)))[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -66,12 +66,12 @@ def test_rows_are_copied(name, width, dtype, device, launches):
 @pytest.mark.parametrize("name", INDICES)
 def test_rows_of_one_index_add_up(name, dtype, padding, device, launches):
     rows, index = INDICES[name]
-    slopes = np.random.default_rng(1).standard_normal((*index.shape, 13 if rows == 9 else 24)).astype(dtype)
-    want = np.zeros((rows, slopes.shape[-1]))
-    np.add.at(want, index.reshape(-1), slopes.reshape(-1, slopes.shape[-1]).astype(float))
+    gradients = np.random.default_rng(1).standard_normal((*index.shape, 13 if rows == 9 else 24)).astype(dtype)
+    want = np.zeros((rows, gradients.shape[-1]))
+    np.add.at(want, index.reshape(-1), gradients.reshape(-1, gradients.shape[-1]).astype(float))
     if padding is not None:
         want[padding] = 0
-    found = _gradient(device, index, rows, slopes, padding)
+    found = _gradient(device, index, rows, gradients, padding)
     assert any("segment_sums" in name for name in launches)
     assert found.dtype == dtype
     assert_close(found, want, GRADIENT_TOLERANCE[dtype])
@@ -82,21 +82,21 @@ def test_a_parameter_receives_its_gradient_in_float32_from_16_bits(device, launc
     index = np.random.default_rng(0).integers(0, 11, 40)
     with autocast(dtype=float16):
         out = layer(Tensor(device.asarray(index)))
-    slopes = np.random.default_rng(1).standard_normal((40, 16)).astype(bfloat16)
-    out.backward(Tensor(device.asarray(slopes)))
+    gradients = np.random.default_rng(1).standard_normal((40, 16)).astype(bfloat16)
+    out.backward(Tensor(device.asarray(gradients)))
     want = np.zeros((11, 16), np.float32)
-    np.add.at(want, index, slopes.astype(np.float32))
+    np.add.at(want, index, gradients.astype(np.float32))
     assert "segment_sums<__nv_bfloat16, float>" in launches
     assert_close(layer.weight.grad.numpy().astype(np.float32), want, (8e-3, 1e-3))
 
 
 def test_the_order_of_threads_changes_no_bit(device):
     rows, index = INDICES["long beside short"]
-    slopes = np.random.default_rng(1).standard_normal((*index.shape, 24)).astype(np.float32)
+    gradients = np.random.default_rng(1).standard_normal((*index.shape, 24)).astype(np.float32)
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
         with emulator.thread_order(how):
-            found.append(_gradient(device, index, rows, slopes).numpy().tobytes())
+            found.append(_gradient(device, index, rows, gradients).numpy().tobytes())
     assert found[0] == found[1] == found[2]
 
 
@@ -110,26 +110,26 @@ def test_keys_are_sorted_and_equal_ones_stay_in_order(device):
 
 
 def test_many_repeats_are_summed_as_precisely_as_in_pairs(device):
-    slopes = np.random.default_rng(1).uniform(0, 1, (30000, 8)).astype(np.float32)
-    want = slopes.sum(0, dtype=float)
-    found = _gradient(device, np.zeros(30000, int), 2, slopes).numpy()[0]
+    gradients = np.random.default_rng(1).uniform(0, 1, (30000, 8)).astype(np.float32)
+    want = gradients.sum(0, dtype=float)
+    found = _gradient(device, np.zeros(30000, int), 2, gradients).numpy()[0]
     assert np.abs(found - want).max() / want.max() < 3e-7
 
 
 def test_what_is_not_finite_stays_with_its_index(device):
     index = np.random.default_rng(0).integers(0, 9, 900)
-    slopes = np.ones((900, 16), np.float32)
-    slopes[np.flatnonzero(index == 4)[7], 3] = np.nan
-    slopes[np.flatnonzero(index == 6)[-1], 0] = np.inf
-    found = _gradient(device, index, 9, slopes).numpy()
+    gradients = np.ones((900, 16), np.float32)
+    gradients[np.flatnonzero(index == 4)[7], 3] = np.nan
+    gradients[np.flatnonzero(index == 6)[-1], 0] = np.inf
+    found = _gradient(device, index, 9, gradients).numpy()
     assert np.argwhere(~np.isfinite(found)).tolist() == [[4, 3], [6, 0]]
 
 
 def test_the_host_reads_nothing(device):
     rows, index = INDICES["letters"]
-    slopes = np.ones((*index.shape, 16), np.float32)
+    gradients = np.ones((*index.shape, 16), np.float32)
     before = device.xp.waits[0]
-    _gradient(device, index, rows, slopes, 3)
+    _gradient(device, index, rows, gradients, 3)
     assert device.xp.waits[0] == before
 
 

@@ -1,4 +1,4 @@
-"""Chains of ops on the GPU, by an emulated cublasLt: GELU as a product is stored, and its slope."""
+"""Chains of ops on the GPU, by an emulated cublasLt: GELU as a product is stored, and its gradient."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fused(products):
 
 @HALVES
 @pytest.mark.parametrize("without", [(), ("bias",), ("bias", "bias2")], ids=str)
-def test_gelu_and_its_slope_are_part_of_the_products(gpu, dtype, without):
+def test_gelu_and_its_gradient_are_part_of_the_products(gpu, dtype, without):
     arrays, dy = values(dtype, without), np.random.default_rng(1).standard_normal((3, 5, 8)).astype(dtype)
     found = run(emulated_cupy.asarray, arrays, dy)
     assert fused(gpu) == [Epilogue.GELU_AUX if "bias" in without else Epilogue.GELU_AUX_BIAS, Epilogue.DGELU]

@@ -90,11 +90,11 @@ def test_gather_and_scatter_add_undo_each_other_in_a_fixed_order(device, launche
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
         with emulator.thread_order(how):
             x = Tensor(device.asarray(np.zeros((6, 7), np.float32)), requires_grad=True)
-            slope = grad(ops.gather(x, 0, at), [x], Tensor(device.asarray(values)))[0].numpy()
+            gradient = grad(ops.gather(x, 0, at), [x], Tensor(device.asarray(values)))[0].numpy()
             added = ops.scatter_add(x.detach(), 0, at, Tensor(device.asarray(values))).numpy()
-            found.append(slope.tobytes() + added.tobytes())
+            found.append(gradient.tobytes() + added.tobytes())
     assert found[0] == found[1] == found[2]
-    assert_close(slope, want, GRADIENT_TOLERANCE[float32])
+    assert_close(gradient, want, GRADIENT_TOLERANCE[float32])
     assert_close(added, want, GRADIENT_TOLERANCE[float32])
     assert launches.count("segment_sums<float, float>") == 6
 

@@ -35,8 +35,8 @@ def norm(kind, place, arrays, dy, asked=(True, True, True)):
     given = tensors if kind != "rms_norm" else tensors[:2]
     out = getattr(ops, kind)(given[0], more, *given[1:])
     points = [t for t in given if t is not None and t.requires_grad]
-    slopes = grad(out, points, Tensor(place(dy.astype(out.dtype))))
-    return [out.numpy(force=True), *(s.numpy(force=True) for s in slopes)]
+    gradients = grad(out, points, Tensor(place(dy.astype(out.dtype))))
+    return [out.numpy(force=True), *(s.numpy(force=True) for s in gradients)]
 
 
 def compare(kind, device, arrays, dy, asked=(True, True, True), slack=4):
@@ -165,8 +165,8 @@ def test_a_row_far_from_zero_keeps_its_digits(device):
 def test_rows_that_lie_anyhow_are_the_same_rows(dtype, device):
     held = device.asarray(draw((24, 33), dtype))
     weight, dy = device.asarray(draw((25,), float32, 1)), device.asarray(draw((33, 24), dtype, 2))
-    turned, shifted, slope = held.T, held.reshape(-1)[1:769].reshape(32, 24), dy.T.copy().T
-    for x, g in ((turned, slope), (shifted, slope[1:]), (held[:, ::-1][:, 9:], dy[:24])):
+    transposed, shifted, gradient = held.T, held.reshape(-1)[1:769].reshape(32, 24), dy.T.copy().T
+    for x, g in ((transposed, gradient), (shifted, gradient[1:]), (held[:, ::-1][:, 9:], dy[:24])):
         for w in (weight[1:], weight[::-1][:24]):
             both = []
             for a, b, c in ((x, g, w), (x.copy(), g.copy(), w.copy())):

@@ -23,9 +23,9 @@ def gradient(device, size, off=0, bad=()):
     values = np.random.default_rng(size).standard_normal(size + off).astype(np.float32)
     for place, value in bad:
         values[off + place] = value
-    room = device.xp.empty((size + off,), float32)
-    room[...] = device.asarray(values)
-    return room[off:]
+    buffer = device.xp.empty((size + off,), float32)
+    buffer[...] = device.asarray(values)
+    return buffer[off:]
 
 
 @pytest.mark.parametrize("inverse", [None, 2.0**-10, 3.0])

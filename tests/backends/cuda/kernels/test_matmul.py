@@ -53,18 +53,18 @@ def on_device(array):
 def assert_near(found, truth, dtype, terms=1):
     assert found.shape == truth.shape
     scale = np.abs(truth[np.isfinite(truth)]).max(initial=1.0)
-    room = NEAR[dtype] * scale * math.sqrt(max(terms, 1))
-    np.testing.assert_allclose(found.astype(np.float64), truth, rtol=NEAR[dtype], atol=room)
+    tolerance = NEAR[dtype] * scale * math.sqrt(max(terms, 1))
+    np.testing.assert_allclose(found.astype(np.float64), truth, rtol=NEAR[dtype], atol=tolerance)
 
 
 # how operands lie
 
 LAYOUTS = {
     "packed": lambda x: on_device(x),
-    "turned": lambda x: on_device(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "transposed": lambda x: on_device(x.swapaxes(-1, -2)).swapaxes(-1, -2),
     "some columns": lambda x: _inside(x, (0, 3))[..., 1:-2],
     "some rows": lambda x: _inside(x, (2, 0))[..., 1:-1, :],
-    "turned, some columns": lambda x: _inside(x.swapaxes(-1, -2), (0, 3))[..., 1:-2].swapaxes(-1, -2),
+    "transposed, some columns": lambda x: _inside(x.swapaxes(-1, -2), (0, 3))[..., 1:-2].swapaxes(-1, -2),
     "odd address": lambda x: on_device(np.concatenate([x.ravel()[:1], x.ravel()]))[1:].reshape(x.shape),
 }
 ODD = {
@@ -74,10 +74,10 @@ ODD = {
 
 
 def _inside(x, more):
-    room = np.full((*x.shape[:-2], *(n + k for n, k in zip(x.shape[-2:], more, strict=True))), np.nan, x.dtype)
+    buffer = np.full((*x.shape[:-2], *(n + k for n, k in zip(x.shape[-2:], more, strict=True))), np.nan, x.dtype)
     at = tuple(slice(1, 1 + n) if k else slice(None) for n, k in zip(x.shape[-2:], more, strict=True))
-    room[(..., *at)] = x
-    return on_device(room)
+    buffer[(..., *at)] = x
+    return on_device(buffer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -244,7 +244,7 @@ CASES = {
     "linear without bias": (lambda x, w: ops.linear(x, w), [(5, 7), (3, 7)]),
     "linear of a vector": (lambda x, w, b: ops.linear(x, w, b), [(7,), (3, 7), (3,)]),
     "linear to one": (lambda x, w, b: ops.linear(x, w, b), [(5, 7), (1, 7), (1,)]),
-    "linear of turned": (lambda x, w, b: ops.linear(x.mT, w.T, b), [(2, 7, 5), (7, 3), (3,)]),
+    "linear of transposed": (lambda x, w, b: ops.linear(x.mT, w.T, b), [(2, 7, 5), (7, 3), (3,)]),
     "matmul": (ops.matmul, [(5, 7), (7, 3)]),
     "matmul of stacks": (ops.matmul, [(2, 5, 7), (2, 7, 3)]),
     "matmul, one right": (ops.matmul, [(2, 5, 7), (7, 3)]),
@@ -260,7 +260,7 @@ CASES = {
     "stack by vector": (ops.matmul, [(2, 5, 7), (7,)]),
     "vector by vector": (ops.matmul, [(7,), (7,)]),
     "mm": (ops.mm, [(5, 7), (7, 3)]),
-    "mm of turned": (lambda a, b: ops.mm(a.T, b.T), [(7, 5), (3, 7)]),
+    "mm of transposed": (lambda a, b: ops.mm(a.T, b.T), [(7, 5), (3, 7)]),
     "bmm": (ops.bmm, [(4, 5, 7), (4, 7, 3)]),
     "mv": (ops.mv, [(5, 7), (7,)]),
     "dot": (ops.dot, [(7,), (7,)]),
@@ -271,7 +271,7 @@ CASES = {
     "addmm of a column": (ops.addmm, [(5, 1), (5, 7), (7, 3)]),
     "addmm scaled": (lambda c, a, b: ops.addmm(c, a, b, beta=0.5, alpha=-1.5), [(5, 3), (5, 7), (7, 3)]),
     "addmm of a scaled row": (lambda c, a, b: ops.addmm(c, a, b, beta=2, alpha=3), [(3,), (5, 7), (7, 3)]),
-    "addmm of a turned one": (lambda c, a, b: ops.addmm(c.T, a, b), [(3, 5), (5, 7), (7, 3)]),
+    "addmm of a transposed one": (lambda c, a, b: ops.addmm(c.T, a, b), [(3, 5), (5, 7), (7, 3)]),
     "addmm of nothing": (lambda c, a, b: ops.addmm(c, a, b, beta=0), [(5, 3), (5, 7), (7, 3)]),
     "einsum of stacks": (lambda a, b: ops.einsum("bhid,bhjd->bhij", a, b), [(2, 3, 5, 7), (2, 3, 4, 7)]),
     "einsum that moves axes": (lambda a, b: ops.einsum("bid,jhd->hbij", a, b), [(2, 5, 7), (4, 3, 7)]),
@@ -455,8 +455,8 @@ def test_sixteen_bit_products_are_summed_in_float32_and_rounded_once(gpu):
 def test_second_derivatives_run_on_the_device(gpu):
     def gradients(place):
         x, w = (Tensor(place(values(s, float32)), requires_grad=True) for s in ((5, 7), (3, 7)))
-        (slope,) = ampkit.grad((ops.linear(x, w) ** 3).sum(), (w,), create_graph=True)
-        return [g.array for g in ampkit.grad((slope**2).sum(), (x, w))]
+        (gradient,) = ampkit.grad((ops.linear(x, w) ** 3).sum(), (w,), create_graph=True)
+        return [g.array for g in ampkit.grad((gradient**2).sum(), (x, w))]
 
     for found, truth in zip(gradients(on_device), gradients(lambda a: a), strict=True):
         np.testing.assert_allclose(found.get(), truth, rtol=1e-4, atol=1e-3)

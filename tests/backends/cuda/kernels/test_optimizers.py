@@ -48,12 +48,12 @@ def flats(device, count, size, off=0):
     """`count` flat float32 arrays, `off` values past a boundary of 256 bytes; the first two with inf and NaN."""
     rng, made = np.random.default_rng(size), []
     for number in range(count):
-        room = device.xp.empty((size + off,), float32)
+        buffer = device.xp.empty((size + off,), float32)
         values = np.abs(rng.standard_normal(size + off)).astype(np.float32)
         if number < 2:
             values[7:8], values[8:9] = np.inf, np.nan
-        room[...] = device.asarray(values)
-        made.append(room[off:])
+        buffer[...] = device.asarray(values)
+        made.append(buffer[off:])
     return made
 
 
@@ -189,9 +189,9 @@ def test_masters_are_rounded_once_into_a_copy(device, size, off, dtype):
 
 def gradient(device, size, dtype, off=0, scale=1.0):
     values = (np.random.default_rng(size).standard_normal(size + off) * scale).astype(dtype)
-    room = device.xp.empty((size + off,), dtype)
-    room[...] = device.asarray(values)
-    return room[off:]
+    buffer = device.xp.empty((size + off,), dtype)
+    buffer[...] = device.asarray(values)
+    return buffer[off:]
 
 
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)

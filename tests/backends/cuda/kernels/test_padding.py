@@ -83,7 +83,7 @@ def test_gradients_are_those_of_the_reference(case, dtype, device, launches):
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_slopes_that_are_not_finite_reach_what_they_were_taken_from(mode, device, launches):
+def test_gradients_that_are_not_finite_reach_what_they_were_taken_from(mode, device, launches):
     x = Tensor(device.asarray(np.zeros((2, 4, 5), np.float32)), requires_grad=True)
     seed = np.random.default_rng(1).normal(size=(2, 9, 8)).astype(np.float32)
     seed[0, 0, 0], seed[0, 8, 2], seed[1, 3, 7], seed[1, 0] = np.nan, np.inf, -np.inf, np.inf
@@ -124,6 +124,6 @@ def test_the_order_of_threads_changes_no_bit(device):
         with emulator.thread_order(how):
             x = Tensor(device.asarray(np.zeros((3, 5, 40), np.float32)), requires_grad=True)
             seed = np.random.default_rng(1).normal(size=(3, 9, 60)).astype(np.float32)
-            slope = grad(ops.pad(x, (10, 10, 2, 2), "replicate"), [x], Tensor(device.asarray(seed)))[0]
-            found.append(slope.numpy().tobytes())
+            gradient = grad(ops.pad(x, (10, 10, 2, 2), "replicate"), [x], Tensor(device.asarray(seed)))[0]
+            found.append(gradient.numpy().tobytes())
     assert found[0] == found[1] == found[2]

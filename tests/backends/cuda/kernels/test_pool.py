@@ -63,7 +63,7 @@ def _images(channels, size, dtype, last, batch=2):
 
 
 def _both(case, x, device):
-    """The values, and the gradient for slopes that are the same each time."""
+    """The values, and the gradient for gradients that are the same each time."""
     name, _, given = CASES[case]
     point = Tensor(device.asarray(x), requires_grad=True)
     out = getattr(ops, name)(point, *given)
@@ -77,17 +77,17 @@ def _both(case, x, device):
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_agrees_with_the_reference(case, channels, last, dtype, device, launches):
     x = _images(channels, CASES[case][1], dtype, last)
-    out, slope = _both(case, x, device)
+    out, gradient = _both(case, x, device)
     assert len(launches) == 2
-    assert out.dtype == slope.dtype == dtype
-    for lies in (out.array, slope.array):
-        assert (lies.transpose(0, *range(2, lies.ndim), 1) if last else lies).flags.c_contiguous
+    assert out.dtype == gradient.dtype == dtype
+    for images in (out.array, gradient.array):
+        assert (images.transpose(0, *range(2, images.ndim), 1) if last else images).flags.c_contiguous
     with reference_only():
         want, wanted = _both(case, x.astype(float), device)
         seeded = _both(case, x, device)[1]
     assert_close(out, want, (0, 0) if case.startswith("max") else TOLERANCE[dtype])
-    assert_close(slope, seeded, GRADIENT_TOLERANCE[dtype])
-    assert_close(slope, wanted, GRADIENT_TOLERANCE[dtype])
+    assert_close(gradient, seeded, GRADIENT_TOLERANCE[dtype])
+    assert_close(gradient, wanted, GRADIENT_TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("case", ["max as in ResNet", "mean without padding", "unevenly"])
@@ -106,11 +106,11 @@ def test_one_volume_and_volumes_with_gaps(case, device, launches):
 
 def _agree(case, arrays, device):
     for x in arrays:
-        out, slope = _both(case, x, device)
+        out, gradient = _both(case, x, device)
         with reference_only():
             want, wanted = _both(case, x, device)
         assert_close(out, want)
-        assert_close(slope, wanted, GRADIENT_TOLERANCE[float32])
+        assert_close(gradient, wanted, GRADIENT_TOLERANCE[float32])
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -38,7 +38,7 @@ LAYOUTS = {  # shape, axes in the order of memory, reduced axes
     "channels": ((3, 8, 6, 5), (0, 1, 2, 3), (0, 2, 3)),
     "channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (0, 2, 3)),
     "images channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (2, 3)),
-    "turned": ((20, 30), (1, 0), 0),
+    "transposed": ((20, 30), (1, 0), 0),
     "an axis of one": ((4, 1, 30), (0, 1, 2), (1, 2)),
     "one element": ((1, 2), (0, 1), 1),
 }
@@ -175,11 +175,11 @@ def test_the_host_reads_nothing(device):
 def test_the_tape_sums_broadcast_axes_with_the_kernel(dtype, device, monkeypatch):
     bias = Tensor(device.asarray(np.zeros(24, dtype)), requires_grad=True)
     x = Tensor(device.asarray(np.ones((5, 7, 24), dtype)), requires_grad=True)
-    slope = np.random.default_rng(0).normal(size=(5, 7, 24)).astype(dtype)
-    (found,), ran = _runs_kernel(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.asarray(slope))))
+    gradient = np.random.default_rng(0).normal(size=(5, 7, 24)).astype(dtype)
+    (found,), ran = _runs_kernel(monkeypatch, lambda: grad(x + bias, [bias], Tensor(device.asarray(gradient))))
     assert any("reduce_columns<Add" in name for name in ran)
     assert found.dtype == dtype
-    _close(found.numpy(), slope.astype(float).sum((0, 1)), dtype)
+    _close(found.numpy(), gradient.astype(float).sum((0, 1)), dtype)
     assert sum_over.select("cuda", found.array, (0,)).name == "sum_over_cuda"
 
 
@@ -200,7 +200,7 @@ def test_the_first_of_the_best_is_found(shape, dim, dtype, device, monkeypatch):
         np.testing.assert_array_equal(at.numpy(), np.argmax(values.astype(np.float32), dim))
 
 
-FEW = ["a short row", "rows of packs", "a row in parts", "all, in parts", "columns in parts", "channels", "turned"]
+FEW = ["a short row", "rows of packs", "a row in parts", "all, in parts", "columns in parts", "channels", "transposed"]
 
 
 @pytest.mark.parametrize("dtype", [float32, bfloat16, bool_], ids=str)
@@ -246,7 +246,7 @@ def test_products(layout, dtype, device, monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", [name for name in FEW if name != "channels"])
-def test_logsumexp_and_its_slope(layout, dtype, device, monkeypatch):
+def test_logsumexp_and_its_gradient(layout, dtype, device, monkeypatch):
     values, dim = _laid_out(layout, dtype)
     if values.ndim == 2 and dim is not None:
         values[0, 0], values[1, 1] = -np.inf, np.inf
@@ -275,7 +275,7 @@ ALONG = [((3, 5), 1), ((2, 2500), -1), ((2, 1024), 1), ((700,), 0), ((37, 24), 0
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("shape", "dim"), ALONG, ids=str)
-def test_running_sums_and_their_slope(shape, dim, dtype, device, monkeypatch):
+def test_running_sums_and_their_gradient(shape, dim, dtype, device, monkeypatch):
     values = np.random.default_rng(0).normal(0, 1, shape).astype(dtype)
     seed = np.random.default_rng(1).normal(0, 1, shape).astype(dtype)
     x = Tensor(device.asarray(values), True)
@@ -284,10 +284,10 @@ def test_running_sums_and_their_slope(shape, dim, dtype, device, monkeypatch):
         out = ops.cumsum(x, dim)
         return out, *grad(out, [x], Tensor(device.asarray(seed)))
 
-    (out, slope), ran = _runs_kernel(monkeypatch, run)
-    assert len(ran) == 2 and "cumsum" in ran[0] and out.dtype == slope.dtype == dtype
+    (out, gradient), ran = _runs_kernel(monkeypatch, run)
+    assert len(ran) == 2 and "cumsum" in ran[0] and out.dtype == gradient.dtype == dtype
     _close(out.numpy(force=True), np.cumsum(values.astype(float), dim), dtype)
-    _close(slope.numpy(), np.flip(np.cumsum(np.flip(seed.astype(float), dim), dim), dim), dtype)
+    _close(gradient.numpy(), np.flip(np.cumsum(np.flip(seed.astype(float), dim), dim), dim), dtype)
 
 
 def test_a_running_sum_shows_what_is_not_finite_from_there_on_and_has_the_same_bits(device):
@@ -315,11 +315,11 @@ def test_running_sums_of_16_bits_inside_autocast_are_float32(device):
 
 @pytest.mark.parametrize("answered", DTYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("dtype", [*DTYPES, float64], ids=lambda d: d.name)
-@pytest.mark.parametrize("how", ["rows", "turned", "gaps", "one column", "odd"])
+@pytest.mark.parametrize("how", ["rows", "transposed", "gaps", "one column", "odd"])
 def test_the_gradient_of_a_bias_is_a_sum_over_rows_however_they_lie(how, dtype, answered, device):
     values = np.random.default_rng(0).normal(size=(300, 48)).astype(dtype)
     shaped = {"one column": lambda a: a[:, 7:8], "gaps": lambda a: a[:, 8:32], "odd": lambda a: a[:, :13].copy()}
-    x = shaped.get(how, lambda a: a)(device.asarray(values.T).T if how == "turned" else device.asarray(values))
+    x = shaped.get(how, lambda a: a)(device.asarray(values.T).T if how == "transposed" else device.asarray(values))
     found = gemm.column_sums(x, answered)
     assert found.dtype == answered
     want, last = x.get().astype(float64).sum(0), {float32: 3e-6, float16: 2**-11, bfloat16: 2**-8}[answered]

@@ -26,33 +26,33 @@ def draw(shape, dtype, seed=0):
     return np.random.default_rng([seed, *shape]).normal(0.5, 2, shape).astype(dtype)
 
 
-def run(place, arrays, slopes, cols, p, normed, asked=(True,) * 4):
-    """Sum, norm and gradients, of arrays residual, branch, weight and bias; slopes: of sum, or None, and norm."""
+def run(place, arrays, gradients, cols, p, normed, asked=(True,) * 4):
+    """Sum, norm and gradients, of arrays residual, branch, weight and bias; gradients: of sum, or None, and norm."""
     manual_seed(4)
     tensors = [None if a is None else Tensor(place(a), need) for a, need in zip(arrays, asked, strict=True)]
-    if slopes[0] is None:
+    if gradients[0] is None:
         outs = (ops.layer_norm_of_sum(*tensors[:2], cols, *tensors[2:], 1e-5, p),)
     else:
         outs = ops.add_layer_norm(*tensors[:2], cols, *tensors[2:], 1e-5, p, normed)
     points = [t for t in tensors if t is not None and t.requires_grad]
-    seeds = [Tensor(place(s.astype(out.dtype))) for s, out in zip(slopes[-len(outs) :], outs, strict=True)]
+    seeds = [Tensor(place(s.astype(out.dtype))) for s, out in zip(gradients[-len(outs) :], outs, strict=True)]
     return [each.numpy(force=True) for each in (*outs, *grad(outs, points, seeds))]
 
 
-def compare(device, forms, shape, p=0.0, alone=False, asked=(True,) * 4, room=8):
+def compare(device, forms, shape, p=0.0, alone=False, asked=(True,) * 4, factor=8):
     """The kernels against the reference in float64, of the same, rounded, values."""
     residual, branch, norm = forms
     cols = shape[-1:]
     arrays = [draw(shape, residual), draw(shape, branch, 1), draw(cols, residual, 2), draw(cols, residual, 3)]
-    slopes = [None if alone else draw(shape, residual, 4), draw(shape, norm, 5)]
-    found = run(device.asarray, arrays, slopes, cols, p, norm, asked)
+    gradients = [None if alone else draw(shape, residual, 4), draw(shape, norm, 5)]
+    found = run(device.asarray, arrays, gradients, cols, p, norm, asked)
     with reference_only():
         doubles = [a.astype(float64) for a in arrays]
-        wide = [None if s is None else s.astype(float64) for s in slopes]
+        wide = [None if s is None else s.astype(float64) for s in gradients]
         truth = run(np.asarray, doubles, wide, cols, p, float64, asked)
     least = max((each.dtype for each in found), key=TOLERANCE.__getitem__)
     for got, want in zip(found, truth, strict=True):
-        most = TOLERANCE[least] * np.abs(want).max(initial=1) * room
+        most = TOLERANCE[least] * np.abs(want).max(initial=1) * factor
         np.testing.assert_allclose(got.astype(float64), want, rtol=TOLERANCE[got.dtype], atol=most)
     return [each.dtype for each in found]
 
@@ -61,7 +61,7 @@ def compare(device, forms, shape, p=0.0, alone=False, asked=(True,) * 4, room=8)
 @pytest.mark.parametrize("cols", COLS)
 def test_sums_norms_and_gradients_are_those_of_float64(cols, forms, device, launches):
     residual, branch, norm = forms
-    found = compare(device, forms, (7, cols), room=8 if cols > 1 else 100)
+    found = compare(device, forms, (7, cols), factor=8 if cols > 1 else 100)
     assert found == [residual, norm, residual, branch, residual, residual]
     assert launches == ["add_layer_norm_forward", "add_layer_norm_backward"]
 
@@ -125,10 +125,10 @@ def test_the_order_of_threads_changes_no_bit(device):
 
 def test_forms_without_a_kernel_give_what_the_others_give(device, launches):
     x, y = draw((5, 24), float32), draw((5, 24), float32, 1)
-    arrays, slopes = [x, y, None, None], [x, y]
-    found = run(device.asarray, arrays, slopes, 24, 0.0, bfloat16)  # a norm in 16 bits of nothing in 16 bits
+    arrays, gradients = [x, y, None, None], [x, y]
+    found = run(device.asarray, arrays, gradients, 24, 0.0, bfloat16)  # a norm in 16 bits of nothing in 16 bits
     with reference_only():
-        truth = run(np.asarray, arrays, slopes, 24, 0.0, bfloat16)
+        truth = run(np.asarray, arrays, gradients, 24, 0.0, bfloat16)
     assert found[1].dtype == bfloat16 and launches
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_allclose(got.astype(float), want.astype(float), 1e-2, 1e-2)

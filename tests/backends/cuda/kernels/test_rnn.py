@@ -63,15 +63,15 @@ def run(kind, arrays, sizes, reverse, dtype, seed=3):
 def test_a_layer_and_its_gradients_are_those_of_the_reference(kind, lengths, dtype, launches):
     sizes, reverse = SIZES[lengths]
     given = [a.astype(dtype) for a in inputs(kind, sizes)]
-    outs, slopes = run(kind, given, sizes, reverse, dtype)
+    outs, gradients = run(kind, given, sizes, reverse, dtype)
     name = kind.rpartition(" ")[2].partition("_")[0]
     stored = rnn.typed(f"{name}_forward", dtype), rnn.typed(f"{name}_backward", dtype)
     assert launches == [stored[0]] * len(sizes) + [stored[1]] * len(sizes)
     with reference_only():
         wants, truth = run(kind, [a.astype(float) for a in given], sizes, reverse, np.float64)
-    for got, want in zip((*outs, *slopes), (*wants, *truth), strict=True):
+    for got, want in zip((*outs, *gradients), (*wants, *truth), strict=True):
         assert_close(got, want, GRADIENT_TOLERANCE[dtype])
-    assert {s.dtype for s in slopes} == {dtype}
+    assert {s.dtype for s in gradients} == {dtype}
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])
@@ -98,8 +98,8 @@ def test_the_order_of_threads_changes_no_bit(kind):
     found = []
     for how in (emulator.FORWARD, emulator.REVERSE, 7):
         with emulator.thread_order(how):
-            outs, slopes = run(kind, inputs(kind, (3, 2)), (3, 2), False, float16)
-            found.append([t.numpy(force=True).tobytes() for t in (*outs, *slopes)])
+            outs, gradients = run(kind, inputs(kind, (3, 2)), (3, 2), False, float16)
+            found.append([t.numpy(force=True).tobytes() for t in (*outs, *gradients)])
     assert found[0] == found[1] == found[2]
 
 
@@ -111,7 +111,7 @@ def test_what_is_not_finite_shows(kind):
     assert np.isnan(out).any(1).tolist() == [False, True, False, True]
 
 
-def test_slopes_that_lie_apart_are_read_as_they_are():
+def test_gradients_that_lie_apart_are_read_as_they_are():
     made = [tensor(a.astype("f"), requires_grad=True) for a in inputs("gru", (3, 2))]
     out = registry["gru"](*made, (3, 2), False)[0]
     apart = tensor(np.random.default_rng(0).normal(size=(H, 5)).astype("f")).T

@@ -27,7 +27,7 @@ def truth(op: str, x: np.ndarray) -> np.ndarray:
     return logarithm if op == "log_softmax" else np.exp(logarithm)
 
 
-def slope(op: str, out: np.ndarray, dy: np.ndarray) -> np.ndarray:
+def gradient(op: str, out: np.ndarray, dy: np.ndarray) -> np.ndarray:
     out, dy = out.astype(float64), dy.astype(float64)
     if op == "log_softmax":
         return dy - dy.sum(-1, keepdims=True) * np.exp(out)
@@ -75,7 +75,7 @@ def test_values_and_gradients_are_those_of_float64(op, dtype, cols, device, laun
     assert [name.partition("<")[0] for name in launches] == [f"{op}_forward", f"{op}_backward"]
     assert all((", 8, " in name) == (cols % 8 == 0) for name in launches)
     close(out, truth(op, x), dtype, 4)
-    close(dx, slope(op, out, dy), dtype, 8 * np.abs(dy.astype(float64)).sum(-1).max() ** 0.5)
+    close(dx, gradient(op, out, dy), dtype, 8 * np.abs(dy.astype(float64)).sum(-1).max() ** 0.5)
 
 
 @pytest.mark.parametrize("stored", [float16, bfloat16], ids=lambda d: d.name)
@@ -85,7 +85,7 @@ def test_sixteen_bits_go_in_and_float32_comes_out_rounded_once(op, stored, devic
     out, dx, _ = run(op, device, x, float32, dy)
     close(out, truth(op, x), float32, 4)
     assert dx.dtype == stored
-    close(dx, slope(op, out, dy), stored, 1)
+    close(dx, gradient(op, out, dy), stored, 1)
 
 
 SPOILERS = {"nan": [np.nan], "inf": [np.inf], "both": [-np.inf, np.nan, np.inf], "less": [-np.inf], "small": [-60000.0]}

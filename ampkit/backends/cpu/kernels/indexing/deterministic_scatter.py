@@ -31,11 +31,11 @@ def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex:
     parts = index if type(index) is tuple else (index,)
     at = [i for i, part in enumerate(parts) if hasattr(part, "dtype")]
     arrays = [parts[i] for i in at]
-    whole = all(type(part) is slice and part == slice(None) for i, part in enumerate(parts) if i not in at)
+    full = all(type(part) is slice and part == slice(None) for i, part in enumerate(parts) if i not in at)
     if (
         len(parts) > len(shape)
         or not at
-        or not whole
+        or not full
         or at[-1] - at[0] >= len(at)
         or any(a.dtype.kind not in "iu" for a in arrays)
     ):

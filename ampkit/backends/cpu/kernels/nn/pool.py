@@ -108,7 +108,7 @@ def mapped(input: HostArray, by: ImageMap, dtype: DType, axes: int, last: bool |
     last: whether the result is channels-last; None for the layout of the input.
     Raises UnsupportedError where too many numbers would be added in sequence.
     """
-    if not by.few_taps and (by.whole is None or not input.flags.c_contiguous):
+    if not by.few_taps and (by.of_planes is None or not input.flags.c_contiguous):
         raise UnsupportedError
     return unbatched(resample(batched(input, axes), by, dtype, last), input.ndim)
 

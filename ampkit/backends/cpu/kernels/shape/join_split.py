@@ -48,8 +48,8 @@ def cat_cpu(tensors: list[HostArray], dim: int, *, dtype: DType) -> Any:
 @join_split.stack_.on("cpu", when=lambda tensors, dim: _worth(tensors))
 def stack_cpu(tensors: list[HostArray], dim: int, *, dtype: DType) -> Any:
     at = dim % (tensors[0].ndim + 1)
-    whole = (slice(None),) * at
-    return _joined([t[(*whole, None)] for t in tensors], at), Saved()
+    lead = (slice(None),) * at
+    return _joined([t[(*lead, None)] for t in tensors], at), Saved()
 
 
 def _pieces_fit(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
