@@ -149,6 +149,7 @@ def get(device: str | int | None = None) -> Backend:
 
 
 def _gpu(name: str) -> Backend:
+    """The backend of "cuda" or "cuda:<index>", installed at its first use. Raises DeviceError for another name."""
     kind, colon, number = name.partition(":")
     if kind not in ("cpu", "cuda") or (colon and not (number.isascii() and number.isdecimal())):
         raise DeviceError("device", "'cpu', 'cuda' or 'cuda:<index>'", repr(name))

@@ -66,9 +66,9 @@ class VGG(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def _conv(before: int, width: int, batch_norm: bool) -> list[nn.Module]:
-    norm = [nn.BatchNorm2d(width)] if batch_norm else []
-    return [nn.Conv2d(before, width, 3, padding=1), *norm, nn.ReLU()]
+def _conv(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
+    norm = [nn.BatchNorm2d(out_channels)] if batch_norm else []
+    return [nn.Conv2d(in_channels, out_channels, 3, padding=1), *norm, nn.ReLU()]
 
 
 def _initialize(module: nn.Module) -> None:

@@ -80,24 +80,24 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
     """Set the operators and methods of the tables on Tensor; functions: the namespace of `ops`."""
     f = SimpleNamespace(**functions)
     for name in METHODS:
-        _set(name, _method(functions[name]), functions[name].__doc__)
+        _add_method(name, _method(functions[name]), functions[name].__doc__)
     for name, target in OPERATORS.items():
         function = div_ if target == "div" else functions[target]
-        _set(f"__{name}__", _binary(function))
-        _set(f"__r{name}__", _swapped(function))
+        _add_method(f"__{name}__", _binary(function))
+        _add_method(f"__r{name}__", _swapped(function))
         if target != "matmul":
-            _set(f"__i{name}__", inplace.in_place_method(function))
+            _add_method(f"__i{name}__", inplace.in_place_method(function))
     for name in COMPARISONS:
-        _set(f"__{name}__", _comparison(functions[name]))
+        _add_method(f"__{name}__", _comparison(functions[name]))
     for name in IN_PLACE:
-        _set(f"{name}_", inplace.in_place_method(functions[name]))
+        _add_method(f"{name}_", inplace.in_place_method(functions[name]))
     for name in IN_PLACE_VIEWS:
-        _set(f"{name}_", inplace.in_place_view_method(functions[name]))
+        _add_method(f"{name}_", inplace.in_place_view_method(functions[name]))
     for name, dtype in CASTS.items():
-        _set(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
+        _add_method(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
     for name, function in {**_special_methods(f), **_shape_methods(f), **_new_methods(f), **_in_place_fills()}.items():
-        _set(name, function)
-    _set("polygamma_", inplace.in_place_method(Tensor.polygamma))
+        _add_method(name, function)
+    _add_method("polygamma_", inplace.in_place_method(Tensor.polygamma))
     for function in tensor_info.METHODS:
         setattr(Tensor, function.__name__, function)
     for name, getter in tensor_info.PROPERTIES.items():
@@ -114,7 +114,7 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
         setattr(Tensor, name, each)
 
 
-def _set(name: str, function: Any, doc: str | None = None) -> None:
+def _add_method(name: str, function: Any, doc: str | None = None) -> None:
     function.__name__, function.__qualname__ = name, f"Tensor.{name}"
     function.__doc__ = doc or function.__doc__
     setattr(Tensor, name, function)

@@ -221,13 +221,14 @@ def affine_grid_backward(dy, saved, needs, size, align_corners):
 
 def _base(like: Any, size: Any, corners: Any) -> Any:
     # (x, y, 1) of each pixel: [pixels, 1, 3].
-    sides = [_centres(n, bool(corners)) for n in size[2:]]
+    sides = [_coordinates(n, bool(corners)) for n in size[2:]]
     grids = np.meshgrid(*sides, indexing="ij")[::-1]
     base = np.stack([*(g.ravel() for g in grids), np.ones(prod(size[2:]))], -1)[:, None]
     return index_on_device_of(like, base.astype(plain(like).dtype))
 
 
-def _centres(n: int, corners: bool) -> Any:
+def _coordinates(n: int, corners: bool) -> Any:
+    # Of the centres of n pixels in [-1, 1]; corners: of which the first is at -1 and the last at 1.
     if corners:
         return np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
     return (2 * np.arange(n) + 1) / n - 1

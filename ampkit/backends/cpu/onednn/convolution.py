@@ -5,6 +5,7 @@ Where oneDNN has no fast implementation in a 16-bit dtype, operands are cast to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -125,18 +126,19 @@ class _PackedCall(NamedTuple):
         return make() if found is None else found
 
 
-def _packed_call(kind: str, c: Conv, with_bias: bool = False) -> _PackedCall | None:
-    def build() -> _PackedCall:
-        call = {"forward": lambda: _output_call(c, with_bias), "images": lambda: _input_gradient_call(c)}.get(
-            kind, lambda: _weight_gradient_call(c)
-        )()
-        place = 2 if kind == "kernels" else 1
-        theirs, dtype = call.layouts[place], float32 if kind == "kernels" else c.dtype
-        ours = Layout.dense(c.grouped, dtype)
-        of, to = (theirs, ours) if kind == "kernels" else (ours, theirs)
-        return _PackedCall(call, packing_reorder(of, to), theirs.nbytes, theirs.interned_id)
+def _packed_call(create: Callable[..., Call], c: Conv, *options: bool) -> _PackedCall | None:
+    """The primitive `create(c, *options)` and the reorder of its kernels: into its layout, or out of it if it writes
+    their gradient. None where oneDNN has no fast implementation.
+    """
 
-    found: _PackedCall | None = cached(("conv", kind, c, with_bias), build)
+    def build() -> _PackedCall:
+        call, is_gradient = create(c, *options), create is _weight_gradient_call
+        chosen = call.layouts[2 if is_gradient else 1]
+        dense = Layout.dense(c.grouped, float32 if is_gradient else c.dtype)
+        reorder = packing_reorder(chosen, dense) if is_gradient else packing_reorder(dense, chosen)
+        return _PackedCall(call, reorder, chosen.nbytes, chosen.interned_id)
+
+    found: _PackedCall | None = cached(("conv", create, c, options), build)
     return found
 
 
@@ -154,7 +156,7 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
         found = im2col.conv_output(to_channels_last(images, c.dtype), in_format(kernels, c.dtype), row, c, version)
         if found is not None:
             return found
-    ready = _packed_call("forward", c, bias is not None)
+    ready = _packed_call(_output_call, c, bias is not None)
     if ready is None:
         return convolve(images, kernels, bias, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.output, c.out)
@@ -170,7 +172,7 @@ def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
             return found
     # A strided depthwise convolution is ten times slower with AMX, which has no matrix to multiply there.
     slow = c.dtype != float32 and _is_depthwise(c) and max(c.geometry.stride) > 1
-    ready = None if slow else _packed_call("images", c)
+    ready = None if slow else _packed_call(_input_gradient_call, c)
     if ready is None:
         return input_gradient(dy, kernels, _in_float32(c), version)
     packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.images, c.out)
@@ -187,7 +189,9 @@ def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray
             return found
     if _needs_strips(c):
         return _weight_gradient_in_strips(images, dy, c, buffer)
-    ready = None if c.dtype != float32 and _is_longer_than_images(c.geometry) else _packed_call("kernels", c)
+    ready = (
+        None if c.dtype != float32 and _is_longer_than_images(c.geometry) else _packed_call(_weight_gradient_call, c)
+    )
     if ready is None:
         return weight_gradient(images, dy, _in_float32(c), buffer)
     packed, out = empty((ready.nbytes,), uint8), empty(c.kernels, float32) if buffer is None else buffer

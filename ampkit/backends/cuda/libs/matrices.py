@@ -62,7 +62,11 @@ class _BatchAxis(NamedTuple):
 def plan_calls(
     a: ArrayKey, b: ArrayKey, c: ArrayKey, d: ArrayKey, vector: int, epilogue: Epilogue, compute: Compute
 ) -> Calls:
-    """Plan d = a @ b + c for arrays of at least two axes. vector: the alignment of the epilogue's bias, or 0."""
+    """Plan d = a @ b + c for arrays of at least two axes: as few calls as their strides allow.
+
+    Batch axes become further rows of a matrix where strides match. Of the rest, the longest is the batch of a call, and
+    there is a call for each index along the others. vector: the alignment of the epilogue's bias, or 0.
+    """
     batch = d[0][:-2]
     operands = [_operand(a, batch), _operand(b, batch), _operand(c, batch, False), _operand(d, batch, False)]
     unreadable = frozenset(i for i, operand in enumerate(operands) if operand.leading is None)
