@@ -17,6 +17,7 @@ PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "d
 
 # What the examples of README and docs leave out, with its types.
 PRELUDE = """
+# mypy: warn-return-any
 import ampkit
 from collections.abc import Iterable
 from ampkit import Tensor, nn, ops, optim
@@ -55,10 +56,10 @@ def test_a_stub_is_what_the_signatures_say(path):
 
 
 def checked(files):
-    """What mypy's strict mode prints about files, a mapping from names to sources."""
+    """What mypy prints about files: strict by pyproject.toml, so that a run of `mypy` has left it a cache."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed: pip install -e '.[dev]'")
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *files]
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *files]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
 
 
