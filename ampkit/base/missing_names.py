@@ -33,6 +33,7 @@ NAMESPACES = {
     "torch.optim.swa_utils": "ampkit.optim.swa_utils",
     "torch.amp": "ampkit.amp",
     "torch.autograd": "ampkit.autograd",
+    "torch.distributions": "ampkit.distributions",
     "torch.linalg": "ampkit.linalg",
     "torch.special": "ampkit.special",
     "torch.utils.data": "ampkit.utils.data",
@@ -41,6 +42,8 @@ NAMESPACES = {
 # Groups of names that have no meaning in ampkit: a pattern of whole names, with their namespace or without it, then
 # what to use instead.
 GROUPS = [
+    ("further distributions, and transforms of them", r"torch\.distributions\..*",
+     "a subclass of `ampkit.distributions.Distribution` with `sample` and `log_prob`"),
     ("sparse and nested tensors", r".*sparse.*|.*(crow|ccol|col|row)_indices.*|indices(_copy)?|values(_copy)?|coalesce|"
      r"is_coalesced|dense_dim|to_dense|smm|spmm|dsmm|hsmm|hspmm|saddmm|sspaddmm|jagged|is_nested|to_padded_tensor",
      "gradients and tensors are dense"),

@@ -26,6 +26,7 @@ ROWS = [
             "cuda",
             "data",
             "distributed",
+            "distributions",
             "linalg",
             "models",
             "nn",

@@ -76,6 +76,10 @@ PLACES = {
         norm vector_norm matrix_norm multi_dot vecdot inv det slogdet solve solve_triangular cholesky eigh eigvalsh svd
         svdvals qr pinv matrix_rank matrix_power cross diagonal vander
     """,
+    "ampkit.distributions": """
+        Bernoulli Categorical Distribution Exponential Independent Laplace LogNormal Normal OneHotCategorical Uniform
+        kl_divergence register_kl
+    """,
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
@@ -121,6 +125,7 @@ def test_each_module_has_its_names(place, name):
         "cuda",
         "linalg",
         "special",
+        "distributions",
     ],
 )
 def test_a_module_can_be_imported_by_its_path_in_pytorch(place):
