@@ -77,7 +77,7 @@ GROUPS = [
      r"USE_\w+|inf|swap_in\w+|AcceleratorError|default_generator|as_subclass|has_(lapack|mkl|openmp|spectral)|"
      r"typename|classproperty|TYPE_CHECKING|\w*torch_function\w*|"
      r".*_notes|factory_kwargs|Container|skip_init|is_tensor_like|GRID_SAMPLE\w+|EPOCH_DEPR\w+|AUTOGRAD_\w+",
-     "one process, one device"),
+     "`ampkit.distributed` for training on many devices; the others have no equivalent"),
     ("internal functions of PyTorch's layers", r"native_\w+|batch_norm_\w+|unsafe_\w+|\w+_with_indices|.*_renorm_|"
      r"grouped_mm|linear_cross_entropy|multi_head_attention_forward|LinearCross\w+|.*_cell|rnn_\w+|lstm|gru|conv_tbc|"
      r"constant_pad_nd|grid_sampler\w*|affine_grid_generator|convolution|norm_except_dim|fused_.*|feature_\w+dropout|"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import runpy
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -67,15 +68,22 @@ def rows(lacking: dict[str, list[str]]) -> Iterator[str]:
     yield from (f"| {label} | {replacement} |" for label, _, replacement in GROUPS if label in groups)
 
 
+def refusing() -> Iterator[str]:
+    """The table of modules that the alias can import and not use; read without importing the alias, which installs."""
+    table = runpy.run_path(str(Path(ampkit.__file__).parent / "as_torch" / "namespaces.py"))["REFUSED"]
+    yield "\n## Modules that refuse\n\n| module, and those below it | instead |\n|---|---|"
+    yield from (f"| `{path}` | {cure} |" for path, cure in table.items())
+
+
 def page() -> str:
     """The whole page: the first half as it is, and the generated half."""
     names: Any = known()
     lacking = missing(names)
-    about = f"The public names of PyTorch {names['version']} that ampkit has, with PyTorch's signatures."
+    about = f"The public names of PyTorch {names['version']} that ampkit has, with PyTorch's signatures, and lacks."
     head = f"\n## Name by name\n\n{about}"
     body = "\n".join(f"\n{line}\n" if not line.startswith("- ") else line for line in sections(names, lacking))
     body = re.sub(r"\n{3,}", "\n\n", body).strip("\n")
-    tables = "\n".join(rows(lacking))
+    tables = "\n".join([*rows(lacking), *refusing()])
     return f"{PAGE.read_text().partition(MARK)[0]}{MARK}{head}\n\n{body}\n\n{tables}\n"
 
 
