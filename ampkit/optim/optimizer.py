@@ -75,6 +75,7 @@ class Optimizer:
         self.check_options(self.defaults)
         self.param_groups: list[ParamGroup] = []
         self._schedule: Any = None
+        self.schedules_made = 0  # schedules that multiply the same learning rates, once there are several
         self.custom_state: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # of a subclass with its own `step`
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
         for options in checks.group_options(params, type(self).__name__):

@@ -175,12 +175,71 @@ def test_last_epoch_resumes():
         lr_scheduler.StepLR(make()[1], 1, last_epoch=2)
 
 
-def test_an_optimizer_has_one_schedule():
+@pytest.mark.parametrize(
+    ("build", "rates"),
+    [
+        (lambda o: [lr_scheduler.ExponentialLR(o, 0.9), lr_scheduler.MultiStepLR(o, [2, 3])], [1, 0.9, 0.081, 0.00729]),
+        (lambda o: [lr_scheduler.LinearLR(o, 0.1, 1, 2), lr_scheduler.StepLR(o, 2, 0.5)], [0.1, 0.55, 0.5, 0.5]),
+        (
+            lambda o: [lr_scheduler.StepLR(o, 1, 0.1), lr_scheduler.LambdaLR(o, lambda n: 1 - n / 4)],
+            [1, 0.75, 0.5, 0.25],
+        ),
+    ],
+)
+def test_several_schedules_of_an_optimizer_multiply_its_rate_but_for_those_that_set_it(build, rates):
+    p = Parameter(np.ones(2, np.float32))
+    optimizer = optim.SGD([p], lr=1.0)
+    schedulers = build(optimizer)
+    found = [optimizer.param_groups[0]["lr"]]
+    for _ in rates[1:]:
+        (p * p).sum().backward()
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        found.append(optimizer.param_groups[0]["lr"])
+    assert found == pytest.approx(rates)
+    assert schedulers[-1].get_last_lr() == found[-1:]
+
+
+def test_a_step_to_an_epoch_sets_the_position_and_may_be_a_fraction():
     _, optimizer = make()
-    older = lr_scheduler.StepLR(optimizer, 1)
-    lr_scheduler.CosineAnnealingLR(optimizer, 5)
-    with pytest.raises(StateError, match=r"newer schedule\nhelp: join them: SequentialLR"):
-        older.step()
+    scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2)
+    scheduler.step(0.5)
+    assert scheduler.get_last_lr() == pytest.approx([0.5 * (1 + math.cos(math.pi / 4)) / 2])
+    steps = lr_scheduler.StepLR(make()[1], 2)
+    steps.step(5)
+    assert (steps.last_epoch, steps.get_last_lr()) == (5, pytest.approx([0.005]))
+    with pytest.raises(ArgumentError, match="StepLR.step: needs an epoch from 0, or none, got -1"):
+        steps.step(-1)
+
+
+def test_a_schedule_of_pytorch_s_kind_defines_get_lr():
+    class Halving(lr_scheduler.LRScheduler):
+        def get_lr(self):
+            return [group["lr"] * (0.5 if self.last_epoch else 1) for group in self.optimizer.param_groups]
+
+    class Own(lr_scheduler.LRScheduler):
+        def get_lr(self):
+            return [base / (1 + self.last_epoch) for base in self.base_lrs]
+
+        def step(self, epoch=None):
+            self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
+            for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+                group["lr"] = rate
+
+    p = Parameter(np.ones(2, np.float32))
+    optimizer = optim.SGD([p], lr=1.0)
+    halving = Halving(optimizer)
+    for _ in range(2):
+        (p * p).sum().backward()
+        optimizer.step()
+        halving.step()
+    assert (halving.get_last_lr(), halving.last_epoch) == ([0.25], 2)
+    other = optim.SGD([p], lr=1.0)
+    own = Own(other)
+    own.step()
+    own.step()
+    assert (other.param_groups[0]["lr"], own.last_epoch) == (pytest.approx(1 / 3), 2)
 
 
 def test_what_cannot_be_a_schedule_is_refused():
@@ -234,9 +293,10 @@ def test_a_plateau_goes_on_from_its_state():
     assert two.get_last_lr() == [0.05]
     with pytest.raises(ArgumentError, match="needs the whole state, got one without min_lrs"):
         two.load_state_dict({"best": 1})
-    lr_scheduler.StepLR(b, 1)
-    with pytest.raises(StateError, match="newer schedule"):
-        two.step(1.0)
+    schedule = lr_scheduler.StepLR(b, 1, 0.5)
+    two.step(1.0, epoch=9)
+    assert two.last_epoch == 9
+    assert schedule.get_last_lr() == [0.05]
 
 
 @pytest.mark.parametrize(
@@ -286,16 +346,13 @@ def test_a_loaded_schedule_knows_its_learning_rate_before_the_next_step():
     assert second.state_dict() == scheduler.state_dict()
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_second_schedule_begins_at_the_initial_rate_which_may_be_set_to_the_present_one(goes_on):
+def test_a_second_schedule_goes_on_from_the_present_rate():
     p = Parameter(np.ones(2, np.float32))
     optimizer = optim.SGD([p], lr=1.0)
     first = lr_scheduler.ExponentialLR(optimizer, 0.5)
     (p * p).sum().backward()
     optimizer.step()
     first.step()
-    (group,) = optimizer.param_groups
-    if goes_on:
-        group["initial_lr"] = group["lr"]
+    del first
     second = lr_scheduler.ExponentialLR(optimizer, 0.1)
-    assert second.get_last_lr() == [0.5 if goes_on else 1.0]
+    assert second.get_last_lr() == [0.5]

@@ -16,6 +16,10 @@ from .schedule import LRScheduler
 class _Combined(LRScheduler):
     _schedulers: list[LRScheduler]
 
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
+        optimizer.schedules_made -= len(self._schedulers)  # which this one replaces
+        super().__init__(optimizer, last_epoch)
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 

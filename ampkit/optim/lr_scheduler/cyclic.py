@@ -206,6 +206,7 @@ class SWALR(LRScheduler):
     Raises ArgumentError for values out of range. Izmailov et al. 2018, arXiv:1803.05407.
     """
 
+    is_factor = False
     constants = ("swa_lrs", "anneal_epochs", "anneal_strategy", "_starts", "_waits")
     choices: Mapping[str, Iterable[str]] = {"anneal_strategy": ("cos", "linear")}
 
@@ -241,7 +242,7 @@ class SWALR(LRScheduler):
         done = done if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * done)) / 2
         return [start + (end - start) * done for start, end in zip(self._starts, self.swa_lrs, strict=True)]
 
-    def step(self, epoch: None = None) -> None:
+    def step(self, epoch: float | None = None) -> None:
         """Advance as `LRScheduler.step` does; the first call starts from the optimizer's current learning rates."""
         if self._waits:
             seen, self._starts, self._waits = self._seen, self._rates_now(self.optimizer), False

@@ -36,6 +36,8 @@ class _LambdasLR(LRScheduler):
 class LambdaLR(_LambdasLR):
     """base lr times lr_lambda(n). lr_lambda: one function, or one per group; ArgumentError for another number."""
 
+    is_factor = False
+
     def rates(self, n: int) -> list[float]:
         return [base * factor for base, factor in zip(self.base_lrs, self._factors(n), strict=True)]
 
@@ -178,6 +180,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Loshchilov, Hutter 2017, arXiv:1608.03983, eq. 5.
     """
 
+    is_factor = False
     constants = ("T_0", "T_mult", "eta_min")
 
     def __init__(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError
 from ampkit.core.arguments import checked_constructor
 from ampkit.core.saved_state import need_keys, need_like
 
@@ -48,19 +48,15 @@ class ReduceLROnPlateau:
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
         optimizer.schedule = self
+        optimizer.schedules_made += 1
 
-    def step(self, metrics: Any, epoch: None = None) -> None:
+    def step(self, metrics: Any, epoch: int | None = None) -> None:
         """Record `metrics`, a number or a tensor of one element; reduce lr after more than `patience` bad calls.
 
-        Raises StateError if a newer schedule drives the optimizer, ArgumentError for an `epoch`.
+        epoch: the number of this call, else one more than that of the last.
         """
-        if self.optimizer.schedule is not self:
-            raise StateError(type(self).__name__, "an optimizer that it alone drives", "one with a newer schedule")
-        if epoch is not None:
-            got = repr(epoch)
-            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", got, "leave it out: calls are counted")
         value, better = float(metrics), self.is_better(float(metrics), self.best)
-        self.last_epoch += 1
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self.best = value if better else self.best
         self.num_bad_epochs = 0 if better else self.num_bad_epochs + 1
         if self.cooldown_counter > 0:

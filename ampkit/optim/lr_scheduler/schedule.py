@@ -19,6 +19,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core.arguments import checked_constructor, is_number, shown
 from ampkit.core.dispatch import Primitive
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
 from ampkit.core.tensor import Tensor
 
@@ -41,13 +42,16 @@ class LRScheduler:
     """Base class of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
 
     A real step is one that a GradScaler did not skip. base_lrs: the initial learning rates. last_epoch: the number of
-    real steps so far; -1 starts a new schedule, another value resumes there. An optimizer has one schedule, the last
-    one made for it; an older one raises when it is stepped. Every `step()` sets the learning rates again, so a value
-    assigned to group["lr"] lasts until then.
+    real steps so far; -1 starts a new schedule, another value resumes there. Every `step()` sets the learning rates
+    again, so a value assigned to group["lr"] lasts until then. Of several schedules of one optimizer each multiplies
+    the learning rates that it finds by f(n) / f(n - 1), as PyTorch's do, unless it is no factor (`is_factor`).
+    A subclass may define PyTorch's `get_lr()` instead of `rates`, in which `last_epoch` is n.
     Raises DTypeError if `optimizer` is no Optimizer, StateError if last_epoch resumes without 'initial_lr' in a group.
     """
 
+    is_factor = True  # whether, beside another schedule, it multiplies the learning rate; else it sets it
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+    _told: Any = None  # n, while `get_lr` runs, or what was assigned to last_epoch
     choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
 
     def __init_subclass__(cls) -> None:
@@ -68,8 +72,9 @@ class LRScheduler:
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self._calls = 0
         self._rows: list[list[float]] = []
+        optimizer.schedules_made += 1
         self._start(last_epoch + 1)
-        self._apply()
+        self._apply(np.array(self.base_lrs))
 
     def _prepare(self, number: int, group: ParamGroup) -> None:
         if "lr" not in group:
@@ -79,7 +84,13 @@ class LRScheduler:
 
     def rates(self, n: int) -> list[float]:
         """The learning rate of each group after `n` real steps."""
-        raise NotImplementedError(f"{type(self).__name__}.rates")
+        if not hasattr(self, "get_lr"):
+            raise NotImplementedError(f"{type(self).__name__}.rates")
+        before, self._told = self._told, n
+        try:
+            return [float(rate) for rate in self.get_lr()]
+        finally:
+            self._told = before
 
     def values(self, n: int) -> list[dict[str, Any]]:
         """The hyperparameters of each group after `n` real steps; by default lr alone."""
@@ -90,7 +101,7 @@ class LRScheduler:
     def _start(self, count: int) -> None:
         steps = self.optimizer.steps
         backend = backends.backend_of(steps)
-        self._calls = count
+        self._calls, self._told = count, None
         self._count = backend.asarray(np.array(count, dtypes.int64))
         with backends.device_guard(steps):
             self._seen = steps.copy()
@@ -100,7 +111,7 @@ class LRScheduler:
         self._table = backend.zeros((max(64, count + 1), width), dtypes.float64)
         self._row = self._numbers(count)
 
-    def _numbers(self, n: int) -> Array:
+    def _numbers(self, n: Any) -> Array:
         numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
         return backends.backend_of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
 
@@ -117,43 +128,67 @@ class LRScheduler:
                 self._table[n] = self._numbers(n)
         self._filled = self._calls + 1
 
-    def _apply(self) -> None:
+    def _apply(self, before: Array | None = None) -> None:
+        if before is None and self._shared():
+            before = self._row.copy()
         self._extend()
         advance_schedule(self._count, self._seen, self.optimizer.steps, self._table, self._row)
-        start = 0
+        self._set(before)
+
+    def _set(self, before: Array | None) -> None:
+        # Write the row to the groups; beside other schedules, the change of lr since the row `before`.
+        shared, start = self._shared(), 0
         for number, key, size in self._places:
             group = self.optimizer.param_groups[number]
             target = group.device[key]
-            with backends.device_guard(target):
-                target[...] = backends.to_device_of(self._row[start : start + size].reshape(target.shape), target)
+            with backends.device_guard(target), ignore_fp_errors():
+                value = backends.to_device_of(self._row[start : start + size].reshape(target.shape), target)
+                if shared and before is not None:
+                    old = backends.backend_of(target).asarray(before[start : start + size].reshape(target.shape))
+                    value = np.where(old == 0, value, target * (value / old))
+                target[...] = value
             group.scheduled.add(key)
             start += size
         self.optimizer.schedule = self
 
-    def step(self, epoch: None = None) -> None:
+    def _shared(self) -> bool:
+        # Whether the learning rate is a product of this and other schedules.
+        factor = self.is_factor and not hasattr(self, "get_lr") and type(self).values is LRScheduler.values
+        return factor and self.optimizer.schedules_made > 1
+
+    def step(self, epoch: float | None = None) -> None:
         """Advance by one if the optimizer has stepped since the last call, and set the hyperparameters.
 
-        Raises StateError if the optimizer has a newer schedule, ArgumentError for an `epoch`: steps are counted here.
+        epoch: go to f(epoch) instead, whether the optimizer has stepped or not; later calls count from there.
         """
-        if epoch is not None:
-            cure = "leave it out, and give periods in steps: a schedule counts the real steps of its optimizer"
-            raise ArgumentError(f"{type(self).__name__}.step", "no epoch", repr(epoch), cure)
-        if self.optimizer.schedule is not self:
-            cure = "join them: SequentialLR(optimizer, [first, second], milestones=[n]), or multiply them in a LambdaLR"
-            got = "one with a newer schedule"
-            raise StateError(type(self).__name__, "an optimizer that it alone drives", got, cure)
-        self._calls += 1
-        self._apply()
+        if epoch is None and self._told is not None:
+            epoch = self._told + 1
+        if epoch is None:
+            self._calls += 1
+            self._apply()
+            return
+        if not is_number(epoch) or not 0 <= epoch < 2**31:
+            raise ArgumentError(f"{type(self).__name__}.step", "an epoch from 0, or none", shown(epoch))
+        before = self._row.copy()
+        self._start(int(epoch))
+        self._row = self._numbers(epoch)
+        self._set(before)
 
     # read on the host
 
     @property
     def last_epoch(self) -> int:
-        """The number of real steps so far; waits for the device."""
-        return int(read_scalar(self._count))
+        """The number of real steps so far; waits for the device. A value assigned to it stays until the next step."""
+        return int(read_scalar(self._count)) if self._told is None else self._told
+
+    @last_epoch.setter
+    def last_epoch(self, value: Any) -> None:
+        self._told = value
 
     def get_last_lr(self) -> list[float]:
-        """The learning rates that this schedule set last; waits for the device."""
+        """The learning rates that this schedule set last, or the product of several; waits for the device."""
+        if self._shared():
+            return [group["lr"] for group in self.optimizer.param_groups]
         row = backends.backend_of(self._row).to_numpy(self._row).tolist()
         starts = np.cumsum([0, *(size for *_, size in self._places)])
         return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
