@@ -90,7 +90,16 @@ class Torch(Distribution):
 
 
 def public(module: ModuleType) -> Sequence[str]:
-    """The names that a module exports, but for modules; also those that hide built-ins, which no `__all__` lists."""
-    listed = getattr(module, "__all__", ())
-    found = {name for name in vars(module) if name in listed or (hasattr(builtins, name) and name[0] != "_")}
-    return sorted(name for name in found if not isinstance(vars(module)[name], ModuleType))
+    """The names that a module exports, but for modules; also those that hide built-ins, which no `__all__` lists.
+
+    Without an `__all__`, what it defines.
+    """
+    listed: Any = getattr(module, "__all__", None)
+    found = {name for name, value in vars(module).items() if not isinstance(value, ModuleType)}
+    if listed is None:
+        return sorted(n for n in found if n[0] != "_" and _origin(vars(module)[n]) in (None, module.__name__))
+    return sorted(name for name in found if name in listed or (hasattr(builtins, name) and name[0] != "_"))
+
+
+def _origin(value: Any) -> str | None:
+    return getattr(value, "__module__", None)

@@ -17,7 +17,8 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
 SOURCES = {
     "torch._dynamo": ".compiler",
     "torch._dynamo.config": "",
-    "torch": "ampkit .top",
+    "torch": "ampkit .top .autocast_state",
+    "torch._C": ".private",
     "torch.accelerator": ".accelerator",
     "torch.amp": "ampkit.amp",
     **_below("torch.amp", "autocast_mode grad_scaler", "ampkit.amp"),
@@ -90,6 +91,7 @@ SOURCES = {
     "torch.serialization": ".serialization",
     "torch.special": "ampkit.special",
     "torch.storage": ".top",
+    "torch.testing": ".testing",
     "torch.types": ".types",
     "torch.utils": "",
     "torch.utils._pytree": ".utils.pytree",
@@ -110,7 +112,9 @@ _RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
 REFUSED = {
     "torch._dynamo": _EAGER,
     "torch._inductor": _EAGER,
+    "torch.classes": _EAGER,
     "torch.ao": "float16 and bfloat16 are the dtypes below float32",
+    **_below("torch.distributed", "_shard _tensor autograd nn", _RANKS),
     "torch.distributed.algorithms": _RANKS,
     "torch.distributed.checkpoint": "torch.save on rank 0",
     "torch.distributed.elastic": _RANKS,
@@ -121,9 +125,14 @@ REFUSED = {
     "torch.distributed.tensor": _RANKS,
     "torch.export": "save the weights: torch.save(model.state_dict(), path)",
     "torch.fft": "np.fft of x.numpy(), not differentiable",
+    "torch.futures": _EAGER,
+    "torch.fx": _EAGER,
+    "torch.masked": "torch.where, and sums over the elements that count",
+    "torch.nested": "pad: torch.nn.utils.rnn.pad_sequence",
     "torch.onnx": "save the weights: torch.save(model.state_dict(), path)",
     "torch.quantization": "float16 and bfloat16 are the dtypes below float32",
     "torch.sparse": "gradients and tensors are dense",
+    "torch.utils.benchmark": "python -m timeit, or ampkit.profile()",
     "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
 }
 

@@ -19,8 +19,13 @@ from ..core.tensor import Tensor, uses
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
 from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, where_flag
-from .lr_scheduler.cyclic import SWALR as SWALR
+from .lr_scheduler.cyclic import SWALR
 from .lr_scheduler.schedule import fraction
+
+__all__ = [
+    "SWALR", "AveragedModel", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn", "get_swa_multi_avg_fn",
+    "update_bn",
+]  # fmt: skip
 
 WeightRule = Callable[[Any], Any]  # number of weights averaged so far -> weight of the new ones in the average
 

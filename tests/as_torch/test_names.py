@@ -36,6 +36,21 @@ def test_every_public_name_of_pytorch_is_there_or_answers_with_what_to_use_inste
     assert run_aliased(WALK) == []
 
 
+def test_every_name_of_pytorch_that_ampkit_has_is_in_the_alias(run_aliased):
+    code = """
+import importlib, types
+import torch
+from ampkit.base.missing_names import NAMESPACES, known
+for space, path in NAMESPACES.items():
+    if space != "torch.Tensor":
+        ours, alias = importlib.import_module(path), importlib.import_module(space)
+        has = {name for name in known()[space] if not isinstance(getattr(ours, name, types), types.ModuleType)}
+        for name in has - {*vars(alias)}:
+            print(space, name)
+"""
+    assert run_aliased(code) == []
+
+
 def test_a_name_that_pytorch_does_not_have_is_an_ordinary_error(run_aliased):
     code = """
 import torch
@@ -129,6 +144,23 @@ print(ampkit.are_deterministic_algorithms_enabled())
 print(torch.nn.Conv2d.__name__, torch.autograd.Variable(torch.ones(2), requires_grad=True).requires_grad)
 """
     assert run_aliased(code) == ["True True True", "True True True", "False", "Conv2d True"]
+
+
+def test_assert_close_compares_values_shapes_dtypes_and_containers(run_aliased):
+    code = """
+import torch
+from torch.testing import assert_close
+assert_close(torch.ones(3), torch.ones(3) + 1e-7)
+assert_close({"a": [torch.ones(2), 3]}, {"a": [torch.ones(2), 3]})
+for other in (torch.ones(3) + 1e-3, torch.ones(4), torch.ones(3).double()):
+    try:
+        assert_close(torch.ones(3), other)
+    except AssertionError as error:
+        print(str(error).strip().splitlines()[0])
+"""
+    first, *rest = run_aliased(code)
+    assert first.startswith("Not equal to tolerance")
+    assert rest == ["shape (3,) is not (4,)", "dtype float32 is not float64"]
 
 
 def test_safetensors_saves_and_loads_through_the_alias(run_aliased, tmp_path):
