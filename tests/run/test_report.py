@@ -292,6 +292,11 @@ def test_runs_of_other_models_are_not_compared_in_words(tmp_path):
     assert findings([read_run(path) for path in runs]) == []
 
 
+def test_two_runs_in_float32_are_compared_in_a_line(tmp_path):
+    runs = [read_run(run_directory(tmp_path / name, "float32")) for name in ("a", "b")]
+    assert findings(runs) == ["b is as fast as a; its validation loss is the same"]
+
+
 def test_the_findings_say_why_and_what_is_lost():
     def run(dtype, seconds, precision=None):
         steps, settings = {"step": [1, 2], "seconds": [1.0, 1.0 + seconds]}, {"amp": {"dtype": dtype}}

@@ -18,7 +18,8 @@ function element(name, attributes = {}, ...children) {
 const scrolled = (label, ...children) => element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, ...children);
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const seriesColor = (index) => color(`--series-${index % 8}`);
+const COLORS = 8; // of runs; those beyond are dashed
+const seriesColor = (index) => color(`--series-${index % COLORS}`);
 
 function text(value) {
   if (value === null || value === undefined) return "–";
@@ -144,7 +145,8 @@ class Chart {
     if (one.kind === "marks") return { stroke, paths: () => null, points: { ...points, show: true } };
     if (one.kind === "points") return { stroke, width: 1, dash: [4, 4], spanGaps: true, points: { ...points, show: true } };
     const paths = one.kind === "step" ? uPlot.paths.stepped({ align: 1 }) : undefined;
-    return { stroke: one.faint ? `${stroke}55` : stroke, width: one.faint ? 1 : 1.7, spanGaps: true, paths, points: { ...points, show: one.x.length === 1 } };
+    const dash = one.run < COLORS ? undefined : [7, 4];
+    return { dash, stroke: one.faint ? `${stroke}55` : stroke, width: one.faint ? 1 : 1.7, spanGaps: true, paths, points: { ...points, show: one.x.length === 1 } };
   }
 
   // The values under the cursor: of each series the last one up to that step.

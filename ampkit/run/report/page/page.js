@@ -88,7 +88,7 @@ function drawSummary() {
   const rows = runs.map((run, i) => {
     const box = element("input", { type: "checkbox", "data-run": i });
     box.checked = true;
-    const swatch = element("span", { class: "swatch", style: `background: var(--series-${i % 8})` });
+    const swatch = element("span", { class: i < COLORS ? "swatch" : "swatch dashed", style: `background-color: var(--series-${i % COLORS})` });
     const name = element("th", { scope: "row" }, element("label", {}, box, swatch, run.name));
     return element("tr", {}, name, ...COLUMNS.map(([, cell]) => element("td", {}, cell(run))));
   });

@@ -6,7 +6,7 @@ function bars(title, shown, names, value, words) {
   const most = Math.max(...shown.flatMap((run) => names.map((name) => value(run, name))));
   const cell = (run, name) => {
     const size = value(run, name), width = most ? (100 * size) / most : 0;
-    const bar = element("span", { class: "bar", style: `width: ${width.toFixed(1)}%; background: var(--series-${runs.indexOf(run) % 8})` });
+    const bar = element("span", { class: "bar", style: `width: ${width.toFixed(1)}%; background: var(--series-${runs.indexOf(run) % COLORS})` });
     return element("td", {}, element("span", { class: "amount" }, words(run, size)), element("span", { class: "track" }, bar));
   };
   const row = (name) => element("tr", {}, element("th", { scope: "row" }, name), ...shown.map((run) => cell(run, name)));
