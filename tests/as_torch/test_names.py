@@ -163,6 +163,28 @@ for other in (torch.ones(3) + 1e-3, torch.ones(4), torch.ones(3).double()):
     assert rest == ["shape (3,) is not (4,)", "dtype float32 is not float64"]
 
 
+def test_a_summary_writer_writes_what_tensorboard_reads(run_aliased, tmp_path):
+    pytest.importorskip("tensorboard", reason="needs the package tensorboard")
+    code = f"""
+from torch.utils.tensorboard import SummaryWriter
+import torch
+with SummaryWriter({str(tmp_path)!r}) as writer:
+    writer.add_scalar("loss", torch.tensor(0.5), 3)
+    writer.add_scalars("accuracy", {{"train": 0.25, "val": 0.75}}, 4)
+    writer.add_text("note", "words")
+    try:
+        writer.add_histogram("w", torch.ones(2))
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+read = EventAccumulator({str(tmp_path)!r}).Reload()
+print([(tag, event.step, event.value) for tag in read.Tags()["scalars"] for event in read.Scalars(tag)])
+"""
+    refused, read = run_aliased(code)
+    assert refused.startswith("SummaryWriter.add_histogram: needs add_scalar")
+    assert read == "[('loss', 3, 0.5), ('accuracy/train', 4, 0.25), ('accuracy/val', 4, 0.75)]"
+
+
 def test_safetensors_saves_and_loads_through_the_alias(run_aliased, tmp_path):
     code = f"""
 import torch

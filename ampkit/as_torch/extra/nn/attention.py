@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from ..backends_cuda import sdp_kernel
+from ..backends.cuda import sdp_kernel
 
 __all__ = ["SDPBackend", "sdpa_kernel"]
 

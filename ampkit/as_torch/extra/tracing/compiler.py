@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .top import compile
+from ..top import compile
 
 __all__ = ["allow_in_graph", "compile", "disable", "is_compiling", "is_dynamo_compiling", "is_exporting", "reset"]
 

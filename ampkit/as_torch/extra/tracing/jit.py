@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...nn import Module
-from ..refused import refused
+from ....nn import Module
+from ...refused import refused
 
 __all__ = [
     "Final", "ScriptModule", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing", "load",

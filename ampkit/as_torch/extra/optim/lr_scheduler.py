@@ -1,5 +1,5 @@
 """Old names of `torch.optim.lr_scheduler`."""
 
-from ...optim.lr_scheduler import LRScheduler as _LRScheduler
+from ....optim.lr_scheduler import LRScheduler as _LRScheduler
 
 __all__ = ["_LRScheduler"]

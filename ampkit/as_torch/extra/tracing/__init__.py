@@ -1,0 +1,1 @@
+"""Compiling and tracing, which ampkit does not do: Python code runs directly."""
