@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from .. import config
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
+from ..distributed.resilient import RankLostError
 from ..run.loggers import Loggers, Start
 from ..run.loop import Row, Run, fit
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
@@ -75,6 +76,20 @@ def overrides(options: argparse.Namespace) -> list[str]:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Train the recipe of the command line, on all ranks that a launcher has started; returns the exit status."""
     ranks = Ranks.of_launcher()
+    while True:
+        try:
+            status = _attempt(options, ranks, console)
+            ranks.agree_on_the_end()
+            return status
+        except RankLostError as lost:
+            ranks = Ranks.that_are_left()
+            options.resume = options.resume or bool(options.run_dir)
+            if ranks.rank == 0:
+                left = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
+                console.print(f"{lost.dead} died: going on with {left} from the last checkpoint", soft_wrap=True)
+
+
+def _attempt(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
     try:
         if ranks.rank == 0:
             return _lead(options, ranks, console)
@@ -90,6 +105,7 @@ def _lead(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
     with Signals() as signals, ExitStack() as stack:
         directory = ranks.agreed(lambda: stack.enter_context(_directory(options, recipe.amp.dtype)))
         ranks.of_first(directory.checkpoints)
+        options.run_dir = str(directory.path)
         with status(console, f"building {recipe.model.name} and reading {recipe.data.name}"):
             training = ranks.agreed(lambda: fit(recipe, directory.checkpoints, options.resume, ranks))
         if options.resume and training.finished:
@@ -103,6 +119,7 @@ def _follow(options: argparse.Namespace, ranks: Ranks) -> int:
     with Signals() as signals:
         ranks.agreed(lambda: None)
         checkpoints = ranks.of_first(Path())
+        options.run_dir = str(checkpoints.parent)  # should this rank come to lead
         training = ranks.agreed(lambda: fit(recipe, checkpoints, options.resume, ranks))
         if options.resume and training.finished:
             return 0

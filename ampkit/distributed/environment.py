@@ -1,7 +1,8 @@
 """Rank and number of processes, as launchers announce them by environment variables.
 
 torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; Open MPI OMPI_COMM_WORLD_RANK and its kin; MPICH and Intel MPI PMI_RANK,
-PMI_SIZE and MPI_LOCALRANKID; SLURM SLURM_PROCID, SLURM_NTASKS and SLURM_LOCALID.
+PMI_SIZE and MPI_LOCALRANKID; srun SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID. SLURM_NTASKS does not count: a
+batch script has it too, and is one process.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
+
+# What lets MPI know of the ranks that a launcher has started.
+CURES = {
+    "torchrun": "torchrun starts processes that MPI does not connect: `mpiexec -n 2 python script.py`",
+    "SLURM": "srun --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI; or mpiexec in the batch script",
+}
 
 
 class Launched(NamedTuple):

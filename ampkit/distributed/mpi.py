@@ -33,7 +33,7 @@ def is_available() -> bool:
     return True
 
 
-def connect(timeout: float) -> MPITransport:
+def connect(timeout: float, kind: type[MPITransport] | None = None) -> MPITransport:
     """The transport of all processes that mpiexec started together. An error that ends one of them ends all.
 
     Raises StateError where mpi4py or an MPI library is missing, or MPI is older than MPI_THREAD_MULTIPLE.
@@ -48,7 +48,7 @@ def connect(timeout: float) -> MPITransport:
     world = MPI.COMM_WORLD
     if world.size > 1:
         sys.excepthook = _aborting(world)
-    return MPITransport(MPI, world.Dup(), timeout)
+    return (kind or MPITransport)(MPI, world.Dup(), timeout)
 
 
 def _aborting(world: Any) -> Any:
@@ -159,11 +159,15 @@ class MPITransport(Transport):
         color = self.library.UNDEFINED if mine is None else mine
         place = 0 if mine is None else list(groups[mine]).index(self.rank)
         made = self.communicator.Split(color, place)
-        return None if mine is None else MPITransport(self.library, made, self.timeout)
+        return None if mine is None else type(self)(self.library, made, self.timeout)
+
+    def explained(self, error: Exception) -> Exception:
+        """The error to raise for one of MPI's: itself, where there is nothing to add."""
+        return error
 
     def copy(self) -> MPITransport:
         """The same ranks on a communicator of its own; all of them call it."""
-        return MPITransport(self.library, self.communicator.Dup(), self.timeout)
+        return type(self)(self.library, self.communicator.Dup(), self.timeout)
 
     def _bytes(self, array: Array) -> Any:
         return [array.view(np.uint8), self.library.BYTE]

@@ -182,6 +182,14 @@ class NCCLTransport(Transport):
         assert self._watchdog is not None
         return _watched(self._watchdog, self.xp, call, arrays)
 
+    def abandon(self) -> None:
+        """Disconnect without waiting for ranks, some of which are dead."""
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self.communicator.abort()
+            self.backend.side_streams.discard(self.stream.ptr)
+            self._watchdog = self.backend.failure = None
+
     def close(self) -> None:
         """Wait for the device, and disconnect."""
         if self._watchdog is None:

@@ -116,6 +116,9 @@ class Transport:
         """
         return Transport(timeout=self.timeout) if any(self.rank in ranks for ranks in groups) else None
 
+    def agree(self) -> None:
+        """Return on all ranks, or raise RankLostError on all; where MPI cannot go on without a rank, do nothing."""
+
     def close(self) -> None:
         """Disconnect, after all that was called."""
 

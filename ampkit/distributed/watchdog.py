@@ -12,6 +12,7 @@ import atexit
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
@@ -70,18 +71,19 @@ class Watchdog:
         """End the thread."""
         self._stop.set()
         self._thread.join()
-        self._complete()
+        with suppress(self.control.library.Exception):
+            self._complete()
         atexit.unregister(self.close)
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
-            self._answer()
-            if self.error is None:
-                try:
+            try:
+                self._answer()
+                if self.error is None:
                     self._look()
-                except Exception as error:  # raised by the next call of the group
-                    self.error = error
-                    self._fail(error)
+            except Exception as error:  # raised by the next call of the group
+                self.error = self.error or self.control.explained(error)
+                self._fail(self.error)
 
     def tell(self, text: str) -> None:
         """Tell the other ranks of an error that ends this one."""

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 from ..base.errors import ArgumentError, StateError
-from . import mpi
-from .environment import launched
+from . import mpi, resilient
+from .environment import CURES, launched
 from .mpi import MPITransport
 from .nccl import NCCLTransport
 from .process_group import ProcessGroup
+from .resilient import ResilientTransport
 from .transport import Call, Transport, call_site
 
 TIMEOUT = timedelta(minutes=30)
@@ -65,14 +66,14 @@ def init_process_group(
         raise StateError("init_process_group", "to be called once", "a second call", "destroy_process_group() first")
     engine, limit = _engine_named(backend), _seconds(timeout)
     found = launched()
-    alone = found.world_size == 1 and not found.launcher and world_size in (-1, 1)
-    transport = Transport(timeout=limit) if alone else mpi.connect(limit)
+    alone = found.world_size == 1 and found.launcher in ("", "SLURM") and world_size in (-1, 1)
+    transport = Transport(timeout=limit) if alone else _connected(limit)
     for name, given, real in (("world_size", world_size, transport.size), ("rank", rank, transport.rank)):
         if given not in (-1, real):
             raise StateError("init_process_group", f"{name}={real}, as the launcher says", str(given), _MPIEXEC)
     if transport.size != found.world_size:
         raise StateError("init_process_group", f"{found.world_size} ranks, as {found.launcher} says",
-                         f"{transport.size} by MPI", _MPIEXEC)  # fmt: skip
+                         f"{transport.size} by MPI", CURES.get(found.launcher, _MPIEXEC))  # fmt: skip
     _engine = engine
     group.WORLD = _group_of(range(transport.size), transport)
     _groups.append(group.WORLD)
@@ -82,6 +83,10 @@ def _group_of(ranks: Sequence[int], transport: Transport) -> ProcessGroup:
     """The group of these ranks, with a transport of GPUs where NCCL is to be used. All of them call it."""
     gpus = NCCLTransport(transport.copy()) if _engine == "nccl" and isinstance(transport, MPITransport) else None
     return ProcessGroup(ranks, transport, gpus)
+
+
+def _connected(limit: float) -> MPITransport:
+    return resilient.connect(limit) if resilient.is_enabled() else mpi.connect(limit)
 
 
 def _engine_named(backend: str | None) -> str:
@@ -109,6 +114,20 @@ def destroy_process_group(group_to_end: ProcessGroup | None = None) -> None:
             _groups.remove(each)
     if group.WORLD in ended:
         group.WORLD = None
+
+
+def go_on_without_lost() -> None:
+    """Replace the group of all processes by one of those that are left after RankLostError; others are gone."""
+    assert group.WORLD is not None
+    transport = group.WORLD.transport
+    assert isinstance(transport, ResilientTransport)
+    for each in _groups:
+        if each.gpu_transport is not None:
+            each.gpu_transport.abandon()
+    made = transport.shrunk()
+    destroy_process_group()
+    group.WORLD = _group_of(range(made.size), made)
+    _groups.append(group.WORLD)
 
 
 def group_or_world(where: str, given: ProcessGroup | None = None) -> ProcessGroup:

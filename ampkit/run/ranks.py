@@ -27,7 +27,7 @@ from ..distributed.collectives import gathered_objects
 from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
 from ..distributed.environment import launched
 from ..distributed.transport import Call
-from ..distributed.world import group
+from ..distributed.world import go_on_without_lost, group
 
 _T = TypeVar("_T")
 _LIBRARY = Path(__file__).parents[1]
@@ -50,6 +50,17 @@ class Ranks:
     def present(cls) -> Ranks:
         """The ranks of ampkit.distributed; this process alone before init_process_group."""
         return cls(group.WORLD)
+
+    def agree_on_the_end(self) -> None:
+        """Return on all ranks, or raise RankLostError on all, where MPI can go on without a rank that has died."""
+        if self._group is not None:
+            self._group.transport.agree()
+
+    @classmethod
+    def that_are_left(cls) -> Ranks:
+        """The ranks that go on after RankLostError, with numbers from 0."""
+        go_on_without_lost()
+        return cls.present()
 
     @classmethod
     def of_launcher(cls) -> Ranks:
@@ -75,7 +86,7 @@ class Ranks:
 
         So the mean over the ranks is that of the batch, also where the parts differ in size. One rank needs no weight.
         """
-        if self._group is None:
+        if self.size == 1:
             return part
         mine = self._bounds(rows)
         return *part, Tensor(np.asarray((mine.stop - mine.start) * self.size / rows, np.float32))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import sys
 import time
 from typing import Any
@@ -91,6 +92,8 @@ class NcclCommunicator:
     def _connected(self, size: int, root: int) -> list[int]:
         # The ranks among all processes, which the first one collects.
         world = _world()
+        if os.environ.get("OMPI_MCA_mpi_ft_enable"):  # noqa: SIM112  some ranks may be dead
+            world.Ack_failed()
         world.isend((self._rank, world.rank), root, _CONNECTING + self._tag).wait()
         if self._rank == 0:
             found = sorted(world.recv(tag=_CONNECTING + self._tag) for _ in range(size))

@@ -38,6 +38,10 @@ def interrupt(result):
     return result
 
 
+def killed(result):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def unreadable(result):
     raise FileError("sample 7", "a file that can be read", "a directory")
 
@@ -59,6 +63,9 @@ FAULTS = {  # on which rank, in which method, from which call on, what
     "loss": (1, ranks.Ranks, "mean", AT, unreadable),
     "metrics": (0, metrics_log.MetricsLog, "write", AT, full),
     "checkpoint": (0, checkpoint.Checkpoints, "save", 1, full),
+    "death": (1, loop.Run, "_step", AT, killed),
+    "death of the first": (0, loop.Run, "_step", AT, killed),
+    "death at the end": (1, loop.Run, "_evaluate", 2, killed),
     "nan": (1, ranks.Ranks, "weighted", AT, with_nan),
     "other seed": (-1, loop.Run, "_step", 1, None),
 }

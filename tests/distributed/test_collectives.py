@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -152,7 +153,11 @@ def test_a_rank_that_does_not_come_is_named():
         ({"PMI_RANK": "1", "PMI_SIZE": "2"}, Launched("MPICH", 1, 2, 0)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
          Launched("Open MPI", 1, 4, 1)),
-        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"}, Launched("SLURM", 5, 6, 2)),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"},
+         Launched("SLURM", 5, 6, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, Launched("", 0, 1, 0)),  # a batch script
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"},
+         Launched("MPICH", 1, 2, 1)),  # mpiexec in it
         ({"RANK": "0"}, Launched("", 0, 1, 0)),
     ],
 )  # fmt: skip
@@ -214,6 +219,21 @@ def test_a_wrong_call_is_refused_before_it_waits_for_anyone(alone, wrong, error,
 def test_a_collective_before_the_group_says_what_to_call_first():
     with pytest.raises(StateError, match="needs init_process_group\\(\\) before"):
         dist.all_reduce(ampkit.zeros(1))
+
+
+@mpi
+@pytest.mark.parametrize(
+    ("variables", "cure"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "mpiexec -n 2"),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "srun --mpi"),
+    ],
+)
+def test_ranks_that_mpi_does_not_know_are_told_how_to_start(variables, cure):
+    code = "import ampkit.distributed as dist; dist.init_process_group()"
+    environment = {**os.environ, **variables}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=90)
+    assert re.search(f"needs 2 ranks, as .* says, got 1 by MPI\nhelp: .*{cure}", found.stderr), found.stderr
 
 
 def test_an_unknown_backend_is_refused():
