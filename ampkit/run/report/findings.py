@@ -114,8 +114,8 @@ def _reasons(result: Result, first: Result, ratio: float, unknown: str, compiled
         return
     later = wide.seconds / mine.seconds
     if not 0.8 < later / ratio < 1.25:
-        yield f"  in the steps that are explained here it {speed(later)} {first.dtype}: times vary, so take more steps"
-        yield "  (train.bench_steps), or a computer that does nothing else meanwhile"
+        said = f"in the steps that are explained here it {speed(later)} {first.dtype}: times vary"
+        yield f"  {said}, so take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
     if compiled:
         yield "  (explained by steps without train.compile: a recorded step does not show its ops)"
     yield from (f"  {line}" for line in mine.reasons(wide))
