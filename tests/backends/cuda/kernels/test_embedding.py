@@ -61,9 +61,12 @@ def test_rows_are_copied(name, width, dtype, device, launches):
     np.testing.assert_array_equal(got.numpy(), table[index])
 
 
+# Many keys take a third pass of the sort, which sees no gradients: one dtype shows it.
+SUMS = [(name, dtype) for name in INDICES for dtype in DTYPES if name != "many keys" or dtype == float16]
+
+
 @pytest.mark.parametrize("padding", [None, 0, -1])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize(("name", "dtype"), SUMS, ids=str)
 def test_rows_of_one_index_add_up(name, dtype, padding, device, launches):
     rows, index = INDICES[name]
     gradients = np.random.default_rng(1).standard_normal((*index.shape, 13 if rows == 9 else 24)).astype(dtype)
