@@ -6,7 +6,7 @@ import argparse
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -81,12 +81,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
             status = _attempt(options, ranks, console)
             ranks.agree_on_the_end()
             return status
-        except RankLostError as lost:
-            ranks = Ranks.that_are_left()
+        except RankLostError:
+            ranks, died = Ranks.that_are_left()
             options.resume = options.resume or bool(options.run_dir)
             if ranks.rank == 0:
-                left = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
-                console.print(f"{lost.dead} died: going on with {left} from the last checkpoint", soft_wrap=True)
+                who, left = _named(died), f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
+                console.print(f"{who} died: going on with {left} from the last checkpoint", soft_wrap=True)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _attempt(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:

@@ -31,9 +31,7 @@ _open: WeakSet[ResilientTransport] = WeakSet()
 
 
 class RankLostError(DistError):
-    """A rank that has died, where MPI can go on without it. dead: which, as `rank 1`."""
-
-    dead = "a rank"
+    """A rank that has died, where MPI can go on without it."""
 
 
 def connect(timeout: float) -> MPITransport:
@@ -102,6 +100,12 @@ class ResilientTransport(MPITransport):
             sys.excepthook = sys.__excepthook__  # the launcher reports success where the last rank aborts
         return made
 
+    def missing_from(self, others: ResilientTransport) -> list[int]:
+        """The ranks of this transport that `others` does not have."""
+        group = others.communicator.Get_group()
+        there = group.Translate_ranks(list(range(group.size)), self.communicator.Get_group())
+        return [rank for rank in range(self.size) if rank not in there]
+
     def _shrunk(self, before: Any) -> ResilientTransport:
         while True:
             found, made = before.Shrink(), None
@@ -135,16 +139,11 @@ class ResilientTransport(MPITransport):
 
     def _lost(self, call: Call) -> RankLostError:
         # End what the other ranks wait for in any group.
-        failed = self.communicator.Get_failed()
-        dead = failed.Translate_ranks(list(range(failed.size)), self.communicator.Get_group())
         for each in list(_open):
             for communicator in (each.communicator, each.messages):
                 with suppress(self.library.Exception):
                     communicator.Revoke()
-        who = " and ".join(f"rank {rank}" for rank in dead) or RankLostError.dead
-        error = RankLostError(f"{call.says}, at {call.site}", "all ranks", f"none from {who}, dead")
-        error.dead = who
-        return error
+        return RankLostError(f"{call.says}, at {call.site}", "all ranks", "one that has died")
 
     def _mismatch(self, call: Call, rank: int) -> DistError:
         return self._lost(call) if self._is_lost() else super()._mismatch(call, rank)

@@ -116,8 +116,8 @@ def destroy_process_group(group_to_end: ProcessGroup | None = None) -> None:
         group.WORLD = None
 
 
-def go_on_without_lost() -> None:
-    """Replace the group of all processes by one of those that are left after RankLostError; others are gone."""
+def go_on_without_lost() -> list[int]:
+    """Replace the group of all processes by one of those that are left after RankLostError. -> the ranks that died."""
     assert group.WORLD is not None
     transport = group.WORLD.transport
     assert isinstance(transport, ResilientTransport)
@@ -128,6 +128,7 @@ def go_on_without_lost() -> None:
     destroy_process_group()
     group.WORLD = _group_of(range(made.size), made)
     _groups.append(group.WORLD)
+    return transport.missing_from(made)
 
 
 def group_or_world(where: str, given: ProcessGroup | None = None) -> ProcessGroup:

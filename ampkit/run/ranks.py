@@ -57,10 +57,10 @@ class Ranks:
             self._group.transport.agree()
 
     @classmethod
-    def that_are_left(cls) -> Ranks:
-        """The ranks that go on after RankLostError, with numbers from 0."""
-        go_on_without_lost()
-        return cls.present()
+    def that_are_left(cls) -> tuple[Ranks, list[int]]:
+        """The ranks that go on after RankLostError, with numbers from 0; the numbers of those that died."""
+        died = go_on_without_lost()
+        return cls.present(), died
 
     @classmethod
     def of_launcher(cls) -> Ranks:
