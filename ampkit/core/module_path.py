@@ -81,14 +81,19 @@ def new_call(module: Any) -> ModuleCall:
     return ModuleCall(path, module, above.model, above.paths)
 
 
-@contextmanager
-def running(call: ModuleCall | None) -> Iterator[None]:
-    """Within the block, `current` is `call`."""
-    token = _current.set(call)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class running:
+    """Within the block, `current` is `call`. A class, since a generator takes five times as long."""
+
+    __slots__ = ("_call", "_token")
+
+    def __init__(self, call: ModuleCall | None):
+        self._call = call
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._call)
+
+    def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
 
 
 def need_modules(modules: Iterable[str], paths: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -190,21 +190,24 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
     return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None, entry.unmatched)
 
 
-@contextmanager
-def module_running(call: ModuleCall) -> Iterator[None]:
-    """Within the block, the module of `call` is running: its path is the current one, and policies apply to it."""
+def module_running(call: ModuleCall) -> AbstractContextManager[None]:
+    """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
     entry = _stack.get()
-    with module_path.running(call):
-        if entry is None or not any(rule is not None and rule.modules for rule in entry.rules):
+    if entry is None or not any(rule is not None and rule.modules for rule in entry.rules):
+        return module_path.running(call)
+    return _with_policies_of(call, entry)
+
+
+@contextmanager
+def _with_policies_of(call: ModuleCall, entry: Region) -> Iterator[None]:
+    match_once(entry.unmatched, call)
+    policies = {kind: rule and rule.in_module(call.path) for kind, rule in entry.policies.items()}
+    token = enter(entry._replace(policies=policies, rules=tuple(policies.values())))
+    try:
+        with module_path.running(call):
             yield
-            return
-        match_once(entry.unmatched, call)
-        policies = {kind: rule and rule.in_module(call.path) for kind, rule in entry.policies.items()}
-        token = enter(entry._replace(policies=policies, rules=tuple(policies.values())))
-        try:
-            yield
-        finally:
-            leave(token)
+    finally:
+        leave(token)
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
