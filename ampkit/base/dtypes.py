@@ -76,10 +76,13 @@ def promote(*dtypes: DType) -> DType:
 
 
 class iinfo:
-    """Limits of an integer format, PyTorch's names: bits, max, min, dtype. Raises DTypeError for another dtype."""
+    """Limits of an integer format, PyTorch's names: bits, max, min, dtype. Raises DTypeError for another dtype.
+
+    Of NumPy's unsigned formats too, which no tensor has.
+    """
 
     def __init__(self, type: Any):
-        dtype = parse(type)
+        dtype = type if isinstance(type, np.dtype) and type.kind == "u" else parse(type)
         if dtype.kind not in "iu":
             raise DTypeError("iinfo", "an integer dtype", dtype.name, "use finfo")
         info = np.iinfo(dtype)
@@ -90,13 +93,18 @@ class iinfo:
 
 
 class finfo:
-    """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype."""
+    """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype.
+
+    Of the 8-bit formats of ml_dtypes too, which no tensor has. Raises DTypeError for another dtype.
+    """
 
     def __init__(self, dtype: Any = float32):
-        if not is_float(parse(dtype)):
+        narrow = isinstance(dtype, np.dtype) and dtype.name.startswith("float8")
+        if not narrow and not is_float(parse(dtype)):
             raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")
-        info: Any = ml_dtypes.finfo(parse(dtype))
-        self.dtype, self.bits = parse(dtype).name, int(info.bits)
+        found = dtype if narrow else parse(dtype)
+        info: Any = ml_dtypes.finfo(found)
+        self.dtype, self.bits = found.name, int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +16,8 @@ from ..core.tensor import Tensor
 _Key = TypeVar("_Key", covariant=True)
 
 
-_MOST = 1 << 31  # all indices of an epoch are drawn at once
+_MOST = 1 << 31  # all indices of an epoch are drawn at once; those of RandomSampler in blocks
+_BLOCK = 1 << 16
 
 
 class Sampler(Generic[_Key]):
@@ -65,8 +66,8 @@ class RandomSampler(Sampler[int]):
         self._count = num_samples
         if not len(data_source):
             raise ArgumentError("RandomSampler", "a data_source with items", "one of none")
-        if not 1 <= self.num_samples < _MOST:
-            raise ArgumentError("RandomSampler", f"num_samples from 1, below {_MOST}", f"{self.num_samples}")
+        if self.num_samples < 1:
+            raise ArgumentError("RandomSampler", "num_samples from 1", f"{self.num_samples}")
 
     @property
     def num_samples(self) -> int:
@@ -76,9 +77,10 @@ class RandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         draw, total = _draw(self.generator), len(self.data_source)
         if self.replacement:
-            return iter(draw.integers(0, total, self.num_samples).tolist())
-        rounds = -(-self.num_samples // total)
-        return islice((i for _ in range(rounds) for i in draw.permutation(total).tolist()), self.num_samples)
+            blocks = (draw.integers(0, total, min(_BLOCK, self.num_samples)) for _ in count())
+        else:
+            blocks = (draw.permutation(total) for _ in count())
+        return islice((i for block in blocks for i in block.tolist()), self.num_samples)
 
     def __len__(self) -> int:
         return self.num_samples

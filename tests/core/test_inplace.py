@@ -264,6 +264,16 @@ def test_memory_that_cannot_be_written_is_refused():
         ampkit.ones(1).expand(3).add_(1)
 
 
+def test_an_expanded_tensor_that_repeats_nothing_can_be_changed():
+    ids = ampkit.zeros(3)
+    ids.expand(1, -1).copy_(ampkit.arange(3.0)[None])
+    assert ids.tolist() == [0, 1, 2]
+    w = leaf([1.0, 3.0])
+    y = w * 2
+    y.expand(1, 2).mul_(3)
+    assert y.tolist() == [6, 18] and gradient(y, w) == [6, 6]
+
+
 # Programs of views and changes, drawn at random, beside the same on NumPy's arrays and central differences of those.
 
 VIEWS = {

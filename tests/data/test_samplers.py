@@ -92,6 +92,14 @@ def test_random_samplers_give_every_item_in_an_order_of_the_stream():
     assert len(SubsetRandomSampler([7, 3, 5])) == 3
 
 
+def test_more_indices_than_memory_holds_are_drawn_as_they_are_asked_for():
+    endless = RandomSampler(range(4), replacement=True, num_samples=10**10, generator=seeded())
+    assert len(endless) == 10**10
+    assert list(itertools.islice(endless, 100_000)) == list(RandomSampler(range(4), True, 100_000, seeded()))
+    assert len(list(RandomSampler(range(4), True, 70_000))) == 70_000
+    assert len(list(itertools.islice(RandomSampler(range(4), num_samples=10**10), 9))) == 9
+
+
 def test_weights_rule_what_is_drawn():
     drawn = list(WeightedRandomSampler([0, 1, 3.0], 4000, generator=seeded()))
     assert drawn.count(0) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ def test_assignment_registers_parameters_and_modules():
     assert [name for name, _ in pair.named_children()] == ["first", "second"]
     assert [name for name, _ in pair.named_modules()] == ["", "first", "second"]
     assert len(list(pair.parameters(recurse=False))) == 1
+
+
+def test_the_annotations_of_every_layer_can_be_resolved():
+    for kind in vars(nn).values():
+        if isinstance(kind, type) and issubclass(kind, nn.Module):
+            assert get_type_hints(kind)["training"] is bool
 
 
 def test_a_name_lives_in_one_table_only():

@@ -12,24 +12,29 @@ from ...amp import is_autocast_available
 from ...base.missing_names import PYTORCH_VERSION
 from ...core.storage import UntypedStorage
 from ...core.tensor_base import Shape
+from .utils.library import ops
 
 __all__ = [
     "Size",
     "UntypedStorage",
     "__version__",
+    "_assert",
     "cdouble",
     "cfloat",
     "compile",
     "complex64",
     "complex128",
     "dtype",
+    "float4_e2m1fn_x2",
     "float8_e4m3fn",
     "float8_e4m3fnuz",
     "float8_e5m2",
     "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "is_autocast_available",
     "layout",
     "memory_format",
+    "ops",
     "typename",
     "uint16",
     "uint32",
@@ -49,6 +54,7 @@ complex128 = cdouble = np.dtype(np.complex128)
 uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
 float8_e4m3fn, float8_e4m3fnuz = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e4m3fnuz)
 float8_e5m2, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e5m2), np.dtype(ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu, float4_e2m1fn_x2 = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(ml_dtypes.float4_e2m1fn)
 
 
 def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -60,3 +66,8 @@ def typename(obj: Any) -> str:
     """The name of a type, or of that of an object, with its module."""
     kind = obj if isinstance(obj, type) else type(obj)
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _assert(condition: Any, message: str = "") -> None:
+    """Raise AssertionError where `condition` is false."""
+    assert condition, message

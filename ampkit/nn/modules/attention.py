@@ -83,6 +83,8 @@ class MultiheadAttention(Module):
             init.xavier_normal_(self.bias_k)
             init.xavier_normal_(self.bias_v)
 
+    _reset_parameters = reset_parameters  # PyTorch's name
+
     @checked
     def forward(
         self,

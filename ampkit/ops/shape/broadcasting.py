@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,11 @@ __all__ = ["broadcast_shapes", "broadcast_tensors", "broadcast_to", "expand"]
 def broadcast_to(input: Array, shape):
     """input repeated along axes of length 1, and along new leading axes, to `shape`; shares memory.
 
+    The result can be changed in place unless it shows an element several times.
     Raises ShapeError if input does not broadcast to it.
     """
-    return np.broadcast_to(input, shape), Saved()
+    # NumPy makes each of its broadcasts read-only, also one that repeats nothing.
+    return np.reshape(input, shape) if input.size == math.prod(shape) else np.broadcast_to(input, shape), Saved()
 
 
 @broadcast_to.check

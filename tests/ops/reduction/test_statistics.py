@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -145,6 +146,9 @@ def test_facts_of_dtypes():
         -32768,
         64,
     )
+    narrow = ampkit.finfo(np.dtype(ml_dtypes.float8_e4m3fn))
+    assert (narrow.max, narrow.bits, narrow.dtype) == (448, 8, "float8_e4m3fn")
+    assert ampkit.iinfo(np.dtype(np.uint16)).max == 65535
     assert ops.can_cast(ampkit.int64, ampkit.float16) and ops.can_cast(ampkit.float64, ampkit.bfloat16)
     assert not ops.can_cast(ampkit.float32, ampkit.int64) and not ops.can_cast(ampkit.int8, ampkit.bool)
     assert ops.is_signed(ops.ones(1)) and ops.is_nonzero(ops.ones(1)) and ops.is_same_size(ops.ones(2), ops.zeros(2))

@@ -22,18 +22,23 @@ from ....cuda import (
     reset_peak_memory_stats,
     synchronize,
 )
+from ...refused import refused
 
 __all__ = [
-    "Event", "OutOfMemoryError", "Stream", "current_stream", "default_stream", "get_device_properties",
-    "get_rng_state", "get_rng_state_all", "init", "ipc_collect", "is_bf16_supported", "is_current_stream_capturing",
-    "is_initialized", "max_memory_cached", "max_memory_reserved", "mem_get_info", "memory_cached", "memory_stats",
-    "memory_summary", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "seed",
-    "seed_all", "set_rng_state", "set_rng_state_all", "set_stream", "stream",
+    "CUDAGraph", "Event", "OutOfMemoryError", "Stream", "StreamContext", "current_stream", "default_stream",
+    "get_device_properties", "get_rng_state", "get_rng_state_all", "graph", "init", "ipc_collect",
+    "is_bf16_supported", "is_current_stream_capturing", "is_initialized", "max_memory_cached", "max_memory_reserved",
+    "mem_get_info", "memory_cached", "memory_stats", "memory_summary", "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated", "reset_max_memory_cached", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
+    "set_stream", "stream",
 ]  # fmt: skip
 
 memory_cached = max_memory_cached = max_memory_reserved = memory_reserved
 reset_max_memory_allocated = reset_max_memory_cached = reset_accumulated_memory_stats = reset_peak_memory_stats
 is_initialized = is_available
+StreamContext = nullcontext
+_RECORDED = "ampkit.compile records a whole step"
+CUDAGraph, graph = refused("torch.cuda.CUDAGraph", _RECORDED), refused("torch.cuda.graph", _RECORDED)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

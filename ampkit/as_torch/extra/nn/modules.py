@@ -6,7 +6,24 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-__all__ = ["_ntuple", "_pair", "_quadruple", "_reverse_repeat_tuple", "_single", "_triple"]
+from .... import ops
+from ....nn.modules.conv import _Conv
+from ....nn.modules.instance_norm import _InstanceNorm
+from ....nn.modules.loss import _Loss
+from ....nn.modules.norm import _BatchNorm
+from ....nn.state_dict import Keys
+
+__all__ = [
+    "_BatchNorm", "_ConvNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_get_activation_fn", "_ntuple", "_pair",
+    "_quadruple", "_reverse_repeat_tuple", "_single", "_triple",
+]  # fmt: skip
+
+_ConvNd, _IncompatibleKeys = _Conv, Keys
+
+
+def _get_activation_fn(activation: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(ops, activation)
+    return found
 
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:

@@ -6,7 +6,10 @@ from typing import Any
 
 from ..top import compile
 
-__all__ = ["allow_in_graph", "compile", "disable", "is_compiling", "is_dynamo_compiling", "is_exporting", "reset"]
+__all__ = [
+    "allow_in_graph", "assume_constant_result", "compile", "disable", "is_compiling", "is_dynamo_compiling",
+    "is_exporting", "reset",
+]  # fmt: skip
 
 
 def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
@@ -14,7 +17,7 @@ def disable(fn: Any = None, recursive: bool = True, **options: Any) -> Any:
     return fn if fn is not None else lambda found: found
 
 
-allow_in_graph = disable
+allow_in_graph = assume_constant_result = disable
 
 
 def is_compiling() -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 __all__ = [
-    "LeafSpec", "TreeSpec", "_register_pytree_node", "register_pytree_node", "tree_all", "tree_any", "tree_flatten",
-    "tree_leaves", "tree_map", "tree_map_", "tree_map_only", "tree_structure", "tree_unflatten",
+    "LeafSpec", "TreeSpec", "_dict_flatten_with_keys", "_register_pytree_node", "register_pytree_node", "tree_all",
+    "tree_any", "tree_flatten", "tree_leaves", "tree_map", "tree_map_", "tree_map_only", "tree_structure",
+    "tree_unflatten",
 ]  # fmt: skip
 
 
@@ -50,6 +51,10 @@ def register_pytree_node(cls: Any, flatten_fn: Flatten, unflatten_fn: Unflatten,
 
 
 _register_pytree_node = register_pytree_node
+
+
+def _dict_flatten_with_keys(d: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    return list(d.items()), list(d)
 
 
 def _kind(tree: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...distributed import is_mpi_available
+from ....distributed import is_mpi_available
 
 __all__ = ["get_default_backend_for_device", "is_gloo_available", "is_nccl_available", "is_torchelastic_launched"]
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from ..refused import refused
+import re
+from urllib.parse import urlparse
 
-__all__ = ["download_url_to_file", "get_dir", "list", "load", "load_state_dict_from_url", "load_url", "set_dir"]
+from ...refused import refused
 
+__all__ = [
+    "HASH_REGEX", "download_url_to_file", "get_dir", "list", "load", "load_state_dict_from_url", "load_url", "set_dir",
+    "urlparse",
+]  # fmt: skip
+
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")  # of the hash in the name of a published file
 _FILES = "download the file, and torch.load(path)"
 load = refused("torch.hub.load", "clone the repository, and import its code")
 list = refused("torch.hub.list", "clone the repository, and import its code")

@@ -1,0 +1,81 @@
+"""`torch.library`, and names of private modules that models of others import."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+
+def test_an_operator_of_ones_own_has_a_name_and_the_gradient_that_is_registered(run_aliased):
+    code = """
+import torch
+
+@torch.library.custom_op("mine::square", mutates_args=())
+def square(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.detach().numpy() ** 2)
+
+@square.register_fake
+def shape(x):
+    return torch.empty_like(x)
+
+def setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+def backward(ctx, grad):
+    return 2 * ctx.saved_tensors[0] * grad
+
+square.register_autograd(backward, setup_context=setup)
+x = torch.tensor([1.0, 3.0], requires_grad=True)
+torch.ops.mine.square(x).sum().backward()
+print(x.grad.tolist(), shape(x).shape == x.shape)
+
+plain = torch.library.custom_op("mine::twice", lambda x: 2 * x, mutates_args=())
+y = torch.ones(1, requires_grad=True)
+plain(y).backward()
+print(y.grad.tolist(), hasattr(torch.ops.mine, "cube"))
+torch.library.register_kernel("mine::twice", "cpu", lambda x: 3 * x)
+print(torch.ops.mine.twice(torch.ones(1)).tolist())
+"""
+    assert run_aliased(code) == ["[2.0, 6.0] True", "[2.0] False", "[3.0]"]
+
+
+def test_names_that_models_import_from_private_modules_are_there(run_aliased):
+    code = """
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Partial
+from torch.jit.annotations import List
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.init import _calculate_correct_fan, _calculate_fan_in_and_fan_out, xavier_uniform
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.utils._pytree import _dict_flatten_with_keys
+
+weight = torch.empty(4, 3, 5)
+print(_calculate_fan_in_and_fan_out(weight), _calculate_correct_fan(weight, "fan_out"))
+print(xavier_uniform(weight) is weight)
+print(isinstance(torch.nn.BatchNorm2d(2), _BatchNorm), isinstance(torch.nn.Conv1d(1, 1, 1), _ConvNd))
+print(Shard(1).dim, Partial().reduce_op, _dict_flatten_with_keys({"a": 1}))
+print(torch.nn.DataParallel(torch.nn.Linear(2, 1)).state_dict().keys())
+for use in (lambda: flex_attention(1), lambda: DTensor(), lambda: torch.cuda.CUDAGraph()):
+    try:
+        use()
+    except AttributeError as error:
+        print(str(error).splitlines()[1])
+try:
+    torch._assert(False, "no")
+except AssertionError as error:
+    print(error)
+"""
+    assert run_aliased(code) == [
+        "(15, 20) 20",
+        "True",
+        "True True",
+        "1 sum ([('a', 1)], ['a'])",
+        "odict_keys(['module.weight', 'module.bias'])",
+        "help: F.scaled_dot_product_attention with attn_mask",
+        "help: ampkit.distributed has DistributedDataParallel (docs/distributed.md)",
+        "help: ampkit.compile records a whole step",
+        "no",
+    ]
