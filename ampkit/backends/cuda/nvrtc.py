@@ -23,12 +23,12 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import DeviceError
 
 KERNELS = Path(__file__).parent / "kernels"
-FOLDERS = (KERNELS, KERNELS.parents[1])  # where included files are: `elementwise/functions.h` is beside this package
+FOLDERS = (KERNELS, KERNELS.parents[1])  # where included files are: `elementwise/` is beside this package
 
 
 def _digest() -> str:
     """A digest of all sources, for CuPy's compile cache, whose key does not cover included files."""
-    sources = *sorted(KERNELS.rglob("*.cu*")), FOLDERS[1] / "elementwise" / "functions.h"
+    sources = *sorted(KERNELS.rglob("*.cu*")), *sorted((FOLDERS[1] / "elementwise").glob("*.h"))
     return sha1(b"".join(p.read_bytes() for p in sources)).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Calls of compiled kernels with NumPy arrays: the typed layer between Python and the C functions.
 
-    _softmax = Function("softmax_forward", "aaii")       # void softmax_forward(Array, Array, int64, int64)
-    _softmax(out, rows, 0, 0)
+    _softmax = Function("softmax_forward", "aai")       # void softmax_forward(Array, Array, int64)
+    _softmax(out, rows, 0)
 
 An array is passed as its address, dtype, and the sizes and strides of up to three axes. Nothing is copied or checked
 here: kernels ask `supported` in their predicates.

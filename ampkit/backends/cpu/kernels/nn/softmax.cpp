@@ -74,18 +74,17 @@ static void backward_tile(const Array& dx, const Array& dy, const Array& out, co
     }
 }
 
-// causal: row j of [a, b, n] has elements up to n - b + j; the others are 0. out may be input.
-EXPORT void softmax_forward(Array out, Array input, int64 logarithm, int64 causal) {
-    if (!causal) out = as_columns(out), input = as_columns(input);
-    if (!causal && has_columns(input))
+// out may be input.
+EXPORT void softmax_forward(Array out, Array input, int64 logarithm) {
+    out = as_columns(out), input = as_columns(input);
+    if (has_columns(input))
         return for_each_tile(input, [=](const ColumnTile& t) { forward_tile(out, input, t, logarithm); });
-    int64 width = input.size[2], rows = input.size[1];
+    int64 n = input.size[2];
     for_each_row(input, [=](int64 i, int64 j) {
-        Scratch<float> buffer(width), other(width);
+        Scratch<float> buffer(n), other(n);
         if (!(buffer && other)) return;
         const float* x = read_row(input, i, j, buffer);
         float* y = row_to_write(out, i, j, other);
-        int64 n = causal ? width - rows + j + 1 : width;
         float largest = max_of(x, n);
         if (logarithm) {
             float shift = float(__builtin_log(blocked_sum(n, [=](int64 k) { return expf(x[k] - largest); })));
@@ -94,7 +93,6 @@ EXPORT void softmax_forward(Array out, Array input, int64 logarithm, int64 causa
             float scale = float(1.0 / blocked_sum(n, [=](int64 k) { return y[k] = expf(x[k] - largest); }));
             SIMD for (int64 k = 0; k < n; k++) y[k] *= scale;
         }
-        for (int64 k = n; k < width; k++) y[k] = 0.0f;
         write_row(out, i, j, y);
     });
 }

@@ -14,7 +14,7 @@ from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
 
 from ..reduction import reductions as r
 
-_forward, _backward = Function("softmax_forward", "aaii"), Function("softmax_backward", "aaai")
+_forward, _backward = Function("softmax_forward", "aai"), Function("softmax_backward", "aaai")
 
 
 def _fits(input: HostArray, dim: int, dtype: Any) -> bool:
@@ -24,7 +24,7 @@ def _fits(input: HostArray, dim: int, dtype: Any) -> bool:
 def _register(op: Any, logarithm: bool) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
         out = empty_like(input, dtype)
-        _forward(rows_along(out, dim), rows_along(input, dim), logarithm, False)
+        _forward(rows_along(out, dim), rows_along(input, dim), logarithm)
         return out, Saved(out=out)
 
     def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:

@@ -1,7 +1,7 @@
 // Optimizers whose update of an element reads no other element: one step over flat memory, in one pass.
 //
 // Weights and moments [n], float32, change in place; the 16-bit copies [n] of the new weights are written with them.
-// The arithmetic is that of ampkit/optim/<name>.py, operation by operation, so that the bits are the references'.
+// The rules are those of elementwise/optimizers.h, so that the bits are the references'.
 #include "../include/parallel.h"
 #include "../include/simd_math.h"
 #if defined(__clang__)
@@ -21,38 +21,8 @@ struct Step {
     bool maximize, has[3];
 };
 
-INLINE float larger(float a, float b) { return a > b || a != a ? a : b; }  // NaN if one of them is
-INLINE float smaller(float a, float b) { return a < b || a != a ? a : b; }
-INLINE float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
-
-// A rule updates the weight p and the moments a, b, c from the gradient g.
-#define RULE(Name, ...)                                                                                      \
-    struct Name {                                                                                            \
-        INLINE void apply(float& p, float g, float& a, float& b, float& c, const float* n, const bool* has) { \
-            (void)a, (void)b, (void)c, (void)has;                                                            \
-            __VA_ARGS__                                                                                      \
-        }                                                                                                    \
-    };
-#define MEAN(m, weight) m = m + (g - m) * weight;
-#define MEAN_SQUARE(v, keep, weight) v = v * keep + g * g * weight;
-
-RULE(Adam, MEAN(a, n[3]) MEAN_SQUARE(b, n[4], n[5]) c = has[2] ? larger(c, b) : b;
-     p = p * n[2] - a / (sqrtf(c) / n[1] + n[6]) * n[0];)
-RULE(SGD, a = a * n[1] + g * n[2]; float step = !has[0] ? g : n[3] != 0.0f ? g + a * n[1] : a; p -= step * n[0];)
-RULE(Adadelta, MEAN_SQUARE(a, n[1], n[2]) float step = sqrtf(b + n[3]) / sqrtf(a + n[3]) * g;
-     b = b * n[1] + step * step * n[2]; p -= step * n[0];)
-RULE(Adagrad, a = a + n[1] + g * g; p -= g / (sqrtf(a) + n[2]) * n[0];)
-RULE(Adamax, MEAN(a, n[1]) b = larger(b * n[2], fabsf(g) + n[3]); p -= a / b * n[0];)
-RULE(ASGD, p = p * n[0] - g * n[1]; a = n[2] == 1.0f ? p : a + (p - a) * n[2];)
-RULE(Lion, p = p * n[1] - sign(a + (g - a) * n[2]) * n[0]; MEAN(a, n[3]))
-RULE(NAdam, MEAN(a, n[4]) MEAN_SQUARE(b, n[5], n[6])
-     p = p * n[3] - (g * n[0] + a * n[1]) / (sqrtf(b) / n[2] + n[7]);)
-RULE(RAdam, MEAN(a, n[2]) MEAN_SQUARE(b, n[3], n[4]) p = p * n[1] - a / (sqrtf(b) * n[5] + n[6]) * n[0];)
-RULE(RMSprop, MEAN_SQUARE(a, n[2], n[3]) MEAN(c, n[3]) float var = has[2] ? larger(a - c * c, 0.0f) : a;
-     float step = g / (sqrtf(var) + n[4]); b = b * n[1] + step; p -= (has[1] ? b : step) * n[0];)
-RULE(Rprop, float size = b * n[1] + n[0], side = a * g;
-     b = smaller(larger(size * (side > 0.0f ? n[3] : side < 0.0f ? n[2] : 1.0f), n[4]), n[5]);
-     a = side < 0.0f ? 0.0f : g; p -= sign(a) * b;)
+#define HELPER INLINE
+#include "../../../elementwise/optimizers.h"
 
 template <class Rule>
 void update_block(float* __restrict p, const float* __restrict gradient, float* __restrict a, float* __restrict b,

@@ -4,6 +4,9 @@
 // host never waits. V values per access; V > 1 requires flat arrays aligned to V values.
 #include "include/master_weights.cuh"
 
+#define HELPER static __device__ __forceinline__
+#include "elementwise/optimizers.h"
+
 // copy = T(master), rounded to nearest.
 template <typename T, int V>
 __global__ void cast_copy(const float* master, T* copy, int64 count) {
@@ -38,45 +41,34 @@ __device__ __forceinline__ float update_direction(float p, float g, float decay,
     return decay != 0.0f ? p * decay + g : g;
 }
 
-// Per-step scalars of Adam, rounded from float64.
-struct AdamRates {
-    float rate, root, decay_factor, mean_weight, old_weight, new_weight;
-};
-
-__device__ __forceinline__ AdamRates adam_rates(double lr, double first, double second, double count, double decay) {
-    double new_square = 1.0 - second;
-    return {float(lr / (1.0 - pow(first, count))), float(sqrt(1.0 - pow(second, count))), float(1.0 - lr * decay),
-            float(1.0 - first), float(1.0 - new_square), float(new_square)};
-}
-
-template <typename M>
-struct Adam {
+template <typename Rule, typename M>
+struct Update {
     MasterWeights<M> weights;
     const float* gradient;
-    float *mean, *square, *max_squares;
-    AdamRates r;
-    float eps, penalty;
+    float* moments[3];
+    const float* numbers;
+    float penalty;
     bool maximize;
 
     template <int N>
     __device__ __forceinline__ void apply(int64 i) const {
-        float p[N], g[N], m[N], v[N], max_square[N];
+        float p[N], g[N], m[3][N] = {};
+        bool has[3];
         load_floats<N>(weights.master + i, p);
         load_floats<N>(gradient + i, g);
-        load_floats<N>(mean + i, m);
-        load_floats<N>(square + i, v);
-        if (max_squares) load_floats<N>(max_squares + i, max_square);
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            has[k] = k < Rule::MOMENTS && moments[k];
+            if (has[k]) load_floats<N>(moments[k] + i, m[k]);
+        }
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            float d = update_direction(p[j], g[j], penalty, maximize);
-            m[j] += (d - m[j]) * r.mean_weight;
-            v[j] = v[j] * r.old_weight + d * d * r.new_weight;
-            max_square[j] = max_squares ? Max::combine(max_square[j], v[j]) : v[j];
-            p[j] = p[j] * r.decay_factor - m[j] / (sqrtf(max_square[j]) / r.root + eps) * r.rate;
+            float direction = update_direction(p[j], g[j], penalty, maximize);
+            Rule::apply(p[j], direction, m[0][j], m[1][j], m[2][j], numbers, has);
         }
-        store_floats<N>(mean + i, m);
-        store_floats<N>(square + i, v);
-        if (max_squares) store_floats<N>(max_squares + i, max_square);
+#pragma unroll
+        for (int k = 0; k < 3; k++)
+            if (has[k]) store_floats<N>(moments[k] + i, m[k]);
         weights.template store<N>(i, p);
     }
 };
@@ -91,39 +83,17 @@ __global__ void adam_update(M* master, const float* gradient, float* mean, float
                             int64 count) {
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
-    __shared__ AdamRates rates;
-    if (threadIdx.x == 0) rates = adam_rates(*lr, betas[0], betas[1], double(*steps + 1), decay);
-    __syncthreads();
-    for_each_vector<V>(count, Adam<M>{weights, gradient, mean, square, max_squares, rates, eps, penalty, maximize});
-}
-
-template <typename M>
-struct Sgd {
-    MasterWeights<M> weights;
-    const float* gradient;
-    float* buffer;
-    float rate, momentum, new_weight, penalty;
-    bool nesterov, maximize;
-
-    template <int N>
-    __device__ __forceinline__ void apply(int64 i) const {
-        float p[N], g[N], m[N];
-        load_floats<N>(weights.master + i, p);
-        load_floats<N>(gradient + i, g);
-        if (buffer) load_floats<N>(buffer + i, m);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            float d = update_direction(p[j], g[j], penalty, maximize);
-            if (buffer) {
-                m[j] = m[j] * momentum + d * new_weight;
-                d = nesterov ? m[j] * momentum + d : m[j];
-            }
-            p[j] -= d * rate;
-        }
-        if (buffer) store_floats<N>(buffer + i, m);
-        weights.template store<N>(i, p);
+    __shared__ float numbers[7];  // the scalars of Adam, rounded from float64
+    if (threadIdx.x == 0) {
+        double time = double(*steps + 1), new_square = 1.0 - betas[1];
+        numbers[0] = float(*lr / (1.0 - pow(betas[0], time))), numbers[1] = float(sqrt(1.0 - pow(betas[1], time)));
+        numbers[2] = float(1.0 - *lr * decay), numbers[3] = float(1.0 - betas[0]);
+        numbers[4] = float(1.0 - new_square), numbers[5] = float(new_square), numbers[6] = eps;
     }
-};
+    __syncthreads();
+    for_each_vector<V>(count, Update<Adam, M>{weights, gradient, {mean, square, max_squares}, numbers, penalty,
+                       maximize});
+}
 
 // SGD with momentum. buffer, copies, all_finite, draws: null for none. The first step sets the buffer to the gradient.
 template <typename M, int V>
@@ -134,87 +104,20 @@ __global__ void sgd_update(M* master, const float* gradient, float* buffer, __ha
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
     float new_weight = *steps == 0 ? 1.0f : float(1.0 - dampening);
-    for_each_vector<V>(count, Sgd<M>{weights, gradient, buffer, float(*lr), float(*momentum), new_weight, penalty,
-                       nesterov, maximize});
+    const float numbers[4] = {float(*lr), float(*momentum), new_weight, float(nesterov)};
+    for_each_vector<V>(count, Update<SGD, M>{weights, gradient, {buffer}, numbers, penalty, maximize});
 }
 
-// The other optimizers. A rule updates the weight p and the moments m from the gradient d and the per-step scalars n;
-// moments and scalars are in the order of `update_elements` in ampkit/optim/<name>.py; has: which moments exist.
-
-__device__ __forceinline__ float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
-
-#define UPDATE_RULE(Name, COUNT, ...)                                                                          \
-    struct Name {                                                                                              \
-        static constexpr int MOMENTS = COUNT;                                                                  \
-        static __device__ __forceinline__ void step(float& p, float d, float (&m)[3], const bool (&has)[3],    \
-                                                    const float* n) {                                          \
-            __VA_ARGS__                                                                                        \
-        }                                                                                                      \
-    };
-#define MEAN(m, new) m += (d - m) * new;
-#define SQUARE(v, old_weight, new_weight) v = v * old_weight + d * d * new_weight;
-
-UPDATE_RULE(Adadelta, 2, SQUARE(m[0], n[1], n[2]) float u = sqrtf(m[1] + n[3]) / sqrtf(m[0] + n[3]) * d;
-     m[1] = m[1] * n[1] + u * u * n[2]; p -= u * n[0];)
-UPDATE_RULE(Adagrad, 1, m[0] += n[1]; m[0] += d * d; p -= d / (sqrtf(m[0]) + n[2]) * n[0];)
-UPDATE_RULE(Adamax, 2, MEAN(m[0], n[1]) m[1] = Max::combine(m[1] * n[2], fabsf(d) + n[3]); p -= m[0] / m[1] * n[0];)
-UPDATE_RULE(ASGD, 1, p *= n[0]; p -= d * n[1]; m[0] = n[2] == 1.0f ? p : m[0] + (p - m[0]) * n[2];)
-UPDATE_RULE(Lion, 1, p *= n[1]; p -= sign(m[0] + (d - m[0]) * n[2]) * n[0]; MEAN(m[0], n[3]))
-UPDATE_RULE(NAdam, 2, MEAN(m[0], n[4]) SQUARE(m[1], n[5], n[6]) p *= n[3];
-     p -= (d * n[0] + m[0] * n[1]) / (sqrtf(m[1]) / n[2] + n[7]);)
-UPDATE_RULE(RAdam, 2, MEAN(m[0], n[2]) SQUARE(m[1], n[3], n[4]) p *= n[1];
-     p -= m[0] / (sqrtf(m[1]) * n[5] + n[6]) * n[0];)
-UPDATE_RULE(RMSprop, 3, SQUARE(m[0], n[2], n[3]) float var = m[0]; if (has[2]) {
-    MEAN(m[2], n[3]) var = Max::combine(m[0] - m[2] * m[2], 0.0f); } float u = d / (sqrtf(var) + n[4]);
-     if (has[1]) u = m[1] = m[1] * n[1] + u; p -= u * n[0];)
-UPDATE_RULE(Rprop, 2, m[1] = m[1] * n[1] + n[0]; float side = m[0] * d;
-     m[1] = Min::combine(Max::combine(m[1] * (side > 0.0f ? n[3] : side < 0.0f ? n[2] : 1.0f), n[4]), n[5]);
-     m[0] = side < 0.0f ? 0.0f : d; p -= sign(m[0]) * m[1];)
-
-template <typename UpdateRule, typename M>
-struct Update {
-    MasterWeights<M> weights;
-    const float* gradient;
-    float* moments[3];
-    const float* numbers;
-    float penalty;
-    bool maximize;
-
-    template <int N>
-    __device__ __forceinline__ void apply(int64 i) const {
-        float p[N], g[N], m[3][N];
-        bool has[3];
-        load_floats<N>(weights.master + i, p);
-        load_floats<N>(gradient + i, g);
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            has[k] = k < UpdateRule::MOMENTS && moments[k];
-            if (has[k]) load_floats<N>(moments[k] + i, m[k]);
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            float own[3] = {m[0][j], has[1] ? m[1][j] : 0.0f, has[2] ? m[2][j] : 0.0f};
-            UpdateRule::step(p[j], update_direction(p[j], g[j], penalty, maximize), own, has, numbers);
-#pragma unroll
-            for (int k = 0; k < 3; k++) m[k][j] = own[k];
-        }
-#pragma unroll
-        for (int k = 0; k < 3; k++)
-            if (has[k]) store_floats<N>(moments[k] + i, m[k]);
-        weights.template store<N>(i, p);
-    }
-};
-
-// One step of UpdateRule. Moments after the first, copies, all_finite, draws: null for none. numbers: the per-step
+// One step of Rule. Moments after the first, copies, all_finite, draws: null for none. numbers: the per-step
 // scalars.
-template <typename UpdateRule, typename M, int V>
+template <typename Rule, typename M, int V>
 __global__ void update(M* master, const float* gradient, float* moment_0, float* moment_1, float* moment_2,
                        __half* float16_copy, __nv_bfloat16* bfloat16_copy, uint64 seed, uint64 call,
                        const uint64* draws, int64 start, const float* numbers, const bool* all_finite, float penalty,
                        bool maximize, int64 count) {
     MasterWeights<M> weights{master, float16_copy, bfloat16_copy, {seed, call, draws, start}};
     if (all_finite && !*all_finite) return weights.template rewrite_copies<V>(count);
-    for_each_vector<V>(count, Update<UpdateRule, M>{weights, gradient, {moment_0, moment_1, moment_2}, numbers, penalty,
+    for_each_vector<V>(count, Update<Rule, M>{weights, gradient, {moment_0, moment_1, moment_2}, numbers, penalty,
                        maximize});
 }
 
