@@ -61,15 +61,18 @@ from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast
 from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
 from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
-from .core.tensor_factory import tensor
+from .core.tensor_factory import BY_NAME as _TYPES
+from .core.tensor_factory import set_default_tensor_type, tensor
 from .core.torch_compat import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .debug.profiler import profile
+from .nn.utils import func
 from .ops import *
 from .serialization import load, save
 
 newaxis = None
+globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
 _PARTS = {"amp", "autograd", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim", "special"}
-_PARTS |= {"distributions", "utils"}
+_PARTS |= {"distributions", "func", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

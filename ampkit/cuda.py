@@ -12,13 +12,17 @@ from . import backends
 from .base.errors import DeviceError
 from .core.parameter import Parameter
 from .core.tensor import Tensor
+from .core.tensor_factory import BY_NAME, KINDS
 from .optim.flat.arena import Arena
 
 __all__ = [
     "current_device", "device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
     "is_available", "manual_seed", "manual_seed_all", "max_memory_allocated", "memory_allocated", "memory_reserved",
-    "reset_peak_memory_stats", "set_device", "synchronize",
+    "reset_peak_memory_stats", "set_device", "synchronize", *(f"{kind}Tensor" for kind in KINDS),
 ]  # fmt: skip
+
+
+globals().update({kind.name.rpartition(".")[2]: kind for kind in BY_NAME.values() if kind.device == "cuda"})
 
 
 def is_available() -> bool:

@@ -25,12 +25,24 @@ Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 
 class Device(str):
-    """A device's name, with PyTorch's `.type` and `.index`: `Device("cuda", 1)`, like `Device(1)`, is `cuda:1`."""
+    """A device's name, with PyTorch's `.type` and `.index`: `Device("cuda", 1)`, like `Device(1)`, is `cuda:1`.
+
+    As a context it is the default device.
+    """
 
     def __new__(cls, type: str | int, index: int | None = None) -> Device:
         if isinstance(type, int):
             return cls("cuda", type)
         return super().__new__(cls, type if index is None else f"{type}:{index}")
+
+    def __enter__(self) -> Device:
+        before = _default
+        set_default_device(self)
+        _outer.append(before)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        set_default_device(_outer.pop())
 
     @property
     def type(self) -> str:
@@ -75,6 +87,7 @@ cpu: Backend = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"
+_outer: list[str] = []  # the default devices outside of `with device:` blocks
 gpus: Any = None  # where a machine has several GPUs: all of them (see cuda/gpus.py)
 _ANYWHERE = nullcontext()
 memory_reports: list[Callable[[str], dict[str, int]]] = []  # each: a device -> bytes in use there, by owner

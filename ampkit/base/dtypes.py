@@ -51,6 +51,22 @@ def parse(dtype: Any) -> DType:
         raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(dtype)) from None
 
 
+_default = float32
+
+
+def default() -> DType:
+    """The dtype of new tensors without another, except of integers: float32, or what `set_default` says."""
+    return _default
+
+
+def set_default(dtype: Any) -> None:
+    """Let `default` be another floating-point dtype. Raises DTypeError for others."""
+    global _default
+    if not is_float(parse(dtype)):
+        raise DTypeError("set_default_dtype", "a floating-point dtype", parse(dtype).name)
+    _default = parse(dtype)
+
+
 def is_float(dtype: DType) -> bool:
     """Whether `dtype` is one of the four floating-point formats."""
     return dtype in FLOATS

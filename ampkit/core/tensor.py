@@ -55,18 +55,18 @@ class Tensor(TensorBase, TensorMethods):
     second entry says that other code may write to the memory without notice (see `exposed`).
     copies: its values cast to other dtypes. views: the tensors that share its memory (see core/autograd/views.py).
     tag: for a gradient, the loss scale that it is multiplied by.
-    `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy.
+    `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy. As PyTorch's, it also makes a
+    tensor of the default dtype from a list, `Tensor([1, 2])`, and of a shape, `Tensor(2, 3)`.
     """
 
     # The slots `name` and `segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
     __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "name", "segment", "tag", "version", "views")
 
-    def __init__(self, array: Array, requires_grad: bool = False):
+    def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
         try:
             array.dtype  # noqa: B018  (a list here would fail much later, far from its cause)
         except AttributeError:
-            cure = "ampkit.tensor(values) makes a Tensor of numbers, ampkit.empty(2, 3) one of a shape"
-            raise DTypeError("Tensor", "an array", f"an object of type {type(array).__name__}", cure) from None
+            array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
         self.array = array
         self.edge: Edge | None = None
         self.version: list[int] = VersionCounter((0,))
@@ -285,6 +285,15 @@ class Tensor(TensorBase, TensorMethods):
             with backends.device_guard(self.array):
                 twin.accumulate(self._grad.array, self._grad.tag)
         return twin
+
+
+def _of_values_or_sizes(first: Any, second: Any, more: tuple[int, ...]) -> Array:
+    from .tensor_factory import made_of
+
+    if not isinstance(first, (list, tuple, int)):
+        cure = "ampkit.tensor(values) makes a Tensor of numbers, ampkit.empty(2, 3) one of a shape"
+        raise DTypeError("Tensor", "an array", f"an object of type {type(first).__name__}", cure) from None
+    return made_of((first, *(() if second is False else (second,)), *more), dtypes.default(), None).array
 
 
 def _unpickle(

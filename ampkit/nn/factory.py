@@ -14,7 +14,7 @@ from ..core.tensor import Tensor
 
 def new_parameter(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Parameter:
     """A Parameter of zeros, to be initialized; float32 on the default device unless dtype or device says otherwise."""
-    wanted = dtypes.float32 if dtype is None else dtypes.parse(dtype)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         raise DTypeError("Parameter", "a floating-point dtype", wanted.name)
     # Not `empty`, whose memory would return to the cache once an optimizer moves the values to its own.
@@ -23,7 +23,7 @@ def new_parameter(shape: tuple[int, ...], device: Any = None, dtype: Any = None)
 
 def zeros(shape: tuple[int, ...], device: Any = None, dtype: Any = None) -> Tensor:
     """A Tensor of zeros, for buffers; float32 on the default device unless dtype or device says otherwise."""
-    wanted = dtypes.float32 if dtype is None else dtypes.parse(dtype)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).zeros(shape, wanted))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import FLOATS, DType, bool_, float32, is_float, parse, promote
+from ampkit.base.dtypes import FLOATS, DType, bool_, default, is_float, parse, promote, set_default
 from ampkit.base.errors import DTypeError
 from ampkit.core import storage
 from ampkit.core.cast_plan import result_type as agreed
@@ -16,6 +16,7 @@ from ampkit.core.torch_compat import strided
 __all__ = [
     "can_cast", "get_default_dtype", "get_device", "is_complex", "is_floating_point", "is_nonzero", "is_same_size",
     "is_signed", "is_tensor", "numel", "promote_types", "result_type",
+    "set_default_dtype",
 ]  # fmt: skip
 
 
@@ -120,8 +121,16 @@ def is_tensor(obj: Any) -> bool:
 
 
 def get_default_dtype() -> DType:
-    """float32, the dtype of tensors made from Python floats."""
-    return float32
+    """The dtype of tensors made from Python floats: float32, or what `set_default_dtype` says."""
+    return default()
+
+
+def set_default_dtype(d: Any) -> None:
+    """Make tensors from Python floats, creation functions and layers in dtype `d` where none is asked for.
+
+    Ops on integers give float32 in any case. Raises DTypeError for anything but a floating-point dtype.
+    """
+    set_default(d)
 
 
 def promote_types(type1: Any, type2: Any) -> DType:

@@ -11,6 +11,7 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.tensor import Tensor
+from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
 from ampkit.ops import inplace, numpy_interop, tensor_info
 
 from .argument_checks import broadcasts_to, checked, parse_shape
@@ -170,8 +171,11 @@ def _cuda(device: Any) -> str:
 
 
 def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """Cast to a dtype; without an argument, the name of the dtype."""
-    return self.dtype.name if dtype is None else self.to(dtype)
+    """Cast to a dtype, or to a type such as FloatTensor; without an argument, the name "torch.FloatTensor"."""
+    wanted = type_named(dtype)
+    if isinstance(wanted, TensorType):
+        return self.to(wanted.device, wanted.dtype)
+    return type_of(self) if dtype is None else self.to(dtype)
 
 
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
@@ -254,7 +258,8 @@ def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
 
         return made
 
-    return {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
+    made = {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
+    return {**made, "new": lambda self, *args, device=None: made_of(args, self.dtype, device or self.device)}
 
 
 def _in_place_fills() -> dict[str, Callable[..., Any]]:

@@ -73,14 +73,6 @@ def sgd():
     return optim.SGD([parameter()], lr=0.1, momentum=0.9)
 
 
-@pytest.mark.cpu
-def test_a_schedule_counts_for_itself():
-    scheduler = optim.lr_scheduler.StepLR(optim.SGD([parameter()]), 1)
-    scheduler.step(None)
-    with pytest.raises(ArgumentError, match=r"StepLR.step: needs no epoch, got 3\nhelp: leave it out"):
-        scheduler.step(3)
-
-
 def test_load_state_dict_with_assign_needs_the_modules_dtypes():
     layer = nn.Linear(2, 2)
     state = {k: v + 1 for k, v in layer.state_dict().items()}
@@ -93,8 +85,6 @@ def test_load_state_dict_with_assign_needs_the_modules_dtypes():
 def test_modules_take_the_words_of_moving_and_hooking():
     layer = nn.Linear(2, 2).to("cpu", non_blocking=True, memory_format=ampkit.channels_last)
     layer.register_forward_hook(lambda *args: None, always_call=False)
-    with pytest.raises(ArgumentError, match="needs always_call left at its default"):
-        layer.register_forward_hook(lambda *args: None, always_call=True)
     table = nn.Embedding.from_pretrained(ampkit.ones(3, 2), True, None, None, 2.0, False, False)
     assert table.weight.requires_grad is False
     with pytest.raises(ArgumentError, match="Embedding: needs sparse left at its default"):
@@ -115,7 +105,7 @@ def test_tensor_methods_take_pytorchs_words():
     assert x.is_contiguous(memory_format=ampkit.contiguous_format)
     assert x.half(memory_format=ampkit.preserve_format).dtype == ampkit.float16
     assert x.type(ampkit.float64).dtype == ampkit.float64
-    assert x.type() == "float32"
+    assert x.type() == "torch.FloatTensor"
     assert x.view(size=(4,)).shape == (4,)
     assert x.new_zeros((2,), pin_memory=False).tolist() == [0.0, 0.0]
     assert x.std(False) == x.std(unbiased=False) == x.std(correction=0)

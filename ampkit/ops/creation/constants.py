@@ -1,6 +1,6 @@
 """Tensors of constants: zeros, ones, full, eye, and their `*_like` forms.
 
-Everywhere: dtype (float32 by default), device (the CPU), requires_grad.
+Everywhere: dtype (the default dtype, float32, by default), device (the CPU), requires_grad.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base import dtypes
-from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.base.dtypes import DType, bool_, int64
 from ampkit.base.errors import ShapeError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -24,8 +24,9 @@ __all__ = ["empty", "empty_like", "eye", "full", "full_like", "ones", "ones_like
 
 
 def tensor_from_values(
-    values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType = float32, constant: bool = False
+    values: Any, dtype: Any, device: Any, requires_grad: bool, default: DType | None = None, constant: bool = False
 ) -> Tensor:
+    default = dtypes.default() if default is None else default
     wanted = default if dtype is None else dtypes.parse(dtype)
     with ignore_fp_errors():
         made = np.asarray(values).astype(wanted, copy=False)
@@ -48,7 +49,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
 
     Raises ArgumentError for a number that an integer `dtype` cannot represent.
     """
-    kind = {bool: bool_, int: int64}.get(type(fill_value), float32)
+    kind = {bool: bool_, int: int64}.get(type(fill_value), dtypes.default())
     wanted = kind if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         check_representable("full", wanted, fill_value)
@@ -64,7 +65,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
-    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).zeros(parse_size("zeros", size), wanted), requires_grad)
 
 
@@ -75,7 +76,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of uninitialized memory."""
-    wanted = float32 if dtype is None else dtypes.parse(dtype)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     return Tensor(backends.get(device).empty(parse_size("empty", size), wanted), requires_grad)
 
 

@@ -75,7 +75,7 @@ def scalar_tensor(
     s: Tensor | float, *, dtype: Any = None, device: str | None = None, requires_grad: bool = False
 ) -> Tensor:
     """A 0-d tensor of a number, float32 by default."""
-    return tensor(s, dtypes.float32 if dtype is None else dtype, device, requires_grad)
+    return tensor(s, dtypes.default() if dtype is None else dtype, device, requires_grad)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

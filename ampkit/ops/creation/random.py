@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base import dtypes
-from ampkit.base.dtypes import DType, float32, int64
+from ampkit.base.dtypes import DType, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.arguments import MOST, is_whole, shown
@@ -40,7 +40,7 @@ def _draw(
     device: Any,
     requires_grad: bool,
     generator: Stream | None,
-    default: DType = float32,
+    default: DType | None = None,
 ) -> Tensor:
     return tensor_from_values(
         draw(random.generator(*(generator or random.default).take())), dtype, device, requires_grad, default
@@ -49,7 +49,8 @@ def _draw(
 
 def draw_dtype(dtype: Any) -> Any:
     # NumPy's generator draws float32 or float64; float64 only on request.
-    return np.float64 if dtype is not None and dtypes.parse(dtype) == dtypes.float64 else np.float32
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
+    return np.float64 if wanted == dtypes.float64 else np.float32
 
 
 def rand(

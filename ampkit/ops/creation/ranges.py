@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base import dtypes
-from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.base.dtypes import DType, bool_, int64
 from ampkit.base.errors import ArgumentError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -38,7 +38,7 @@ def arange(
         if value is not None and not -math.inf < value < math.inf:
             raise ArgumentError("arange", f"{name} as a finite number", f"{value}")
     fractions = float in (type(first), type(last), type(delta))
-    kind = float32 if fractions else int64
+    kind = dtypes.default() if fractions else int64
     kind = kind if dtype is None else dtypes.parse(dtype)
     if last is None or delta == 0 or (last - first) * delta < 0:
         got = f"start={first}, end={last}, step={delta}"
@@ -105,7 +105,8 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` powers of base with evenly spaced exponents from start to end, both included; see `linspace`."""
-    exponents, kind = _evenly("logspace", start, end, steps, dtype), dtypes.parse(float32 if dtype is None else dtype)
+    exponents = _evenly("logspace", start, end, steps, dtype)
+    kind = dtypes.default() if dtype is None else dtypes.parse(dtype)
     with ignore_fp_errors():
         powers = np.power(float(base), exponents)
     if _is_whole(kind) and steps:
@@ -114,7 +115,7 @@ def logspace(
 
 
 def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
-    ends, kind = [_number(value) for value in (start, end)], dtypes.parse(float32 if dtype is None else dtype)
+    ends, kind = [_number(value) for value in (start, end)], dtypes.parse(dtypes.default() if dtype is None else dtype)
     steps = check_count(where, "steps", steps)
     with ignore_fp_errors():
         first, last = [_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends
