@@ -1,0 +1,5 @@
+"""A stand-in for matplotlib that draws nothing."""
+
+
+def use(backend):
+    """Choose a backend."""
