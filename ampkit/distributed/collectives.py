@@ -82,7 +82,7 @@ def reduce(
         received = np.empty_like(flat, shape=(via.size, flat.size)) if via.rank == to else [none] * via.size
         via.exchange(call, [flat if rank == to else none for rank in range(via.size)], list(received))
         if via.rank == to:
-            flat[...] = reduction.combined(received, op)
+            reduction.combined(received, op, flat)
 
     return _in_place(here, tensor, action, async_op)
 
@@ -106,7 +106,7 @@ def reduce_scatter_tensor(
 
     def action(via: Transport, flat: Array) -> None:
         sent = here.flat_for(via, input.array)
-        flat[...] = reduction.reduce_scatter(via, call, reduction.parts(sent, via.size), op)
+        reduction.reduce_scatter(via, call, reduction.parts(sent, via.size), op, flat)
 
     return _in_place(here, output, action, async_op)
 
@@ -123,7 +123,7 @@ def reduce_scatter(
 
     def action(via: Transport, flat: Array) -> None:
         sent = [here.flat_for(via, tensor.array) for tensor in inputs]
-        flat[...] = reduction.reduce_scatter(via, call, sent, op)
+        reduction.reduce_scatter(via, call, sent, op, flat)
 
     return _in_place(here, output, action, async_op)
 

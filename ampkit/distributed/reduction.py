@@ -8,6 +8,7 @@ arXiv:2306.10209) reduces gradients in this way.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from ..core.fp_errors import ignore_fp_errors
 from .transport import Call, Transport
 
 SMALL = 4096  # bytes: less is sent whole to every rank, in one exchange instead of two
+BLOCK = 1 << 16  # elements: 256 KiB of float32
 
 
 class ReduceOp(Enum):
@@ -68,18 +70,26 @@ def all_reduce(transport: Transport, call: Call, array: Array, op: ReduceOp, wir
     """
     if transport.size == 1:
         return
-    wire = array.dtype if wire is None else wire
-    divided = wire != array.dtype
-    sent = _cast(array / transport.size, wire) if divided else array
+    divided = wire is not None and wire != array.dtype
+    sent = _divided(array, transport.size, wire) if wire is not None and divided else array
+    combine = ReduceOp.SUM if divided else op
     if sent.nbytes <= SMALL:
-        whole = np.empty_like(sent, shape=(transport.size, sent.size))
-        transport.exchange(call, [sent] * transport.size, list(whole))
-        array[...] = combined(whole, op, array.dtype)
+        combined(_gathered(transport, call, [sent] * transport.size), combine, array)
     else:
-        mine = reduce_scatter(transport, call, parts(sent, transport.size), op, array.dtype)
-        transport.exchange(call, [mine] * transport.size, parts(array, transport.size))
-    if divided:  # AVG has divided once more
+        whole = parts(array, transport.size)
+        mine = whole[transport.rank]
+        reduce_scatter(transport, call, parts(sent, transport.size), combine, mine)
+        transport.exchange(call, [mine] * transport.size, whole)
+    if divided and op is ReduceOp.SUM:
         array *= array.dtype.type(transport.size)
+
+
+def _divided(array: Array, count: int, dtype: DType) -> Array:
+    backend = backends.backend_of(array)
+    out = backend.empty(array.shape, dtype)
+    for part in _blocks(array):
+        backend.copy(out[part], array[part] / array.dtype.type(count))
+    return out
 
 
 def parts(array: Array, count: int) -> list[Array]:
@@ -89,33 +99,39 @@ def parts(array: Array, count: int) -> list[Array]:
 
 
 @ignore_fp_errors()
-def reduce_scatter(
-    transport: Transport, call: Call, sent: list[Array], op: ReduceOp, dtype: DType | None = None
-) -> Array:
-    """The reduction of what every rank has for this one: `sent[r]` is for rank r, of equal sizes on all ranks.
+def reduce_scatter(transport: Transport, call: Call, sent: list[Array], op: ReduceOp, out: Array) -> None:
+    """Write into `out` the reduction of what every rank has for this one.
 
-    dtype: of the result, by default that of what was sent.
+    sent[r] is for rank r, of equal sizes on all ranks; `out` may be this rank's own part of them.
     """
+    combined(_gathered(transport, call, sent), op, out)
+
+
+def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array]:
+    """What every rank has for this one: its own part as it is, without a copy."""
     mine = sent[transport.rank]
-    whole = np.empty_like(mine, shape=(transport.size, mine.size))
-    transport.exchange(call, sent, list(whole))
-    return combined(whole, op, dtype)
+    empty = backends.backend_of(mine).empty
+    rows = [mine if rank == transport.rank else empty(mine.shape, mine.dtype) for rank in range(transport.size)]
+    transport.exchange(call, sent, rows)
+    return rows
 
 
-def combined(whole: Array, op: ReduceOp, out_dtype: DType | None = None) -> Array:
-    """The reduction of the rows, in order: in the accumulator dtype, rounded once to `out_dtype`, by default theirs."""
-    dtype = whole.dtype
-    exact = op in (ReduceOp.MIN, ReduceOp.MAX) or op in _BITWISE or not dtypes.is_float(dtype)
-    carried = dtype if exact else dtypes.accumulator(dtype)
-    total = _cast(whole[0], carried, copy=True)
-    for row in whole[1:]:
-        _COMBINE[op](total, _cast(row, carried), out=total)
-    if op is ReduceOp.AVG:
-        total /= carried.type(len(whole))
-    return _cast(total, out_dtype or dtype)
+def combined(rows: Sequence[Array], op: ReduceOp, out: Array) -> None:
+    """Write the reduction of the rows, in order, into `out`, which may be one: in the accumulator dtype, rounded once."""
+    dtype = rows[0].dtype
+    carried, copy = dtypes.accumulator(dtype) if dtypes.is_float(dtype) else dtype, backends.backend_of(out).copy
+    for part in _blocks(out):
+        total = _cast(rows[0][part], carried)
+        for row in rows[1:]:
+            total = _COMBINE[op](total, _cast(row[part], carried))
+        copy(out[part], total / carried.type(len(rows)) if op is ReduceOp.AVG else total)
 
 
-def _cast(array: Array, dtype: DType, copy: bool = False) -> Any:
-    if array.dtype == dtype:
-        return array.copy() if copy else array
-    return backends.backend_of(array).cast(array, dtype)
+def _blocks(array: Array) -> Iterator[slice]:
+    """`array` in parts so small that a CPU's cache holds their sums; a GPU's array as one part."""
+    size = BLOCK if backends.backend_of(array).name == "cpu" else max(array.size, 1)
+    return (slice(begin, begin + size) for begin in range(0, array.size, size))
+
+
+def _cast(array: Array, dtype: DType) -> Array:
+    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
