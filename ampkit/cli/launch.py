@@ -23,6 +23,17 @@ from ..run.run_dir import default_directories
 from . import train
 from .display import WRONG
 
+# A rank that a signal ends cannot say so, and a launcher names the process. Signals to stop reach the program itself.
+_RANK = """
+trap : HUP INT TERM
+"$@"
+status=$?
+case $status in 13[4-9])
+  rank=${PMI_RANK-${OMPI_COMM_WORLD_RANK-$SLURM_PROCID}}
+  echo "ampkit: rank $rank was ended by SIG$(kill -l $status)" >&2;;
+esac
+exit $status
+"""
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by which torchrun, too, tells a script how often it was restarted
 
 
@@ -42,7 +53,7 @@ def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence
     if options.n < 1 or options.max_restarts < 0:
         given = f"-n {options.n} --max-restarts {options.max_restarts}"
         raise ConfigError("launch", "-n from 1 and --max-restarts from 0", given)
-    launcher = [*_launcher(options.mpiexec), "-n", str(options.n), sys.executable]
+    launcher = [*_launcher(options.mpiexec), "-n", str(options.n), "sh", "-c", _RANK, "rank", sys.executable]
     first, again = _commands(options.words, parse)
     with train.Signals() as signals:
         for restart in range(options.max_restarts + 1):

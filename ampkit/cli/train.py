@@ -208,7 +208,8 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
     """Print what was found damaged, and from which step a run with --resume continues."""
     _print_damaged(run, console)
     if (size := run.ranks.size) > 1:
-        console.print(f"training on {size} ranks, this one with {run.recipe.train.threads} threads")
+        threads = run.recipe.train.threads
+        console.print(f"training on {size} ranks, this one with {threads} thread{'s' if threads != 1 else ''}")
     for line in directory.notices:
         console.print(escape(line), soft_wrap=True)
     if run.resumed is not None:

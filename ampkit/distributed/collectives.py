@@ -15,12 +15,12 @@ import numpy as np
 
 from ..backends import Array
 from ..base import dtypes
-from ..base.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.tensor import Tensor
 from . import reduction
 from .process_group import ProcessGroup, Work, describe, need_tensor
 from .reduction import ReduceOp
-from .transport import Call, Transport, call_site
+from .transport import LARGEST_TAG, Call, Transport, call_site
 from .world import group_or_world
 
 __all__ = [
@@ -204,7 +204,7 @@ def all_to_all(
     for name, tensors in (("output_tensor_list", output_tensor_list), ("input_tensor_list", input_tensor_list)):
         if len(tensors) != here.size():
             raise ShapeError("all_to_all", f"{here.size()} tensors in {name}, one per rank", str(len(tensors)))
-    return _exchange(here, "all_to_all", input_tensor_list, output_tensor_list, async_op)
+    return _all_to_all("all_to_all", here, input_tensor_list, output_tensor_list, async_op)
 
 
 def all_to_all_single(
@@ -219,7 +219,19 @@ def all_to_all_single(
     here = group_or_world("all_to_all_single", group)
     sent = _split("all_to_all_single", "input", input, input_split_sizes, here.size())
     received = _split("all_to_all_single", "output", output, output_split_sizes, here.size())
-    return _exchange(here, "all_to_all_single", sent, received, async_op)
+    return _all_to_all("all_to_all_single", here, sent, received, async_op)
+
+
+def _all_to_all(
+    where: str, here: ProcessGroup, sent: Sequence[Tensor], received: Sequence[Tensor], async_op: bool
+) -> Work | None:
+    dtype, own, place = need_tensor(where, sent[0]).dtype, sent[here.rank()], received[here.rank()]
+    if other := [tensor for tensor in (*sent, *received) if need_tensor(where, tensor).dtype != dtype]:
+        raise DTypeError(where, f"tensors of one dtype, {dtype.name}", other[0].dtype.name)
+    if own.numel() != place.numel():
+        needs = f"an output of {own.numel()} elements for what rank {here.rank()} sends to itself"
+        raise ShapeError(where, needs, str(place.numel()))
+    return _exchange(here, f"{where}({dtype.name})", sent, received, async_op)
 
 
 def _exchange(
@@ -256,7 +268,7 @@ def send(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int =
 def isend(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0) -> Work:
     """`send` in the background; the tensor must not change before `wait()` has returned."""
     here, tensor = group_or_world("send", group), need_tensor("send", tensor)
-    to, call = here.rank_of("send", dst), _call(f"send({describe(tensor.array)}, to {dst})")
+    to, call = _other_rank("send", here, dst, tag), _call(f"send({describe(tensor.array)}, to {dst})")
     via = here.transport  # NCCL's messages have neither tags nor "from any rank"
     return here.message(via.send(call, here.flat_for(via, tensor.array), to, tag))
 
@@ -271,7 +283,7 @@ def recv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = No
 def irecv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0) -> Work:
     """`recv` in the background."""
     here, tensor = group_or_world("recv", group), need_tensor("recv", tensor)
-    source = None if src is None else here.rank_of("recv", src)
+    source = None if src is None else _other_rank("recv", here, src, tag)
     call = _call(f"recv({describe(tensor.array)}, from {'any' if src is None else src})")
     via = here.transport
     flat = here.flat_for(via, tensor.array)
@@ -333,6 +345,15 @@ def broadcast_object_list(
 
 
 # checks
+
+
+def _other_rank(where: str, here: ProcessGroup, rank: int, tag: int) -> int:
+    if not isinstance(tag, int) or not 0 <= tag <= LARGEST_TAG:
+        raise ArgumentError(where, f"a tag from 0 to {LARGEST_TAG}", repr(tag))
+    found = here.rank_of(where, rank)
+    if found == here.rank():
+        raise StateError(where, "another rank", f"rank {here.ranks[here.rank()]}, which calls it")
+    return found
 
 
 def _need_parts(where: str, name: str, whole: Tensor, part: Tensor, count: int) -> None:

@@ -6,22 +6,27 @@ without further messages. The blocking calls of MPI would occupy a core while th
 
 from __future__ import annotations
 
+import atexit
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from ..backends import Array
+from ..base import dtypes
+from ..base.dtypes import DType
 from ..base.errors import StateError
 from .transport import Call, DistError, Transport, mismatch, need_present
 
-DESCRIBE = 0x4000  # the tag of a message that says which call a rank has made, after signatures differed
+DESCRIBE = 32767  # the tag of a message that says which call a rank has made, after signatures differed, or its end
 DESCRIPTION_SECONDS = 5.0  # to wait for it
 POLLS, PAUSE, LONGEST_PAUSE = 50, 20e-6, 1e-3  # polls without a pause between them; then pauses, in seconds
+PATIENT = POLLS + 100  # polls after which a rank also looks whether those that it waits for have ended
+DTYPES = list(dtypes.NAMES.values())  # in a message's tag: the place here
 
 
 def is_available() -> bool:
@@ -70,6 +75,8 @@ class MPITransport(Transport):
     def __init__(self, library: Any, communicator: Any, timeout: float):
         super().__init__(communicator.rank, communicator.size, timeout)
         self.library, self.communicator, self.messages = library, communicator, communicator.Dup()
+        if self.size > 1:
+            atexit.register(self._tell, "the end of its program")  # before mpi4py's own, which waits for all ranks
 
     def exchange_others(self, call: Call, sent: Sequence[Array], received: Sequence[Array]) -> None:
         sources = [rank for rank, array in enumerate(received) if rank != self.rank and array.size]
@@ -78,7 +85,9 @@ class MPITransport(Transport):
         outgoing = [self.communicator.Isend(self._bytes(sent[rank]), rank, call.signature) for rank in targets]
         deadline, times, missing = time.monotonic() + self.timeout, 0, len(sources)
         while missing or not self.library.Request.Testall(outgoing):
+            ended = self._ended({*sources, *targets}) if times >= PATIENT else set()
             missing -= self._arrived(call, incoming, sources, received) if missing else 0
+            self._need_running(call, ended, sources, incoming, targets, outgoing)
             times = self._wait(times)
             if time.monotonic() > deadline:
                 late = self._abandon(incoming, sources) if missing else []
@@ -113,30 +122,47 @@ class MPITransport(Transport):
                 request.Cancel()
         return missing
 
+    def _tell(self, what: str) -> list[Any]:
+        return [self.messages.isend(what, rank, DESCRIBE) for rank in range(self.size) if rank != self.rank]
+
+    def _ended(self, ranks: Iterable[int]) -> set[int]:
+        # Those that have ended, or met an error: they come to no further call.
+        return {rank for rank in ranks if self.messages.iprobe(rank, DESCRIBE)}
+
+    def _need_running(
+        self, call: Call, ended: set[int], sources: list[int], incoming: list[Any], targets: list[int], outgoing: Any
+    ) -> None:
+        # What a rank sent before its end has arrived by now.
+        late = {rank for rank, request in zip(sources, incoming, strict=True) if request}
+        if ended and not self.library.Request.Testall(outgoing):
+            late |= set(targets)
+        if lost := ended & late:
+            raise self._mismatch(call, min(lost))
+
     def _mismatch(self, call: Call, rank: int) -> DistError:
         # Tell the others which call this rank has made, and hear which that one has.
-        told = [self.communicator.isend(call.says, each, DESCRIBE) for each in range(self.size) if each != self.rank]
+        told = self._tell(call.says)
         deadline, theirs = time.monotonic() + min(DESCRIPTION_SECONDS, self.timeout), "another call"
         while time.monotonic() < deadline:
-            if self.communicator.iprobe(rank, DESCRIBE):
-                theirs = self.communicator.recv(source=rank, tag=DESCRIBE)
+            if self.messages.iprobe(rank, DESCRIBE):
+                theirs = self.messages.recv(source=rank, tag=DESCRIBE)
                 break
             self.library.Request.testall(told)
             time.sleep(LONGEST_PAUSE)
         return mismatch(call, rank, theirs)
 
     def send(self, call: Call, array: Array, to: int, tag: int) -> Callable[[], None]:
-        request = self.messages.Isend(self._bytes(array), to, tag)
+        request = self.messages.Isend(self._bytes(array), to, self._tag(array.dtype, tag))
         return lambda: self._finish(call, request, to)
 
     def receive(self, call: Call, array: Array, source: int | None, tag: int) -> Callable[[], int]:
         status = self.library.Status()
         place = self.library.ANY_SOURCE if source is None else source
-        request = self.messages.Irecv(self._bytes(array), place, tag)
+        request = self.messages.Irecv(self._bytes(array), place, self._tag(array.dtype, tag))
 
         def finish() -> int:
             try:
-                self._finish(call, request, source, status)
+                self._finish(call, request, source, status, lambda: self._need_dtype(call, array, place, tag))
             except self.library.Exception:  # a message longer than the array
                 raise mismatch(call, status.source, f"more than {array.nbytes} bytes") from None
             if (count := status.Get_count(self.library.BYTE)) != array.nbytes:
@@ -145,10 +171,25 @@ class MPITransport(Transport):
 
         return finish
 
-    def _finish(self, call: Call, request: Any, rank: int | None, status: Any = None) -> None:
+    @staticmethod
+    def _tag(dtype: DType, tag: int) -> int:
+        return len(DTYPES) * tag + DTYPES.index(dtype)
+
+    def _need_dtype(self, call: Call, array: Array, source: int, tag: int) -> None:
+        # A message of another dtype with this tag, which would never be received.
+        for dtype in DTYPES:
+            status = self.library.Status()
+            if dtype != array.dtype and self.messages.iprobe(source, self._tag(dtype, tag), status):
+                raise mismatch(call, status.source, f"values of {dtype.name}")
+
+    def _finish(
+        self, call: Call, request: Any, rank: int | None, status: Any = None, look: Callable[[], None] | None = None
+    ) -> None:
         deadline, times = time.monotonic() + self.timeout, 0
         while not request.Test(status):
             times = self._wait(times)
+            if look is not None and times >= PATIENT:
+                look()
             if time.monotonic() > deadline:
                 request.Cancel()
                 others = range(self.size) if rank is None else [rank]

@@ -146,7 +146,8 @@ class ProcessGroup:
         """The values of `array` as a flat contiguous array that `transport` takes: in place where it can be."""
         backend = backends.backend_of(array)
         on_host = backend.name == "cpu" or transport.on_device
-        return (array if on_host else backend.to_numpy(array)).reshape(-1)
+        flat = (array if on_host else backend.to_numpy(array)).reshape(-1)
+        return flat if flat.flags.c_contiguous else flat.copy()  # of one axis with a stride
 
     @staticmethod
     def store(array: Array, flat: Array) -> None:

@@ -117,7 +117,10 @@ def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array
 
 
 def combined(rows: Sequence[Array], op: ReduceOp, out: Array) -> None:
-    """Write the reduction of the rows, in order, into `out`, which may be one: in the accumulator dtype, rounded once."""
+    """Write the reduction of the rows, in order, into `out`: in the accumulator dtype, rounded once.
+
+    `out` may be one of the rows.
+    """
     dtype = rows[0].dtype
     carried, copy = dtypes.accumulator(dtype) if dtypes.is_float(dtype) else dtype, backends.backend_of(out).copy
     for part in _blocks(out):

@@ -19,6 +19,7 @@ from ..backends import Array
 from ..base.errors import AmpkitError, StateError
 
 LIBRARY = str(Path(__file__).parents[1])
+LARGEST_TAG = 3275  # of messages between two ranks: MPI's tags reach at least 32,767, and say the dtype too
 
 
 class DistError(AmpkitError, RuntimeError):

@@ -315,9 +315,7 @@ def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:
             raise ConfigError("train.compile", "false on several ranks of GPUs without NCCL", "true")
         update["device"] = f"cuda:{launched().local_rank}"
     if can_set_num_threads():
-        cores, sharing = ranks.cores()
-        threads = train.threads or get_num_threads()
-        update["threads"] = threads if ranks.size == 1 else min(threads, max(1, cores // sharing))
+        update["threads"] = ranks.threads(train.threads or 0, get_num_threads())
         set_num_threads(update["threads"])
     return recipe.model_copy(update={"train": train.model_copy(update=update)})
 

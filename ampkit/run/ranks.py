@@ -207,11 +207,25 @@ class Ranks:
 
     # cores
 
-    def cores(self) -> tuple[int, int]:
-        """(the usable cores, how many ranks share them)."""
+    def threads(self, chosen: int, usual: int) -> int:
+        """How many threads this rank computes with: `chosen`, or `usual` for 0, but at most its share of the cores.
+
+        Raises ConfigError, on all ranks, where a machine has more ranks than cores and `chosen` is 0.
+        """
+        if self._group is None:
+            return chosen or usual
         usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        mine = socket.gethostname(), tuple(usable)
-        return usable_cpus(), self.gathered(mine).count(mine)
+        mine, cores = (socket.gethostname(), tuple(usable)), usable_cpus()
+        sharing = self.gathered(mine).count(mine)
+
+        def check() -> None:
+            if sharing > cores and not chosen:
+                needs, got = "a core for each rank of a machine", f"{sharing} ranks on {cores} cores of {mine[0]}"
+                cure = "start fewer, or let them share cores by train.threads=1"
+                raise ConfigError("training on several ranks", needs, got, cure)
+
+        self.agreed(check)
+        return min(chosen or usual, max(1, cores // sharing))
 
 
 ALONE = Ranks()  # a process that trains without others
