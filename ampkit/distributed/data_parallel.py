@@ -7,6 +7,7 @@ whether a schedule or an average of weights moves.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.autograd.scale_tag import ScaleTag
 from ..core.tensor import Tensor
 from ..nn.module import Module
-from .buckets import buckets, pieces
+from .buckets import Bucket, buckets, pieces
 from .collectives import gathered_objects
 from .process_group import ProcessGroup, describe
 from .transport import Call, DistError, call_site
@@ -39,7 +40,8 @@ class DistributedDataParallel(Module):
     The parameters and buffers of rank 0 are copied to all ranks at first, and in training the buffers before each
     forward (broadcast_buffers). bucket_cap_mb: MiB of gradients in one collective. find_unused_parameters=True lets a
     rank leave parameters unused in a forward: they count as zeros, and stay without gradient where no rank used them;
-    otherwise such a parameter raises StateError in backward. wire_dtype: float16 or bfloat16, in which gradients travel
+    otherwise such a parameter raises StateError in backward. Parameters may be frozen later, or require grad again, on
+    all ranks before the same forward. wire_dtype: float16 or bfloat16, in which gradients travel
     to where they are added up in float32; None: as they are (docs/numerics.md). gradients of a GradScaler's loss are
     averaged scaled. On a CPU collectives run while backward goes on; on a GPU each waits for it.
     device_ids, output_device, dim, init_sync=True, check_reduction, gradient_as_bucket_view, static_graph and PyTorch's
@@ -88,28 +90,46 @@ class DistributedDataParallel(Module):
         cap = 25.0 if bucket_cap_mb is None else bucket_cap_mb
         if not cap > 0:
             raise ArgumentError(where, "bucket_cap_mb above 0", repr(bucket_cap_mb))
-        self._names = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
-        trained = [p for p in module.parameters() if p.requires_grad]
-        if not trained:
-            raise ArgumentError(where, "a module with parameters that require grad", "one without")
-        self._need_same_on_all_ranks()
-        broadcast_tensors(self.process_group, [*module.parameters(), *module.buffers()])
-        self._buckets = buckets(trained, min(FIRST_BUCKET, int(cap * MEGABYTE)), int(cap * MEGABYTE))
-        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        self._bucket_bytes = int(cap * MEGABYTE)
+        self._buckets: list[Bucket] = []
+        self._hooks: list[hooks.Handle] = []
+        weakref.finalize(self, _remove, self._hooks)  # the module may be wrapped again
         self._launched: int | None = None  # buckets that are under way in this backward pass; None: it has not begun
         self._tag: ScaleTag | None = None  # the loss scale of this backward pass
-        for parameter in trained:
-            parameter.register_post_accumulate_grad_hook(self._complete)
+        self._follow()
+
+    def _follow(self) -> None:
+        # Begin to average the gradients of the parameters that require them now.
+        trained = self._trained = [p for p in self.module.parameters() if p.requires_grad]
+        if not trained:
+            raise ArgumentError("DistributedDataParallel", "a module with parameters that require grad", "one without")
+        self._names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
+        self._need_same_on_all_ranks()
+        broadcast_tensors(self.process_group, [*self.module.parameters(), *self.module.buffers()])
+        self._buckets = buckets(trained, min(FIRST_BUCKET, self._bucket_bytes), self._bucket_bytes)
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        _remove(self._hooks)
+        complete = weakref.WeakMethod(self._complete)
+        self._hooks += [p.register_post_accumulate_grad_hook(lambda p: complete()(p)) for p in trained]  # type: ignore[misc]
 
     # forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; in training its buffers become those of rank 0 before."""
         if self._synchronizes():
-            self._launched = None
+            self._begin()
             if self.broadcast_buffers:
                 broadcast_tensors(self.process_group, [b for b in self.module.buffers() if self.module.training])
         return self.module(*args, **kwargs)
+
+    def _begin(self) -> None:
+        if self._launched is not None:  # an error ended the last backward pass
+            for bucket in self._buckets:
+                bucket.finish()
+            self._launched = None
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        if len(trained) != len(self._trained) or any(a is not b for a, b in zip(trained, self._trained, strict=True)):
+            self._follow()
 
     def _synchronizes(self) -> bool:
         return self.require_backward_grad_sync and is_grad_enabled()
@@ -150,7 +170,6 @@ class DistributedDataParallel(Module):
         assert self._launched is not None
         unused = [p for bucket in self._buckets for p in bucket.parameters if id(p) in bucket.pending]
         if unused and not self.find_unused_parameters:
-            self._launched = None
             missing = [repr(name) for key, name in self._names.items() if key in {id(p) for p in unused}]
             names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             cure = "DistributedDataParallel(..., find_unused_parameters=True), or use them in the forward"
@@ -198,6 +217,11 @@ class DistributedDataParallel(Module):
                 )
                 where, needs = "DistributedDataParallel", "the same parameters and buffers on all ranks"
                 raise DistError(where, needs, f"{ours} on rank 0, {wrong} on rank {rank}")
+
+
+def _remove(handles: list[hooks.Handle]) -> None:
+    while handles:
+        handles.pop().remove()
 
 
 def broadcast_tensors(group: ProcessGroup, tensors: Sequence[Tensor]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pytest
 from program_device import on_device_of
 
 import ampkit
@@ -100,6 +101,44 @@ def messages() -> None:
         assert dist.recv(tensor, before if i < 4 else None, tag=i % 2) == before
         assert tensor.tolist() == [float(i)] * 1000
     assert all(work.wait() for work in works)
+    empty, columns = ampkit.zeros(0), of(RANK, 5, 2)
+    work = dist.isend(columns[:, 0], following)
+    dist.recv(columns[:, 1], before)
+    assert work.wait() and np.array_equal(columns.numpy()[:, 1], of(before, 5, 2).numpy()[:, 0])
+    work = dist.isend(empty, following)
+    assert dist.recv(empty, before) == before and work.wait()
+    for wrong in (lambda: dist.send(empty, RANK), lambda: dist.recv(empty, RANK)):
+        with pytest.raises(ampkit.StateError, match=f"needs another rank, got rank {RANK}"):
+            wrong()
+    with pytest.raises(ampkit.ArgumentError, match="a tag from 0 to 3275, got -1"):
+        dist.send(empty, following, tag=-1)
+
+
+def shapes_and_dtypes() -> None:
+    """No elements, no axes, strides, and every dtype."""
+    for dtype in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"):
+        for shape in ((), (0,), (2, 3)):
+            tensor = ampkit.ones(shape, dtype=dtype)
+            dist.all_reduce(tensor)
+            assert tensor.dtype.name == dtype and (tensor == (SIZE if dtype != "bool" else True)).all().item()
+            dist.broadcast(tensor, SIZE - 1)
+            listed = [ampkit.zeros(shape, dtype=dtype) for _ in range(SIZE)]
+            dist.all_gather(listed, ampkit.full(shape, RANK % 2, dtype=dtype))
+            assert all((each == rank % 2).all().item() for rank, each in enumerate(listed))
+    whole = ampkit.zeros(6, SIZE)
+    whole[:, 0] = of(RANK, 6)
+    for part in (whole[:, 0], whole[::2]):  # the second changes every other row of the first's sums
+        dist.all_reduce(part)
+    expected = sum(everyone(6))
+    expected[::2] *= SIZE
+    assert np.allclose(whole.numpy()[:, 0], expected, rtol=1e-5, atol=1e-5)
+    columns = ampkit.zeros(4, SIZE)
+    dist.all_gather([columns[:, rank] for rank in range(SIZE)], ampkit.full((4,), float(RANK)))
+    assert columns.tolist() == [[float(rank) for rank in range(SIZE)]] * 4
+    none = ampkit.zeros(0, 3)
+    dist.all_to_all_single(none, ampkit.zeros(0, 3))
+    with pytest.raises(ampkit.DTypeError, match="all_to_all: needs tensors of one dtype, float32, got int32"):
+        dist.all_to_all([ampkit.zeros(1, dtype="int32")] * SIZE, [ampkit.zeros(1)] * SIZE)
 
 
 def groups() -> None:
@@ -113,10 +152,17 @@ def groups() -> None:
     if RANK == SIZE - 1:
         dist.barrier(last)
         assert dist.get_process_group_ranks(last) == [SIZE - 1]
+    first, again = dist.new_group(list(range(SIZE - 1, -1, -1))), dist.new_group(list(range(SIZE)))
+    assert dist.get_rank(first) == SIZE - 1 - RANK
+    for group in (first, again):
+        tensor = ampkit.full((3000,), float(RANK))
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        dist.barrier()  # of another group, while the first is under way
+        assert work.wait() and tensor.tolist() == [float(sum(range(SIZE)))] * 3000
 
 
 if __name__ == "__main__":
-    for part in (sums, copies, messages, groups):
+    for part in (sums, copies, messages, shapes_and_dtypes, groups):
         part()
     dist.barrier()
     dist.destroy_process_group()

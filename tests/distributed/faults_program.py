@@ -44,3 +44,12 @@ elif fault == "error":
     if odd:
         raise ValueError("something of the script's own")
     dist.all_reduce(tensor)
+elif fault == "end":
+    if odd:
+        sys.exit(3)
+    dist.all_reduce(tensor)
+elif fault == "message":
+    if odd:
+        dist.send(tensor, 0)
+    else:
+        dist.recv(tensor.int(), 1)

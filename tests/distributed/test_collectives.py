@@ -28,6 +28,9 @@ mpi = pytest.mark.skipif(
 )
 
 
+PROGRAMS = ["collectives_program", "data_parallel_program", "training_program"]
+
+
 def mpiexec(ranks, program, *arguments, seconds=90):
     command = [shutil.which("mpiexec"), "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"}
@@ -36,19 +39,12 @@ def mpiexec(ranks, program, *arguments, seconds=90):
 
 @mpi
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_collective_gives_what_the_inputs_of_all_ranks_say(ranks):
-    found = mpiexec(ranks, "collectives_program.py")
+def test_collectives_and_data_parallel_training_give_what_one_process_computes(ranks):
+    found = mpiexec(ranks, "programs.py", *PROGRAMS, *["mesh_program"] * (ranks == 4))
     assert found.returncode == 0, found.stderr
-    for rank in range(ranks):
-        assert f"rank {rank} of {ranks}: all collectives are right" in found.stdout
-
-
-@mpi
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_data_parallel_training_equals_that_of_one_process(ranks):
-    found = mpiexec(ranks, "data_parallel_program.py")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.count("data parallelism is right") == ranks
+    for said in ("all collectives are right", "data parallelism is right", "all ways to train are right"):
+        assert found.stdout.count(said) == ranks
+    assert found.stdout.count("the mesh is right") == (4 if ranks == 4 else 0)
 
 
 @mpi
@@ -57,16 +53,18 @@ def test_data_parallel_training_equals_that_of_one_process(ranks):
     [
         (
             "late",
-            ["all_reduce(SUM, float32 [3]), at faults_program.py:24: needs every rank within 2 s", "got nothing from"],
+            ["all_reduce(SUM, float32 [3]), at faults_program.py:", "needs every rank within 2 s, got nothing from"],
         ),
         ("shape", ["needs the same call on every rank", "float32 [3]", "float32 [4]"]),
         ("dtype", ["needs the same call on every rank", "float32 [3]", "float64 [3]"]),
         ("call", ["needs the same call on every rank", "all_reduce(SUM, float32 [3])", "barrier()"]),
-        ("error", ["rank 2 of 3 ended:", "ValueError: something of the script's own"]),
+        ("error", ["rank 1 of 2 ended:", "ValueError: something of the script's own"]),
+        ("end", ["needs the same call on every rank, got the end of its program on rank 1"]),
+        ("message", ["recv(int32 [3], from 1)", "got values of float32 on rank 1"]),
     ],
 )
 def test_a_fault_of_one_rank_ends_all_and_is_named(fault, said):
-    found = mpiexec(3, "faults_program.py", fault, seconds=30)
+    found = mpiexec(2, "faults_program.py", fault, seconds=60)
     assert found.returncode != 0
     assert all(part in found.stderr for part in said), found.stderr
 
@@ -205,7 +203,7 @@ def test_one_process_is_a_group_without_an_engine(alone):
         (lambda: dist.broadcast(ampkit.zeros(1), src=3), ArgumentError, r"a rank of the group \(0 to 0\), got 3"),
         (lambda: dist.all_gather([], ampkit.zeros(1)), ShapeError, "1 tensors float32"),
         (lambda: dist.all_gather_into_tensor(ampkit.zeros(3), ampkit.zeros(2)), ShapeError, "of 2 elements in float32"),
-        (lambda: dist.send(ampkit.zeros(1), 0), StateError, "another rank to send to"),
+        (lambda: dist.send(ampkit.zeros(1), 0), StateError, "needs another rank, got rank 0"),
         (lambda: dist.init_process_group(), StateError, "to be called once"),
         (lambda: dist.new_group([1]), ArgumentError, "ranks from 0 to 0, each once"),
         (lambda: dist.get_rank(5), StateError, "a group that this process is in"),

@@ -1,0 +1,18 @@
+"""Programs of this folder, one after the other on the same ranks, which are slow to start.
+
+mpiexec -n 3 python tests/distributed/programs.py collectives_program data_parallel_program
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from ampkit import distributed as dist
+
+for name in list(sys.argv[1:]):
+    sys.argv[1:] = []
+    runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")
+    if dist.is_initialized():
+        dist.destroy_process_group()
