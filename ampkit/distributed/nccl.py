@@ -116,7 +116,8 @@ class NCCLTransport(Transport):
     def broadcast(self, call: Call, array: Array, source: int) -> None:
         with self._watched(call, [array]):
             address, *what = self._bytes(array)
-            self.communicator.broadcast(address, address, *what, source, self.stream.ptr)
+            if array.size:
+                self.communicator.broadcast(address, address, *what, source, self.stream.ptr)
 
     def barrier(self, call: Call) -> None:
         self.control.barrier(call)
