@@ -25,7 +25,7 @@ from .transport import Call, DistError, Transport, mismatch, need_present
 DESCRIBE = 32767  # the tag of a message that says which call a rank has made, after signatures differed, or its end
 DESCRIPTION_SECONDS = 5.0  # to wait for it
 READING_SECONDS = 0.5  # for the launcher to read what a rank has printed, which is lost at an abort
-POLLS, PAUSE, LONGEST_PAUSE = 50, 20e-6, 1e-3  # polls without a pause between them; then pauses, in seconds
+POLLS, PAUSE, LONGEST_PAUSE = 20, 20e-6, 3e-3  # polls without a pause between them; then pauses, in seconds
 PATIENT = POLLS + 100  # polls after which a rank also looks whether those that it waits for have ended
 DTYPES = list(dtypes.NAMES.values())  # in a message's tag: the place here
 

@@ -220,7 +220,7 @@ class Ranks:
 
         def check() -> None:
             if sharing > cores and not chosen:
-                needs, got = "a core for each rank of a machine", f"{sharing} ranks on {cores} cores of {mine[0]}"
+                needs, got = "a core for each rank of a machine", f"{sharing} ranks for {cores} of {mine[0]}"
                 cure = "start fewer, or let them share cores by train.threads=1"
                 raise ConfigError("training on several ranks", needs, got, cure)
 

@@ -67,6 +67,7 @@ FAULTS = {  # on which rank, in which method, from which call on, what
     "death of the first": (0, loop.Run, "_step", AT, killed),
     "death at the end": (1, loop.Run, "_evaluate", 2, killed),
     "nan": (1, ranks.Ranks, "weighted", AT, with_nan),
+    "one core": (-1, loop.Run, "_step", 1, None),
     "other seed": (-1, loop.Run, "_step", 1, None),
 }
 
@@ -78,5 +79,7 @@ if __name__ == "__main__":
     rank, owner, name, count, fault = FAULTS[sys.argv[1]]
     if rank == RANK:
         setattr(owner, name, calls_until(count, fault, getattr(owner, name)))
+    if sys.argv[1] == "one core":
+        ranks.usable_cpus = lambda: 1
     words = ["train.seed=5"] if sys.argv[1] == "other seed" and RANK == 1 else []
     sys.exit(cli.main(["train", *sys.argv[2:], *words]))

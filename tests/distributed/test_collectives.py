@@ -22,17 +22,19 @@ from ampkit.distributed.reduction import ReduceOp
 
 pytestmark = pytest.mark.no_gpu
 HERE = Path(__file__).parent
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 mpi = pytest.mark.skipif(
-    not (dist.is_mpi_available() and shutil.which("mpiexec")),
+    not (dist.is_mpi_available() and MPIEXEC),
     reason="needs mpi4py and mpiexec: pip install 'ampkit[mpi]'",
 )
 
 
-PROGRAMS = ["collectives_program", "data_parallel_program", "training_program"]
+PROGRAMS = ["collectives_program", "data_parallel_program", "training_program", "ported_program"]
 
 
-def mpiexec(ranks, program, *arguments, seconds=90):
-    command = [shutil.which("mpiexec"), "-n", str(ranks), sys.executable, str(HERE / program), *arguments]
+def mpiexec(ranks, program, *arguments, seconds=300):
+    what = program if program[0] == "-m" else [str(HERE / program)]
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, *what, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"}
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
 
@@ -45,6 +47,14 @@ def test_collectives_and_data_parallel_training_give_what_one_process_computes(r
     for said in ("all collectives are right", "data parallelism is right", "all ways to train are right"):
         assert found.stdout.count(said) == ranks
     assert found.stdout.count("the mesh is right") == (4 if ranks == 4 else 0)
+    assert re.search(r"accuracy (0\.9|1\.0)\d+ on all ranks: True", found.stdout), found.stdout
+
+
+@mpi
+def test_a_script_for_pytorch_runs_on_ranks_by_the_alias(tmp_path):
+    found = mpiexec(2, ["-m", "ampkit.as_torch"], str(HERE / "pytorch_script.py"), str(tmp_path / "model.pt"))
+    assert found.returncode == 0, found.stderr
+    assert re.search(r"accuracy (0\.9|1\.0)\d+ on all ranks: True", found.stdout), found.stdout
 
 
 @mpi
@@ -64,7 +74,7 @@ def test_collectives_and_data_parallel_training_give_what_one_process_computes(r
     ],
 )
 def test_a_fault_of_one_rank_ends_all_and_is_named(fault, said):
-    found = mpiexec(2, "faults_program.py", fault, seconds=60)
+    found = mpiexec(2, "faults_program.py", fault)
     assert found.returncode != 0
     assert all(part in found.stderr for part in said), found.stderr
 
@@ -91,8 +101,8 @@ def test_a_sum_in_bfloat16_on_the_wire_stays_within_its_bound(ranks):
     assert np.all(np.abs(found[0] - exact) <= 2**-8 * np.abs(values).sum(0))
     rms = np.sqrt(np.mean((found[0] - exact) ** 2) / np.mean(exact**2))
     hops = summed(values.astype(ml_dtypes.bfloat16), hop_by_hop=True)
-    assert rms < 0.003
-    assert ranks < 64 or 3 * rms < np.sqrt(np.mean((hops - exact) ** 2) / np.mean(exact**2))
+    assert rms < 0.002
+    assert ranks < 64 or np.sqrt(np.mean((hops - exact) ** 2) / np.mean(exact**2)) > 0.009
 
 
 def test_a_float16_sum_on_the_wire_does_not_overflow_where_its_terms_fit():
