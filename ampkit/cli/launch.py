@@ -24,13 +24,15 @@ from . import train
 from .display import WRONG
 
 # A rank that a signal ends cannot say so, and a launcher names the process. Signals to stop reach the program itself.
+# It ends by the same signal: MPICH lets the others wait for a rank that only exits, if that is before MPI_Init.
 _RANK = """
 trap : HUP INT TERM
 "$@"
 status=$?
 case $status in 13[4-9])
   rank=${PMI_RANK-${OMPI_COMM_WORLD_RANK-$SLURM_PROCID}}
-  echo "ampkit: rank $rank was ended by SIG$(kill -l $status)" >&2;;
+  echo "ampkit: rank $rank was ended by SIG$(kill -l $status)" >&2
+  kill -$((status - 128)) $$;;
 esac
 exit $status
 """
