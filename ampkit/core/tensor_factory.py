@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -65,6 +65,11 @@ class TensorType:
 
     def __init__(self, name: str, dtype: DType, device: str):
         self.name, self.dtype, self.device = name, dtype, device
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007  (in annotations: `FloatTensor | None`)
+
+    __ror__ = __or__
 
     def __call__(self, *args: Any) -> Tensor:
         return made_of(args, self.dtype, self.device)

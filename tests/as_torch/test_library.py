@@ -54,7 +54,7 @@ from torch.utils._pytree import _dict_flatten_with_keys
 
 weight = torch.empty(4, 3, 5)
 print(_calculate_fan_in_and_fan_out(weight), _calculate_correct_fan(weight, "fan_out"))
-print(xavier_uniform(weight) is weight)
+print(xavier_uniform(weight) is weight, (torch.FloatTensor | None) == (None | torch.FloatTensor))
 print(isinstance(torch.nn.BatchNorm2d(2), _BatchNorm), isinstance(torch.nn.Conv1d(1, 1, 1), _ConvNd))
 print(Shard(1).dim, Partial().reduce_op, _dict_flatten_with_keys({"a": 1}))
 print(torch.nn.DataParallel(torch.nn.Linear(2, 1)).state_dict().keys())
@@ -70,7 +70,7 @@ except AssertionError as error:
 """
     assert run_aliased(code) == [
         "(15, 20) 20",
-        "True",
+        "True True",
         "True True",
         "1 sum ([('a', 1)], ['a'])",
         "odict_keys(['module.weight', 'module.bias'])",
