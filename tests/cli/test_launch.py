@@ -24,15 +24,22 @@ RECIPE = str(ROOT / "recipes/digits_mlp.toml")
 
 @pytest.fixture
 def launch(tmp_path):
-    """Starts `ampkit launch` with some arguments, in an empty directory."""
+    """Starts `ampkit launch` with some arguments, in an empty directory; ends what a failed test leaves."""
+    started = []
 
     def start(*words):
         command = [sys.executable, "-m", "ampkit", "launch", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes)
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes))
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        if process.poll() is None:
+            for rank in ranks_below(process.pid):
+                os.kill(rank, signal.SIGKILL)
+            process.kill()
 
 
 @pytest.mark.parametrize(

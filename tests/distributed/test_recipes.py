@@ -182,7 +182,7 @@ class _Group:
         self.rank, self.size = (lambda: rank), (lambda: size)
 
 
-@pytest.mark.parametrize(("rows", "size"), [(8, 4), (10, 4), (3, 4), (1, 3), (64, 1)])
+@pytest.mark.parametrize(("rows", "size"), [(8, 4), (10, 4), (3, 4), (1, 3)])
 def test_the_weighted_means_of_all_parts_are_the_mean_of_the_batch(rows, size):
     values, total, seen = np.random.default_rng(0).normal(size=rows), 0.0, []
     for rank in range(size):

@@ -234,7 +234,8 @@ def instance_norm(
     if batch and running_mean is not None and running_var is not None and not is_recomputing():
         with backends.device_guard(mean.array):
             each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]
-        update_running_statistics(running_mean.array, running_var.array, *each, positions, momentum)
+        unbiased = positions / (positions - 1)
+        update_running_statistics(running_mean.array, running_var.array, *each, unbiased, momentum)
         running_mean.changed()
         running_var.changed()
     return reshape(y, shape)

@@ -24,6 +24,7 @@ from ampkit.backends.cuda.libs import cublaslt, gemm
 from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product
 from ampkit.backends.cuda.libs.cublaslt import CublasLt, CublasLtError
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.base.errors import UnsupportedError
 
 SOURCE = Path(emulated_cublaslt.__file__).with_name("cublaslt.cpp")
 A, B, D = (Matrix(bfloat16, *shape, 2, 500) for shape in ((40, 30, 48), (30, 20, 32), (40, 20, 41)))
@@ -290,7 +291,8 @@ def test_a_product_is_planned_once_and_its_workspace_is_allocated_for_the_call_a
 def test_a_refusal_is_remembered_and_no_error(bindings):
     before = bindings.lib.count_searches()
     for _ in range(2):
-        assert gemm.product(on_device(5, 7), on_device(7, 13), float32) is None
+        with pytest.raises(UnsupportedError):
+            gemm.product(on_device(5, 7), on_device(7, 13), float32)
     assert bindings.lib.count_searches() - before == 1
     assert list(bindings.refused.values()) == [15] and next(iter(bindings.refused)).d.rows == 13
 
