@@ -49,6 +49,7 @@ SOURCES = {
     **_below("torch.distributions", "bernoulli categorical distribution exponential independent kl laplace",
              "ampkit.distributions"),
     **_below("torch.distributions", "log_normal normal one_hot_categorical uniform", "ampkit.distributions"),
+    "torch.distributions.constraints": "ampkit.distributions.constraints",
     **_below("torch.distributed", "tensor tensor.placement_types", ".distributed.tensor"),
     "torch.func": "ampkit.nn.utils.func",
     "torch.functional": "ampkit",

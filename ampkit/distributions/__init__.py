@@ -5,6 +5,7 @@ action = policy.sample()
 loss = -policy.log_prob(action) * reward
 """
 
+from . import constraints as constraints
 from .continuous import Exponential, Laplace, LogNormal, Normal, Uniform
 from .discrete import Bernoulli, Categorical, OneHotCategorical
 from .distribution import Distribution, Independent, kl_divergence, register_kl
