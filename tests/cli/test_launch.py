@@ -31,7 +31,8 @@ def launch(tmp_path):
         command = [sys.executable, "-m", "ampkit", "launch", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes))
+        heeded = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # noqa: E731  # also where pytest runs by nohup
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environment, preexec_fn=heeded, **pipes))
         return started[-1]
 
     yield start
