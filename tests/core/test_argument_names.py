@@ -105,7 +105,7 @@ def test_tensor_methods_take_pytorchs_words():
     assert x.is_contiguous(memory_format=ampkit.contiguous_format)
     assert x.half(memory_format=ampkit.preserve_format).dtype == ampkit.float16
     assert x.type(ampkit.float64).dtype == ampkit.float64
-    assert x.type() == "torch.FloatTensor"
+    assert x.cpu().type() == "torch.FloatTensor"
     assert x.view(size=(4,)).shape == (4,)
     assert x.new_zeros((2,), pin_memory=False).tolist() == [0.0, 0.0]
     assert x.std(False) == x.std(unbiased=False) == x.std(correction=0)

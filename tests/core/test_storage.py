@@ -14,6 +14,7 @@ def same(a, b):
     return (a.data_ptr(), a.nbytes()) == (b.data_ptr(), b.nbytes())
 
 
+@pytest.mark.cpu
 def test_views_have_the_storage_of_their_tensor_and_copies_their_own():
     x = ampkit.ones(4, 6)
     assert same(x, x[1:, 2:]) and same(x.t(), x.view(24)[5:])

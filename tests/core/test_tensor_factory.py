@@ -20,6 +20,7 @@ def restored():
     backends.set_default_device("cpu")
 
 
+@pytest.mark.no_gpu  # where there is one, nothing is refused
 def test_a_tensor_type_makes_tensors_of_a_shape_or_of_values():
     assert ampkit.FloatTensor([1, 2]).tolist() == [1, 2]
     assert ampkit.LongTensor(np.array([1.0, 2.0])).dtype == dtypes.int64
@@ -79,6 +80,7 @@ def test_the_default_dtype_is_that_of_new_tensors_and_layers(restored):
     assert ampkit.ones(1).dtype == dtypes.float16
 
 
+@pytest.mark.no_gpu
 def test_a_device_is_a_context_in_which_it_is_the_default(restored):
     with ampkit.device("cpu") as outer:
         with pytest.raises(DeviceError), ampkit.device("cuda"):
