@@ -180,7 +180,7 @@ def test_the_numbers_are_those_of_nvidias_header(nvidia):
     assert all(known[f"CUBLAS_COMPUTE_{name}"] == number for number, name in names.items())
     plain = {"NONE": "DEFAULT"}
     simple = [e for e in Epilogue if f"CUBLASLT_EPILOGUE_{plain.get(e.name, e.name)}" in known]
-    assert len(simple) >= 6
+    assert len(simple) >= 4
     assert all(
         known[f"CUBLASLT_EPILOGUE_{plain.get(e.name, e.name)}"] == e for e in simple if not e.name.startswith("D")
     )
