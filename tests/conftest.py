@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -99,6 +100,7 @@ def _default_device(request: pytest.FixtureRequest) -> object:
             set_default_device(_device_name(request.config))
     yield
     set_default_device("cpu")
+    assert "ampkit.as_torch" not in sys.modules, "the test made `torch` mean ampkit for the tests that follow, too"
     if request.config.getoption("--device") == "emulated:1":
         current, memory.current.device = memory.current.device, 0
         assert current == 0, f"the test left device {current} current, not 0"

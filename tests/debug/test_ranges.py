@@ -64,6 +64,14 @@ def shares(found, dtype):
     return np.array([lost[0] + found.inf + found.nan, lost[1], lost[2] + found.zero]) / found.count
 
 
+def with_subnormals_as_products_give_them(found, dtype):
+    """`shares`, those of subnormals added to zero's where products in `dtype` have no subnormals, as of a CPU's units."""
+    tiny = ampkit.full((200, 16), float(ampkit.finfo(dtype).tiny) / 4, dtype=getattr(ampkit, dtype))
+    if (tiny @ ampkit.eye(16, dtype=tiny.dtype)).float().sum().item():
+        return found
+    return np.array([found[0], 0.0, found[1] + found[2]])
+
+
 @pytest.mark.parametrize(
     ("dtype", "factor"), [("float16", 2.0**-4), ("float16", 2.0**-6), ("float16", 2.0**-8), ("bfloat16", 2.0**-118)]
 )
@@ -72,12 +80,13 @@ def test_what_16_bits_would_lose_of_gradients_is_what_they_lose_in_a_run(dtype, 
     met = [key for key, found in low.items() if found.dtype == dtype and shares(found, dtype).any()]
     assert len(met) >= 3
     for key in met:
-        np.testing.assert_allclose(shares(wide[key], dtype), shares(low[key], dtype), atol=0.01, err_msg=key)
+        expected = with_subnormals_as_products_give_them(shares(wide[key], dtype), dtype)
+        np.testing.assert_allclose(shares(low[key], dtype), expected, atol=0.01, err_msg=key)
 
 
 @pytest.mark.parametrize(
     ("low", "weights", "inputs", "lost"),
-    [("float16", 1.0, 2.0**-13, 1), ("float16", 20.0, 1e4, 0), ("bfloat16", 1.0, 2.0**-125, 1)],
+    [("float16", 1.0, 2.0**-13, 1), ("float16", 20.0, 1e4, 0), ("bfloat16", 2.0**-65, 2.0**-60, 1)],
     ids=["small", "large", "small in bfloat16"],
 )
 def test_what_16_bits_would_lose_of_activations_is_what_they_lose_in_a_run(low, weights, inputs, lost):
@@ -88,8 +97,8 @@ def test_what_16_bits_would_lose_of_activations_is_what_they_lose_in_a_run(low, 
             model[0].weight.mul_(weights), model[0].bias.fill_(0.0)
         found.append(by_layer(train(model, dtype, inputs=inputs), ACTIVATION)[ACTIVATION, "0", "linear"])
     wide, met = (shares(each, low) for each in found)
-    assert 0.1 < met[lost] < 0.9
-    np.testing.assert_allclose(wide, met, atol=0.01)
+    assert 0.1 < wide[lost] < 0.9
+    np.testing.assert_allclose(met, with_subnormals_as_products_give_them(wide, low), atol=0.01)
 
 
 @pytest.mark.parametrize("name", FORMATS)
