@@ -130,10 +130,14 @@ class LRScheduler:
 
     def _apply(self, before: Array | None = None) -> None:
         if before is None and self._shared():
-            before = self._row.copy()
+            before = self._held_row()
         self._extend()
         advance_schedule(self._count, self._seen, self.optimizer.steps, self._table, self._row)
         self._set(before)
+
+    def _held_row(self) -> Array:
+        with backends.device_guard(self._row):  # a copy is made on the current device
+            return self._row.copy()
 
     def _set(self, before: Array | None) -> None:
         # Write the row to the groups; beside other schedules, the change of lr since the row `before`.
@@ -144,7 +148,7 @@ class LRScheduler:
             with backends.device_guard(target), ignore_fp_errors():
                 value = backends.to_device_of(self._row[start : start + size].reshape(target.shape), target)
                 if shared and before is not None:
-                    old = backends.backend_of(target).asarray(before[start : start + size].reshape(target.shape))
+                    old = backends.to_device_of(before[start : start + size].reshape(target.shape), target)
                     value = np.where(old == 0, value, target * (value / old))
                 target[...] = value
             group.scheduled.add(key)
@@ -169,7 +173,7 @@ class LRScheduler:
             return
         if not is_number(epoch) or not 0 <= epoch < 2**31:
             raise ArgumentError(f"{type(self).__name__}.step", "an epoch from 0, or none", shown(epoch))
-        before = self._row.copy()
+        before = self._held_row()
         self._start(int(epoch))
         self._row = self._numbers(epoch)
         self._set(before)
