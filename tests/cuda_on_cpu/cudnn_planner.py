@@ -62,7 +62,8 @@ def workspaces(signatures: list[Any], folder: Path) -> list[list[int]]:
 
 def _run(what: str, signatures: list[Any], folder: Path) -> list[dict[str, Any]]:
     _build_driver(folder)
-    paths = {"LD_LIBRARY_PATH": [folder, *folders()], "PYTHONPATH": [HERE.parents[1]]}
+    packages = [HERE.parents[1], *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = {"LD_LIBRARY_PATH": [folder, *folders()], "PYTHONPATH": packages}
     run = subprocess.run(
         [sys.executable, __file__],
         input=pickle.dumps((what, signatures)),

@@ -16,7 +16,7 @@ import types
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -55,6 +55,16 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 def _current_device():
     return memory.current.device
+
+
+class Flags(NamedTuple):
+    """All that the flags of CuPy's arrays say."""
+
+    c_contiguous: bool
+    f_contiguous: bool
+    owndata: bool
+    fnc: bool
+    forc: bool
 
 
 class ndarray:
@@ -117,6 +127,12 @@ class ndarray:
         if name not in ("asarray", "array", "take", "repeat"):
             _need_loop(name, args)
         _need_axis(name, args, kwargs, known)
+        if name.endswith("_like") and not kwargs.get("shape", True):
+            del kwargs["shape"]  # CuPy takes () for no shape
+        if name == "array_equal":
+            _ = args[0].shape == args[1].shape  # CuPy takes no lists
+        if name == "solve" and args[1].ndim > 1 and args[0].shape[:-1] != args[1].shape[:-1]:
+            raise ValueError("a must have (..., M, M) shape and b must have (..., M, K) for multidimensional b")
         if name == "pad" and isinstance(kwargs.get("constant_values"), ndarray):
             kwargs["constant_values"].__array__()
         if name == "bincount" and any(isinstance(given, ndarray) for given in (*args[1:2], kwargs.get("weights"))):
@@ -143,7 +159,9 @@ class ndarray:
         if name not in _CUPY["methods"]:
             raise AttributeError(f"CuPy's arrays have no {name!r}")
         found = getattr(self._numpy, name)
-        if not callable(found) or name in ("dtype", "flags"):
+        if name == "flags":  # CuPy's do not say whether memory may be written
+            return Flags(found.c_contiguous, found.f_contiguous, found.owndata, found.fnc, found.forc)
+        if not callable(found) or name == "dtype":
             return _wrapped(found, [self]) if isinstance(found, np.ndarray) else found
         known = _CUPY["methods"][name]
 

@@ -95,7 +95,9 @@ class RawModule:
         folders = [Path(o[2:]) for o in options if o.startswith("-I")]
         folder = next((f for f in folders if source and (f / f"{source[1]}.cu").exists()), None)
         self.code = code
-        self.entries = library(code, tuple(map(str, folders)), tuple(name_expressions), source and source[1], folder)
+        with compiled_with(["-ffp-contract=off"] if "--fmad=false" in options else []):
+            names = tuple(name_expressions)
+            self.entries = library(code, tuple(map(str, folders)), names, source and source[1], folder)
 
     def get_function(self, name: str) -> Function:
         """The entry `name`. Raises LookupError for one that the comments at the end of the file do not name."""

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ampkit.backends.cuda.nvrtc import FOLDERS, OPTIONS, entries
+from ampkit.backends.cuda.nvrtc import FOLDERS, OPTIONS, entries, options
 
 from .sources import cache_folder, cached, headers, included
 
@@ -63,7 +63,8 @@ def build(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ())
 
 def build_source(source: str, arch: str, extra: Sequence[str] = (), names: Sequence[str] = ()) -> list[Compiled]:
     """Entries of `<source>.cu`, all or `names`; cached while nothing that they include changes."""
-    return build_once(f'#include "{source}.cu"\n', names or entries(source), arch, extra)
+    more = [*options(source)[len(OPTIONS) :], *extra]
+    return build_once(f'#include "{source}.cu"\n', names or entries(source), arch, more)
 
 
 def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] = ()) -> list[Compiled]:

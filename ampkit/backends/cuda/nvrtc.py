@@ -54,6 +54,15 @@ CUDA_ERRORS = ("CUDARuntimeError", "CUDADriverError")  # CuPy's, by name
 MAX_ELEMENTS = 2**31 - 1  # of elements, or of blocks, in one launch
 
 
+def options(source: str) -> tuple[str, ...]:
+    """The compiler options of `<source>.cu`.
+
+    Optimizers round each product before its sum: which products the compiler would contract differs between instances
+    for wide and narrow accesses, and a resumed run, whose parameters may lie elsewhere in memory, goes on bit for bit.
+    """
+    return (*OPTIONS, "--fmad=false") if source.startswith("optim/") else OPTIONS
+
+
 class Kernels:
     """The compiled entries; CuPy loads each on the devices it is launched on. xp: CuPy, or its emulation."""
 
@@ -66,7 +75,7 @@ class Kernels:
         found = self._entries.get((source, name))
         if found is None:
             code = f'#include "{source}.cu"\n'
-            module = self.xp.RawModule(code=code, options=OPTIONS, name_expressions=(name,))
+            module = self.xp.RawModule(code=code, options=options(source), name_expressions=(name,))
             try:
                 found = self._entries[source, name] = module.get_function(name)
             except Exception as error:

@@ -21,6 +21,7 @@ from .backward_pass import BackwardPass, edge_key
 from .grad_mode import set_grad_enabled
 from .node import alias
 from .traced_array import TracedArray, plain
+from .views import is_writable
 
 
 def backward(
@@ -114,7 +115,7 @@ def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
     # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
     # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
-    if (array.flags.c_contiguous or _order(array) == _order(item.array)) and getattr(array.flags, "writeable", True):
+    if (array.flags.c_contiguous or _order(array) == _order(item.array)) and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor.edge if traced else None
     with backends.device_guard(array):

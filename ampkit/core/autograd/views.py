@@ -198,15 +198,19 @@ def _apply_view_to_array(array: Any, views: Views) -> Any:
 _OVERWRITE = _Overwrite()
 
 
+def is_writable(array: Any) -> bool:
+    """Whether each element has memory of its own, which may be written; CuPy's broadcast views do not say so."""
+    repeats = array.size and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
+    return not repeats and getattr(array.flags, "writeable", True)
+
+
 def need_changeable(tensor: Tensor) -> None:
     """Raise StateError for a tensor that must not change in place.
 
     That is memory that is read-only or shows an element several times. Where operations are recorded it is also a leaf
     that requires grad, a view of one, and a view that was taken in no_grad of a tensor on the tape.
     """
-    array = tensor.array
-    repeats = array.size and any(n > 1 and not stride for n, stride in zip(array.shape, array.strides, strict=True))
-    if repeats or not getattr(array.flags, "writeable", True):
+    if not is_writable(tensor.array):
         raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
     if not _recording.get():
         return

@@ -149,9 +149,13 @@ def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa:
 @op(cast=Cast.FP32, integers="refuse", numpy=np.linalg.solve)
 def solve_(A: Array, B: Array):  # noqa: N803
     """`linalg_solve` of matrices."""
+    return call_lapack("solve", "matrices with an inverse", np.linalg.solve, *_batched(A, B)), Saved(A=A, B=B)
+
+
+def _batched(A: Any, B: Any) -> list[Any]:  # noqa: N803
+    # With the batch axes of both, which CuPy's `solve` does not broadcast.
     batch = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    sides = [np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (A, B)]
-    return call_lapack("solve", "matrices with an inverse", np.linalg.solve, *sides), Saved(A=A, B=B)
+    return [x if x.shape[:-2] == batch else np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (A, B)]
 
 
 @solve_.check
@@ -163,8 +167,8 @@ def solve_check(A, B):  # noqa: N803
 
 @solve_.backward
 def solve_backward(dy, saved, needs):
-    db = np.linalg.solve(transposed(saved.A), dy)
-    return -(db @ transposed(np.linalg.solve(saved.A, saved.B))) if needs[0] is not None else None, db
+    db = np.linalg.solve(*_batched(transposed(saved.A), dy))
+    return -(db @ transposed(np.linalg.solve(*_batched(saved.A, saved.B)))) if needs[0] is not None else None, db
 
 
 def linalg_solve_triangular(

@@ -149,7 +149,7 @@ def gaussian_nll_loss(input: Array, target: Array, var: Array, full=False, eps=1
 def _per_row(var: Any, input: Any) -> Any:
     # A var without the last axis is one per row, as in PyTorch, even where it would broadcast along that axis.
     if not hasattr(var, "dtype"):
-        return np.full_like(plain(input), var, shape=())
+        return np.full_like(plain(input), var, shape=1).reshape(())
     return np.expand_dims(var, -1) if var.shape != input.shape and var.shape == input.shape[:-1] else var
 
 

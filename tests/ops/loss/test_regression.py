@@ -178,7 +178,7 @@ def test_binary_cross_entropy_is_banned_in_autocast_with_the_cure():
 
 def test_binary_cross_entropy_bounds_its_logarithms_and_refuses_what_is_no_probability():
     ends, wrong = tensor([0.0, 1.0]), tensor([1.0, 0.0])
-    assert np.array_equal(ops.binary_cross_entropy(ends, wrong, reduction="none").array, [100, 100])
+    assert ops.binary_cross_entropy(ends, wrong, reduction="none").tolist() == [100, 100]
     with pytest.raises(RangeError, match=r"inputs from 0 to 1, got 1\.5 at position 1"):
         ops.binary_cross_entropy(tensor([0.5, 1.5]), wrong)
 

@@ -63,14 +63,10 @@ def scalar(device, value, dtype=float64):
 
 @ignore_fp_errors()
 def same(primitive, make, orders=(emulator.SHUFFLED,)):
-    """The kernel runs, and leaves and returns the bits of the reference whatever the order of the threads.
-
-    With contraction, which NumPy does not do, those of the reference up to rounding; of any other order to the bit.
-    """
+    """The kernel runs, and leaves and returns the bits of the reference whatever the order of the threads."""
     args, options = make()
     want = primitive.reference.run(*args, **options)
     left = [a.get() for a in _arrays((*args, want))]
-    check = np.testing.assert_array_equal if not emulator.contracted() else nearly
     for order in orders:
         again, options = make()
         kernel = primitive.select("cuda", *again, **options)
@@ -79,15 +75,9 @@ def same(primitive, make, orders=(emulator.SHUFFLED,)):
             got = kernel.run(*again, **options)
         found = [a.get() for a in _arrays((*again, got))]
         for one, other in zip(found, left, strict=True):
-            check(one.astype(float64), other.astype(float64), *([one.dtype] if check is nearly else []))
-        left, check = found, np.testing.assert_array_equal
+            np.testing.assert_array_equal(one.astype(float64), other.astype(float64))
+        left = found
     return want
-
-
-def nearly(one, other, dtype):
-    """Equal but for roundings: of a few in float32, and of the last one to 16 bits."""
-    last = {float16: 2**-10, bfloat16: 2**-7}.get(dtype, 3e-4)  # the variance of a centred RMSprop is a difference
-    np.testing.assert_allclose(one, other, rtol=last, atol=1e-6)
 
 
 def _arrays(items):

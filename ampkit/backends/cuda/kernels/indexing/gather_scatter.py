@@ -115,7 +115,7 @@ def scatter_cuda(input: Array, dim: int, index: Array, src: Any, *, dtype: DType
     check_index_range("scatter", index, input.shape[dim])
     input, size = cast(input, dtype), getattr(src, "shape", ())
     values = (
-        cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=())
+        cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=1)
     )
     return _scatter(input, dim, index, values), Saved(index=index, size=size)
 
