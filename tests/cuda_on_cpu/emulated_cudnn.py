@@ -19,7 +19,6 @@ from ampkit.ops.nn import attention_math, conv_products
 
 from . import emulated_cupy, streams
 
-LANE = 8
 
 
 class EmulatedCudnn:
@@ -52,10 +51,8 @@ class EmulatedCudnn:
 
     def conv_weight(self, images, maps, kernels, geometry, tf32=False) -> bool:
         _need_images(images, kernels, maps, geometry, kernels)
-        ragged = kernels.shape[0] % LANE or kernels.shape[1] % LANE
-        if (maps.dtype in LOW and kernels.dtype == float32 and ragged) or not self._has(
-            "conv_weight", images, maps, None, kernels
-        ):
+        assert kernels.dtype == maps.dtype, "cuDNN's only engine for float32 results of 16-bit operands is slow"
+        if not self._has("conv_weight", images, maps, None, kernels):
             return False
         x, y = _operands(tf32, images, maps)
         kernels._numpy[...] = conv_products.weight_gradient(x, y, geometry, images.shape[1] // kernels.shape[1])

@@ -115,12 +115,18 @@ def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
     # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
     # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
-    if (array.flags.c_contiguous or _order(array) == _order(item.array)) and is_writable(array):
+    in_order = array.flags.c_contiguous or (_order(array) == _order(item.array) and _is_dense(array))
+    if in_order and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor.edge if traced else None
     with backends.device_guard(array):
         copied = array.copy()
     return Tensor(copied) if edge is None else alias(copied, edge)
+
+
+def _is_dense(array: Any) -> bool:
+    extent = sum((n - 1) * abs(stride) for n, stride in zip(array.shape, array.strides, strict=True)) + array.itemsize
+    return bool(extent == array.nbytes)
 
 
 def _order(array: Any) -> list[int]:

@@ -16,6 +16,7 @@ from ampkit.base.dtypes import LOW, DType, accumulator, bfloat16, float16, float
 from ampkit.base.errors import UnsupportedError
 
 from ..launch.reduction import memory_order, reduced
+from ..launch.row_alignment import aligned_rows, copy_rows, empty_aligned, is_worth_a_copy
 from ..nvrtc import STORED
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
@@ -38,6 +39,7 @@ def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **mor
     """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast.
 
     Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32.
+    16-bit operands and results with misaligned rows are copied where that pays (see row_alignment.py).
     buffer [..., M, N]: written to and returned if shape and dtype match. more: see `multiply`.
     Raises UnsupportedError if cublasLt has no algorithm.
     """
@@ -47,8 +49,16 @@ def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **mor
     backend, stored, shape = backends.backend_of(a), output_dtype(a.dtype, dtype), (*batch, a.shape[-2], b.shape[-1])
     use_buffer = buffer is not None and buffer.dtype == stored and buffer.shape == shape
     out = buffer if use_buffer else backend.empty(shape, stored)
-    if not multiply(a, b, out, **more):
+    result = out
+    if b.ndim == 2 and a.dtype in LOW:
+        sizes = math.prod(shape[:-1]), a.shape[-1], shape[-1]
+        a, b = aligned_rows(a, sizes), aligned_rows(b, sizes)
+        if out.flags.c_contiguous and is_worth_a_copy(stored, shape[-1], sizes):
+            result = empty_aligned(out, shape, stored)
+    if not multiply(a, b, result, **more):
         raise UnsupportedError
+    if result is not out:
+        copy_rows(result, out)
     return out if stored == dtype else backend.cast(out, dtype)
 
 

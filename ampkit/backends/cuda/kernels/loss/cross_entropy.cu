@@ -4,20 +4,27 @@
 // alignment: 16-byte accesses in the middle, single values at both ends. A label out of range makes its loss NaN.
 #include "include/online_softmax.cuh"
 
-// Calls f(index, v, n) for all values of a row, n at a time, over the threads of the block.
+// Calls f(index, v, n) for all values of a row, n at a time, over the threads of the block. Where n > 1, the index is
+// that of a 16-byte boundary of `anchor`: of the row, or of the row that f stores.
 template <typename S, typename F>
-__device__ __forceinline__ void for_each_pack(const S* row, int64 cols, F f) {
+__device__ __forceinline__ void for_each_pack(const S* row, const S* anchor, int64 cols, F f) {
     constexpr int V = 16 / sizeof(S);
-    int64 head = (16 - (reinterpret_cast<unsigned long long>(row) & 15)) % 16 / sizeof(S);
+    int64 head = (16 - (reinterpret_cast<unsigned long long>(anchor) & 15)) % 16 / sizeof(S);
     if (head > cols) head = cols;
     int64 tail = head + (cols - head) / V * V;
+    bool wide = aligned(row + head, 16);
     if (threadIdx.x < head) {
         float v[1] = {to_float(row[threadIdx.x])};
         f(threadIdx.x, v, 1);
     }
     for (int64 at = head + (int64)threadIdx.x * V; at < tail; at += (int64)blockDim.x * V) {
         float v[V];
-        load_floats<V>(row + at, v);
+        if (wide) {
+            load_floats<V>(row + at, v);
+        } else {
+#pragma unroll
+            for (int j = 0; j < V; j++) v[j] = to_float(row[at + j]);
+        }
         f(at, v, V);
     }
     if (tail + threadIdx.x < cols) {
@@ -61,7 +68,7 @@ __global__ void cross_entropy_forward(const S* x, const int64* labels, const flo
     const S* row_x = x + row * cols;
     Label label(labels[row], cols, ignore);
     BlockedReduction<OnlineSoftmax, MaxSum> maxima;
-    for_each_pack(row_x, cols, [&](int64, float* v, int n) {
+    for_each_pack(row_x, row_x, cols, [&](int64, float* v, int n) {
         MaxSum& mine = maxima.low;
         float row_max = mine.max;
 #pragma unroll
@@ -76,7 +83,7 @@ __global__ void cross_entropy_forward(const S* x, const int64* labels, const flo
     float log = isfinite(mine.max) ? logf(mine.sum) : NAN_F, smoothing_sum = 0.0f;  // an infinite or NaN maximum spoils the row
     if (smoothing > 0.0f && label.counted) {
         BlockedReduction<Sum, float> smoothing_losses;
-        for_each_pack(row_x, cols, [&](int64 at, float* v, int n) {
+        for_each_pack(row_x, row_x, cols, [&](int64 at, float* v, int n) {
             float partial = 0.0f;
 #pragma unroll
             for (int j = 0; j < n; j++) partial += (log - (v[j] - mine.max)) * (weight ? weight[at + j] : 1.0f);
@@ -96,19 +103,19 @@ __global__ void cross_entropy_forward(const S* x, const int64* labels, const flo
 
 // dx = softmax(x) * prob_scale - target_grad at the label - grad * smoothing / cols * weight, where grad is that of the
 // row's loss. dy: [rows] if per_row, else one value. weights: the sum of all weights, null for cols. total: the mean's
-// divisor or null.
+// divisor or null. step: from row to row of dx, in values.
 template <typename S>
 __global__ void cross_entropy_backward(const float* dy, const S* x, const int64* labels, const float* weight,
                                        const float* weights, const float* lse, const float* total, S* dx, int64 cols,
-                                       int64 ignore, float smoothing, bool per_row) {
+                                       int64 step, int64 ignore, float smoothing, bool per_row) {
     int64 row = blockIdx.x;
     Label label(labels[row], cols, ignore);
     float grad = !label.counted ? 0.0f : label.invalid ? NAN_F : dy[per_row ? row : 0] / (total ? *total : 1.0f);
     float target_grad = (1.0f - smoothing) * label.weight_of(weight) * grad,
         smoothing_grad = grad * (smoothing / cols), row_lse = lse[row];
     float prob_scale = target_grad + smoothing_grad * (weights ? *weights : float(cols));
-    S* to = dx + row * cols;
-    for_each_pack(x + row * cols, cols, [&](int64 at, float* v, int n) {
+    S* to = dx + row * step;
+    for_each_pack(x + row * cols, to, cols, [&](int64 at, float* v, int n) {
 #pragma unroll
         for (int j = 0; j < n; j++) {
             v[j] = expf(v[j] - row_lse) * prob_scale;

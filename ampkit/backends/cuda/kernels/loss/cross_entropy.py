@@ -12,8 +12,9 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, to_int64
+from ampkit.backends.cuda.launch.row_alignment import empty_aligned
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
@@ -101,13 +102,20 @@ def cross_entropy_backward_cuda(
     dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
     x, weight = _rows(saved.input), to_float32(saved.weight)
-    dx, classes = backends.backend_of(x).empty(x.shape, x.dtype), x.shape[-1]
+    dx, classes = _empty_gradient(x), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
     arrays = to_float32(dy), x, to_int64(saved.target), weight, weights, saved.lse, saved.total, dx
-    sizes = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing), np.bool_(reduction == "none")
+    sizes = np.int64(classes), np.int64(dx.strides[-2] // dx.itemsize if dx.ndim > 1 else 0), np.int64(ignore_index)
     entry = typed("cross_entropy_backward", x.dtype)
-    launch("loss/cross_entropy", entry, saved.lse.size, _threads(classes), *arrays, *sizes)
+    options = np.float32(label_smoothing), np.bool_(reduction == "none")
+    launch("loss/cross_entropy", entry, saved.lse.size, _threads(classes), *arrays, *sizes, *options)
     return _from_rows(dx)
+
+
+def _empty_gradient(x: Array) -> Array:
+    # With rows aligned for the products that follow, where a vocabulary is large.
+    large = x.dtype in LOW and x.ndim == 2 and x.shape[1] >= 4096
+    return empty_aligned(x, x.shape, x.dtype) if large else backends.backend_of(x).empty(x.shape, x.dtype)
 
 
 @nll_loss.on("cuda", when=lambda input, *more, **params: _supports(input))

@@ -11,12 +11,13 @@ cores, because TF32 represents every float16 and bfloat16.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
-from ampkit.backends.cuda.libs.gemm import column_sums
+from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import LOW, DType, float32
 from ampkit.base.errors import UnsupportedError
@@ -25,8 +26,6 @@ from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
 Array = Any  # a CuPy array
-
-LANE = 8  # channels are a multiple of this for cuDNN's tensor-core engines with float32 weight gradients
 
 
 def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
@@ -46,16 +45,6 @@ def as_channels_last(images: Array, dtype: DType) -> Array:
         return images
     out = channels_last(images, images.shape, dtype)
     out[...] = images
-    return out
-
-
-def _pad_channels(images: Array) -> Array:
-    """Images channels-last, with channels padded to a multiple of LANE; the padding is uninitialized."""
-    n, c, *size = images.shape
-    if not c % LANE:
-        return as_channels_last(images, images.dtype)
-    out = channels_last(images, (n, c + -c % LANE, *size), images.dtype)
-    out[:, :c] = images
     return out
 
 
@@ -81,15 +70,24 @@ def _grad_input(
 
 
 def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType) -> Array:
-    """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW]."""
+    """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW].
+
+    For 16-bit operands it is rounded to 16 bits, as PyTorch's, except for kernels of one element: cuDNN has one engine
+    with float32 results, which took 12 times as long on an H100 (2026-11-26).
+    """
     shape, run = (outputs.shape[1], images.shape[1] // groups, *geometry.kernel), _library(outputs).conv_weight
-    if dtype == float32 and outputs.dtype in LOW and groups == 1 and (shape[0] % LANE or shape[1] % LANE):
-        # Each weight gradient reads one input and one output channel, so padding affects only what is sliced off.
-        padded = _pad_channels(images), _pad_channels(outputs)
-        out = channels_last(outputs, (padded[1].shape[1], padded[0].shape[1], *geometry.kernel), float32)
-        if run(*padded, out, geometry):
-            return out[: shape[0], : shape[1]]
-    return _run(run, images, outputs, shape, geometry, dtype)
+    if groups == 1 and max(geometry.kernel) == 1 and not any(map(any, geometry.padding)):
+        with suppress(UnsupportedError):
+            return _grad_pointwise(images, outputs, geometry, dtype)
+    return cast(_run(run, images, outputs, shape, geometry, outputs.dtype), dtype)
+
+
+def _grad_pointwise(images: Array, outputs: Array, geometry: ConvGeometry, dtype: DType) -> Array:
+    """`_grad_weight` of kernels of one element: a matrix product, over all places that the stride reaches."""
+    reached = images[(slice(None), slice(None), *(slice(None, None, step) for step in geometry.stride))]
+    rows = [_nhwc(as_channels_last(x, x.dtype)).reshape(-1, x.shape[1]) for x in (outputs, reached)]
+    weight = product(rows[0].T, rows[1], dtype)
+    return weight.reshape(*weight.shape, *geometry.kernel)
 
 
 def _run(
