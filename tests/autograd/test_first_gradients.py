@@ -32,6 +32,7 @@ def kept(monkeypatch):
     return found
 
 
+@pytest.mark.cpu  # where NumPy's arrays tell who refers to their memory
 @pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "function",
@@ -156,6 +157,7 @@ def test_broadcast_gradients_are_copied_into_whole_memory(kept):
     assert x.grad.numpy().sum() == N * N + N
 
 
+@pytest.mark.cpu
 def test_an_optimizers_memory_holds_the_gradient_of_its_parameters(kept):
     p = nn.Parameter(leaf())
     optimizer = optim.SGD([p], lr=1.0)

@@ -93,6 +93,7 @@ def test_the_model_is_afterwards_as_it_was():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.cpu  # where an op gives all its gradients in float32
 def test_the_backward_has_a_line_for_each_op_with_the_dtypes_of_its_gradients():
     plan = debug.plan(Model(), (batch(),), "float16", loss)
     found = {(row.path, row.inputs, row.output) for row in plan.backward if row.op == "linear"}

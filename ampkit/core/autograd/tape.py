@@ -17,6 +17,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 from .. import fp_errors, policy
 from ..tensor import Tensor
+from .accumulate import is_dense
 from .backward_pass import BackwardPass, edge_key
 from .grad_mode import set_grad_enabled
 from .node import alias
@@ -115,18 +116,13 @@ def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
     # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
     # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
-    in_order = array.flags.c_contiguous or (_order(array) == _order(item.array) and _is_dense(array))
+    in_order = array.flags.c_contiguous or (_order(array) == _order(item.array) and is_dense(array))
     if in_order and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor.edge if traced else None
     with backends.device_guard(array):
         copied = array.copy()
     return Tensor(copied) if edge is None else alias(copied, edge)
-
-
-def _is_dense(array: Any) -> bool:
-    extent = sum((n - 1) * abs(stride) for n, stride in zip(array.shape, array.strides, strict=True)) + array.itemsize
-    return bool(extent == array.nbytes)
 
 
 def _order(array: Any) -> list[int]:
