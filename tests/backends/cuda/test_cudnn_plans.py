@@ -41,18 +41,15 @@ def backward(a, deterministic=True):
 THREE = ("maps", "images", "kernels")
 WANTED = {
     **{f"{kind} {d.name}": conv(kind, d) for kind in THREE for d in (float16, bfloat16, float32)},
-    **{f"kernels {d.name} to float32": conv("kernels", d, float32) for d in (float16, bfloat16)},
-    **{f"{kind} of a 1x1, stride 2": conv(kind, float16, k=(24, 16, 1, 1), padding=0, stride=2) for kind in THREE[:2]},
-    "kernels of a 1x1, stride 2": conv("kernels", float16, float32, k=(24, 16, 1, 1), padding=0, stride=2),
-    **{f"{kind} in groups": conv(kind, float16, k=(24, 4, 3, 3)) for kind in THREE[:2]},
-    "kernels in groups": conv("kernels", float16, float32, k=(32, 8, 3, 3)),
+    **{f"{kind} of a 1x1, stride 2": conv(kind, float16, k=(24, 16, 1, 1), padding=0, stride=2) for kind in THREE},
+    **{f"{kind} in groups": conv(kind, float16, k=(24, 4, 3, 3)) for kind in THREE},
+    "kernels of odd channels": conv("kernels", float16, x=(8, 5, 9, 11), k=(7, 5, 3, 3)),
     **{f"{kind} by depth, float32": conv(kind, float32, k=(16, 1, 3, 3)) for kind in THREE},
     "maps of three channels": conv("maps", float16, x=(8, 3, 32, 32), k=(24, 3, 7, 7), stride=2, padding=3),
     "maps of odd channels": conv("maps", float16, x=(8, 5, 9, 11), k=(7, 5, 3, 2)),
     "maps, uneven padding": conv("maps", float16, k=(24, 16, 2, 2), padding="same"),
     "maps of one row, dilated": conv("maps", float16, x=(8, 16, 1, 50), k=(24, 16, 1, 3), padding=(0, 2), dilation=2),
     **{f"{kind} of volumes, {d.name}": volumes(kind, d) for kind in THREE for d in (float16, bfloat16, float32)},
-    "kernels of volumes to float32": volumes("kernels", float16, float32),
     "maps of volumes in groups": volumes("maps", float16, k=(24, 4, 3, 3, 3)),
     "images of volumes, stride 2, with a bias": volumes("images", float16, bias=True, stride=2),
     "maps with a bias": conv("maps", float16, bias=True),
@@ -63,7 +60,7 @@ WANTED = {
     "backward, grouped, masked by key": backward(attention(g=2, keys=77, bias=(2, 1, 1, 77))),
     **{f"{kind} to float32": conv(kind, bfloat16, float32) for kind in THREE[:2]},
     **{f"{kind} with a bias, float32": conv(kind, float32, bias=True) for kind in THREE[:2]},
-    **{f"{kind} by depth": conv(kind, float16, k=(16, 1, 3, 3)) for kind in THREE[:2]},
+    **{f"{kind} by depth": conv(kind, float16, k=(16, 1, 3, 3)) for kind in THREE},
 }
 for _name, _a in {
     "odd rows": attention(q=(2, 4, 33, 40), keys=57, width=24),
@@ -76,9 +73,8 @@ for _name, _a in {
     "more rows than keys, causal": attention(q=(2, 4, 65, 64), keys=33, causal=True),
 }.items():
     WANTED |= {f"attention, {_name}": _a, f"backward, {_name}": backward(_a)}
-REFUSED = {"kernels of odd channels to float32": conv("kernels", float16, float32, x=(8, 5, 9, 11), k=(7, 5, 3, 3))}
-REFUSED["kernels in small groups"] = conv("kernels", float16, float32, k=(24, 4, 3, 3))
-REFUSED["ragged heads"] = attention(q=(2, 4, 64, 20), width=20)
+REFUSED = {"ragged heads": attention(q=(2, 4, 64, 20), width=20)}
+SINCE_9_28 = {"images to float32", "images of volumes, stride 2, with a bias"}  # else of operands cast to float32
 
 
 def _planned(signatures, tmp_path, **more):
@@ -89,11 +85,11 @@ def _planned(signatures, tmp_path, **more):
 
 def test_an_h100_has_engines_for_what_the_kernels_ask_for(tmp_path):
     found = _planned(WANTED | REFUSED, tmp_path)
-    assert {name: p for name, p in found.items() if "refused" in p}.keys() == REFUSED.keys(), found
+    assert {name for name, p in found.items() if "refused" in p} - SINCE_9_28 == REFUSED.keys(), found
 
 
 def test_engines_are_compiled_for_an_h100(tmp_path):
-    some = {name: WANTED[name] for name in ("kernels float16 to float32", "attention, causal", "its backward")}
+    some = {name: WANTED[name] for name in ("kernels float16", "attention, causal", "its backward")}
     made = _planned(some, tmp_path, compiles=True)
     assert all(p.get("engine") for p in made.values()), made
 
