@@ -20,7 +20,6 @@ from ampkit.ops.nn import attention_math, conv_products
 from . import emulated_cupy, streams
 
 
-
 class EmulatedCudnn:
     """cuDNN's engines on emulated arrays. lacks: the names of the calls that have no engine at all."""
 

@@ -86,7 +86,9 @@ def test_values_and_gradients_agree_with_float64(name, x, w, p, dtype, gpu):
     kernel = compared(name, drawn(name, x, w, p, dtype), p, gpu, dtype)
     assert kernel == f"{name}_cuda"
     pointwise = max(w[2:]) == 1  # whose weight gradient is a matrix product
-    assert sorted({call for call, _ in gpu.cudnn.calls}) == ["conv_data", "conv_forward", "conv_weight"][: 3 - pointwise]
+    assert (
+        sorted({call for call, _ in gpu.cudnn.calls}) == ["conv_data", "conv_forward", "conv_weight"][: 3 - pointwise]
+    )
 
 
 @pytest.mark.parametrize(

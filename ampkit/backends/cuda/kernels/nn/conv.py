@@ -19,7 +19,7 @@ from ampkit.backends.cuda.array_layout import cast, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.precision import convolutions_use_tf32
-from ampkit.base.dtypes import LOW, DType, float32
+from ampkit.base.dtypes import DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
