@@ -19,6 +19,7 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,8 +50,8 @@ class Task(NamedTuple):
     round: int = 1
 
 
-def plan(only: list[str], tiny: bool = False) -> list[Task]:
-    """The rows of the first round, the most important first; tiny: without slow compilations."""
+def plan(only: list[str], tiny: bool = False, variants: Sequence[str] = ()) -> list[Task]:
+    """The rows of the first round, the most important first; tiny: without slow compilations. variants: these alone."""
     tasks = [Task(work, f"ampkit mixed{way}", 100) for work in WORK for way in (" compiled", "")]
     tasks += [Task(work, "torch mixed", 60) for work in WORK]
     tasks += [Task("kernels", "", 150)]
@@ -61,12 +62,13 @@ def plan(only: list[str], tiny: bool = False) -> list[Task]:
     tasks += [Task(work, f"torch {kind} compile", 150) for work in LARGE for kind in ("float32", "tf32")]
     tasks += [Task(work, "torch mixed max-autotune", 420) for work in WORK]
     quick = [task for task in tasks if not tiny or task.name in ("", "torch mixed") or task.name.startswith("ampkit")]
-    return [task for task in quick if task.section in only]
+    known = [task for task in quick if task.section in only]
+    return [task for name in variants for task in known if task.name == name] if variants else known
 
 
-def ordered(results: Results, only: list[str]) -> list[Task]:
+def ordered(results: Results, only: list[str], variants: Sequence[str] = ()) -> list[Task]:
     """The tasks of the first round that are not done: missing rows, then failed ones."""
-    states = [(state(results, task), task) for task in plan(only, results["tiny"])]
+    states = [(state(results, task), task) for task in plan(only, results["tiny"], variants)]
     return [task for wanted in ("missing", "failed") for found, task in states if found == wanted]
 
 
@@ -105,13 +107,13 @@ class Bench:
         self.results, self.folder, self.until = results, folder, until
         self.options = ["--device", device, *(["--tiny"] if results["tiny"] else [])]
 
-    def run(self, only: list[str]) -> None:
-        for task in ordered(self.results, only):
+    def run(self, only: list[str], variants: Sequence[str] = ()) -> None:
+        for task in ordered(self.results, only, variants):
             self.measure(task)
         for number in range(2, 1 if self.results["tiny"] else ROUNDS + 1):
             for task in again(self.results, only, number):
                 self.measure(task)
-        for task in ordered(self.results, only):
+        for task in ordered(self.results, only, variants):
             self.leave_out(task)
         self.write()
 
@@ -219,6 +221,7 @@ def begun(folder: Path, about: dict[str, str], fresh: bool, tiny: bool) -> Resul
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", default=[*WORK, "kernels"], choices=[*WORK, "kernels"])
+    parser.add_argument("--variants", nargs="+", default=(), help="of steps, in this order; all by importance")
     parser.add_argument("--minutes", type=float, default=8.5)
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--fresh", action="store_true", help="do not go on with the rows of an earlier run")
@@ -234,7 +237,7 @@ def main() -> None:
         sys.exit(f"gpu: needs a GPU that ampkit can use, got {_why(process, False).splitlines()[-1]}")
     about = json.loads(lines[-1]) | {"command": shlex.join(["python", "-m", "tests.bench.gpu", *sys.argv[1:]])}
     bench = Bench(begun(args.out, about, args.fresh, args.tiny), args.out, until, args.device)
-    bench.run(args.only)
+    bench.run(args.only, args.variants)
     print(gpu_table.table(bench.results))
 
 
