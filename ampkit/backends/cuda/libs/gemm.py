@@ -15,8 +15,19 @@ from ampkit.backends.precision import get_float32_matmul_precision
 from ampkit.base.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, float64
 from ampkit.base.errors import UnsupportedError
 
+from ..array_layout import cast
 from ..launch.reduction import memory_order, reduced
-from ..launch.row_alignment import aligned_rows, copy_rows, empty_aligned, is_worth_a_copy
+from ..launch.row_alignment import (
+    LEAST_DEPTH,
+    LEAST_PRODUCTS,
+    STEP,
+    aligned_rows,
+    copy_rows,
+    empty_aligned,
+    is_misaligned,
+    is_row_major,
+    parts,
+)
 from ..nvrtc import STORED
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
@@ -39,7 +50,6 @@ def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **mor
     """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast.
 
     Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32.
-    16-bit operands and results with misaligned rows are copied where that pays (see row_alignment.py).
     buffer [..., M, N]: written to and returned if shape and dtype match. more: see `multiply`.
     Raises UnsupportedError if cublasLt has no algorithm.
     """
@@ -49,17 +59,53 @@ def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **mor
     backend, stored, shape = backends.backend_of(a), output_dtype(a.dtype, dtype), (*batch, a.shape[-2], b.shape[-1])
     use_buffer = buffer is not None and buffer.dtype == stored and buffer.shape == shape
     out = buffer if use_buffer else backend.empty(shape, stored)
-    result = out
-    if b.ndim == 2 and a.dtype in LOW:
-        sizes = math.prod(shape[:-1]), a.shape[-1], shape[-1]
-        a, b = aligned_rows(a, sizes), aligned_rows(b, sizes)
-        if out.flags.c_contiguous and is_worth_a_copy(stored, shape[-1], sizes):
-            result = empty_aligned(out, shape, stored)
-    if not multiply(a, b, result, **more):
+    if _needs_parts(a, b, out) and "addend" not in more:
+        out = _product_in_parts(a, b, out, **more)
+    elif not multiply(a, b, out, **more):
         raise UnsupportedError
+    return out if stored == dtype else backend.cast(out, dtype)
+
+
+def aligned_operand(matrix: Array, depth: int) -> Array:
+    """An operand of several large products, with aligned rows. depth: their size that is not one of the matrix."""
+    large = matrix.dtype in LOW and depth >= LEAST_DEPTH and matrix.size * depth >= LEAST_PRODUCTS
+    return aligned_rows(matrix) if large else matrix
+
+
+def _needs_parts(a: Array, b: Array, out: Array) -> bool:
+    """Whether a large 16-bit product has sizes or rows that keep it from fast kernels, and copies pay."""
+    m, k, n = math.prod(out.shape[:-1]), a.shape[-1], out.shape[-1]
+    if not (m | k | n) % STEP or a.dtype not in LOW or b.ndim > 2 or m * k * n < LEAST_PRODUCTS:
+        return False
+    return all(depth >= LEAST_DEPTH for matrix, depth in ((a, n), (b, m), (out, k)) if is_misaligned(matrix))
+
+
+def _product_in_parts(
+    a: Array, b: Array, out: Array, bias: Array | None = None, alpha: float = 1.0, row_sums: Array | None = None
+) -> Array:
+    """`product` in `out` or in an array of its own: a product per part of each contiguous axis, of aligned rows."""
+    cut_k = a.shape[-1] % STEP != 0 and (is_row_major(a) or not is_row_major(b))
+    if cut_k and row_sums is not None:
+        raise UnsupportedError
+    wide = cut_k and out.dtype in LOW  # the sum over two parts is rounded once
+    result = out
+    if wide or is_misaligned(out):
+        result = empty_aligned(out, out.shape, accumulator(out.dtype) if wide else out.dtype)
+    a, b, whole = aligned_rows(a), aligned_rows(b), slice(None)
+    for rows in [whole] if is_row_major(a) else parts(a.shape[-2]):
+        for columns in parts(b.shape[-1]):
+            target, addend = result[..., rows, columns], None
+            for k in parts(a.shape[-1]) if cut_k else [whole]:
+                vectors = {} if bias is None or addend is not None else {"bias": cast(bias[columns], target.dtype)}
+                vectors |= {} if row_sums is None or columns.start else {"row_sums": row_sums[rows]}
+                if not multiply(a[..., rows, k], b[k, columns], target, addend=addend, alpha=alpha, **vectors):
+                    raise UnsupportedError
+                addend = target
+    if wide:
+        return backends.backend_of(out).cast(result, out.dtype)
     if result is not out:
         copy_rows(result, out)
-    return out if stored == dtype else backend.cast(out, dtype)
+    return out
 
 
 def output_dtype(stored: DType, dtype: DType) -> DType:

@@ -9,6 +9,7 @@ from cuda_on_cpu import emulated_cupy, emulator
 import ampkit
 from ampkit import Tensor, nn, ops
 from ampkit.backends.cuda.launch import row_alignment
+from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -19,8 +20,8 @@ HALVES = pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.fixture
 def small(monkeypatch):
     """Let a copy pay for products of any size."""
-    monkeypatch.setattr(row_alignment, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(row_alignment, "LEAST_WIDTH", 1)
+    monkeypatch.setattr(gemm, "LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(gemm, "LEAST_DEPTH", 1)
 
 
 def draw(shape, dtype, seed=0):
@@ -39,9 +40,13 @@ def test_rows_are_copied_from_any_step_to_any_step(cols, from_extra, to_extra, d
     np.testing.assert_array_equal(target.get()[..., cols:], -1)
 
 
-def steps(device):
-    """The leading dimensions of the products that ran: operands and result."""
-    return [[matrix.leading for matrix in (p.a, p.b, p.d)] for p in device.cublaslt.ran]
+def assert_aligned(products):
+    """Each product has aligned rows, and the largest of each result has multiples of eight along them."""
+    for product in products:
+        matrices = [m for m in (product.a, product.b, product.d) if m.rows > 1 and m.columns > 1]
+        assert all(not m.leading * m.dtype.itemsize % 16 for m in matrices), product
+        if all(m.rows > 8 for m in (product.a, product.b, product.d)):
+            assert all(not m.rows % 8 for m in (product.a, product.b, product.d)), product
 
 
 @HALVES
@@ -62,7 +67,7 @@ def test_every_operand_and_the_result_have_aligned_rows(shape, dtype, device, sm
         wanted = want.detach().numpy()
         error = {float16: 2e-3, bfloat16: 1.6e-2}[dtype] * np.abs(wanted).max()
         np.testing.assert_allclose(got.detach().numpy(force=True).astype(float64), wanted, rtol=0, atol=error)
-    assert all(not step % 8 for product in steps(device) for step in product), steps(device)
+    assert_aligned(device.cublaslt.ran)
 
 
 def test_a_small_product_a_float32_one_and_an_aligned_one_copy_nothing(device, launches):
@@ -72,11 +77,20 @@ def test_a_small_product_a_float32_one_and_an_aligned_one_copy_nothing(device, l
 
 
 @pytest.mark.parametrize(
-    ("sizes", "pays"),
-    [((16384, 768, 50257), True), ((16384, 64, 50257), False), ((8, 256, 50257), False), ((16384, 768, 50264), False)],
-)
-def test_a_copy_pays_where_the_product_is_large_in_every_direction(sizes, pays):
-    assert row_alignment.is_worth_a_copy(bfloat16, sizes[2], sizes) == pays
+    ("shape", "needs"),
+    [
+        ((16384, 768, 50257), True), ((16384, 64, 50257), False), ((8, 256, 50257), False),
+        ((16384, 768, 50264), False),
+        ((16384, 50257, 768), True), ((16385, 768, 50264), True), ((256, 57, 57), False),
+    ],
+)  # fmt: skip
+def test_parts_pay_where_the_product_is_large_in_every_direction(shape, needs):
+    m, k, n = shape
+    a, b, out = [
+        np.lib.stride_tricks.as_strided(np.empty(1, float16), size, (2 * size[1], 2))
+        for size in ((m, k), (k, n), (m, n))
+    ]
+    assert gemm._needs_parts(a, b, out) == needs
 
 
 @HALVES
@@ -88,7 +102,7 @@ def test_the_gradient_of_a_large_vocabulary_comes_with_aligned_rows_and_is_not_c
         logits = ops.linear(Tensor(device.asarray(x), True), weight)
         ops.cross_entropy(logits.view(2, 3, classes).flatten(0, 1), Tensor(device.asarray(labels))).backward()
     assert launches == ["copy_rows"]  # of the logits, which are contiguous
-    assert all(not step % 8 for product in steps(device) for step in product), steps(device)
+    assert_aligned(device.cublaslt.ran)
     truth = Tensor(weight.detach().numpy(force=True).astype(dtype).astype(float64), True)
     ops.cross_entropy(ops.linear(Tensor(x.astype(float64)), truth), Tensor(labels)).backward()
     want = truth.grad.numpy()

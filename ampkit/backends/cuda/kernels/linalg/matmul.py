@@ -10,8 +10,15 @@ from operator import eq
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.launch.row_alignment import aligned_rows
-from ampkit.backends.cuda.libs.gemm import as_matrix, column_sums, fits, output_dtype, product, rounds_operands
+from ampkit.backends.cuda.libs.gemm import (
+    aligned_operand,
+    as_matrix,
+    column_sums,
+    fits,
+    output_dtype,
+    product,
+    rounds_operands,
+)
 from ampkit.base.dtypes import DType, accumulator
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
@@ -51,9 +58,8 @@ def _linear_fits(dy: Array, saved: Saved, needs: Any) -> bool:
 
 @matmul.linear.on_backward("cuda", when=_linear_fits, wants_cache=True)
 def linear_backward_cuda(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
-    if dy.size and (needs[0] or needs[1]):
-        features = saved.weight.shape[1] if needs[0] else saved.input.shape[-1]
-        dy = aligned_rows(dy, (dy.size // dy.shape[-1], dy.shape[-1], features))
+    if needs[0] and needs[1]:
+        dy = aligned_operand(dy, saved.weight.shape[1])
     dx = _left_gradient(dy, saved.weight.T, needs[0], None) if needs[0] else None
     rows = as_matrix(dy) if needs[1] or needs[2] else None
     dw, db = _weight_gradients(rows, as_matrix(saved.input), needs, grad_buffers) if needs[1] else (None, None)
