@@ -2,8 +2,6 @@
 
 Capture executes nothing. The addresses that the graph uses must stay valid: temporaries are allocated from the
 GraphPool, and the recording holds references to arrays that existed before.
-
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Where one does, that step is dropped and captures itself again.
 On a shortage CuPy's pool returns free segments to the driver, which captured steps still use. So segments come from
 `_segment`, which frees memory in a safe order: free blocks of the default pool first, captured steps with their
 temporaries last, and nothing during capture.
-
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -262,11 +262,12 @@ def test_steps_of_a_model_are_the_cpus_and_recorded_ones_have_the_bits_of_eager_
 
 def test_the_table_of_models_shows_distances_memory_and_what_is_wrong(bench):
     steps = bench("device_steps")
-    row = {"loss": 1e-7, "gradient": [2e-6, "w"], "recorded": True, "differs": "", "wrong": [],
+    distances = {"loss": 1e-7, "loss of the CPU": 2e-7, "gradient": [2e-6, "w"], "gradient of the CPU": 1e-6}
+    row = {**distances, "recorded": True, "differs": "", "wrong": [],
            "memory": {"eager": {"allocated": 10**6}, "recorded": None}}  # fmt: skip
     lines = steps.table({"mlp float32": row, "gpt float16": {"wrong": ["no memory"]}}).splitlines()
     assert lines[2:] == [
-        "| mlp float32 | 1.0e-07 | 2.0e-06 | bit-identical | 1.0, none |  |",
+        "| mlp float32 | 1.0e-07, 2.0e-07 | 2.0e-06, 1.0e-06 | bit-identical | 1.0, none |  |",
         "| gpt float16 | | | | | no memory |",
     ]
 
@@ -277,11 +278,12 @@ def test_what_is_wrong_with_a_models_steps_is_said(bench):
     assert steps._differs(result, result) == ""
     assert steps._differs(result, result._replace(losses=[1.0, 3.0])) == "the loss of step 1: 2.0 and 3.0"
     assert steps._differs(result, result._replace(state={"w": -steps.np.ones(2)})) == "w"
-    found = {"loss": float("inf"), "gradient": (2.0, "w"), "recorded": False, "differs": "w", "refused": ["conv: 15"]}
+    cpu = {"loss of the CPU": 0.1, "gradient of the CPU": 0.2, "recorded": True, "differs": ""}
+    found = {**cpu, "loss": float("inf"), "gradient": (2.0, "w"), "recorded": False, "differs": "w"}
     assert steps._wrong(found, "float32") == [
-        "losses are inf from the CPU's",
-        "the gradient of w is 2.0e+00 from the CPU's",
+        "losses are inf from float64's, the CPU's 1.0e-01",
+        "the gradient of w is 2.0e+00 from float64's, the CPU's 2.0e-01",
         "its step was not recorded",
         "recorded steps differ from eager ones in w",
-        "refused: conv: 15",
     ]
+    assert steps._wrong({**cpu, "loss": 0.29, "gradient": (0.59, "w")}, "float32") == []

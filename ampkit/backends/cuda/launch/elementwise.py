@@ -4,7 +4,7 @@
     backward("Mul", dy, (x, 2.0), (float32, None))          the gradients that are wanted
 
 An operand is an array or a Python number. The launch parameters are computed once per combination of shapes, strides
-and dtypes, and cached. Not yet run on a GPU.
+and dtypes, and cached.
 """
 
 from __future__ import annotations

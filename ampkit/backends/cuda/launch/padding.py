@@ -1,6 +1,6 @@
 """Launches the kernels of padding.cu: one launch pads all axes, one computes the gradient.
 
-Results have the memory layout of the input. Not yet run on a GPU.
+Results have the memory layout of the input.
 """
 
 from __future__ import annotations

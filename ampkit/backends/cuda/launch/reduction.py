@@ -2,7 +2,6 @@
 
 Axes are merged in memory order; each run of adjacent reduced axes is a reduction [outer, n, inner] -> [outer, inner].
 Long rows and columns are reduced in parts, then the parts; intermediate results are float32.
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

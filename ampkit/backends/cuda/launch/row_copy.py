@@ -1,4 +1,4 @@
-"""Gather of table rows by index, copied in words of 1 to 16 bytes. Not yet run on a GPU."""
+"""Gather of table rows by index, copied in words of 1 to 16 bytes."""
 
 from __future__ import annotations
 

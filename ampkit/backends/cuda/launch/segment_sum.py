@@ -1,7 +1,7 @@
 """Deterministic segment sums of rows by key, computed on the device without host synchronization.
 
 Keys are sorted by a stable radix sort, and the rows of each key are added in that order in float32. There are no atomic
-sums, so results are bitwise reproducible. `last`, the last row of each key, needs no sort. Not yet run on a GPU.
+sums, so results are bitwise reproducible. `last`, the last row of each key, needs no sort.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ workspace through CuPy, so a CUDA graph can capture it.
 
 The library is searched in NVIDIA's wheels, then by `cuda.pathfinder`, then on the system. `unavailable_reason` returns
 in one line why it cannot be used, and the references run instead.
-
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA kernels of counting by exponent and of lost updates. Not yet run on a GPU."""
+"""CUDA kernels of counting by exponent and of lost updates."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CUDA kernels of loss scaling: unscaling, which also finds the first gradient that is not finite; updating the scale.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of loss scaling: unscaling, which also finds the first non-finite gradient, and updating the scale."""
 
 from __future__ import annotations
 

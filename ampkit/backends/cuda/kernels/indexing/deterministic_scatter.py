@@ -1,6 +1,6 @@
 """CUDA kernels of add_at (the gradient of advanced indexing) and last_per_key, deterministic.
 
-CuPy's scatter-add uses atomics, whose order differs from run to run; these sum in a fixed order. Not yet run on a GPU.
+CuPy's scatter-add uses atomics, whose order differs from run to run; these sum in a fixed order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CUDA kernels of gather, scatter and scatter_add along one axis, for arrays of any strides.
 
 Duplicate indices are deterministic: scatter keeps the last value, found in a table; scatter_add uses segment
-sums. Not yet run on a GPU.
+sums.
 """
 
 from __future__ import annotations

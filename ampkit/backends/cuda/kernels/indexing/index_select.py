@@ -1,4 +1,4 @@
-"""CUDA kernel of index_select: a gather of slices. Not yet run on a GPU."""
+"""CUDA kernel of index_select: a gather of slices."""
 
 from __future__ import annotations
 

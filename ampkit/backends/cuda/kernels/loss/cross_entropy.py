@@ -1,7 +1,7 @@
 """CUDA kernels of cross_entropy and nll_loss with class indices: a block per row of logits, read once per direction.
 
 Probabilities are not stored: the backward recomputes them from the logits and one log-sum-exp per row. A label out of
-range makes the loss and the gradient of its row NaN; the host raises when it reads the flag. Not yet run on a GPU.
+range makes the loss and the gradient of its row NaN; the host raises when it reads the flag.
 """
 
 from __future__ import annotations

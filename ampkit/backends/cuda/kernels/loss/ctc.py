@@ -1,7 +1,4 @@
-"""CUDA kernels of ctc_loss: a block per sequence keeps its states in shared memory and iterates over the frames.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of ctc_loss: a block per sequence keeps its states in shared memory and iterates over the frames."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Training runs three kernels, two passes over memory: partial moments per block, their combination, the normalization;
 the backward also makes two passes. The output has the memory layout of the input. A ReLU that follows is fused into the
-last pass; its backward recomputes from x where it was active. Not yet run on a GPU.
+last pass; its backward recomputes from x where it was active.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CUDA kernels of dropout: one kernel draws the mask and applies it; the random bits equal those of the CPU.
 
-The mask is saved as one byte per element, and the backward multiplies by it. Not yet run on a GPU.
+The mask is saved as one byte per element, and the backward multiplies by it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""CUDA kernels of embedding: rows are gathered by index; the gradient of the table is a deterministic segment sum.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of embedding: rows are gathered by index; the gradient of the table is a deterministic segment sum."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """CUDA kernel of linear -> GELU -> linear: GELU and its derivative run in the epilogue of cublasLt's matrix products.
 
 cublasLt has the tanh formula alone, for 16-bit operands; other cases run op by op. Its ReLU epilogue is not used: its
-documentation does not promise that NaN propagates. Not yet run on a GPU.
+documentation does not promise that NaN propagates.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Forward and backward read each row from global memory once: rows of up to 8192 values stay in registers, longer ones and
 those of odd length in shared memory; what does not fit is read again in each pass. The gradients of weight and bias are
-sums over the rows of a block, then over the blocks. Not yet run on a GPU.
+sums over the rows of a block, then over the blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Launches the kernels of `pool.cu`: pooling over images [N, C, H, W] and volumes [N, C, D, H, W], and its gradient.
 
 Results have the memory layout of the input, channels-first or channels-last. The gradient of an input pixel is
-gathered from the windows that contain it. Not yet run on a GPU.
+gathered from the windows that contain it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CUDA kernels of residual + dropout(branch) followed by layer_norm, in one pass over memory.
 
 The residual stream is read once and the sum written once. The backward adds the gradient of the sum to that through the
-norm, and applies the dropout mask to the gradient of the branch, as it stores both. Not yet run on a GPU.
+norm, and applies the dropout mask to the gradient of the branch, as it stores both.
 """
 
 from __future__ import annotations

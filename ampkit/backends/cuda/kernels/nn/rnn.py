@@ -2,7 +2,6 @@
 
 16-bit tensors are multiplied in 16 bits, summed in float32. The host never synchronizes, so that CUDA graphs can
 capture recurrent layers.
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

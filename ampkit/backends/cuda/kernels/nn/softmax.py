@@ -2,7 +2,6 @@
 
 Short rows stay in registers, longer ones in shared memory, so that global memory is read once; the part of a row that
 does not fit is read twice. logsumexp is two reductions and an elementwise kernel; its backward repeats the reductions.
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

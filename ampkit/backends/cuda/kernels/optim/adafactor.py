@@ -1,7 +1,7 @@
 """CUDA kernels of Adafactor: seven launches update a factored parameter, three a vector.
 
 The kernels read learning rate, step count and the flag `all_finite` on the device. float64 master weights are left to
-the reference. Not yet run on a GPU.
+the reference.
 """
 
 from __future__ import annotations

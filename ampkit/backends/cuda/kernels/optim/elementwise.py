@@ -2,7 +2,7 @@
 and clipping; schedules.
 
 The kernels read learning rates, betas, momentum, the step count and the flag `all_finite` on the device. float64 master
-weights are left to the references. Not yet run on a GPU.
+weights are left to the references.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CUDA kernels of LAMB: three launches update up to 64 parameters, whose bounds in flat memory are a kernel argument.
 
 The kernels read learning rate, betas, step count and the flag `all_finite` on the device. float64 master weights are
-left to the reference. Not yet run on a GPU.
+left to the reference.
 """
 
 from __future__ import annotations

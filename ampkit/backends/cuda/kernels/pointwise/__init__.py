@@ -1,4 +1,4 @@
-"""CUDA kernels of pointwise ops: the functions of backends/elementwise/functions.h. Not yet run on a GPU."""
+"""CUDA kernels of pointwise ops: the functions of backends/elementwise/functions.h."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CUDA kernels of cumsum on contiguous arrays: a block per row for the last axis, else a thread per column.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of cumsum on contiguous arrays: a block per row for the last axis, else a thread per column."""
 
 from __future__ import annotations
 

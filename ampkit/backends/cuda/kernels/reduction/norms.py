@@ -1,4 +1,4 @@
-"""CUDA kernel of the 1-, 2-, inf- and Frobenius norm, by `launch.reduction`. Not yet run on a GPU."""
+"""CUDA kernel of the 1-, 2-, inf- and Frobenius norm, by `launch.reduction`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CUDA kernels of sum, mean, amax, amin, prod, any, all and count_nonzero, by `launch.reduction`.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of sum, mean, amax, amin, prod, any, all and count_nonzero, by `launch.reduction`."""
 
 from __future__ import annotations
 

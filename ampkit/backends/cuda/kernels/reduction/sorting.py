@@ -1,7 +1,4 @@
-"""CUDA kernels of argmax, argmin, max and min along the last axis of contiguous arrays, or over all: a block per row.
-
-Not yet run on a GPU.
-"""
+"""CUDA kernels of argmax, argmin, max and min along the last axis of contiguous arrays or over all: a block per row."""
 
 from __future__ import annotations
 

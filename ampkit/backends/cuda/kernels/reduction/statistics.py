@@ -1,4 +1,4 @@
-"""CUDA kernels of variance and standard deviation, by `launch.reduction`. Not yet run on a GPU."""
+"""CUDA kernels of variance and standard deviation, by `launch.reduction`."""
 
 from __future__ import annotations
 

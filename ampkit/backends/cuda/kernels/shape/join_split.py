@@ -1,7 +1,6 @@
 """CUDA kernels of cat, stack and the backwards of split and unbind: one launch concatenates up to 16 arrays.
 
 The result has the memory layout of the pieces, channels-last included. Non-contiguous pieces are copied one by one.
-Not yet run on a GPU.
 """
 
 from __future__ import annotations
