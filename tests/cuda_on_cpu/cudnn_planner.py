@@ -1,9 +1,9 @@
 """cuDNN's plans for an H100 on a machine without a GPU.
 
 `plan` runs this file in a process of its own, with the library of no_driver.c in LD_LIBRARY_PATH. The properties of the
-device (h100.json) are those of a card, from `cudnn.create_device_properties(0).serialize()` of cuDNN 9.19, and three that
-only later versions list. Needs nvidia-cudnn-frontend, and NVIDIA's wheels of cuDNN and NVRTC; `missing` says what is not
-there.
+device (h100.json) are those of a card, from `cudnn.create_device_properties(0).serialize()` of cuDNN 9.19, and three
+that only later versions list. Needs nvidia-cudnn-frontend, and NVIDIA's wheels of cuDNN and NVRTC; `missing` says what
+is not there.
 
 What a card would choose may be another engine: some ask the driver for its processors, and are not for this.
 """
