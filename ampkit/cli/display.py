@@ -116,14 +116,14 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
 
 
 def comparison(title: str, results: list[Result]) -> Table:
-    """The precisions side by side, each compared in words with the first of them."""
+    """The precisions side by side, each compared in words with the first of them; what none of them has is left out."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for result in results:
         table.add_column(result.dtype, justify="right")
     for line in _LINES:
         values = [getattr(result, line.name) for result in results]
-        if line.name in _FRACTIONS and values == [None] * len(values):
+        if values == [None] * len(values):
             continue
         table.add_row(line.title, *(line.show(value) if value is not None else "-" for value in values))
         if line.words and values[0] and len(results) > 1:

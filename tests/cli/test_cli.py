@@ -543,6 +543,7 @@ def test_bench_says_in_words_what_is_faster_and_what_needs_less():
     assert "1.50 x slower" in text
     assert "2.00 x faster" in text
     assert "2.00 x less" in text
+    assert "on the GPU" not in text and "peak memory of the process" not in text  # which none of them has
 
 
 def test_keys_lists_type_default_and_meaning(ampkit, monkeypatch):
