@@ -276,6 +276,7 @@ def most_allocated():
         memory.Memory.__init__ = take
 
 
+@pytest.mark.cpu  # the default device: the run's is the GPU
 def test_a_recorded_run_with_evaluation_and_logging_takes_the_memory_of_an_eager_one(device):
     small = ["train.steps=12", "train.epochs=", "train.log_every=3", "train.eval_every=4", "train.device=cuda"]
     words = [*small, "model.hidden=[256, 256]", "data.batch_size=479", "amp.dtype=float16", "optimizer={name='sgd'}"]
