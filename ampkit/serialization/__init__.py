@@ -36,8 +36,9 @@ def save(
     pickle_protocol: int = 2,
     _use_new_zipfile_serialization: bool = True,
 ) -> None:
-    """Write `obj` to the file or file object `f`: a `state_dict`, or tensors, numbers, strings, None, dtypes and
-    devices in dicts, lists, tuples, sets and argparse.Namespaces.
+    """Write `obj` to the file or file object `f`: a `state_dict`, or tensors, arrays of NumPy, numbers, strings, None,
+    dtypes and devices in dicts, lists, tuples, sets and argparse.Namespaces; or whole modules of classes at the top of
+    a file.
 
     The format is PyTorch's, or safetensors if the name of `f` ends in `.safetensors`. A file is replaced atomically: a
     temporary file in the same directory takes its place. Tensors with the same memory, such as tied weights, are stored
@@ -69,7 +70,7 @@ def load(
     map_location: Any = None,
     pickle_module: Any = None,
     *,
-    weights_only: bool | None = True,
+    weights_only: bool | None = None,
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
@@ -78,19 +79,20 @@ def load(
 
     map_location: the device of the tensors; a dict from saved devices to others; or a function of a storage (as a 1-d
     Tensor on the CPU) and its saved device that returns the storage on another one. By default the saved device where
-    this machine has it, else the CPU. The further arguments are accepted for PyTorch's sake and ignored: no code of a
-    file is ever run, whatever weights_only says, and the whole file is read.
+    this machine has it, else the CPU. Unless weights_only=True, a file may hold whole modules of classes that the
+    program has defined or imported already. No code of a file is ever run, nor an `__init__`: a module gets the
+    attributes that it had. The further arguments are accepted for PyTorch's sake and ignored; the whole file is read.
     Raises FileError for a file that is missing, truncated, in no known format, or with objects of other types than
     `save` takes; DTypeError for tensors of a dtype that ampkit does not have.
     """
-    place = _placed_by(map_location)
+    place, whole = _placed_by(map_location), weights_only is not True
     if hasattr(f, "read"):
-        return _loaded(io.BytesIO(f.read()), str(getattr(f, "name", "a stream")), place)
+        return _loaded(io.BytesIO(f.read()), str(getattr(f, "name", "a stream")), place, whole)
     with opened(f, "load") as file:
-        return _loaded(file, os.fspath(f), place)
+        return _loaded(file, os.fspath(f), place, whole)
 
 
-def _loaded(file: Any, name: str, place: Place) -> Any:
+def _loaded(file: Any, name: str, place: Place, whole: bool) -> Any:
     described = f"load: {name}", "a whole file in PyTorch's or the safetensors format", _CURE
     with foreign(*described):
         start = file.read(4)
@@ -100,7 +102,7 @@ def _loaded(file: Any, name: str, place: Place) -> Any:
             from . import pytorch_reader
 
             read = pytorch_reader.load_zip if zipped else pytorch_reader.load_legacy
-            return read(file, described[0], place)
+            return read(file, described[0], place, whole)
         data = file.read()
     return decode(data, name, lambda values: place(values, backends.get_default_device()))
 

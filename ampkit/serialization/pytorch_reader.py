@@ -24,6 +24,7 @@ from ..base.errors import DTypeError, FileError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
+from . import whole_modules
 from .unpickle import Global, Machine, keys
 
 HostArray = np.ndarray[Any, Any]
@@ -37,8 +38,11 @@ _MAGIC = 0x1950A86A20F9469CFC6C  # the first value in a file of PyTorch before 1
 _CHUNK = 2**22  # bytes
 
 
-def load_zip(file: BinaryIO, where: str, place: Place) -> Any:
-    """The object in a zip file of PyTorch. Raises FileError or DTypeError, which begin with `where`."""
+def load_zip(file: BinaryIO, where: str, place: Place, whole: bool = False) -> Any:
+    """The object in a zip file of PyTorch. whole: whether it may hold whole modules.
+
+    Raises FileError or DTypeError, which begin with `where`.
+    """
     size = file.seek(0, io.SEEK_END)
     with zipfile.ZipFile(file) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
@@ -59,7 +63,7 @@ def load_zip(file: BinaryIO, where: str, place: Place) -> Any:
             values = _bytes(archive, entries[f"{folder}data/{key}"])
             return values if order == sys.byteorder else values.view(f"u{itemsize}").byteswap().view(np.uint8)
 
-        return _Reader(where, place, read).run(io.BytesIO(archive.read(f"{folder}data.pkl")))
+        return _Reader(where, place, read, whole).run(io.BytesIO(archive.read(f"{folder}data.pkl")))
 
 
 def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> HostArray:
@@ -71,7 +75,7 @@ def _bytes(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> HostArray:
     return values
 
 
-def load_legacy(file: BinaryIO, where: str, place: Place) -> Any:
+def load_legacy(file: BinaryIO, where: str, place: Place, whole: bool = False) -> Any:
     """The object in a file of PyTorch before 1.6: pickles of the object and of the storages' keys, then their bytes."""
     file = io.BytesIO(file.read())  # a read from it takes no more memory than there are bytes
     left, storages = len(file.getbuffer()), dict[str, HostArray]()
@@ -105,13 +109,22 @@ def load_legacy(file: BinaryIO, where: str, place: Place) -> Any:
 class _Reader:
     # The tensors of a file: `read` finds the bytes of a storage once, `place` puts them on a device.
 
-    def __init__(self, where: str, place: Place, read: _Read):
-        self._where, self._place, self._read = where, place, read
+    def __init__(self, where: str, place: Place, read: _Read, whole: bool = False):
+        self._where, self._place, self._read, self._whole = where, place, read, whole
         self._storages: dict[tuple[str, str], Tensor] = {}
         self._arrays: dict[str, Array] = {}
 
     def run(self, file: BinaryIO) -> Any:
-        return Machine(_find, self._storage, self._where).run(file)
+        return Machine(self._found, self._storage, self._where, whole_modules.set_state).run(file)
+
+    def _found(self, name: str) -> Any:
+        found = _find(name)
+        if found is not None or (made := whole_modules.find(name)) is None:
+            return found
+        if not self._whole:
+            cure = "pass weights_only=False, or save its state_dict()"
+            raise FileError(self._where, "tensors, numbers, strings and plain containers", f"a whole {name}", cure)
+        return made
 
     def _storage(self, identity: tuple[Any, ...]) -> Tensor:
         """A storage as a tensor of one axis."""

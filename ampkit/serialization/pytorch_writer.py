@@ -23,7 +23,9 @@ from ..base.errors import DTypeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
+from ..nn.module import Module
 from ..ops.tensor_info import data_ptr
+from . import whole_modules
 from .pytorch_reader import STORAGES
 
 _STORAGE_OF = {dtype: name for name, dtype in STORAGES.items() if name != "Untyped"}
@@ -32,7 +34,10 @@ _ALIGNMENT = 64  # bytes, as in PyTorch's files, so that a file can be mapped in
 
 
 def encode(obj: Any) -> bytes:
-    """The bytes of a file that `torch.load` reads. Raises DTypeError for a value that is neither data nor a tensor."""
+    """The bytes of a file that `torch.load` reads, unless it holds a Module.
+
+    Raises DTypeError for a value of a type that `save` does not take.
+    """
     pickler, out = _Pickler(), io.BytesIO()
     try:
         pickler.put(obj, "")
@@ -60,12 +65,18 @@ class _Name(str):
     __slots__ = ()
 
 
+class _NumPyDType:
+    # The dtype of an array of NumPy; np.dtype itself stands for PyTorch's.
+    def __init__(self, dtype: np.dtype[Any]):
+        self.name, self.order = dtype.str[1:], dtype.str[0]
+
+
 class _Call(NamedTuple):
     # What makes a value: a name, called with arguments unless they are None; then items to set and a state.
     name: str
     arguments: tuple[Any, ...] | None = ()
     items: Iterable[tuple[Any, Any]] = ()
-    state: dict[str, Any] | None = None
+    state: Any = None
 
 
 class _Pickler:
@@ -100,6 +111,10 @@ class _Pickler:
         elif isinstance(value, Tensor):
             self._tensor(value, path)
             self._remember(key, b"", value)
+        elif whole_modules.is_function(value):
+            self.written.write(_text(_Name(whole_modules.name_of(value))))
+        elif isinstance(value, Module):
+            self._made(key, _Call(whole_modules.name_of(value), state=vars(value)), path)
         else:
             raise _unknown(value, path)
 
@@ -156,17 +171,24 @@ def _call(value: Any) -> _Call | None:
 
 
 _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
+    _NumPyDType: lambda v: _Call("numpy.dtype", (v.name, False, True), (), (3, v.order, None, None, None, -1, -1, 0)),
     Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
     Shape: lambda v: _Call("torch.Size", (tuple(v),)),
     np.dtype: lambda v: _Call(f"torch.{v.name}", None) if v in NAMES.values() else None,
     bytes: lambda v: _Call("_codecs.encode", (v.decode("latin1"), "latin1")),
     complex: lambda v: _Call("builtins.complex", (v.real, v.imag)),
+    np.ndarray: lambda v: _array(v) if v.dtype.kind in "biuf" and v.dtype in NAMES.values() else None,
     (set, frozenset): lambda v: _Call("builtins.set", (list(v),)),
     Counter: lambda v: _Call("collections.Counter", (dict(v),)),
     OrderedDict: lambda v: _Call("collections.OrderedDict", (), v.items()),
     Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
     PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
 }
+
+
+def _array(values: np.ndarray[Any, Any]) -> _Call:
+    state = 1, values.shape, _NumPyDType(values.dtype), False, values.tobytes()
+    return _Call("numpy._core.multiarray._reconstruct", (_Name("numpy.ndarray"), (0,), b"b"), (), state)
 
 
 def _text(value: str) -> bytes:

@@ -36,11 +36,18 @@ class Machine:
     """Runs the pickle that begins at the position of a file.
 
     find(name): the value or the Global that a dotted name stands for, None for one to refuse. persistent(id): the value
-    of a persistent id. where: begins the messages of errors.
+    of a persistent id. where: begins the messages of errors. set_state(value, state): whether it knows values of this
+    kind and has given one its state.
     """
 
-    def __init__(self, find: Callable[[str], Any], persistent: Callable[[Any], Any], where: str):
-        self._find, self._persistent, self._where = find, persistent, where
+    def __init__(
+        self,
+        find: Callable[[str], Any],
+        persistent: Callable[[Any], Any],
+        where: str,
+        set_state: Callable[[Any, Any], bool] = lambda value, state: False,
+    ):
+        self._find, self._persistent, self._where, self._set_state = find, persistent, where, set_state
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -115,6 +122,8 @@ class Machine:
             vars(target).update({_is(str, name): value for name, value in state.items()})
         elif type(target) is OrderedDict:
             vars(target).update({name: state[name] for name in ("_metadata",) if name in state})
+        elif self._set_state(target, state):
+            return
         elif not isinstance(target, np.dtype) or state[1] not in ("<", "|"):
             raise ValueError(f"the state of a {type(target).__name__}")
 

@@ -3,8 +3,8 @@
     python [-m ampkit.as_torch] tests/peers/same_start.py LOSSES.json N SCRIPT [ARGS ...]
 
 NumPy draws what the script draws; a module's parameters are overwritten at its first call; dropout keeps everything;
-data loaders keep the order and load in the script's own process. LOSSES.json: the values on which backward was called;
-the script ends after N of them (0: it runs to its end).
+data loaders keep the order and load in the script's own process. LOSSES.json: the values on which backward was called,
+before a GradScaler scaled them; the script ends after N of them (0: it runs to its end).
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ def _choose(probabilities: Any, num_samples: int, replacement: bool = False, **i
     return torch.from_numpy(chosen.astype(np.int64))
 
 
+def _chosen(probabilities: Any, sample_shape: Any) -> Any:
+    rows = [_choose(probabilities, 1, True)[..., 0] for _ in range(int(np.prod(sample_shape)))]
+    return torch.stack(rows).reshape([*sample_shape, *probabilities.shape[:-1]])
+
+
 def _values(kind: str, shape: Sequence[int], *bounds: float) -> Any:
     return getattr(draw(kind, shape), kind)(*bounds, size=tuple(shape))
 
@@ -70,6 +75,7 @@ def _draw_alike() -> None:
     torch.randperm = lambda n, **o: torch.from_numpy(draw("permutation", [n]).permutation(n))
     torch.randint = _integers
     torch.multinomial = _choose
+    torch.distributions.Categorical.sample = lambda self, sample_shape=(): _chosen(self.probs, sample_shape)
     torch.bernoulli = lambda p, **o: _tensor(_values("random", p.shape) < p.detach().numpy(), p.dtype)
     torch.Tensor.normal_ = lambda x, mean=0.0, std=1.0, **o: x.copy_(_tensor(_values("normal", x.shape, mean, std)))
     torch.Tensor.uniform_ = lambda x, a=0.0, b=1.0, **o: x.copy_(_tensor(_values("uniform", x.shape, a, b)))
@@ -97,10 +103,18 @@ def start_alike(parameters: Iterable[Any], seen: dict[int, Any]) -> None:
 def _watch(count: int) -> None:
     seen: dict[int, Any] = {}
     inside: list[bool] = []
+    unscaled: dict[int, tuple[Any, Any]] = {}
+    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
     def call_after_start(call: Any) -> Any:
         def started(self: Any, *inputs: Any, **options: Any) -> Any:
             start_alike(self.parameters(), seen)
+            for module in self.modules() if id(self) not in seen else ():
+                seen[id(module)] = module
+                if isinstance(getattr(module, "dropout", None), float):  # of attention and of recurrent layers
+                    module.dropout = 0.0
+                if isinstance(module, dropouts):
+                    module.p = 0.0
             return call(self, *inputs, **options)
 
         return started
@@ -109,7 +123,7 @@ def _watch(count: int) -> None:
         def note(self: Any, *inputs: Any, **options: Any) -> Any:
             if inside:  # PyTorch calls it again where a default device is set
                 return backward(self, *inputs, **options)
-            losses.append(float(self.detach().float().sum()))
+            losses.append(float(unscaled.get(id(self), (self, self))[1].detach().float().sum()))
             if len(losses) == count:
                 sys.exit()
             inside.append(True)
@@ -127,6 +141,15 @@ def _watch(count: int) -> None:
 
         return started
 
+    def scaled(scale: Any) -> Any:
+        def remembered(self: Any, outputs: Any) -> Any:
+            made = scale(self, outputs)
+            unscaled[id(made)] = made, outputs
+            return made
+
+        return remembered
+
+    _replace(torch.amp.GradScaler, "scale", scaled)
     _replace(nn.Module, "__call__", call_after_start)
     _replace(torch.optim.Optimizer, "__init__", step_after_start)
     _replace(torch.Tensor, "backward", noted)
@@ -150,7 +173,14 @@ def _load_in_order() -> None:
 
         return started
 
+    def sampled(self: Any) -> Any:
+        generator = draw("sampler", [len(self.data_source)])
+        if not self.replacement:
+            return iter(generator.permutation(len(self.data_source)).tolist())
+        return (int(generator.integers(len(self.data_source))) for _ in range(self.num_samples))
+
     _replace(torch.utils.data.DataLoader, "__init__", ordered)
+    torch.utils.data.RandomSampler.__iter__ = sampled
 
 
 def main(file: str, count: str, script: str, *arguments: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from traced_memory import memory_below
 
 import ampkit
-from ampkit import Tensor, nn, optim, tensor
+from ampkit import Tensor, nn, ops, optim, tensor
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, FileError
 from ampkit.nn import Parameter
@@ -107,6 +107,14 @@ def test_values_beside_tensors_come_back_with_their_types():
     assert round_trip(np.float32(1.5)) == 1.5
 
 
+def test_arrays_of_numpy_come_back_as_such():
+    many = np.arange(6.0).reshape(2, 3), np.float32([1, 2]), np.zeros((0, 3), np.int8), np.array(True), np.arange(4).T
+    for values in (*many, np.arange(6, dtype=np.int64).reshape(2, 3).T, np.ones(2, np.float16)):
+        again, twice = round_trip([values, values])
+        assert type(again) is np.ndarray and again is twice and again.dtype == values.dtype
+        np.testing.assert_array_equal(again, values)
+
+
 def test_parameters_and_leaves_that_require_grad_do_so_again():
     found = round_trip([Parameter(np.ones(2)), tensor([1.0]).requires_grad_(), tensor([1.0])])
     assert [type(t) for t in found] == [Parameter, Tensor, Tensor]
@@ -160,8 +168,8 @@ def test_a_training_state_is_restored_from_a_stream():
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"a": {"b": np.ones(3)}}, r"a ndarray at 'a\.b'\nhelp: wrap arrays"),
-        ({"m": nn.ReLU()}, r"a ReLU at 'm'\nhelp: save its state_dict\(\)"),
+        ({"a": {"b": np.array(["x"])}}, r"a ndarray at 'a\.b'\nhelp: wrap arrays"),
+        ({"o": optim.SGD([Parameter(ampkit.ones(1))], lr=0.1)}, r"a SGD at 'o'\nhelp: save its state_dict\(\)"),
         ([lambda: 0], "a function at '0'"),
         (np.dtype("U3"), "at 'the top'"),
         ({"n": 1 << 3000}, "integers of at most 255 bytes, got one of 376 bytes at 'n'"),
@@ -320,6 +328,63 @@ def test_dtypes_that_ampkit_has_not_are_refused_by_name():
 def test_a_torchscript_program_is_refused_with_the_cure():
     with pytest.raises(FileError, match=r"got a TorchScript program\nhelp: load it in PyTorch and save its state_dict"):
         read(zip_of(**{"constants.pkl": b""}))
+
+
+# whole modules
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)
+        self.block = nn.TransformerEncoderLayer(4, 2, activation=ops.gelu, batch_first=True)
+        self.tied, self.activation, self.loss, self.owner = self.first, ops.relu, ops.cross_entropy, [self]
+
+    def forward(self, x):
+        return self.block(self.activation(self.norm(self.first(x)))[None])
+
+
+def test_a_whole_module_comes_back_with_all_its_attributes_and_trains_on():
+    model, stream = Net(), io.BytesIO()
+    x = ampkit.randn(5, 3)
+    model(x)  # which moves the running statistics
+    ampkit.save({"model": model.eval(), "epoch": 3}, stream)
+    again = ampkit.load(io.BytesIO(stream.getvalue()))["model"]
+    assert type(again) is Net and again.tied is again.first and again.owner[0] is again and not again.training
+    assert again.activation is ops.relu and again.loss is ops.cross_entropy
+    assert again(x).tolist() == model(x).tolist()
+    again.train()(x).sum().backward()
+    assert again.first.weight.grad is not None and model.first.weight.grad is None
+
+
+def test_a_whole_module_is_none_of_the_weights_and_needs_a_class_of_the_program():
+    stream = io.BytesIO()
+    ampkit.save(Net(), stream)
+    with pytest.raises(FileError, match="pass weights_only=False"):
+        ampkit.load(io.BytesIO(stream.getvalue()), weights_only=True)
+    data = stream.getvalue().replace(b"\nNet\n", b"\nNot\n")
+    with pytest.raises(FileError, match="a whole file in PyTorch's|an object of"):
+        ampkit.load(io.BytesIO(data))
+
+
+def test_modules_that_no_name_finds_and_their_functions_are_refused():
+    class Local(nn.Module):
+        pass
+
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_hook(lambda *given: None)
+    for module, said in ((Local(), "one of .*Local"), (hooked, "a function at '_forward_hooks")):
+        with pytest.raises(DTypeError, match=said):
+            ampkit.save(module, io.BytesIO())
+
+
+@pytest.mark.parametrize("name", ["os.system", "ampkit.load", "builtins.eval", "ampkit.ops.Tensor", "subprocess.Popen"])
+def test_no_function_but_an_op_is_found_by_the_name_in_a_file(name):
+    place, _, function = name.rpartition(".")
+    for opcodes in (b")R", b"", b")\x81"):
+        data = zip_of(f"c{place}\n{function}\n".encode() + opcodes)
+        with pytest.raises(FileError, match=f"an object of {name}"):
+            ampkit.load(io.BytesIO(data))
 
 
 # PyTorch itself
