@@ -154,7 +154,8 @@ SCRIPTS = [
     ),
     Script("mingpt", "projects/adder/adder.py", f"{MINI} --data.ndigit=1"),
     Script("mingpt", "projects/chargpt/chargpt.py", f"{MINI} --data.block_size=16", text),
-    Script("cifar", "main.py", "--lr 0.01", losses=3),
+    # SimpleDLA amplifies rounding: the float32 losses of either library are as far from those of float64.
+    Script("cifar", "main.py", "--lr 0.01", losses=3, tolerance=0.02),
 ]
 
 
