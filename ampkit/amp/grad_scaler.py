@@ -305,4 +305,7 @@ def step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Arra
         with backends.device_guard(found_inf):
             all_finite = np.logical_not(found_inf)
         return optimizer.advance(present, all_finite)
-    return None if read_scalar(found_inf) else optimizer.step()  # a step of its own takes no flag
+    if read_scalar(found_inf):  # a step of its own takes no flag
+        optimizer.calls += 1
+        return None
+    return optimizer.step()

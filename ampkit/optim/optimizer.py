@@ -83,7 +83,8 @@ class Optimizer:
         for parameters, options in groups:  # only now, when all groups are checked, does a parameter move
             self._append(parameters, options)
         self.steps = self._backend().zeros((), dtypes.int64)  # on the device; skipped steps are not counted
-        self.calls = 0  # skipped steps included
+        self.calls = 0  # skipped steps included, those of a recorded step not
+        self.recorded = False  # whether a recorded step calls it
 
     # a step
 
@@ -138,6 +139,7 @@ class Optimizer:
 
     def _count(self, steps: Any) -> None:
         self.calls += 1
+        self.recorded |= getattr(backends.backend_of(self.steps), "recording", None) is not None
         with backends.device_guard(self.steps):
             self.steps += backends.to_device_of(steps, self.steps) if hasattr(steps, "dtype") else steps
 

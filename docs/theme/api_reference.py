@@ -28,7 +28,7 @@ NAMESPACES = {
     "ampkit.nn.init": ("nn.init", "Initial values of parameters."),
     "ampkit.nn.utils": ("nn.utils", "Clipping, vectors of parameters, weight and spectral norm."),
     "ampkit.optim": ("optim", "Optimizers. Their state is updated in float32, whatever the parameters' dtype."),
-    "ampkit.optim.lr_scheduler": ("optim.lr_scheduler", "Learning-rate schedules. They count real steps only."),
+    "ampkit.optim.lr_scheduler": ("optim.lr_scheduler", "Learning-rate schedules. They do not count skipped steps."),
     "ampkit.optim.swa_utils": ("optim.swa_utils", "Averages of weights."),
     "ampkit.amp": ("amp", "autocast and loss scaling."),
     "ampkit.autograd": ("autograd", "Gradients by hand, and functions with a backward of their own."),

@@ -135,19 +135,34 @@ def test_only_real_steps_count():
     assert scheduler.last_epoch == 3
 
 
-def test_a_scheduler_stepped_without_an_optimizer_step_counts_nothing_and_does_not_warn():
+def test_a_scheduler_stepped_without_an_optimizer_step_advances_and_does_not_warn():
     _, optimizer = make()
     scheduler = lr_scheduler.StepLR(optimizer, 1, 0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scheduler.step()
         scheduler.step()
-    assert scheduler.last_epoch == 0
-    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert scheduler.last_epoch == 2
+    assert optimizer.param_groups[0]["lr"] == 0.125
     optimizer.step()
     optimizer.step()
     scheduler.step()
-    assert scheduler.last_epoch == 1
+    assert scheduler.last_epoch == 3
+
+
+def test_a_schedule_waits_while_all_steps_since_its_last_one_are_skipped():
+    p, optimizer = make()
+    scheduler, scaler = lr_scheduler.StepLR(optimizer, 1, 0.5), GradScaler(init_scale=4.0)
+    found = []
+    for gradients in ((np.inf,), (np.inf, 1.0), (np.nan, np.nan), ()):
+        for gradient in gradients:
+            optimizer.zero_grad()
+            scaler.scale((p * Tensor(np.full(3, gradient, np.float32))).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        scheduler.step()
+        found.append(scheduler.last_epoch)
+    assert found == [0, 1, 1, 2]
 
 
 def test_its_state_goes_back_and_continues():
@@ -356,3 +371,28 @@ def test_a_second_schedule_goes_on_from_the_present_rate():
     del first
     second = lr_scheduler.ExponentialLR(optimizer, 0.1)
     assert second.get_last_lr() == [0.5]
+
+
+def test_a_part_of_a_chain_has_the_product_up_to_it_and_the_last_part_the_chains():
+    _, optimizer = make()
+    parts = [lr_scheduler.LinearLR(optimizer, 0.4, total_iters=3), lr_scheduler.MultiStepLR(optimizer, [4, 8], 0.1)]
+    chain = lr_scheduler.ChainedScheduler(parts)
+    found = []
+    for _ in range(5):
+        found.append([parts[0].get_last_lr()[0], parts[1].get_last_lr()[0]])
+        assert parts[1].get_last_lr() == chain.get_last_lr() == [optimizer.param_groups[0]["lr"]]
+        optimizer.step()
+        chain.step()
+    assert np.allclose(found, np.multiply(0.5, [[0.4, 0.4], [0.6, 0.6], [0.8, 0.8], [1, 1], [1, 0.1]]))
+
+
+def test_a_part_of_a_sequence_keeps_its_last_rate():
+    _, optimizer = make()
+    parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 9), lr_scheduler.ExponentialLR(optimizer, 0.5)]
+    sequence = lr_scheduler.SequentialLR(optimizer, parts, [2])
+    found = []
+    for _ in range(4):
+        found.append([part._last_lr[0] for part in parts])
+        optimizer.step()
+        sequence.step()
+    assert found == [[0.25, 0.5], [0.25, 0.5], [0.25, 0.5], [0.25, 0.25]]

@@ -3,6 +3,7 @@
     python [-m ampkit.as_torch] tests/peers/zoo_run.py LIBRARY FOLDER NAME ...
 
 FOLDER/NAME.npz: outputs in evaluation, gradients in training, outputs after a step; or FOLDER/NAME.txt, the error.
+LIBRARY:float64 runs them in float64.
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ def call(model: Model) -> list[Any]:
     return outputs(model.module(*model.inputs, **model.options))
 
 
-def run(model: Model) -> dict[str, Any]:
+def run(model: Model, wide: bool) -> dict[str, Any]:
     """Outputs in evaluation; in training the loss, gradients by name, and the loss after a step of SGD."""
     module = model.module
     fill(module)
+    if wide:
+        module.double()
+        inputs = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in model.inputs]
+        model = model._replace(inputs=inputs)
     module.eval()
     with torch.no_grad():
         made = {f"output{i}": x.numpy() for i, x in enumerate(call(model))}
@@ -60,7 +65,7 @@ def run(model: Model) -> dict[str, Any]:
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
     for step in range(2):
         optimizer.zero_grad()
-        loss = sum(x.float().pow(2).mean() for x in call(model))
+        loss = sum((x if wide else x.float()).pow(2).mean() for x in call(model))
         made[f"loss{step}"] = loss.detach().numpy()
         if step == 0:
             loss.backward()
@@ -73,11 +78,12 @@ def main(library: str, folder: str, *names: str) -> None:
     """Run each model; one that fails does not stop the others."""
     warnings.simplefilter("ignore")
     same_start._draw_alike(), same_start._no_dropout()
+    library, _, dtype = library.partition(":")
     build, _ = BUILDERS[library]
     for name in names:
         began, file = time.monotonic(), Path(folder) / name
         try:
-            made = run(build(name))
+            made = run(build(name), bool(dtype))
             np.savez(file.with_suffix(".npz"), **made, seconds=time.monotonic() - began)
         except Exception as error:
             lines = traceback.format_exc().splitlines()

@@ -19,6 +19,12 @@ class _Combined(LRScheduler):
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1):
         optimizer.schedules_made -= len(self._schedulers)  # which this one replaces
         super().__init__(optimizer, last_epoch)
+        for part in self._schedulers:
+            part._combined_by = self
+
+    def last_lr_of(self, part: LRScheduler) -> list[float]:
+        """The learning rates that a part would have set, were it called itself; waits for the device."""
+        raise NotImplementedError(f"{type(self).__name__}.last_lr_of")
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
@@ -61,8 +67,14 @@ class ChainedScheduler(_Combined):
         super().__init__(owner)
 
     def rates(self, n: int) -> list[float]:
+        return self._product(n, self._schedulers)
+
+    def last_lr_of(self, part: LRScheduler) -> list[float]:
+        return self._product(self.last_epoch, self._schedulers[: self._schedulers.index(part) + 1])
+
+    def _product(self, n: int, schedulers: Sequence[LRScheduler]) -> list[float]:
         found = list(self.base_lrs)
-        for scheduler in self._schedulers:
+        for scheduler in schedulers:
             pairs = zip(scheduler.rates(n), scheduler.base_lrs, strict=True)
             factors = [rate / base if base else 0.0 for rate, base in pairs]
             found = [rate * factor for rate, factor in zip(found, factors, strict=True)]
@@ -92,6 +104,11 @@ class SequentialLR(_Combined):
     def values(self, n: int) -> list[dict[str, Any]]:
         at = bisect_right(self._milestones, n)
         return self._schedulers[at].values(n - (self._milestones[at - 1] if at else 0))
+
+    def last_lr_of(self, part: LRScheduler) -> list[float]:
+        i = self._schedulers.index(part)
+        begin, end = ([0, *self._milestones][i], [*self._milestones, self.last_epoch + 1][i])
+        return part.rates(max(0, min(self.last_epoch, end - 1) - begin))
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         super()._need_constant(where, name, value)

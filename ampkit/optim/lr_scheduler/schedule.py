@@ -1,9 +1,8 @@
-"""LRScheduler: schedules that count the optimizer's real steps, on the device.
+"""LRScheduler: schedules that do not count the steps that a GradScaler skipped, on the device.
 
-A schedule is a closed form f(n) of the number n of optimizer steps that were not skipped. `scheduler.step()` advances n
-only if the optimizer has stepped since the last call; a step that a GradScaler skipped does not count. The device
-decides that without a synchronization: it holds a table of f(0), f(1), ..., which the host extends by one row per call,
-since n is at most the number of calls.
+A schedule is a closed form f(n) of a count n. `scheduler.step()` advances n, except where the optimizer was called
+since the last time and each of its steps was skipped. The device decides that without a synchronization: it holds a
+table of f(0), f(1), ..., which the host extends by one row per call, since n is at most the number of calls.
 """
 
 from __future__ import annotations
@@ -39,18 +38,20 @@ advance_schedule = Primitive("advance_schedule", "optim.elementwise", _advance_s
 
 
 class LRScheduler:
-    """Base class of schedules: a subclass implements `rates(n)`, the learning rate of each group after n real steps.
+    """Base class of schedules: a subclass implements `rates(n)`, the learning rate of each group at count n.
 
-    A real step is one that a GradScaler did not skip. base_lrs: the initial learning rates. last_epoch: the number of
-    real steps so far; -1 starts a new schedule, another value resumes there. Every `step()` sets the learning rates
-    again, so a value assigned to group["lr"] lasts until then. Of several schedules of one optimizer each multiplies
-    the learning rates that it finds by f(n) / f(n - 1), as PyTorch's do, unless it is no factor (`is_factor`).
+    A call of `step` counts, unless a GradScaler skipped all steps of the optimizer since the last one. base_lrs: the
+    initial learning rates. last_epoch: the count so far; -1 starts a new schedule, another value resumes there. Every
+    `step()` sets the learning rates again, so a value assigned to group["lr"] lasts until then. Of several schedules of
+    one optimizer each multiplies the learning rates that it finds by f(n) / f(n - 1), as PyTorch's do, unless it is no
+    factor (`is_factor`).
     A subclass may define PyTorch's `get_lr()` instead of `rates`, in which `last_epoch` is n.
     Raises DTypeError if `optimizer` is no Optimizer, StateError if last_epoch resumes without 'initial_lr' in a group.
     """
 
     is_factor = True  # whether, beside another schedule, it multiplies the learning rate; else it sets it
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
+    _combined_by: Any = None  # the ChainedScheduler or SequentialLR that this one is a part of
     _told: Any = None  # n, while `get_lr` runs, or what was assigned to last_epoch
     choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
 
@@ -83,7 +84,7 @@ class LRScheduler:
         group.setdefault("initial_lr", group["lr"])
 
     def rates(self, n: int) -> list[float]:
-        """The learning rate of each group after `n` real steps."""
+        """The learning rate of each group at count `n`."""
         if not hasattr(self, "get_lr"):
             raise NotImplementedError(f"{type(self).__name__}.rates")
         before, self._told = self._told, n
@@ -93,7 +94,7 @@ class LRScheduler:
             self._told = before
 
     def values(self, n: int) -> list[dict[str, Any]]:
-        """The hyperparameters of each group after `n` real steps; by default lr alone."""
+        """The hyperparameters of each group at count `n`; by default lr alone."""
         return [{"lr": rate} for rate in self.rates(n)]
 
     # on the device
@@ -101,7 +102,7 @@ class LRScheduler:
     def _start(self, count: int) -> None:
         steps = self.optimizer.steps
         backend = backends.backend_of(steps)
-        self._calls, self._told = count, None
+        self._calls, self._told, self._optimizer_calls = count, None, self.optimizer.calls
         self._count = backend.asarray(np.array(count, dtypes.int64))
         with backends.device_guard(steps):
             self._seen = steps.copy()
@@ -161,7 +162,7 @@ class LRScheduler:
         return factor and self.optimizer.schedules_made > 1
 
     def step(self, epoch: float | None = None) -> None:
-        """Advance by one if the optimizer has stepped since the last call, and set the hyperparameters.
+        """Advance by one, unless all steps of the optimizer since the last call were skipped; set the hyperparameters.
 
         epoch: go to f(epoch) instead, whether the optimizer has stepped or not; later calls count from there.
         """
@@ -169,6 +170,10 @@ class LRScheduler:
             epoch = self._told + 1
         if epoch is None:
             self._calls += 1
+            if self._optimizer_calls == self.optimizer.calls and not self.optimizer.recorded:
+                with backends.device_guard(self._seen):
+                    self._seen[...] = -1  # without a call of the optimizer no step was skipped
+            self._optimizer_calls = self.optimizer.calls
             self._apply()
             return
         if not is_number(epoch) or not 0 <= epoch < 2**31:
@@ -182,7 +187,7 @@ class LRScheduler:
 
     @property
     def last_epoch(self) -> int:
-        """The number of real steps so far; waits for the device. A value assigned to it stays until the next step."""
+        """The count so far; waits for the device. A value assigned to it stays until the next step."""
         return int(read_scalar(self._count)) if self._told is None else self._told
 
     @last_epoch.setter
@@ -191,11 +196,18 @@ class LRScheduler:
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last, or the product of several; waits for the device."""
+        if self._combined_by is not None:
+            rates: list[float] = self._combined_by.last_lr_of(self)
+            return rates
         if self._shared():
             return [group["lr"] for group in self.optimizer.param_groups]
         row = backends.backend_of(self._row).to_numpy(self._row).tolist()
         starts = np.cumsum([0, *(size for *_, size in self._places)])
         return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
+
+    @property
+    def _last_lr(self) -> list[float]:  # as scripts read it
+        return self.get_last_lr()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: Tensor(v) if backends.is_array(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
