@@ -33,6 +33,11 @@ class Namespace(ModuleType):
             return self.__dict__[name]
         raise missing_name(self.__name__, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # An import of `torch.autograd.gradcheck` leaves the function of that name, as in PyTorch.
+        if not (isinstance(value, Namespace) and callable(self.__dict__.get(name))):
+            super().__setattr__(name, value)
+
 
 class Finder(DistributionFinder, Loader):
     """Finds `torch` and everything below it, and the version of the distribution `torch`."""

@@ -27,7 +27,7 @@ def backward(ctx, grad):
 
 square.register_autograd(backward, setup_context=setup)
 x = torch.tensor([1.0, 3.0], requires_grad=True)
-torch.ops.mine.square(x).sum().backward()
+torch.ops.mine.square(x=x).sum().backward()
 print(x.grad.tolist(), shape(x).shape == x.shape)
 
 plain = torch.library.custom_op("mine::twice", lambda x: 2 * x, mutates_args=())
@@ -79,3 +79,48 @@ except AssertionError as error:
         "help: ampkit.compile records a whole step",
         "no",
     ]
+
+
+def test_a_scan_combines_elements_one_after_the_other(run_aliased):
+    code = """
+import torch
+from torch._higher_order_ops.associative_scan import associative_scan
+
+x = torch.tensor([[1.0, 2.0, 3.0], [2.0, 0.5, 4.0]])
+print(associative_scan(lambda a, b: a * b, x, 1).tolist())
+print(associative_scan(lambda a, b: a + b, x, 0, reverse=True).tolist())
+affine = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
+print([t.tolist() for t in associative_scan(affine, (x[0], x[1]), 0, combine_mode="generic")])
+print(torch.jit.annotate(int, 3), torch._dynamo.mark_static_address(x))
+"""
+    assert run_aliased(code) == [
+        "[[1.0, 2.0, 6.0], [2.0, 1.0, 4.0]]", "[[3.0, 2.5, 7.0], [2.0, 0.5, 4.0]]",
+        "[[1.0, 2.0, 6.0], [2.0, 4.5, 17.5]]", "3 None",
+    ]  # fmt: skip
+
+
+def test_gradcheck_has_pytorchs_arguments(run_aliased):
+    code = """
+import torch
+from torch.autograd.gradcheck import GradcheckError
+
+class Wrong(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+print(torch.autograd.gradcheck(torch.exp, (x,), eps=1e-6, atol=1e-4, check_batched_grad=False, fast_mode=True))
+print(torch.autograd.gradgradcheck(torch.exp, (x,), None, check_fwd_over_rev=True))
+print(torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False))
+for options in ({}, {"speed": 1}):
+    try:
+        torch.autograd.gradcheck(Wrong.apply, (x,), **options)
+    except (GradcheckError, TypeError) as error:
+        print(type(error).__name__)
+"""
+    assert run_aliased(code) == ["True", "True", "False", "GradcheckError", "TypeError"]

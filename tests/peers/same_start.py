@@ -78,6 +78,7 @@ def _draw_alike() -> None:
     torch.distributions.Categorical.sample = lambda self, sample_shape=(): _chosen(self.probs, sample_shape)
     torch.bernoulli = lambda p, **o: _tensor(_values("random", p.shape) < p.detach().numpy(), p.dtype)
     torch.Tensor.normal_ = lambda x, mean=0.0, std=1.0, **o: x.copy_(_tensor(_values("normal", x.shape, mean, std)))
+    torch.Tensor.bernoulli_ = lambda x, p=0.5, **o: x.copy_(_tensor(_values("random", x.shape) < p, x.dtype))
     torch.Tensor.uniform_ = lambda x, a=0.0, b=1.0, **o: x.copy_(_tensor(_values("uniform", x.shape, a, b)))
 
 
@@ -159,6 +160,10 @@ def _no_dropout() -> None:
     def kept(x: Any, *options: Any, **more: Any) -> Any:
         return x
 
+    attention = nn.functional.scaled_dot_product_attention
+    nn.functional.scaled_dot_product_attention = lambda query, key, value, attn_mask=None, dropout_p=0.0, **options: (
+        attention(query, key, value, attn_mask, 0.0, **options)
+    )
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"):
         setattr(nn.functional, name, kept)
     for kind in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout):

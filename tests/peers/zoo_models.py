@@ -49,30 +49,31 @@ sequencer2d_s swin_tiny_patch4_window7_224 swinv2_tiny_window8_256 swinv2_cr_tin
 visformer_tiny vit_tiny_patch16_224 vit_tiny_r_s16_p8_224 vit_relpos_small_patch16_224 samvit_base_patch16_224
 vitamin_small_224 volo_d1_224 xcit_nano_12_p16_224 sam2_hiera_tiny
 """.split()  # fmt: skip
-_TIMM_SIZES = {  # where a size of 64 would leave nothing of the image, or the model takes one size only
-    "efficientformer_l1": 224, "levit_128s": 224, "tiny_vit_5m_224": 224, "tnt_s_patch16_224": 224, "hiera_tiny_224": 224,
+_TIMM_SIZES = {  # where 64 pixels would leave one or none, so that a batch norm of two values has no gradient, or one size is taken
+    "efficientformer_l1": 224, "levit_128s": 224, "tiny_vit_5m_224": 224, "efficientformerv2_s0": 224, "tnt_s_patch16_224": 224, "hiera_tiny_224": 224,
     "visformer_tiny": 224, "swin_tiny_patch4_window7_224": 224, "nest_tiny": 128, "maxvit_nano_rw_256": 256,
-    "crossvit_tiny_240": 240, "eva02_tiny_patch14_224": 56, "inception_v3": 96, "inception_v4": 96, "nasnetalarge": 96, "pnasnet5large": 96,
+    "crossvit_tiny_240": 240, "eva02_tiny_patch14_224": 56, "inception_v3": 96, "inception_v4": 192, "efficientvim_m1": 192, "nasnetalarge": 96, "pnasnet5large": 96,
     "inception_resnet_v2": 96, "coatnet_pico_rw_224": 224, "gcvit_xxtiny": 224, "davit_tiny": 224, "mvitv2_tiny": 224, "swinv2_cr_tiny_224": 224, "swinv2_tiny_window8_256": 256,
     "sam2_hiera_tiny": 224, "samvit_base_patch16_224": 224, "halonet26t": 256, "eca_botnext26ts_256": 256, "bat_resnext26ts": 256, "lambda_resnet26t": 256,
 }  # fmt: skip
 _TIMM_SMALLER = {  # as their files allow, so that nothing takes minutes
-    "beit_base_patch16_224": {"depth": 2, "embed_dim": 96, "num_heads": 4}, "convmixer_768_32": {"depth": 2, "dim": 96},
+    "beit_base_patch16_224": {"depth": 2, "embed_dim": 96, "num_heads": 4},
     "samvit_base_patch16_224": {"depth": 3, "embed_dim": 96, "num_heads": 4, "global_attn_indexes": (1,)},
     "naflexvit_base_patch16_gap": {"depth": 2, "embed_dim": 96, "num_heads": 4},
 }  # fmt: skip
+
+
+# Their constructors take no img_size.
+_TIMM_UNSIZED = (
+    "efficientformer_l1 levit_128s efficientvit_m0 efficientformerv2_s0 tiny_vit_5m_224 sam2_hiera_tiny".split()
+)
 
 
 def _timm(name: str) -> Model:
     import timm
 
     size = _TIMM_SIZES.get(name, 64)
-    sized = (
-        {"img_size": size}
-        if name in _TIMM_SIZED
-        and name not in ("efficientformer_l1", "levit_128s", "efficientvit_m0", "efficientformerv2_s0")
-        else {}
-    )
+    sized = {"img_size": size} if name in _TIMM_SIZED and name not in _TIMM_UNSIZED else {}
     if name in (
         "maxvit_nano_rw_256",
         "coatnet_pico_rw_224",
@@ -119,7 +120,7 @@ _VIT_FILES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "regionvit": ("RegionViT", dict(dim=(16, 16, 32, 32), depth=(1, 1, 1, 1), window_size=2, num_classes=7), (2, 3, 64, 64)),
     "rvt": ("RvT", _VIT, _IMAGE),
     "scalable_vit": ("ScalableViT", dict(num_classes=7, dim=16, depth=(1, 1), heads=(2, 2), reduction_factor=(2, 1), window_size=(4, None)), (2, 3, 64, 64)),
-    "sep_vit": ("SepViT", dict(num_classes=7, dim=16, depth=(1, 1), heads=(2, 2), window_size=8, dim_head=8), (2, 3, 64, 64)),
+    "sep_vit": ("SepViT", dict(num_classes=7, dim=16, depth=(1, 1), heads=(2, 2), window_size=7, dim_head=8), (2, 3, 56, 56)),
     "simple_flash_attn_vit": ("SimpleViT", _VIT, _IMAGE),
     "simple_flash_attn_vit_3d": ("SimpleViT", _VIDEO, _CLIP),
     "simple_uvit": ("SimpleUViT", _VIT, _IMAGE),
@@ -199,8 +200,12 @@ _TEXT = dict(_WIDE, vocab_size=50, pad_token_id=0, max_position_embeddings=64)
 _DECODER = dict(_TEXT, num_key_value_heads=2, bos_token_id=1, eos_token_id=2, head_dim=8)
 _GPT = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2)
 _ATTENTION = dict.fromkeys(
-    ["DebertaV2ForMaskedLM", "MambaForCausalLM", "BloomForCausalLM", "T5ForConditionalGeneration"], "eager"
-)
+    [
+        "DebertaV2ForMaskedLM", "MambaForCausalLM", "BloomForCausalLM", "T5ForConditionalGeneration",
+        "Gemma2ForCausalLM", "ConvNextForImageClassification", "ResNetForImageClassification",
+    ],
+    "eager",
+)  # fmt: skip
 _MOE = dict(_DECODER, num_local_experts=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
 _VISION = dict(_WIDE, image_size=32, patch_size=8, num_labels=7)
 _SEQ = dict(vocab_size=50, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, pad_token_id=0, bos_token_id=1,
@@ -242,7 +247,7 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "CLIPVisionModel": ("CLIPVisionConfig", {k: v for k, v in _VISION.items() if k != "num_labels"}, "image"),
     "CLIPTextModel": ("CLIPTextConfig", dict(_TEXT, bos_token_id=1, eos_token_id=2), "text"),
     "SiglipVisionModel": ("SiglipVisionConfig", {k: v for k, v in _VISION.items() if k != "num_labels"}, "image"),
-    "Wav2Vec2ForCTC": ("Wav2Vec2Config", dict(_WIDE, vocab_size=50, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2, num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4), "sound"),
+    "Wav2Vec2ForCTC": ("Wav2Vec2Config", dict(_WIDE, vocab_size=50, apply_spec_augment=False, layerdrop=0.0, conv_dim=(8, 8), conv_kernel=(10, 3), conv_stride=(5, 2), num_feat_extract_layers=2, num_conv_pos_embeddings=8, num_conv_pos_embedding_groups=4), "sound"),
     "WhisperForConditionalGeneration": ("WhisperConfig", dict(_SEQ, num_mel_bins=8, max_source_positions=16, max_target_positions=64), "speech"),
 }  # fmt: skip
 

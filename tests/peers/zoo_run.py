@@ -50,14 +50,19 @@ def call(model: Model) -> list[Any]:
     return outputs(model.module(*model.inputs, **model.options))
 
 
+def widened(value: Any) -> Any:
+    """A floating-point tensor in float64, anything else as it is."""
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
 def run(model: Model, wide: bool) -> dict[str, Any]:
     """Outputs in evaluation; in training the loss, gradients by name, and the loss after a step of SGD."""
     module = model.module
     fill(module)
     if wide:
         module.double()
-        inputs = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in model.inputs]
-        model = model._replace(inputs=inputs)
+        options = {name: widened(x) for name, x in model.options.items()}
+        model = model._replace(inputs=tuple(map(widened, model.inputs)), options=options)
     module.eval()
     with torch.no_grad():
         made = {f"output{i}": x.numpy() for i, x in enumerate(call(model))}

@@ -8,7 +8,7 @@ from ..top import compile
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "compile", "disable", "is_compiling", "is_dynamo_compiling",
-    "is_exporting", "reset",
+    "is_exporting", "mark_dynamic", "mark_static", "mark_static_address", "maybe_mark_dynamic", "reset",
 ]  # fmt: skip
 
 
@@ -30,3 +30,10 @@ is_dynamo_compiling = is_exporting = is_compiling
 
 def reset() -> None:
     """Does nothing."""
+
+
+def mark_static(t: Any, *args: Any, **options: Any) -> None:
+    """Does nothing."""
+
+
+mark_static_address = mark_dynamic = maybe_mark_dynamic = mark_static

@@ -8,8 +8,8 @@ from ....nn import Module
 from ...refused import refused
 
 __all__ = [
-    "Final", "ScriptModule", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing", "load",
-    "optimize_for_inference", "save", "script", "script_method", "trace", "trace_module", "unused",
+    "Final", "ScriptModule", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
+    "load", "optimize_for_inference", "save", "script", "script_method", "trace", "trace_module", "unused",
 ]  # fmt: skip
 
 _WEIGHTS = "save the weights: torch.save(model.state_dict(), path)"
@@ -23,6 +23,11 @@ def script(obj: Any = None, *args: Any, **options: Any) -> Any:
 
 
 export = unused = interface = script_method = trace = trace_module = freeze = optimize_for_inference = script
+
+
+def annotate(the_type: Any, the_value: Any) -> Any:
+    """The value as it is."""
+    return the_value
 
 
 def ignore(drop: Any = False, **options: Any) -> Any:

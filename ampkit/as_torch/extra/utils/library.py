@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from ....autograd import Function
@@ -21,7 +22,11 @@ class CustomOpDef:
         _defined[name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs) if self._node is None else self._node(*args, **kwargs)
+        if self._node is None:
+            return self._function(*args, **kwargs)
+        bound = signature(self._function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self._node(*bound.args, **bound.kwargs)
 
     def register_fake(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """`fn` as it is: shapes are those of the results."""

@@ -77,6 +77,9 @@ class RandomResizedCrop(CenterCrop):
         super().__init__(size)
 
     def forward(self, image):
+        if isinstance(image, torch.Tensor):
+            size = self.size if isinstance(self.size, (tuple, list)) else (self.size, self.size)
+            return torch.nn.functional.interpolate(image, tuple(size), mode="bilinear")
         return center_crop(resize(image, self.size), self.size)
 
 

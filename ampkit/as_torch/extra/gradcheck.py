@@ -1,0 +1,54 @@
+"""`torch.autograd.gradcheck` and `gradgradcheck` with PyTorch's arguments, by those of ampkit.testing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import testing
+from ...base.errors import AmpkitError
+
+__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+
+
+class GradcheckError(RuntimeError):
+    """A gradient that differs from the differences of its function."""
+
+
+def gradcheck(func: Callable[..., Any], inputs: Any, *, raise_exception: bool = True, **options: Any) -> bool:
+    """Check the gradients of a function of float64 tensors along random directions.
+
+    Raises GradcheckError for a wrong gradient, or returns False without raise_exception. Of the options atol and rtol,
+    added, bound the distance; the others, which choose a method or further checks, change nothing.
+    """
+    return _checked(testing.gradcheck, func, inputs, raise_exception, options)
+
+
+def gradgradcheck(
+    func: Callable[..., Any], inputs: Any, grad_outputs: Any = None, *, raise_exception: bool = True, **options: Any
+) -> bool:
+    """Check the second derivatives likewise; grad_outputs, which ampkit draws itself, changes nothing."""
+    return _checked(testing.gradgradcheck, func, inputs, raise_exception, options)
+
+
+_OPTIONS = frozenset([
+    "eps", "atol", "rtol", "nondet_tol", "check_undefined_grad", "check_grad_dtypes", "check_batched_grad",
+    "check_batched_forward_grad", "check_forward_ad", "check_backward_ad", "check_fwd_over_rev", "check_rev_over_rev",
+    "gen_non_contig_grad_outputs", "fast_mode", "masked",
+])  # fmt: skip
+
+
+def _checked(check: Any, func: Any, inputs: Any, raises: bool, options: dict[str, Any]) -> bool:
+    unknown = set(options) - _OPTIONS
+    if unknown:
+        raise TypeError(f"{check.__name__}() got an unexpected keyword argument {sorted(unknown)[0]!r}")
+    try:
+        return bool(check(func, inputs, float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3)) * 1e-2))
+    except AssertionError as error:
+        if raises:
+            raise GradcheckError(str(error)) from None
+        return False
+    except AmpkitError:
+        if raises:
+            raise
+        return False
