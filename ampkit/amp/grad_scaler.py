@@ -301,7 +301,8 @@ def skip_unless_finite(scaler: GradScaler, optimizer: Optimizer, loss: Array) ->
 
 def step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Array) -> Any:
     """Step with the segments `present` unless found_inf; the device decides, the host does not wait."""
-    if type(optimizer).step is Optimizer.step and "step" not in vars(optimizer):
+    own_step = type(optimizer).step is not Optimizer.step or "step" in vars(optimizer)
+    if not own_step and not optimizer.has_step_hooks():
         with backends.device_guard(found_inf):
             all_finite = np.logical_not(found_inf)
         return optimizer.advance(present, all_finite)

@@ -30,11 +30,12 @@ from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
 from .flat.memory import read_scalar
 from .flat.segment import Segment
+from .optimizer_hooks import OptimizerHooks, with_hooks
 from .param_group import ParamGroup
 from .state import Entry, copy_custom_state, custom_state, load_entries, need_entry, state_entry
 
 
-class Optimizer:
+class Optimizer(OptimizerHooks):
     """The base of optimizers; PyTorch's interface.
 
     A subclass names its `moments` and the hyperparameters that schedules may set (`device_keys`), annotates its
@@ -68,9 +69,10 @@ class Optimizer:
             cls.limits = {**cls.limits, **checks.annotated_limits(cls.__init__)}
             cls.flags |= {p.name for p in parameters if type(p.default) is bool} - {*IMPLEMENTATION_FLAGS}
         if "step" in cls.__dict__:
-            cls.step = _counted(cls.step)  # type: ignore[method-assign]  # wraps a subclass's step
+            cls.step = with_hooks(_counted(cls.step))  # type: ignore[method-assign]  # wraps a subclass's step
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
+        super().__init__()
         self.defaults = {key: to_python(value) for key, value in defaults.items()}
         self.check_options(self.defaults)
         self.param_groups: list[ParamGroup] = []
@@ -88,6 +90,7 @@ class Optimizer:
 
     # a step
 
+    @with_hooks
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; returns what `closure`, which recomputes the loss, returned.
 
@@ -227,14 +230,18 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
+        self._run_hooks("state_dict_pre")
         state = {segment.number: {k: deepcopy(v) for k, v in entry.items()} for segment, entry in self._entries()}
         numbers = count()
         groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
-        return {"state": dict(sorted(state.items())), "param_groups": groups}
+        found = {"state": dict(sorted(state.items())), "param_groups": groups}
+        return self._run_hooks("state_dict_post", found)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = f"{type(self).__name__}.load_state_dict"
+        if isinstance(state_dict, dict):
+            state_dict = self._run_hooks("load_pre", dict(state_dict))
         groups, state = checks.need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
         saved_ids = [number for group in groups for number in group["params"]]
         options = [{k: to_python(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
@@ -245,6 +252,7 @@ class Optimizer:
         for group, saved in zip(self.param_groups, options, strict=True):
             group.set_checked(saved)
         self._load(entries, checked)
+        self._run_hooks("load_post")
 
     def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Segment, Entry]:
         if self._has_custom_state():  # whose other items the subclass alone knows
@@ -270,14 +278,14 @@ class Optimizer:
     # copies and pickles: arenas are not copied; a copy makes its own around its own parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        omitted = ("param_groups", "steps", "custom_state", "_schedule")
+        omitted = ("param_groups", "steps", "custom_state", "_schedule", "_hooks")
         rest = {key: value for key, value in vars(self).items() if key not in omitted}
         groups, steps = [dict(group) for group in self.param_groups], int(read_scalar(self.steps))
         return {**rest, "copied": (groups, self.state_dict()["state"], steps, self.schedule)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps, self.schedule = state.pop("copied")
-        vars(self).update(state)
+        vars(self).update(state, _hooks={})
         self.param_groups = []
         for options in groups:
             self._append(options.pop("params"), options)

@@ -77,7 +77,7 @@ class LBFGS(Optimizer):
             raise DeviceError("LBFGS", "parameters on one device", " and ".join(devices))
         return parameters, options
 
-    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # LBFGS needs a closure, as in PyTorch
+    def step(self, closure: Callable[[], Any]) -> Any:
         """Take up to max_iter steps; returns what `closure`, which recomputes the loss, returned the first time.
 
         Raises DTypeError for a closure that cannot be called or returns no loss, StateError as other optimizers do.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["ParamsT", "_params_t", "required"]
+from ....optim.optimizer_hooks import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+__all__ = [
+    "ParamsT", "_params_t", "register_optimizer_step_post_hook", "register_optimizer_step_pre_hook", "required",
+]  # fmt: skip
 
 ParamsT = _params_t = Any
 
