@@ -6,7 +6,8 @@
 "cuda" in a copy. --internal: torch/testing/_internal of PyTorch's wheel, whose test infrastructure runs on the alias as
 it is (expecttest must be importable). Nothing is downloaded, and nothing of PyTorch is kept.
 A test is out of scope where OUT_OF_SCOPE matches its name or source, or where it skips itself; each is in the report
-with its reason. An error of the right type passes, whatever it says: wording is no behaviour. A file that does not load
+with its reason. An error of the right type passes, whatever it says: wording is no behaviour; nor is a warning about an
+argument that PyTorch means to drop. A file that does not load
 is listed, and its tests are not counted.
 """
 
