@@ -1,6 +1,7 @@
 """Errors: one line that names what was needed and what came, and a second line with the cure where it is known.
 
-Every error is an `AmpkitError` and also the built-in that a caller would expect (`ShapeError` is a `ValueError`).
+Every error is an `AmpkitError`, a `RuntimeError`, which PyTorch raises for most of them, and also the built-in that a
+caller of Python would expect (`ShapeError` is a `ValueError`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ class UnsupportedError(Exception):
     """Raised by a kernel that has no implementation for a call; the reference runs in its place (core/dispatch.py)."""
 
 
-class AmpkitError(Exception):
+class AmpkitError(RuntimeError):
     """An error of ampkit: `where: needs X, got Y`, then `help: ...`."""
 
     def __init__(self, where: str, needs: str | None = None, got: str | None = None, help: str | None = None):
@@ -26,7 +27,8 @@ class AmpkitError(Exception):
 
 def error_with_text(kind: type[AmpkitError], text: str) -> AmpkitError:
     """An error of a kind whose whole text is known, as that of another process."""
-    error = kind.__new__(kind)
+    base = OSError if issubclass(kind, OSError) else Exception  # the one whose memory layout it has
+    error: AmpkitError = base.__new__(kind)
     Exception.__init__(error, text)
     return error
 
@@ -55,7 +57,7 @@ class DTypeError(AmpkitError, TypeError):
     """A dtype, or a type, that an operation does not take."""
 
 
-class DeviceError(AmpkitError, RuntimeError):
+class DeviceError(AmpkitError):
     """A device that is missing, or tensors on different devices."""
 
 
@@ -75,11 +77,11 @@ class ConfigError(AmpkitError, ValueError):
     """A recipe, a policy or a command line that says something unknown."""
 
 
-class StateError(AmpkitError, RuntimeError):
+class StateError(AmpkitError):
     """A call in the wrong order: a graph used twice, a weight changed before its backward, a step without gradients."""
 
 
-class NonFiniteError(AmpkitError, ArithmeticError, RuntimeError):
+class NonFiniteError(AmpkitError, ArithmeticError):
     """A value that had to be finite was not; a RuntimeError too, as PyTorch's anomaly detection raises.
 
     finding: an ampkit.debug.Finding of where it came from, if that was followed.

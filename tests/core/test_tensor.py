@@ -10,6 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import nn
+from ampkit.base import errors
 from ampkit.base.errors import AmpkitError, ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 
@@ -184,6 +185,14 @@ def test_the_same_seed_gives_the_same_numbers_and_a_state_brings_them_back():
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ArgumentError, match="manual_seed"):
         ampkit.manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    "kind", [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.AmpkitError)]
+)
+def test_an_error_of_any_kind_is_a_runtime_error_and_survives_pickle(kind):
+    twin = pickle.loads(pickle.dumps(errors.error_with_text(kind, "text")))
+    assert type(twin) is kind and str(twin) == "text" and isinstance(twin, RuntimeError)
 
 
 def test_errors_survive_pickle_with_their_text():

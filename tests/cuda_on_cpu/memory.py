@@ -246,7 +246,7 @@ class UnownedMemory(BaseMemory):
 def serial_of(address: int) -> int:
     """The serial number of the live block that holds an address; 0 if there is none."""
     segment = segment_of(address)
-    blocks = segment.blocks.items() if segment is not None else ()
+    blocks = list(segment.blocks.items()) if segment is not None else ()  # another thread may allocate meanwhile
     return next((serial for at, (size, serial) in blocks if at <= address < at + size), 0)
 
 

@@ -161,8 +161,10 @@ def _no_dropout() -> None:
         return x
 
     attention = nn.functional.scaled_dot_product_attention
-    nn.functional.scaled_dot_product_attention = lambda query, key, value, attn_mask=None, dropout_p=0.0, **options: (
-        attention(query, key, value, attn_mask, 0.0, **options)
+    nn.functional.scaled_dot_product_attention = (
+        lambda query, key, value, attn_mask=None, dropout_p=0.0, *more, **options: attention(
+            query, key, value, attn_mask, 0.0, *more, **options
+        )
     )
     for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"):
         setattr(nn.functional, name, kept)
