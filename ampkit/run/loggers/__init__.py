@@ -69,7 +69,7 @@ class Loggers:
         notice: Callable[[str], None],
         make: Callable[[str, Start], Writer] | None = None,
     ):
-        self._notice, self._queue = notice, SimpleQueue[Metrics | None]()
+        self._notice, self._queue = notice, SimpleQueue[tuple[Row, float] | None]()
         self._writers: dict[str, Writer] = {}
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -82,8 +82,7 @@ class Loggers:
     def write(self, row: Row) -> None:
         """Hand over a row; numbers that are not finite, and scores that do not apply, are left out."""
         if self._writers:
-            values = {name: value for name, value in vars(row).items() if value is not None and isfinite(value)}
-            self._queue.put(Metrics(int(values.pop("step")), values, time.time()))
+            self._queue.put((row, time.time()))
 
     def _try(self, name: str, call: Callable[[], Any]) -> None:
         try:
@@ -109,7 +108,7 @@ class Loggers:
         try:
             first = self._queue.get()
             while first is not None:
-                rows.append(first)
+                rows.append(_metrics(*first))
                 first = self._queue.get_nowait()
         except Empty:
             return rows, False
@@ -128,6 +127,11 @@ class Loggers:
             self._thread.join()
         for name, writer in [*self._writers.items()]:
             self._try(name, writer.close)
+
+
+def _metrics(row: Row, when: float) -> Metrics:
+    values = {name: value for name, value in vars(row).items() if value is not None and isfinite(value)}
+    return Metrics(int(values.pop("step")), values, when)
 
 
 def _made(name: str, start: Start) -> Writer:
