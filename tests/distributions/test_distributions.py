@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 import ampkit
 from ampkit import ops
@@ -23,6 +22,9 @@ from ampkit.distributions import (
     kl_divergence,
     register_kl,
 )
+
+integrate = pytest.importorskip("scipy.integrate", reason="needs SciPy (extra `tune`)")
+stats = pytest.importorskip("scipy.stats", reason="needs SciPy (extra `tune`)")
 
 A, B = [0.3, 1.5, -2.0], [0.5, 1.0, 3.0]
 

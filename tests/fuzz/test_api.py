@@ -46,7 +46,8 @@ def bad(kind):
 
 @pytest.mark.parametrize("kind", ["warning", "raw", "hang"])
 def test_warnings_raw_errors_and_hangs_are_findings(kind, monkeypatch):
-    monkeypatch.setattr(api, "LIMIT", 0.05)
+    if kind == "hang":  # a busy machine may need longer for the others
+        monkeypatch.setattr(api, "LIMIT", 0.05)
     monkeypatch.setitem(api.SPACE, "bad", bad(kind))
     assert api.check("bad()")["kind"] == kind
 
