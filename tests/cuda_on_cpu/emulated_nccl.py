@@ -160,7 +160,11 @@ class NcclCommunicator:
 
     def exchange(self, call: _Call) -> None:
         self.calls += 1
-        if self.size() == 1 or self._aborted:
+        if self._aborted:
+            return
+        if self.size() == 1:
+            for (_, sent), (_, received) in zip(call.sends, call.receives, strict=False):
+                received[:] = sent
             return
         world, library = _world(), _library()
         requests = [world.Irecv([held, library.BYTE], self._ranks[peer], self._tag) for peer, held in call.receives]

@@ -1,12 +1,14 @@
-"""What collectives of GPUs promise beyond their values, on emulated devices: no waiting host, streams in order, graphs.
+"""What collectives of GPUs promise beyond their values: no waiting host, streams in order, graphs.
 
-mpiexec -n 2 python tests/distributed/gpu_program.py
+mpiexec -n 2 python tests/distributed/gpu_program.py emulated
+mpiexec -n 1 python tests/distributed/gpu_program.py cuda
 """
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
-from cuda_on_cpu import emulated_cupy, streams
 from program_device import on_device_of
 
 import ampkit
@@ -14,7 +16,8 @@ from ampkit import backends, nn, ops, optim
 from ampkit import distributed as dist
 from ampkit.nn.parallel import DistributedDataParallel
 
-dist.init_process_group(on_device_of(["emulated"]), timeout=30)
+EMULATED = "emulated" in sys.argv
+dist.init_process_group(on_device_of(sys.argv), timeout=30)
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 NUMBERS = np.random.default_rng(0)
 INPUTS = NUMBERS.standard_normal((8, 12, 6, 3, 3)).astype(np.float32)
@@ -66,8 +69,35 @@ def recorded_steps(synchronized: bool) -> None:
     assert SIZE == 1 or len(graph.recording.around) == 1
 
 
+def messages_to_itself() -> None:
+    """A rank sends to itself, eagerly and in a recorded step: what one GPU can show of NCCL's messages."""
+    transport = dist.group.WORLD.gpu_transport
+    dist.broadcast(ampkit.zeros(1), 0)  # connects the ranks
+
+    def doubled(x: ampkit.Tensor) -> ampkit.Tensor:
+        made = x * 2
+        received = ampkit.zeros_like(made)
+        sent, there = transport._bytes(made.array), transport._bytes(received.array)
+
+        def message() -> None:
+            with transport._grouped():
+                transport.communicator.send(*sent, RANK, transport.stream.ptr)
+                transport.communicator.recv(*there, RANK, transport.stream.ptr)
+
+        transport.enqueue(message, made.array).result()
+        return received + 1
+
+    step = ampkit.compile(doubled)
+    for number in range(6):
+        x = ampkit.full((1000,), float(number), dtype="bfloat16")
+        for found in (doubled(x), step(x)):
+            assert (found.cpu().float().numpy() == 2 * number + 1).all(), number
+
+
 def streams_in_order() -> None:
     """Nothing that the streams of backward and of the collectives share is without an order."""
+    from cuda_on_cpu import streams
+
     trained, given = Trained(), [batch(number) for number in range(4)]
     trained.step(*given[0])
     with streams.races() as found:
@@ -77,6 +107,8 @@ def streams_in_order() -> None:
 
 
 def no_waiting_host() -> None:
+    from cuda_on_cpu import emulated_cupy
+
     trained, given = Trained(True), [batch(number) for number in range(4)]
     trained.step(*given[0])
     before = emulated_cupy.waits[0]
@@ -104,8 +136,11 @@ def overlap() -> None:
 if __name__ == "__main__":
     recorded_steps(False)
     recorded_steps(True)
-    streams_in_order()
-    no_waiting_host()
+    if SIZE == 1:
+        messages_to_itself()
+    if EMULATED:
+        streams_in_order()
+        no_waiting_host()
     overlap()
     assert (dist.group.WORLD.gpu_transport.backend is backends.get("cuda")) or SIZE == 1
     dist.barrier()
