@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import count
 from typing import Any
 
 from ..autograd.function import Function
 from ..base.errors import ArgumentError, DTypeError
-from ..core.autograd.hooks import Handle
+from ..core.autograd.hooks import Handle, add_hook, need_callable
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
@@ -18,7 +17,6 @@ TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 Hooks = dict[int, tuple[Callable[..., Any], bool, bool]]
 everywhere: dict[str, Hooks] = {}  # the hooks of all modules, by table; empty without any, as each call asks
 _Gradients = tuple[Any, ...]
-_serial = count().__next__
 
 
 def register(
@@ -34,21 +32,10 @@ def register(
     Raises DTypeError if it is not callable.
     """
     need_callable(hook)
-    hooks, key = everywhere.setdefault(table, {}) if module is None else module.__dict__[table], _serial()
-    later = dict(hooks) if prepend else {}
-    if prepend:
-        hooks.clear()
-    hooks[key] = (hook, with_kwargs, always)
-    hooks.update(later)
+    hooks = everywhere.setdefault(table, {}) if module is None else module.__dict__[table]
     if module is not None:
         module._hooked = True
-    return Handle(hooks, key)
-
-
-def need_callable(hook: Any) -> None:
-    """Raise DTypeError unless `hook` can be called."""
-    if not callable(hook):
-        raise DTypeError("hook", "a callable", f"a {type(hook).__name__}")
+    return add_hook(hooks, (hook, with_kwargs, always), prepend)
 
 
 def has_hooks(module: Any) -> bool:

@@ -12,7 +12,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from functools import wraps
 from itertools import count
 from typing import Any, ClassVar
 
@@ -30,7 +29,7 @@ from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
 from .flat.memory import read_scalar
 from .flat.segment import Segment
-from .optimizer_hooks import OptimizerHooks, with_hooks
+from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
 from .state import Entry, copy_custom_state, custom_state, load_entries, need_entry, state_entry
 
@@ -69,7 +68,7 @@ class Optimizer(OptimizerHooks):
             cls.limits = {**cls.limits, **checks.annotated_limits(cls.__init__)}
             cls.flags |= {p.name for p in parameters if type(p.default) is bool} - {*IMPLEMENTATION_FLAGS}
         if "step" in cls.__dict__:
-            cls.step = with_hooks(_counted(cls.step))  # type: ignore[method-assign]  # wraps a subclass's step
+            cls.step = with_hooks(counted(cls.step))  # type: ignore[method-assign]  # wraps a subclass's step
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         super().__init__()
@@ -295,16 +294,3 @@ class Optimizer(OptimizerHooks):
     def __repr__(self) -> str:
         groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))
         return f"{type(self).__name__} (\n{groups}\n)"
-
-
-def _counted(step: Callable[..., Any]) -> Callable[..., Any]:
-    # A subclass's own step: a call counts as one step, unless it called `advance`, which counts for itself.
-    @wraps(step)
-    def counted(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        before = self.calls
-        out = step(self, *args, **kwargs)
-        if self.calls == before:
-            self._count(1)
-        return out
-
-    return counted

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from itertools import count
 from typing import Any
 
 from ..base.errors import DTypeError
-from ..core.autograd.hooks import Handle
+from ..core.autograd.hooks import Handle, add_hook, need_callable
 
 Hook = Callable[..., Any]
 _everywhere: dict[str, dict[int, Hook]] = {"step_pre": {}, "step_post": {}}  # hooks of all optimizers
-_serial = count().__next__
 
 
 class OptimizerHooks:
@@ -58,38 +56,28 @@ class OptimizerHooks:
         return any(self._hooks.get(table) or hooks for table, hooks in _everywhere.items())
 
     def _register(self, table: str, hook: Hook, prepend: bool = False) -> Handle:
-        hooks = self._hooks.setdefault(table, {})
-        later = dict(hooks) if prepend else {}
-        if prepend:
-            hooks.clear()
-        handle = _added(hooks, hook)
-        hooks.update(later)
-        return handle
+        need_callable(hook)
+        return add_hook(self._hooks.setdefault(table, {}), hook, prepend)
 
-    def _run_hooks(self, table: str, value: Any = None) -> Any:
-        """Call the hooks of a state with the optimizer and `value`, if it is not None; the value that they leave."""
+    def _run_hooks(self, table: str, *state: Any) -> Any:
+        """Call the hooks of a table with the optimizer and the state, if given; return the state that they leave."""
         for hook in list(self._hooks.get(table, {}).values()):
-            made = hook(self) if value is None else hook(self, value)
-            value = made if value is not None and made is not None else value
-        return value
+            made = hook(self, *state)
+            if state and made is not None:
+                state = (made,)
+        return state[0] if state else None
 
 
 def register_optimizer_step_pre_hook(hook: Hook) -> Handle:
     """Register a `register_step_pre_hook` of all optimizers; it runs before their own."""
-    return _added(_everywhere["step_pre"], hook)
+    need_callable(hook)
+    return add_hook(_everywhere["step_pre"], hook)
 
 
 def register_optimizer_step_post_hook(hook: Hook) -> Handle:
     """Register a `register_step_post_hook` of all optimizers; it runs after their own."""
-    return _added(_everywhere["step_post"], hook)
-
-
-def _added(hooks: dict[int, Hook], hook: Any) -> Handle:
-    if not callable(hook):
-        raise DTypeError("hook", "a callable", f"a {type(hook).__name__}")
-    key = _serial()
-    hooks[key] = hook
-    return Handle(hooks, key)
+    need_callable(hook)
+    return add_hook(_everywhere["step_post"], hook)
 
 
 def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,3 +104,17 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         return out
 
     return hooked
+
+
+def counted(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass's own `step`, each call of which counts as a step, unless it called `advance`, which counts it."""
+
+    @wraps(step)
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.calls
+        out = step(self, *args, **kwargs)
+        if self.calls == before:
+            self._count(1)
+        return out
+
+    return counting

@@ -12,6 +12,7 @@ import zipfile
 from argparse import Namespace
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -88,7 +89,7 @@ def load_legacy(file: BinaryIO, where: str, place: Place, whole: bool = False) -
         storages[key] = np.zeros(elements * itemsize, np.uint8)
         return storages[key]
 
-    first = _Reader(where, lambda array, saved: array, reserve)
+    first = _Reader(where, lambda array, saved: array, reserve, whole)
     if first.run(file) != _MAGIC:
         raise FileError(where, "a file of torch.save", "another pickle")
     first.run(file)  # the version of the format
@@ -103,7 +104,7 @@ def load_legacy(file: BinaryIO, where: str, place: Place, whole: bool = False) -
     if len(stored) < len(storages):
         raise FileError(where, "a whole file of torch.save", "one without some of its storages")
     file.seek(begin)
-    return _Reader(where, place, lambda key, elements, itemsize: storages[key]).run(file)
+    return _Reader(where, place, lambda key, elements, itemsize: storages[key], whole).run(file)
 
 
 class _Reader:
@@ -115,7 +116,8 @@ class _Reader:
         self._arrays: dict[str, Array] = {}
 
     def run(self, file: BinaryIO) -> Any:
-        return Machine(self._found, self._storage, self._where, whole_modules.set_state).run(file)
+        set_state = partial(whole_modules.set_state, self._where)
+        return Machine(self._found, self._storage, self._where, set_state).run(file)
 
     def _found(self, name: str) -> Any:
         found = _find(name)

@@ -10,12 +10,13 @@ import sys
 import types
 from typing import Any
 
-from ..base.errors import DTypeError
+from ..base.errors import DTypeError, FileError
 from ..core.op import Op
 from ..nn.module import Module
 from .unpickle import Global
 
 OPS = "ampkit.ops"  # the package
+_ATTRIBUTES = frozenset(vars(Module()))  # those of every module
 
 
 def name_of(value: Any) -> str:
@@ -43,12 +44,18 @@ def find(name: str) -> Any:
     return found if is_function(found) else None
 
 
-def set_state(value: Any, state: Any) -> bool:
-    """Give a module that `find` made its attributes; False for another value."""
+def set_state(where: str, value: Any, state: Any) -> bool:
+    """Give a module that `find` made its attributes; False for another value.
+
+    Raises FileError, which begins with `where`, for a module of PyTorch itself, whose attributes are others.
+    """
     if not isinstance(value, Module):
         return False
-    if not isinstance(state, dict) or not all(type(name) is str for name in state) or "_parameters" not in state:
+    if not isinstance(state, dict) or not all(type(name) is str for name in state):
         raise ValueError(f"the state of a {type(value).__name__}")
+    if not _ATTRIBUTES <= state.keys():
+        got, cure = f"a whole {type(value).__name__} that PyTorch pickled", "save its state_dict() in PyTorch"
+        raise FileError(where, "a whole module that ampkit.save wrote", got, cure)
     value.__dict__.update(state)
     return True
 

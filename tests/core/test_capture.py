@@ -203,6 +203,20 @@ def test_a_schedule_outside_the_step_changes_the_learning_rate(device):
     assert_same(*(run.state() for run in runs))
 
 
+def test_a_step_that_a_recorded_scaler_skips_does_not_advance_the_schedule_outside(device):
+    runs = [Training(mlp, ampkit.float16, c) for c in (False, True)]
+    epochs = []
+    for run in runs:
+        schedule = optim.lr_scheduler.StepLR(run.optimizer, 1, gamma=0.5)
+        for number, (x, y) in enumerate(batches(8)):
+            run.step(x * (float("inf") if number in (5, 6) else 1.0), y)
+            schedule.step()
+        epochs.append(schedule.last_epoch)
+    assert_same(*(run.state() for run in runs))
+    assert epochs == [6, 6]
+    assert runs[1].optimizer.recorded
+
+
 def test_other_shapes_get_recordings_of_their_own(device):
     runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
     for run in runs:

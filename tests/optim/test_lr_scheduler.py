@@ -241,6 +241,7 @@ def test_a_schedule_of_pytorch_s_kind_defines_get_lr():
             self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
             for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
                 group["lr"] = rate
+            self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     p = Parameter(np.ones(2, np.float32))
     optimizer = optim.SGD([p], lr=1.0)
@@ -255,6 +256,11 @@ def test_a_schedule_of_pytorch_s_kind_defines_get_lr():
     own.step()
     own.step()
     assert (other.param_groups[0]["lr"], own.last_epoch) == (pytest.approx(1 / 3), 2)
+    assert own.get_last_lr() == own._last_lr == [pytest.approx(1 / 3)]
+    halving._last_lr = [7.0]
+    assert halving.get_last_lr() == [7.0]
+    halving.step(2)
+    assert halving.get_last_lr() == [0.125]
 
 
 def test_what_cannot_be_a_schedule_is_refused():

@@ -57,6 +57,22 @@ class Handle:
         self.remove()
 
 
+def need_callable(hook: Any, where: str = "hook") -> None:
+    """Raise DTypeError unless `hook` can be called."""
+    if not callable(hook):
+        raise DTypeError(where, "a callable", f"a {type(hook).__name__}")
+
+
+def add_hook(hooks: dict[int, Any], hook: Any, prepend: bool = False) -> Handle:
+    """Add an entry to a table of hooks, which run in its order: last or, with `prepend`, first."""
+    key, later = _serial(), dict(hooks) if prepend else {}
+    if prepend:
+        hooks.clear()
+    hooks[key] = hook
+    hooks.update(later)
+    return Handle(hooks, key)
+
+
 def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
     """Call `hook(gradient)` in every backward, once the whole gradient of `tensor` is there.
 
@@ -65,8 +81,7 @@ def register_hook(tensor: Tensor, hook: Callable[[Tensor], Any]) -> Handle:
     one of float64), and multiplied by the loss scale if the loss was scaled. It must not be changed in place.
     Raises StateError for a tensor that requires no grad, DTypeError for something that cannot be called.
     """
-    if not callable(hook):
-        raise DTypeError("register_hook", "a callable", f"a {type(hook).__name__}")
+    need_callable(hook, "register_hook")
     return _add(tensor, lambda gradient, tag: hook(gradient))
 
 
@@ -78,14 +93,11 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
     Raises StateError for anything but a leaf that requires grad, DTypeError for something that cannot be called.
     """
     where = "register_post_accumulate_grad_hook"
-    if not callable(hook):
-        raise DTypeError(where, "a callable", f"a {type(hook).__name__}")
+    need_callable(hook, where)
     if leaf.edge is None or not leaf.is_leaf:
         got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
         raise StateError(where, "a leaf that requires grad", got)
-    hooks, key = _hooks_of(leaf, post_accumulate_hooks), _serial()
-    hooks[key] = hook
-    return Handle(hooks, key)
+    return add_hook(_hooks_of(leaf, post_accumulate_hooks), hook)
 
 
 def run_post_accumulate_hooks(leaf: Tensor) -> None:

@@ -53,6 +53,7 @@ class LRScheduler:
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
     _combined_by: Any = None  # the ChainedScheduler or SequentialLR that this one is a part of
     _told: Any = None  # n, while `get_lr` runs, or what was assigned to last_epoch
+    _told_rates: list[float] | None = None  # what was assigned to _last_lr
     choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
 
     def __init_subclass__(cls) -> None:
@@ -102,7 +103,7 @@ class LRScheduler:
     def _start(self, count: int) -> None:
         steps = self.optimizer.steps
         backend = backends.backend_of(steps)
-        self._calls, self._told, self._optimizer_calls = count, None, self.optimizer.calls
+        self._calls, self._told, self._told_rates, self._optimizer_calls = count, None, None, self.optimizer.calls
         self._count = backend.asarray(np.array(count, dtypes.int64))
         with backends.device_guard(steps):
             self._seen = steps.copy()
@@ -166,6 +167,7 @@ class LRScheduler:
 
         epoch: go to f(epoch) instead, whether the optimizer has stepped or not; later calls count from there.
         """
+        self._told_rates = None
         if epoch is None and self._told is not None:
             epoch = self._told + 1
         if epoch is None:
@@ -196,6 +198,8 @@ class LRScheduler:
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last, or the product of several; waits for the device."""
+        if self._told_rates is not None:
+            return self._told_rates
         if self._combined_by is not None:
             rates: list[float] = self._combined_by.last_lr_of(self)
             return rates
@@ -206,8 +210,13 @@ class LRScheduler:
         return [row[at] for at, (_, key, _) in zip(starts, self._places, strict=False) if key == "lr"]
 
     @property
-    def _last_lr(self) -> list[float]:  # as scripts read it
+    def _last_lr(self) -> list[float]:
+        """What `get_last_lr` returns. A value assigned to it, as subclasses in scripts do, stays until the next step."""
         return self.get_last_lr()
+
+    @_last_lr.setter
+    def _last_lr(self, rates: list[float]) -> None:
+        self._told_rates = rates
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: Tensor(v) if backends.is_array(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
