@@ -190,7 +190,7 @@ class _Run:
             with enable_grad():
                 found = grad([o for o, _ in pairs], inputs, [s for _, s in pairs], create_graph=on_tape,
                              retain_graph=True, allow_unused=True)  # fmt: skip
-        if self.strict and (None in [x if x is None else 0 for x in found]):
+        if self.strict and any(x is None for x in found):
             number = next(i for i, x in enumerate(found) if x is None)
             raise StateError(
                 self.where, f"{of} to depend on each input", f"one that does not depend on number {number}"

@@ -33,6 +33,7 @@ NAMESPACES = {
     "torch.optim.swa_utils": "ampkit.optim.swa_utils",
     "torch.amp": "ampkit.amp",
     "torch.autograd": "ampkit.autograd",
+    "torch.autograd.functional": "ampkit.autograd.functional",
     "torch.distributions": "ampkit.distributions",
     "torch.linalg": "ampkit.linalg",
     "torch.special": "ampkit.special",

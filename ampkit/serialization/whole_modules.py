@@ -53,7 +53,7 @@ def set_state(where: str, value: Any, state: Any) -> bool:
         return False
     if not isinstance(state, dict) or not all(type(name) is str for name in state):
         raise ValueError(f"the state of a {type(value).__name__}")
-    if not _ATTRIBUTES <= state.keys():
+    if _ATTRIBUTES - state.keys():
         got, cure = f"a whole {type(value).__name__} that PyTorch pickled", "save its state_dict() in PyTorch"
         raise FileError(where, "a whole module that ampkit.save wrote", got, cure)
     value.__dict__.update(state)

@@ -32,6 +32,8 @@ NAMESPACES = {
     "ampkit.optim.swa_utils": ("optim.swa_utils", "Averages of weights."),
     "ampkit.amp": ("amp", "autocast and loss scaling."),
     "ampkit.autograd": ("autograd", "Gradients by hand, and functions with a backward of their own."),
+    "ampkit.autograd.functional": ("autograd.functional", "Jacobians, Hessians, and their products with vectors."),
+    "ampkit.distributions": ("distributions", "Distributions to sample from, with densities on the tape."),
     "ampkit.linalg": ("linalg", "Linear algebra."),
     "ampkit.special": ("special", "Special functions."),
     "ampkit.utils.data": ("utils.data", "Datasets, samplers and the loader."),

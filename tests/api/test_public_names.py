@@ -85,6 +85,7 @@ PLACES = {
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
         anomaly_mode detect_anomaly set_detect_anomaly
     """,
+    "ampkit.autograd.functional": "jacobian hessian vjp jvp vhp hvp",
     "ampkit.debug": "Finding detect_nonfinite explain",
     "ampkit.autograd.anomaly_mode": "detect_anomaly set_detect_anomaly",
     "ampkit.autograd.function": "Function once_differentiable",
@@ -122,6 +123,7 @@ def test_each_module_has_its_names(place, name):
         "amp",
         "autograd",
         "autograd.function",
+        "autograd.functional",
         "cuda",
         "linalg",
         "special",

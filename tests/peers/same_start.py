@@ -102,7 +102,8 @@ def start_alike(parameters: Iterable[Any], seen: dict[int, Any]) -> None:
 
 
 def _watch(count: int) -> None:
-    seen: dict[int, Any] = {}
+    seen: dict[int, Any] = {}  # parameters by id
+    called: dict[int, Any] = {}  # modules by id, kept likewise
     inside: list[bool] = []
     unscaled: dict[int, tuple[Any, Any]] = {}
     dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -110,8 +111,8 @@ def _watch(count: int) -> None:
     def call_after_start(call: Any) -> Any:
         def started(self: Any, *inputs: Any, **options: Any) -> Any:
             start_alike(self.parameters(), seen)
-            for module in self.modules() if id(self) not in seen else ():
-                seen[id(module)] = module
+            for module in self.modules() if id(self) not in called else ():
+                called[id(module)] = module
                 if isinstance(getattr(module, "dropout", None), float):  # of attention and of recurrent layers
                     module.dropout = 0.0
                 if isinstance(module, dropouts):

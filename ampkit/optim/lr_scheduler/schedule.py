@@ -211,7 +211,7 @@ class LRScheduler:
 
     @property
     def _last_lr(self) -> list[float]:
-        """What `get_last_lr` returns. A value assigned to it, as subclasses in scripts do, stays until the next step."""
+        """What `get_last_lr` returns. A value that a subclass assigns to it stays until the next step."""
         return self.get_last_lr()
 
     @_last_lr.setter
