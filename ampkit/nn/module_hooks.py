@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ..core.autograd.hooks import Handle
+from ..core.autograd.hooks import Handle, need_callable
 from . import hooks
 from .module_tree import ModuleTree
 
@@ -92,7 +92,7 @@ class ModuleHooks(ModuleTree):
         return self._add_state_hook("load", hook)
 
     def _add_state_hook(self, when: str, call: Callable[..., Any], hook: Any = None) -> Handle:
-        hooks.need_callable(call if hook is None else hook)
+        need_callable(call if hook is None else hook)
         table = self.__dict__.setdefault("_state_hooks", {}).setdefault(when, {})
         key = _serial()
         table[key] = call

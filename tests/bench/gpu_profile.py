@@ -11,13 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import gpu_facts
-from gpu_steps import WARM_UP, WORK, Ours, Theirs
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+
+import gpu_facts  # noqa: E402
+from gpu_steps import WARM_UP, WORK, Ours, Theirs  # noqa: E402
 
 KINDS = ("kernel", "gpu_memcpy", "gpu_memset")
 SHORT = 110  # characters of a kernel's name

@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ampkit import backends
 from ampkit.base.dtypes import FLOATS, DType
 
@@ -50,7 +48,7 @@ def with_zeros(node: Node, dys: list[Any]) -> Any:
     if len(dys) == 1:
         return dys[0]
     like = next(d for d in dys if d is not None)
-    zeros = np.zeros if is_traced(like) else backends.backend_of(like).zeros
+    zeros = backends.backend_of(like.tensor.array if is_traced(like) else like).zeros
     return tuple(
         [zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in zip(dys, node.outputs, strict=True)]
     )

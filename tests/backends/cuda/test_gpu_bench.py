@@ -48,6 +48,31 @@ def no_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import then fails as where it is not installed
 
 
+def test_a_profile_sums_the_kernels_of_a_step_and_counts_overlapping_ones_once(gpu_bench):
+    events = [
+        {"name": "void gemm<128>(float*)", "ts": 10.0, "dur": 6.0},
+        {"name": "void gemm<128>(float*)", "ts": 20.0, "dur": 2.0},
+        {"name": "at::native::copy", "ts": 12.0, "dur": 8.0},
+        {"name": "at::native::copy", "ts": 30.0, "dur": 10.0},
+    ]
+    first, *rows = loaded("gpu_profile").table(events, 2).splitlines()
+    assert first == "busy 11 us of a step of 15 us"
+    assert [line.split() for line in rows] == [
+        ["9.0", "us", "1.0", "copy"],
+        ["4.0", "us", "1.0", "gemm<128>(float*)"],
+    ]
+
+
+def test_named_variants_are_measured_in_their_order_and_no_others(gpu_bench):
+    named = ["torch mixed compile", "ampkit mixed compiled"]
+    assert [(t.section, t.name) for t in gpu_bench.plan(["gpt2", "nano"], variants=named)] == [
+        ("gpt2", named[0]),
+        ("nano", named[0]),
+        ("gpt2", named[1]),
+        ("nano", named[1]),
+    ]
+
+
 def row(*blocks, rounds=1):
     return FIGURES | {"blocks": list(blocks), "rounds": rounds}
 

@@ -2,7 +2,7 @@
 #include "include/storage.cuh"
 
 // to[row, :cols] = from[row, :cols], with steps in values from row to row. A block per row; stores are 16 bytes wide,
-// and loads where both rows are aligned alike.
+// and loads where source and target rows have the same alignment.
 __global__ void copy_rows(const void* from, void* to, int64 cols, int64 from_step, int64 to_step) {
     using Value = unsigned short;
     constexpr int V = 16 / sizeof(Value);
