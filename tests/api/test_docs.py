@@ -150,7 +150,8 @@ def test_the_data_set_of_add_a_dataset_and_its_test_run_as_printed(tmp_path):
 
 def run_in(folder, script, *words, status=0):
     """Runs a Python script in a folder."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    paths = [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, script, *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr

@@ -36,7 +36,9 @@ def check(run: Any, until: float, tests: Callable[..., Any]) -> Any:
         share = (until - time.monotonic()) / (len(TOOLS) - i)
         state = tests(queue, run, time.monotonic() + share)
         done, said = done and state.done, [*said, f"{tool} {state.said}"]
-        failed += [f"{tool} {line}" for line in [*found(run.out / "sanitize" / tool), *_ended(state.failed)]]
+        ended = [queue.name(path) for path in queue.paths if command and queue.done(path)]
+        lines = [*found(queue.folder), *unchecked(queue.folder, ended), *_ended(state.failed)]
+        failed += [f"{tool} {line}" for line in lines]
     return first_run.State(done, "; ".join(said), failed)
 
 
@@ -55,6 +57,15 @@ def _queue(run: Any, tool: str, command: list[str]) -> suite.Queue:
 
 def _ended(failed: list[str]) -> list[str]:
     return [line for line in failed if re.search(r"ended its process|no output for|before a test", line)]
+
+
+def unchecked(folder: Path, names: list[str]) -> Iterator[str]:
+    """A line per test file, of those that have ended, in whose logs the tool says nothing of errors: it did not run."""
+    for name in names:
+        logs = [log.read_text("utf-8", "replace") for log in (folder / "found").glob(f"{name}.*.txt")]
+        if not any(_SUMMARY.search(log) for log in logs):
+            last = next((line for log in logs for line in reversed(log.splitlines())), "no log")
+            yield f"{name}: the tool did not check it: {last}"
 
 
 def found(folder: Path) -> Iterator[str]:

@@ -58,11 +58,16 @@ class Queue:
         (folder / "outcomes").mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
 
+    @staticmethod
+    def name(path: Path) -> str:
+        """The name of a test file's outcomes and logs."""
+        return "-".join(path.relative_to(ROOT / "tests").with_suffix("").parts)
+
     def outcomes(self, path: Path) -> Path:
-        return self.folder / "outcomes" / f"{_name(path)}.jsonl"
+        return self.folder / "outcomes" / f"{self.name(path)}.jsonl"
 
     def log(self, path: Path) -> Path:
-        return self.folder / "logs" / f"{_name(path)}.log"
+        return self.folder / "logs" / f"{self.name(path)}.log"
 
     def done(self, path: Path) -> bool:
         """Whether all tests of a file have run."""
@@ -89,7 +94,7 @@ class Queue:
     def _start(self, path: Path) -> Running:
         file = self.outcomes(path)
         file.touch()
-        command = [*self.prefix(_name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
+        command = [*self.prefix(self.name(path)), sys.executable, "-m", "pytest", str(path), "-q", "--tb=short", "-p",
                    "bench.resumable", "-p", "no:cacheprovider", "--outcomes", str(file), *self.options]  # fmt: skip
         # Without this folder in PYTHONPATH: its modules have the names of test packages.
         settings = environment(HERE.parent, OMP_NUM_THREADS="1")
@@ -146,7 +151,3 @@ class Queue:
 def _first(name: str, lines: list[str]) -> list[str]:
     more = len(lines) - SHOWN
     return lines if more <= 0 else [*lines[:SHOWN], f"{name}: and {more} more"]
-
-
-def _name(path: Path) -> str:
-    return "-".join(path.relative_to(ROOT / "tests").with_suffix("").parts)

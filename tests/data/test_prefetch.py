@@ -54,7 +54,7 @@ def test_a_batch_does_not_change_with_the_memory_it_came_from(device):
     np.testing.assert_array_equal(first.numpy(), np.ones((2, 2)))
 
 
-def test_a_batch_that_does_not_fit_says_who_holds_the_memory(device):
+def test_a_batch_that_does_not_fit_says_who_holds_the_memory(device, emulation):
     batches = prefetch(given(), "cuda")
     memory.pool.set_limit(1)
     try:

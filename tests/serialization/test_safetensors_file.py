@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -109,7 +110,7 @@ def test_a_structure_that_does_not_match_its_tensors_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "description",
     [
-        '{"list": [' * 900 + "1" + "]}" * 900,
+        '{"list": [' * sys.getrecursionlimit() + "1" + "]}" * sys.getrecursionlimit(),
         "[" * 100_000,
         '{"list": [1], "tuple": []}',
         '{"set": [1, 2]}',

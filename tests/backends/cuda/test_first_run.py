@@ -244,6 +244,13 @@ def test_errors_of_compute_sanitizer_are_found_with_their_kernel_and_no_others(b
     (tmp_path / "found" / "good.13.txt").write_text("".join(f"========= {line}\n" for line in lines))
     said = "bad: 3 errors: Invalid __global__ read of size 4 bytes at softmax_forward+0x10"
     assert list(sanitizer.found(tmp_path)) == [said]
+    (tmp_path / "found" / "none.14.txt").write_text(
+        "========= COMPUTE-SANITIZER\n========= No attachable process found\n"
+    )
+    assert list(sanitizer.unchecked(tmp_path, ["bad", "good", "none", "absent"])) == [
+        "none: the tool did not check it: ========= No attachable process found",
+        "absent: the tool did not check it: no log",
+    ]
 
 
 # steps of models
