@@ -73,7 +73,8 @@ def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: 
     """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW].
 
     For 16-bit operands it is rounded to 16 bits, as PyTorch's, except for kernels of one element: cuDNN has one engine
-    with float32 results, which took 12 times as long on an H100 (2026-11-26).
+    with float32 results, which took 85 of the 130 ms of ResNet-50's step on an H100 (2026-11-26); the whole step takes
+    54 ms without it.
     """
     shape, run = (outputs.shape[1], images.shape[1] // groups, *geometry.kernel), _library(outputs).conv_weight
     if groups == 1 and max(geometry.kernel) == 1 and not any(map(any, geometry.padding)):
