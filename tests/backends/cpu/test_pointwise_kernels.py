@@ -234,3 +234,47 @@ def test_the_number_of_threads_changes_no_bit():
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
     np.testing.assert_allclose(found[0][1], ((x.astype(float) - 0.5) ** 2).sum() / 3, rtol=1e-7)
+
+
+# rows of float32 that are longer than a buffer, and operands that are constant along them
+
+
+LONG = {
+    "dense": ((2, 40_001), (2, 40_001)),
+    "a number per row": ((3, 5_000), (3, 1)),
+    "one row for all": ((70, 3_000), (3_000,)),
+    "a number per channel": ((2, 3, 50, 61), (3, 1, 1)),
+    "short rows": ((900, 100), (900, 1)),
+    "one number": ((40_001,), (1,)),
+}
+TWO = {
+    "Add": lambda x, y: x + 0.5 * y,  # of tensors and a number, in a loop of its own
+    "Atan2": lambda x, y: np.arctan2(x, y),  # by buffers
+    "Hypot": lambda x, y: np.hypot(x, y),
+}
+
+
+@pytest.mark.parametrize("shapes", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("name", TWO)
+def test_long_rows_of_float32_are_those_of_float64_with_any_broadcast_operand(name, shapes):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    number = (0.5,) if name == "Add" else ()
+    for given in ((x, y), (y, x)):
+        found = elementwise.forward(name, (*given, *number), float32)
+        np.testing.assert_allclose(found, TWO[name](*[a.astype(float) for a in given]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["LeakyRelu", "Mul", "Atan2"])
+def test_a_gradient_that_is_one_number_gives_the_bits_of_a_dense_one(name):
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((3, 40_001)).astype(np.float32) for _ in range(2))
+    operands, wanted = ((x, 0.1), (float32,)) if name == "LeakyRelu" else ((x, y), (float32, float32))
+    dense = np.full(x.shape, 0.3, np.float32)
+    for constant in (np.broadcast_to(dense[:1, :1], x.shape), np.broadcast_to(dense[:, :1], x.shape)):
+        for found, expected in zip(
+            elementwise.backward(name, constant, operands, wanted),
+            elementwise.backward(name, dense, operands, wanted),
+            strict=True,
+        ):
+            assert found.tobytes() == expected.tobytes()

@@ -12,21 +12,23 @@ constexpr int64 OPERANDS = 4, OUTPUTS = 3, TENSORS = 3, AXES = 6, BLOCK = 2048, 
 
 // `struct Layout` of elementwise.py. The last two axes are cut into tiles. An operand's kind is NUMBER, or less if it is absent.
 // stride: in elements, a row for each operand and a last one for all outputs; 0 along a broadcast axis.
+// in_place: where all tensors are rows of float32, or broadcast along them, how many elements of a row are computed at a
+// time; else 0.
 struct Layout {
-    int64 axes, tile_rows, tile_columns;
+    int64 axes, tile_rows, tile_columns, in_place;
     int64 kind[OPERANDS + OUTPUTS];
     int64 size[AXES], stride[OPERANDS + 1][AXES];
 };
 
 // A loop over n elements: one result of four operands.
 using Loop = void (*)(const float* const* operands, float* result, int64 n);
-// The same of operands stored in 16 bits, the first ones; those behind them are numbers.
+// The same of operands that are tensors of one dtype, the first ones; those behind them are numbers.
 using StoredLoop = void (*)(const void* const* tensors, const float* numbers, void* result, int64 n);
 
-// The loops of one result: of float32, and of one to three tensors in bfloat16 and in float16; null where there is none.
+// The loops of one result: of float32, and of one to three tensors by their kind; null where there is none.
 struct Loops {
     Loop float32;
-    StoredLoop stored[2][TENSORS];
+    StoredLoop stored[FLOAT16 + 1][TENSORS];
 };
 
 struct Arguments {
@@ -97,7 +99,8 @@ struct Job {
     // visit(tile number, tiles of the operands and of the outputs, their reader) for all tiles, on all threads.
     template <class Visit>
     void for_each_tile(const Visit& visit) const {
-        parallel_for(tiles, PARALLEL_ELEMENTS / BLOCK, [&](int64 begin, int64 end) {
+        int64 elements = layout.in_place ? layout.tile_rows * layout.tile_columns : BLOCK;
+        parallel_for(tiles, max(1, PARALLEL_ELEMENTS / elements), [&](int64 begin, int64 end) {
             Reader reader(*this);
             Tile tile[OPERANDS + 1];
             for (int64 t = begin; t < end; t++) {
@@ -109,13 +112,15 @@ struct Job {
         });
     }
 
-    // Reads the operands of tiles as float32.
+    // Reads the operands of tiles as float32. One that is constant, and the same as in the tile before, is kept.
     class Reader {
       public:
         explicit Reader(const Job& job) : job_(job) {}
         const float* const* read(const Tile* tile) {
             for (int64 i = 0; i < OPERANDS; i++) {
-                int64 kind = job_.layout.kind[i];
+                int64 kind = job_.layout.kind[i], constant = tile[i].is_constant() ? tile[i].rows * tile[i].columns : 0;
+                if (constant && constant <= filled_[i] && tile[i].start == start_[i]) continue;
+                filled_[i] = constant, start_[i] = tile[i].start;
                 if (kind >= 0) operands_[i] = read_tile(job_.in[i], kind, tile[i], buffers_[i]);
                 else if (!operands_[i]) operands_[i] = repeat(kind == NUMBER ? BLOCK : 0, job_.number[i], buffers_[i]);
             }
@@ -129,6 +134,7 @@ struct Job {
         }
         const Job& job_;
         const float* operands_[OPERANDS] = {};
+        int64 filled_[OPERANDS] = {}, start_[OPERANDS] = {};
         float buffers_[OPERANDS][BLOCK];
     };
 
@@ -209,7 +215,7 @@ void stored_backward_loop(const void* const* tensors, const float* numbers, void
     }
 }
 
-// `tensors`: how many of the value's operands are; 0 for functions that have no loops of 16-bit tensors.
+// `tensors`: how many of the value's operands are; 0 for functions that have no loops for stored dtypes.
 template <class F, class T, int tensors>
 constexpr void add_stored_forward(StoredLoop* loops) {
     if constexpr (tensors > 0) loops[0] = stored_forward_loop<F, T, 1>;
@@ -227,8 +233,9 @@ constexpr Loops value() {
     Loops loops{};
     if constexpr (PLAIN) loops.float32 = forward_plain_loop<F>;
     else loops.float32 = forward_loop<F>;
-    add_stored_forward<F, bfloat16, tensors>(loops.stored[0]);
-    add_stored_forward<F, float16, tensors>(loops.stored[1]);
+    add_stored_forward<F, float, tensors>(loops.stored[FLOAT32]);
+    add_stored_forward<F, bfloat16, tensors>(loops.stored[BFLOAT16]);
+    add_stored_forward<F, float16, tensors>(loops.stored[FLOAT16]);
     return loops;
 }
 
@@ -238,8 +245,9 @@ constexpr Loops gradient() {
     if constexpr (RESULT < F::GRADIENTS) {
         if constexpr (PLAIN) loops.float32 = backward_plain_loop<F, RESULT>;
         else loops.float32 = backward_loop<F, RESULT>;
-        add_stored_backward<F, RESULT, bfloat16, tensors>(loops.stored[0]);
-        add_stored_backward<F, RESULT, float16, tensors>(loops.stored[1]);
+        add_stored_backward<F, RESULT, float, tensors>(loops.stored[FLOAT32]);
+        add_stored_backward<F, RESULT, bfloat16, tensors>(loops.stored[BFLOAT16]);
+        add_stored_backward<F, RESULT, float16, tensors>(loops.stored[FLOAT16]);
     }
     return loops;
 }
@@ -259,15 +267,15 @@ double sum_of(const Job& job, Loop loop) {
     return sum;
 }
 
-// The outputs of a tile whose operands are 16-bit tensors, then numbers, by the loops for them. -> whether there are.
+// The outputs of a tile whose operands are tensors of one dtype, then numbers, by the loops for them. -> whether there are.
 bool compute_stored(const Job& job, const Arguments& arguments, const Tile* tile) {
     const int64* kind = job.layout.kind;
-    if ((kind[0] != BFLOAT16 && kind[0] != FLOAT16) || !tile[OPERANDS].is_row()) return false;
+    if (kind[0] < FLOAT32 || kind[0] > FLOAT16 || !tile[OPERANDS].is_row()) return false;
     const void* tensors[OPERANDS] = {};
     float numbers[OPERANDS] = {};
-    int64 count = 0;
+    int64 count = 0, bytes = kind[0] == FLOAT32 ? 4 : 2;
     for (; count < TENSORS && kind[count] == kind[0] && tile[count].is_row(); count++)
-        tensors[count] = static_cast<const uint16_t*>(job.in[count]) + tile[count].start;
+        tensors[count] = static_cast<const char*>(job.in[count]) + tile[count].start * bytes;
     if (count == 0) return false;
     for (int64 i = count; i < OPERANDS; i++) {
         numbers[i] = job.number[i];
@@ -278,12 +286,12 @@ bool compute_stored(const Job& job, const Arguments& arguments, const Tile* tile
     StoredLoop loops[OUTPUTS] = {};
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!arguments.out[j]) continue;
-        loops[j] = arguments.loops[j].stored[kind[0] == FLOAT16][count - 1];
+        loops[j] = arguments.loops[j].stored[kind[0]][count - 1];
         if (!loops[j] || kind[OPERANDS + j] != kind[0]) return false;
     }
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!loops[j]) continue;
-        uint16_t* out = static_cast<uint16_t*>(*arguments.out[j]) + tile[OPERANDS].start;
+        void* out = static_cast<char*>(*arguments.out[j]) + tile[OPERANDS].start * bytes;
         loops[j](tensors, numbers, out, tile[OPERANDS].rows * tile[OPERANDS].columns);
     }
     return true;
@@ -303,6 +311,27 @@ void compute_floats(const Job& job, const Arguments& arguments, const float* con
     }
 }
 
+// The outputs of a tile of float32, by rows that are read and written where they are. A tile may be larger than BLOCK:
+// whatever interrupts the stream of stores to a large array costs more than its own time.
+void compute_in_place(const Job& job, const Arguments& arguments, const Tile* tile, Job::Reader& reader) {
+    for (int64 row = 0; row < tile[OPERANDS].rows; row++) {
+        Tile part[OPERANDS + 1];
+        auto cut = [&](int64 from, int64 columns) {
+            for (int64 i = 0; i <= OPERANDS; i++) {
+                int64 start = tile[i].start + row * tile[i].row_stride + from * tile[i].column_stride;
+                part[i] = {start, 1, columns, 0, tile[i].column_stride};
+            }
+        };
+        int64 columns = tile[OPERANDS].columns, step = job.layout.in_place;
+        cut(0, columns);
+        if (compute_stored(job, arguments, part)) continue;
+        for (int64 from = 0; from < columns; from += step) {
+            cut(from, min(step, columns - from));
+            compute_floats(job, arguments, reader.read(part), part[OPERANDS]);
+        }
+    }
+}
+
 }  // namespace
 
 // Computes the wanted outputs, each by its loop, or the sum. -> whether it could: not for misaligned arrays.
@@ -314,7 +343,8 @@ EXPORT int64 elementwise(const Arguments* arguments) {
         return 1;
     }
     job.for_each_tile([&](int64, const Tile* tile, Job::Reader& reader) {
-        if (!compute_stored(job, *arguments, tile)) compute_floats(job, *arguments, reader.read(tile), tile[OPERANDS]);
+        if (job.layout.in_place) compute_in_place(job, *arguments, tile, reader);
+        else if (!compute_stored(job, *arguments, tile)) compute_floats(job, *arguments, reader.read(tile), tile[OPERANDS]);
     });
     return 1;
 }

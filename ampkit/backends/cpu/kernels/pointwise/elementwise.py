@@ -28,12 +28,14 @@ from ampkit.base.errors import UnsupportedError
 
 OPERANDS, OUTPUTS, AXES, BLOCK = 4, 3, 6, 2048  # as in elementwise.cpp
 _STORED = frozenset({float32, bfloat16, float16, bool_})
-_NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays
+_NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays, and of those and outputs that there are not
 _NARROW = 16  # columns of a tile where an operand is transposed: a cache line of float32
+_LONG = 1 << 14  # elements of a tile without buffers
+_SHORT = 256  # columns; shorter rows are computed several at a time, from buffers
 _arguments = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
-_layout = struct.Struct(f"{3 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
+_layout = struct.Struct(f"{4 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
 _run = Function("elementwise", "p", ctypes.c_int64)
-_LOOPS = 7 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
+_LOOPS = 10 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
 def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
     """The sum of the function's values, divided by `divisor`: [] in `dtype`. Summed in float64 beyond a tile."""
     layouts, places, numbers = _split(operands)
-    plan = _plan(layouts, (float32, None, None))
+    plan = _plan(layouts, (None, None, None))
     result = ctypes.c_double()
     plan.run(_arguments(_loops(name), plan.address, ctypes.addressof(result), *places, 0, 0, 0, *numbers))
     return np.asarray(result.value / divisor).astype(dtype)
@@ -127,7 +129,7 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _
     if len(axes) > AXES:
         raise UnsupportedError
     kinds = [_NUMBER if layout is None else KINDS[layout[2]] for layout in layouts]
-    kinds += [_ABSENT] * (OPERANDS - len(layouts)) + [0 if dtype is None else KINDS[dtype] for dtype in outs]
+    kinds += [_ABSENT] * (OPERANDS - len(layouts)) + [_ABSENT if dtype is None else KINDS[dtype] for dtype in outs]
     order = order or ()
     memory = (tuple([shape[i] for i in order]), tuple(np.argsort(order).tolist())) if order else None
     layout = ctypes.create_string_buffer(_packed(axes, kinds, len(layouts)))
@@ -138,7 +140,9 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
     """`struct Layout` of elementwise.cpp, whose last two axes are those of the tiles."""
     axes, transposed = _with_tiles(axes, operands)
     rows, columns = axes[-2][0], axes[-1][0]
+    in_place = _in_place(axes, kinds, operands)
     block = BLOCK // 2 if max(kinds) else BLOCK  # buffers and what they are read from fit into the first-level cache
+    block = _LONG if in_place else block
     across = min(columns, _NARROW if transposed else block)
     down = min(rows, block // across)
     sizes = [size for size, _ in axes] + [1] * (AXES - len(axes))
@@ -147,7 +151,23 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
         for operand in range(operands):
             table[operand][i] = strides[operand]
         table[OPERANDS][i] = strides[-1]
-    return _layout(len(axes), down, across, *kinds, *sizes, *[step for row in table for step in row])
+    return _layout(len(axes), down, across, in_place, *kinds, *sizes, *[step for row in table for step in row])
+
+
+def _in_place(axes: list[Axis], kinds: list[int], operands: int) -> int:
+    """How many elements of a row are computed at a time where all tensors are rows of float32, or constant in them;
+    else 0.
+    """
+    columns, strides = axes[-1]
+    tensors = [i for i in range(operands) if kinds[i] != _NUMBER]
+    wanted = set(kinds[OPERANDS:]) - {_ABSENT}
+    alike = wanted == {KINDS[float32]} == {kinds[i] for i in tensors}
+    steps = {strides[i] for i in tensors}
+    if not alike or columns < _SHORT or not steps <= {0, 1} or strides[-1] != 1:
+        return 0
+    return (
+        BLOCK if 0 in steps or len(tensors) < operands else _LONG
+    )  # what is constant fills a buffer of BLOCK elements
 
 
 def _with_tiles(axes: list[Axis], operands: int) -> tuple[list[Axis], bool]:
