@@ -9,7 +9,7 @@ from math import prod
 from ampkit.base.dtypes import DType
 
 from .caching_allocator import address
-from .native.arrays import FLOATS, KINDS, MIN_ELEMENTS, Function, HostArray, available, empty_like
+from .native.arrays import FLOATS, KINDS, MIN_ELEMENTS, Function, HostArray, available, empty, empty_like
 
 _AXES = 8  # AXES in copy.cpp
 _copy_floats, _copy_elements = Function("copy_floats", "pipip"), Function("copy_elements", "ppip")
@@ -30,6 +30,15 @@ def copy(target: HostArray, source: HostArray) -> None:
     """Write `source` into `target` [same shape, no memory in common], rounded to nearest even."""
     if target.size < MIN_ELEMENTS or not _copy_by_kernel(target, source):
         target[...] = source
+
+
+def contiguous(array: HostArray) -> HostArray:
+    """`array` in row-major order without gaps: itself, or a copy."""
+    if array.flags.c_contiguous:
+        return array
+    out = empty(array.shape, array.dtype)
+    copy(out, array)
+    return out
 
 
 def convert(array: HostArray, dtype: DType) -> HostArray:

@@ -14,6 +14,7 @@ from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
 
+from ..copies import contiguous
 from ..device import in_format
 from ..native.arrays import FLOATS
 from .library import has_fast_matmul, library
@@ -213,4 +214,4 @@ def _with_unit_stride(array: HostArray) -> HostArray:
     # oneDNN accepts any positive strides; only contiguous rows or columns are fast.
     if min(array.strides) > 0 and array.itemsize in array.strides[-2:]:
         return array
-    return np.ascontiguousarray(array).reshape(-1).reshape(array.shape)  # an axis of length 1 may have stride 0
+    return contiguous(array).reshape(-1).reshape(array.shape)  # an axis of length 1 may have stride 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.copies import copy
+from ampkit.backends.cpu.copies import contiguous, copy
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
     MIN_ELEMENTS,
@@ -43,7 +43,7 @@ def _views(groups: int, *arrays: HostArray) -> list[HostArray]:
         found = [_planes(a, merge) for a in arrays]
         if all(view is not None for view in found):
             return found  # type: ignore[return-value]  # no None is among them
-    return [np.ascontiguousarray(a).reshape(*a.shape[:2], -1) for a in arrays]
+    return [contiguous(a).reshape(*a.shape[:2], -1) for a in arrays]
 
 
 def _in_order_of(array: HostArray, x: HostArray) -> HostArray:

@@ -165,9 +165,8 @@ def _in_place(axes: list[Axis], kinds: list[int], operands: int) -> int:
     steps = {strides[i] for i in tensors}
     if not alike or columns < _SHORT or not steps <= {0, 1} or strides[-1] != 1:
         return 0
-    return (
-        BLOCK if 0 in steps or len(tensors) < operands else _LONG
-    )  # what is constant fills a buffer of BLOCK elements
+    buffered = 0 in steps or len(tensors) < operands  # what is constant fills a buffer of BLOCK elements
+    return BLOCK if buffered else _LONG
 
 
 def _with_tiles(axes: list[Axis], operands: int) -> tuple[list[Axis], bool]:
