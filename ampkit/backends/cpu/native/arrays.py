@@ -106,7 +106,12 @@ def available() -> bool:
 
 def supported(*arrays: HostArray) -> bool:
     """Whether kernels take these arrays: floating-point of at most 32 bits, aligned to their elements."""
-    return library() is not None and all(a.dtype in FLOATS and a.flags.aligned for a in arrays)
+    if library() is None:
+        return False
+    for array in arrays:  # no generator: this runs before nearly every kernel
+        if array.dtype not in FLOATS or not array.flags.aligned:
+            return False
+    return True
 
 
 def empty_like(array: HostArray, dtype: DType) -> HostArray:

@@ -85,13 +85,13 @@ def reduced(
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
         return np.broadcast_to(reduced(term, once, axes, dtype, factor * repeated, root, shift), kept)
     order, back, merged, axis, rest = _plan(array.shape, array.strides, axes)
-    shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
-    out = empty([shape[i] for i in order], float32 if rest else dtype)
     small = *merged[:axis], 1, *merged[axis + 1 :]
     x = reshape_view(array.transpose(order), merged)
+    out = empty(small, float32 if rest else dtype)
+    shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
     s = None if shift is None else reshape_view(np.broadcast_to(shift, shape).transpose(order), small)
-    _reduce(out.reshape(small), x, s, term, axis, 1.0 if rest else factor, root and not rest)
-    out = out.transpose(back)
+    _reduce(out, x, s, term, axis, 1.0 if rest else factor, root and not rest)
+    out = out.reshape([shape[i] for i in order]).transpose(back)
     return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
 
 
