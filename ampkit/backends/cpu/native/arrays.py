@@ -106,12 +106,10 @@ def available() -> bool:
 
 def supported(*arrays: HostArray) -> bool:
     """Whether kernels take these arrays: floating-point of at most 32 bits, aligned to their elements."""
-    if library() is None:
-        return False
-    for array in arrays:  # no generator: this runs before nearly every kernel
-        if array.dtype not in FLOATS or not array.flags.aligned:
-            return False
-    return True
+    known: bool = library() is not None
+    for array in arrays:  # no generator, which takes longer: this runs before nearly every kernel
+        known = known and array.dtype in FLOATS and array.flags.aligned
+    return known
 
 
 def empty_like(array: HostArray, dtype: DType) -> HostArray:
