@@ -21,6 +21,7 @@ SOURCES = {
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
     "torch": "ampkit .top .autocast_state .switches",
     "torch._C": ".tracing.private",
+    "torch.__future__": ".future",
     "torch.accelerator": ".accelerator",
     "torch.amp": "ampkit.amp",
     **_below("torch.amp", "autocast_mode grad_scaler", "ampkit.amp"),

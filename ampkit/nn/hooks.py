@@ -126,8 +126,11 @@ class _BackwardHooks:
 
 
 def _with_hook(values: tuple[Any, ...], hook: Callable[[_Gradients], _Gradients]) -> tuple[Any, ...]:
-    # The values, with `hook` called on their gradients in the backward; None for those that are not Tensors.
-    at, wrapped = [i for i, value in enumerate(values) if isinstance(value, Tensor)], list(values)
+    # The values, with `hook` called on their gradients in the backward; None for those that require none.
+    at = [i for i, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+    if not at:
+        return values
+    wrapped = list(values)
 
     def run(tensor_grads: _Gradients) -> _Gradients:
         gradients = dict(zip(at, tensor_grads, strict=True))

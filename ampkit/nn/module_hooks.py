@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
-from ..core.autograd.hooks import Handle, need_callable
+from ..core.autograd.hooks import Handle, add_hook, need_callable
 from . import hooks
 from .module_tree import ModuleTree
-
-_serial = count().__next__
 
 
 class ModuleHooks(ModuleTree):
@@ -54,6 +51,13 @@ class ModuleHooks(ModuleTree):
         """
         return hooks.register(self, "_backward_hooks", hook, prepend)
 
+    def register_backward_hook(self, hook: Callable[..., Any]) -> Handle:
+        """Register a `register_full_backward_hook`, under the name of a hook that PyTorch means to drop.
+
+        That one saw only the gradients of the last operation of a module.
+        """
+        return self.register_full_backward_hook(hook)
+
     # around saving and loading
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> Handle:
@@ -93,10 +97,7 @@ class ModuleHooks(ModuleTree):
 
     def _add_state_hook(self, when: str, call: Callable[..., Any], hook: Any = None) -> Handle:
         need_callable(call if hook is None else hook)
-        table = self.__dict__.setdefault("_state_hooks", {}).setdefault(when, {})
-        key = _serial()
-        table[key] = call
-        return Handle(table, key)
+        return add_hook(self.__dict__.setdefault("_state_hooks", {}).setdefault(when, {}), call)
 
     def run_state_hooks(self, when: str, *given: Any) -> Any:
         """Call the hooks of one kind; returns the last result that is not None."""

@@ -146,6 +146,19 @@ print(torch.nn.Conv2d.__name__, torch.autograd.Variable(torch.ones(2), requires_
     assert run_aliased(code) == ["True True True", "True True True", "False", "Conv2d True"]
 
 
+def test_settings_of_how_parameters_are_converted_are_kept(run_aliased):
+    code = """
+import torch
+future = torch.__future__
+for name in ("overwrite", "swap"):
+    get, put = (getattr(future, f"{verb}_{name}_module_params_on_conversion") for verb in ("get", "set"))
+    before = get()
+    put(True)
+    print(before, get())
+"""
+    assert run_aliased(code) == ["False True", "False True"]
+
+
 def test_assert_close_compares_values_shapes_dtypes_and_containers(run_aliased):
     code = """
 import torch

@@ -171,3 +171,25 @@ def test_a_hook_that_is_always_called_runs_after_an_error_with_no_output():
     with pytest.raises(ampkit.ShapeError):
         layer(ampkit.ones(1, 3))
     assert seen == [None]
+
+
+def test_a_backward_hook_leaves_arguments_and_outputs_as_they_are():
+    class Two(nn.Module):
+        def forward(self, x, mask):
+            assert x.requires_grad and not mask.requires_grad
+            return x * mask, mask * 2
+
+    layer, seen = Two(), []
+    layer.register_full_backward_hook(lambda module, into, out: seen.append((plain(into), plain(out))))
+    y, mask = layer(leaf(1.0, 2.0), tensor([0.0, 1.0]))
+    assert not mask.requires_grad
+    y.sum().backward()
+    assert seen == [([[0.0, 1.0], None], [[1.0, 1.0], None])]
+
+
+def test_a_handle_names_its_table_and_its_place_in_it():
+    layer = nn.Linear(2, 2)
+    first, second = (layer.register_backward_hook(lambda *given: None) for _ in range(2))
+    assert list(first.hooks_dict_ref()) == [first.id, second.id]
+    first.remove()
+    assert list(second.hooks_dict_ref()) == [second.id]

@@ -287,6 +287,9 @@ class Lines(unittest.TestResult):
     def stopTest(self, test: unittest.TestCase) -> None:
         signal.alarm(0)
         super().stopTest(test)
+        hooks = sys.modules.get("ampkit.nn.hooks")
+        if hooks is not None:
+            hooks.everywhere.clear()  # as tests do by PyTorch's private names, so that one leaves no hooks for the next
         self._line(test, *self.outcome)
 
     def addError(self, test: Any, err: Any) -> None:

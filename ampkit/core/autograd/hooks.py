@@ -41,14 +41,18 @@ _LAST = 2**62  # retain_grad runs after all other hooks, and keeps what they ret
 
 
 class Handle:
-    """A registered hook, which `remove()` unregisters."""
+    """A registered hook, which `remove()` unregisters. id: its key in its table of hooks."""
 
     def __init__(self, hooks: dict[int, Any], key: int):
-        self._hooks, self._key = hooks, key
+        self._hooks, self.id = hooks, key
 
     def remove(self) -> None:
         """Unregister the hook; a second call does nothing."""
-        self._hooks.pop(self._key, None)
+        self._hooks.pop(self.id, None)
+
+    def hooks_dict_ref(self) -> dict[int, Any]:
+        """The table of hooks that holds this one, by `id`."""
+        return self._hooks
 
     def __enter__(self) -> Handle:
         return self

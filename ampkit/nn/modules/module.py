@@ -11,8 +11,8 @@ from .. import hooks
 from ..module import Module
 
 __all__ = [
-    "Module", "register_module_forward_hook", "register_module_forward_pre_hook", "register_module_full_backward_hook",
-    "register_module_full_backward_pre_hook",
+    "Module", "register_module_backward_hook", "register_module_forward_hook", "register_module_forward_pre_hook",
+    "register_module_full_backward_hook", "register_module_full_backward_pre_hook",
 ]  # fmt: skip
 
 
@@ -36,3 +36,6 @@ def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> Handle:
 def register_module_full_backward_hook(hook: Callable[..., Any]) -> Handle:
     """Call `hook(module, grad_input, grad_output)` after the backward of every module."""
     return hooks.register(None, "_backward_hooks", hook)
+
+
+register_module_backward_hook = register_module_full_backward_hook  # see Module.register_backward_hook
