@@ -20,8 +20,8 @@ from ..ops.argument_checks import check_all
 # PyTorch's customary values).
 _GAINS = {
     "linear": 1.0,
-    "conv1d": 1.0,
-    "conv2d": 1.0,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), 1.0),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), 1.0),
     "sigmoid": 1.0,
     "tanh": 5 / 3,
     "relu": math.sqrt(2),

@@ -29,7 +29,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             device, dtype = value.device, value.dtype
         elif isinstance(value, int) and not isinstance(value, bool):
             device = value  # the number of a GPU
-        elif isinstance(value, str) and value not in dtypes.NAMES and dtype is None:
+        elif isinstance(value, str) and value not in dtypes.NAMES and device is None:
             device = value
         elif value is not None and not isinstance(value, bool):
             dtype = value

@@ -98,7 +98,7 @@ def test_gains_are_pytorchs():
     assert init.calculate_gain("relu") == math.sqrt(2)
     assert init.calculate_gain("tanh") == 5 / 3
     assert init.calculate_gain("leaky_relu", 1) == 1
-    assert init.calculate_gain("linear") == 1
+    assert init.calculate_gain("linear") == init.calculate_gain("conv_transpose3d") == 1
     with pytest.raises(ArgumentError, match=r"calculate_gain: needs one of .*'gelu'"):
         init.calculate_gain("gelu")
 

@@ -168,6 +168,7 @@ def test_to_casts_floats_alone_and_keeps_objects_ties_and_gradients():
 def test_to_takes_pytorchs_forms():
     for args, kwargs in [
         (("cpu", dtypes.float64), {}),
+        (("cpu",), {"dtype": dtypes.float64}),
         ((tensor([1.0], dtype=dtypes.float64),), {}),
         ((), {"dtype": "float64"}),
     ]:
@@ -179,6 +180,8 @@ def test_to_takes_pytorchs_forms():
         Pair().to(divice="cpu")
     with pytest.raises(DeviceError, match="'tpu'"):
         Pair().to("tpu")
+    with pytest.raises(DTypeError, match="'flot32'"):
+        Pair().to("cpu", "flot32")
 
 
 def test_a_model_that_an_optimizer_holds_does_not_move():

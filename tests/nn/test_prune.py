@@ -68,9 +68,18 @@ def test_a_method_of_one_s_own_and_a_mask():
             mask.view(-1)[::2] = 0
             return mask
 
+    class FirstRow(prune.BasePruningMethod):
+        def compute_mask(self, t, default_mask):
+            mask = default_mask.clone()
+            mask[0] = 0
+            return mask
+
     pruned = layer()
     EverySecond.apply(pruned, "bias")
     assert pruned.bias.tolist() == [0, 1, 0]
+    FirstRow.apply(pruned, "weight")
+    assert pruned.weight_mask.tolist() == [[0] * 4, [1] * 4, [1] * 4]
+    pruned = layer()
     prune.custom_from_mask(pruned, "weight", tensor([[1, 0, 0, 0]] * 3))
     assert pruned.weight.tolist() == [[1, 0, 0, 0], [0.5, 0, 0, 0], [9, 0, 0, 0]]
 

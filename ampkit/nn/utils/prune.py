@@ -43,10 +43,10 @@ class BasePruningMethod:
         return t * self._narrowed(t if importance_scores is None else importance_scores, mask)
 
     def _narrowed(self, scores: Tensor, mask: Tensor) -> Tensor:
-        scores = scores.detach()
-        if self.PRUNING_TYPE != "unstructured":
-            return self.compute_mask(scores, mask) * mask
-        narrowed, left = mask.clone(), mask == 1
+        scores, left = scores.detach(), mask == 1
+        if self.PRUNING_TYPE != "unstructured" or bool(left.all()):
+            return self.compute_mask(scores, mask).to(mask.dtype) * mask
+        narrowed = mask.clone()
         narrowed[left] = self.compute_mask(scores[left], mask[left]).to(mask.dtype)
         return narrowed
 
