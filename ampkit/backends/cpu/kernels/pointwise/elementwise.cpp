@@ -119,17 +119,21 @@ struct Job {
         const float* const* read(const Tile* tile) {
             for (int64 i = 0; i < OPERANDS; i++) {
                 int64 kind = job_.layout.kind[i], constant = tile[i].is_constant() ? tile[i].rows * tile[i].columns : 0;
+                if (kind < NUMBER) {  // absent: the function reads nothing of it
+                    operands_[i] = operands_[0];
+                    continue;
+                }
                 if (constant && constant <= filled_[i] && tile[i].start == start_[i]) continue;
                 filled_[i] = constant, start_[i] = tile[i].start;
                 if (kind >= 0) operands_[i] = read_tile(job_.in[i], kind, tile[i], buffers_[i]);
-                else if (!operands_[i]) operands_[i] = repeat(kind == NUMBER ? BLOCK : 0, job_.number[i], buffers_[i]);
+                else if (!operands_[i]) operands_[i] = repeat(job_.number[i], buffers_[i]);
             }
             return operands_;
         }
 
       private:
-        static const float* repeat(int64 count, float number, float* buffer) {
-            for (int64 k = 0; k < count; k++) buffer[k] = number;
+        static const float* repeat(float number, float* buffer) {
+            for (int64 k = 0; k < BLOCK; k++) buffer[k] = number;
             return buffer;
         }
         const Job& job_;
