@@ -117,10 +117,11 @@ x = torch.ones(2, dtype=torch.float64, requires_grad=True)
 print(torch.autograd.gradcheck(torch.exp, (x,), eps=1e-6, atol=1e-4, check_batched_grad=False, fast_mode=True))
 print(torch.autograd.gradgradcheck(torch.exp, (x,), None, check_fwd_over_rev=True))
 print(torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False))
+print(torch.autograd.gradcheck(Wrong.apply, (x,), raise_exception=False, atol=0.0, rtol=1.0))
 for options in ({}, {"speed": 1}):
     try:
         torch.autograd.gradcheck(Wrong.apply, (x,), **options)
     except (GradcheckError, TypeError) as error:
         print(type(error).__name__)
 """
-    assert run_aliased(code) == ["True", "True", "False", "GradcheckError", "TypeError"]
+    assert run_aliased(code) == ["True", "True", "False", "True", "GradcheckError", "TypeError"]

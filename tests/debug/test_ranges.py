@@ -198,7 +198,8 @@ def test_updates_that_a_16_bit_weight_loses_are_found_and_named():
     norm = found["1.weight"]
     assert norm.size == 3 * 64 and norm.changed > 100
     assert norm.bfloat16 == norm.changed and norm.float16 > 0.9 * norm.changed
-    assert found["1.bias"].bfloat16 < 0.05 * found["1.bias"].changed  # which begins at zero
+    # The bias begins at zero. Where products are contracted, gradients that cancel leave some updates near zero.
+    assert found["1.bias"].bfloat16 < 0.05 * found["1.bias"].changed
     said = [line for line in ranges.recommendations() if line.startswith("bfloat16 weights")]
     assert len(said) == 1 and "1.weight (100 %)" in said[0] and "1.bias" not in said[0]
 

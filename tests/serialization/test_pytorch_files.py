@@ -385,6 +385,14 @@ def test_a_whole_module_with_other_attributes_is_one_of_pytorch_and_refused(tabl
         ampkit.load(written(Net(), table.encode(), table.upper().encode()))
 
 
+def test_a_whole_module_in_a_file_from_before_the_zip_format_is_refused_too():
+    data = legacy(f"c{Net.__module__}\nNet\n)\x81}}b".encode("latin1"), (), b"")
+    with pytest.raises(FileError, match="a whole Net that PyTorch pickled"):
+        ampkit.load(io.BytesIO(data))
+    with pytest.raises(FileError, match="pass weights_only=False"):
+        ampkit.load(io.BytesIO(data), weights_only=True)
+
+
 def test_modules_that_no_name_finds_and_their_functions_are_refused():
     class Local(nn.Module):
         pass

@@ -16,9 +16,6 @@ struct Place { int64 thread, threads; };
 Place place_in_team();
 
 constexpr int64 MAX_SHARES = 64;
-// Into how many claims a thread divides a share. Each begins with a locked instruction, which waits until all stores
-// before it are in the cache: with one per chunk, large arrays were written at 0.6 of the memory's speed.
-constexpr int64 CLAIMS = 16;
 constexpr int64 PARALLEL_ELEMENTS = 16384;  // work on fewer elements is not worth waking threads
 // The same for sums and extremes, which are faster: 2 threads start in some 8 us, in which one adds 200,000 elements.
 constexpr int64 PARALLEL_TERMS = 131072;
@@ -41,10 +38,9 @@ void parallel_for(int64 count, int64 grain, const Body& body) {
         int64 chunks = ceil_div(job.count, job.grain), shares = min(place.threads, MAX_SHARES);
         for (int64 i = 0; i < shares; i++) {
             int64 share = (place.thread + i) % shares;
-            int64 first = chunks * share / shares, end = chunks * (share + 1) / shares, claim = max(1, (end - first) / CLAIMS);
-            for (int64 chunk; (chunk = first + __atomic_fetch_add(&job.share[share].begun, claim, __ATOMIC_RELAXED)) < end;)
-                for (int64 last = min(chunk + claim, end); chunk < last; chunk++)
-                    job.body(chunk * job.grain, min((chunk + 1) * job.grain, job.count));
+            int64 first = chunks * share / shares, end = chunks * (share + 1) / shares;
+            for (int64 chunk; (chunk = first + __atomic_fetch_add(&job.share[share].begun, 1, __ATOMIC_RELAXED)) < end;)
+                job.body(chunk * job.grain, min((chunk + 1) * job.grain, job.count));
         }
     }, &job);
 }

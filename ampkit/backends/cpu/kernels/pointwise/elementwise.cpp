@@ -1,8 +1,8 @@
 // out = f(x, y, z, w) of broadcast operands, and gradients, for each function of backends/elementwise/functions.h.
 //
 // A tile of at most BLOCK elements at a time: operands are read as float32, in place or into a buffer, and a loop over
-// the tile computes the function; short functions have loops that read and write 16-bit tensors themselves. Tiles do not
-// depend on the number of threads.
+// the tile computes the function; short functions have loops that read and write tensors as they are stored. Tiles of rows
+// of float32 are longer, as they need no buffers. Tiles do not depend on the number of threads.
 #include "../include/parallel.h"
 #include "../include/simd_special.h"
 
@@ -12,10 +12,10 @@ constexpr int64 OPERANDS = 4, OUTPUTS = 3, TENSORS = 3, AXES = 6, BLOCK = 2048, 
 
 // `struct Layout` of elementwise.py. The last two axes are cut into tiles. An operand's kind is NUMBER, or less if it is absent.
 // stride: in elements, a row for each operand and a last one for all outputs; 0 along a broadcast axis.
-// in_place: where all tensors are rows of float32, or broadcast along them, how many elements of a row are computed at a
-// time; else 0.
+// row_step: where all tensors are rows of float32, or broadcast along them, how many elements of a row are computed at a
+// time, in place; else 0.
 struct Layout {
-    int64 axes, tile_rows, tile_columns, in_place;
+    int64 axes, tile_rows, tile_columns, row_step;
     int64 kind[OPERANDS + OUTPUTS];
     int64 size[AXES], stride[OPERANDS + 1][AXES];
 };
@@ -99,7 +99,7 @@ struct Job {
     // visit(tile number, tiles of the operands and of the outputs, their reader) for all tiles, on all threads.
     template <class Visit>
     void for_each_tile(const Visit& visit) const {
-        int64 elements = layout.in_place ? layout.tile_rows * layout.tile_columns : BLOCK;
+        int64 elements = layout.row_step ? layout.tile_rows * layout.tile_columns : BLOCK;
         parallel_for(tiles, max(1, PARALLEL_ELEMENTS / elements), [&](int64 begin, int64 end) {
             Reader reader(*this);
             Tile tile[OPERANDS + 1];
@@ -315,8 +315,8 @@ void compute_floats(const Job& job, const Arguments& arguments, const float* con
     }
 }
 
-// The outputs of a tile of float32, by rows that are read and written where they are. A tile may be larger than BLOCK:
-// whatever interrupts the stream of stores to a large array costs more than its own time.
+// The outputs of a tile of float32, by rows that are read and written where they are. A tile may be larger than BLOCK: the
+// time between two loops shows, as large arrays are written as fast as memory takes them.
 void compute_in_place(const Job& job, const Arguments& arguments, const Tile* tile, Job::Reader& reader) {
     for (int64 row = 0; row < tile[OPERANDS].rows; row++) {
         Tile part[OPERANDS + 1];
@@ -326,7 +326,7 @@ void compute_in_place(const Job& job, const Arguments& arguments, const Tile* ti
                 part[i] = {start, 1, columns, 0, tile[i].column_stride};
             }
         };
-        int64 columns = tile[OPERANDS].columns, step = job.layout.in_place;
+        int64 columns = tile[OPERANDS].columns, step = job.layout.row_step;
         cut(0, columns);
         if (compute_stored(job, arguments, part)) continue;
         for (int64 from = 0; from < columns; from += step) {
@@ -347,7 +347,7 @@ EXPORT int64 elementwise(const Arguments* arguments) {
         return 1;
     }
     job.for_each_tile([&](int64, const Tile* tile, Job::Reader& reader) {
-        if (job.layout.in_place) compute_in_place(job, *arguments, tile, reader);
+        if (job.layout.row_step) compute_in_place(job, *arguments, tile, reader);
         else if (!compute_stored(job, *arguments, tile)) compute_floats(job, *arguments, reader.read(tile), tile[OPERANDS]);
     });
     return 1;

@@ -140,9 +140,9 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
     """`struct Layout` of elementwise.cpp, whose last two axes are those of the tiles."""
     axes, transposed = _with_tiles(axes, operands)
     rows, columns = axes[-2][0], axes[-1][0]
-    in_place = _in_place(axes, kinds, operands)
-    block = BLOCK // 2 if max(kinds) else BLOCK  # buffers and what they are read from fit into the first-level cache
-    block = _LONG if in_place else block
+    row_step = _row_step(axes, kinds, operands)
+    buffer = BLOCK // 2 if max(kinds) else BLOCK  # buffers and what they are read from fit into the first-level cache
+    block = _LONG if row_step else buffer
     across = min(columns, _NARROW if transposed else block)
     down = min(rows, block // across)
     sizes = [size for size, _ in axes] + [1] * (AXES - len(axes))
@@ -151,22 +151,22 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
         for operand in range(operands):
             table[operand][i] = strides[operand]
         table[OPERANDS][i] = strides[-1]
-    return _layout(len(axes), down, across, in_place, *kinds, *sizes, *[step for row in table for step in row])
+    return _layout(len(axes), down, across, row_step, *kinds, *sizes, *[step for row in table for step in row])
 
 
-def _in_place(axes: list[Axis], kinds: list[int], operands: int) -> int:
-    """How many elements of a row are computed at a time where all tensors are rows of float32, or constant in them;
-    else 0.
+def _row_step(axes: list[Axis], kinds: list[int], operands: int) -> int:
+    """How many elements of a row are computed at a time, in place, where all tensors are rows of float32, or broadcast
+    along them; else 0.
     """
     columns, strides = axes[-1]
     tensors = [i for i in range(operands) if kinds[i] != _NUMBER]
     wanted = set(kinds[OPERANDS:]) - {_ABSENT}
-    alike = wanted == {KINDS[float32]} == {kinds[i] for i in tensors}
+    all_float32 = wanted == {KINDS[float32]} == {kinds[i] for i in tensors}
     steps = {strides[i] for i in tensors}
-    if not alike or columns < _SHORT or not steps <= {0, 1} or strides[-1] != 1:
+    if not all_float32 or columns < _SHORT or not steps <= {0, 1} or strides[-1] != 1:
         return 0
-    buffered = 0 in steps or len(tensors) < operands  # what is constant fills a buffer of BLOCK elements
-    return BLOCK if buffered else _LONG
+    constant = 0 in steps or len(tensors) < operands  # such an operand fills a buffer of BLOCK elements
+    return BLOCK if constant else _LONG
 
 
 def _with_tiles(axes: list[Axis], operands: int) -> tuple[list[Axis], bool]:
