@@ -38,8 +38,9 @@ def measure(program: str, awaited: bytes, folder: str) -> tuple[float, float]:
     """Seconds on the wall and of the main thread until a process has written `awaited` to its terminal."""
     outer, inner = pty.openpty()
     start, shown = time.perf_counter(), b""
+    cached = environment(PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=folder)  # as an installed package is
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=inner, stderr=inner, cwd=folder, env=environment(), process_group=0
+        [sys.executable, "-c", program], stdout=inner, stderr=inner, cwd=folder, env=cached, process_group=0
     )
     try:
         while awaited not in shown:
