@@ -20,41 +20,33 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import StateError
+from .startup import READING_SECONDS, initialized
 from .transport import Call, DistError, Transport, mismatch, need_present
 
 DESCRIBE = 32767  # the tag of a message that says which call a rank has made, after signatures differed, or its end
 DESCRIPTION_SECONDS = 5.0  # to wait for it
-READING_SECONDS = 0.5  # for the launcher to read what a rank has printed, which is lost at an abort
 POLLS, PAUSE, LONGEST_PAUSE = 20, 20e-6, 3e-3  # polls without a pause between them; then pauses, in seconds
 PATIENT = POLLS + 100  # polls after which a rank also looks whether those that it waits for have ended
 DTYPES = list(dtypes.NAMES.values())  # in a message's tag: the place here
 
 
-def is_available() -> bool:
-    """Whether mpi4py and an MPI library can be loaded."""
-    try:
-        from mpi4py import MPI  # noqa: F401
-    except (ImportError, RuntimeError):  # RuntimeError: mpi4py without an MPI library
-        return False
-    return True
-
-
-def connect(timeout: float, kind: type[MPITransport] | None = None) -> MPITransport:
+def connect(timeout: float, kind: type[MPITransport] | None = None, start_timeout: float | None = None) -> MPITransport:
     """The transport of all processes that mpiexec started together. An error that ends one of them ends all.
 
+    start_timeout: seconds within which all ranks must come here, `timeout` by default; otherwise the process ends.
     Raises StateError where mpi4py or an MPI library is missing, or MPI is older than MPI_THREAD_MULTIPLE.
     """
     try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
+        library = initialized(timeout if start_timeout is None else start_timeout)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py without an MPI library
         missing = str(error).partition("\n")[0]
         raise StateError("init_process_group", "mpi4py and MPI", missing, "pip install 'ampkit[mpi]'") from None
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise StateError("init_process_group", "an MPI with MPI_THREAD_MULTIPLE", f"level {MPI.Query_thread()}")
-    world = MPI.COMM_WORLD
+    if library.Query_thread() < library.THREAD_MULTIPLE:
+        raise StateError("init_process_group", "an MPI with MPI_THREAD_MULTIPLE", f"level {library.Query_thread()}")
+    world = library.COMM_WORLD
     if world.size > 1:
         sys.excepthook = _aborting(world)
-    return (kind or MPITransport)(MPI, world.Dup(), timeout)
+    return (kind or MPITransport)(library, world.Dup(), timeout)
 
 
 def _aborting(world: Any) -> Any:

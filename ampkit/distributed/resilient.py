@@ -26,6 +26,7 @@ from .mpi import LONGEST_PAUSE, MPITransport
 from .transport import Call, DistError, Transport, need_present
 
 START_SECONDS = 300.0  # in which all ranks begin
+COPY_SECONDS = 30.0  # for MPI to make communicators, when all have begun
 LONGEST_SECONDS = 60.0  # in which all ranks that are left come together
 _open: WeakSet[ResilientTransport] = WeakSet()
 
@@ -36,9 +37,10 @@ class RankLostError(DistError):
 
 def connect(timeout: float) -> MPITransport:
     """`mpi.connect`; a rank that dies before MPI has connected all, for whom MPI waits for ever, ends this process."""
-    faulthandler.dump_traceback_later(min(timeout, START_SECONDS), exit=True)  # MPI holds Python's lock meanwhile
+    limit = min(timeout, START_SECONDS)
+    faulthandler.dump_traceback_later(limit + COPY_SECONDS, exit=True)  # copies of communicators hold Python's lock
     try:
-        connected = mpi.connect(timeout, ResilientTransport)
+        connected = mpi.connect(timeout, ResilientTransport, limit)
         atexit.register(signal.alarm, int(LONGEST_SECONDS))  # MPI's end waits for ever, too, for one that dies in it
         return connected
     finally:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..base.errors import ArgumentError, StateError
-from . import mpi, resilient
+from . import mpi, resilient, startup
 from .environment import CURES, launched
 from .mpi import MPITransport
 from .nccl import NCCLTransport
@@ -39,7 +39,7 @@ def is_available() -> bool:
 
 def is_mpi_available() -> bool:
     """Whether mpi4py and an MPI library can be loaded."""
-    return mpi.is_available()
+    return startup.is_available()
 
 
 def is_initialized() -> bool:

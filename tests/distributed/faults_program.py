@@ -13,10 +13,15 @@ from program_device import on_device_of
 
 import ampkit
 from ampkit import distributed as dist
+from ampkit.distributed.environment import launched
 
-backend = on_device_of(sys.argv)
-dist.init_process_group(backend, timeout=2)
-rank, fault = dist.get_rank(), sys.argv[1]
+backend, fault = on_device_of(sys.argv), sys.argv[1]
+if fault.endswith("_before") and launched().rank == 1:
+    if fault == "end_before":
+        sys.exit(0)
+    time.sleep(60)
+dist.init_process_group(backend, timeout=2 if fault != "end_before" else 60)
+rank = dist.get_rank()
 odd = rank == dist.get_world_size() - 1
 tensor = ampkit.zeros(3)
 if fault == "late":

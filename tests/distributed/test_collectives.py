@@ -71,6 +71,11 @@ def test_a_script_for_pytorch_runs_on_ranks_by_the_alias(tmp_path):
         ("error", ["rank 1 of 2 ended:", "ValueError: something of the script's own"]),
         ("end", ["needs the same call on every rank, got the end of its program on rank 1"]),
         ("message", ["recv(int32 [3], from 1)", "got values of float32 on rank 1"]),
+        (
+            "end_before",
+            ["rank 0 of 2 ended:", "init_process_group(), at faults_program.py:", "the end of its program on rank 1"],
+        ),
+        ("late_before", ["rank 0 of 2 ended:", "needs every rank within 2 s, got nothing from rank 1"]),
     ],
 )
 def test_a_fault_of_one_rank_ends_all_and_is_named(fault, said):
