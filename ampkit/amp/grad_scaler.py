@@ -145,10 +145,11 @@ class GradScaler:
         elif not checks:
             cure = "call scaler.step(optimizer) before scaler.update()"
             raise StateError("No inf checks were recorded prior to update.", help=cure)
+        rank = None if self._tag is None else self._tag.nonfinite_rank
         self._checks.clear()
         self._tag = None
         if new_scale is None:
-            self._update_scale(state, checks)
+            self._update_scale(state, checks, rank)
 
     # its parts
 
@@ -197,7 +198,7 @@ class GradScaler:
             raise mixed_scales("scaler.step after unscale_") from None
         check.check(present, None)
 
-    def _update_scale(self, state: ScaleState, checks: list[FoundInf]) -> None:
+    def _update_scale(self, state: ScaleState, checks: list[FoundInf], nonfinite_rank: Array | None) -> None:
         with backends.device_guard(state.scale):
             found_inf, *others = (backends.to_device_of(check.flag, state.scale) for check in checks)
             for other in others:
@@ -205,7 +206,7 @@ class GradScaler:
             before = state.scale.copy()
         self._scale.update(found_inf)
         limits = self._scale.min_scale, self._scale.hysteresis
-        self.monitor.record(checks, found_inf, before, state.scale, *limits)
+        self.monitor.record(checks, found_inf, before, state.scale, *limits, nonfinite_rank)
 
     def _need_state(self, where: str) -> ScaleState:
         if self._scale.state is None:

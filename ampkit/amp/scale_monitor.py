@@ -9,6 +9,7 @@ from typing import Any
 from .. import backends
 from ..backends import Array
 from ..base.errors import ArgumentError, ScaleCollapseError
+from ..core.autograd.scale_tag import NO_RANK
 from ..core.saved_state import need_count, need_like
 from .found_inf import FoundInf
 
@@ -48,32 +49,37 @@ class ScaleMonitor:
         self.history = deque(((int(update), float(scale)) for update, scale in state[2]), maxlen=8)
 
     def record(
-        self, checks: list[FoundInf], found_inf: Array, before: Array, after: Array, min_scale: float, hysteresis: int
-    ) -> None:
+        self, checks: list[FoundInf], found_inf: Array, before: Array, after: Array, min_scale: float, hysteresis: int,
+        nonfinite_rank: Array | None = None,
+    ) -> None:  # fmt: skip
         """Record an update of the scale from `before` to `after`, 0-d arrays on the device.
 
-        Raises ScaleCollapseError after MAX_OVERFLOWS overflows in a row, or where one at min_scale exceeds hysteresis.
+        nonfinite_rank: that of the gradients' ScaleTag. Raises ScaleCollapseError after MAX_OVERFLOWS overflows in a
+        row, or where one at min_scale exceeds hysteresis.
         """
+        ranks = () if nonfinite_rank is None else (backends.to_device_of(nonfinite_rank, before),)
         backends.backend_of(before).call_when_ready(
-            (found_inf, before, after), partial(self._record, checks, min_scale, hysteresis)
+            (found_inf, before, after, *ranks), partial(self._record, checks, min_scale, hysteresis)
         )
 
     def _record(
-        self, checks: list[FoundInf], min_scale: float, hysteresis: int, overflow: bool, before: float, after: float
-    ) -> None:
+        self, checks: list[FoundInf], min_scale: float, hysteresis: int,
+        overflow: bool, before: float, after: float, rank: int | None = None,
+    ) -> None:  # fmt: skip
         self.updates += 1
         for update, scale in ((self.updates, before), (self.updates + 1, after)):
             if not self.history or self.history[-1][1] != scale:
                 self.history.append((update, scale))
         self.skips = self.skips + 1 if overflow else 0
         if self.skips >= MAX_OVERFLOWS:
-            raise self._collapse(f"{self.skips} steps in a row overflowed", checks)
+            raise self._collapse(f"{self.skips} steps in a row overflowed", checks, rank)
         if self.skips >= hysteresis and before <= min_scale:
-            raise self._collapse(f"a step overflowed at the smallest scale allowed, {min_scale:g}", checks)
+            raise self._collapse(f"a step overflowed at the smallest scale allowed, {min_scale:g}", checks, rank)
 
-    def _collapse(self, what: str, checks: list[FoundInf]) -> ScaleCollapseError:
+    def _collapse(self, what: str, checks: list[FoundInf], rank: int | None) -> ScaleCollapseError:
         parameters = sorted(found for check in checks for found in check.nonfinite_parameters())
         who = f"; the first gradient that is not finite is that of {parameters[0][1]}" if parameters else ""
+        who += "" if rank in (None, NO_RANK) else f", and the first rank with such gradients is {rank}"
         history = ", ".join(f"{scale:g} (step {update})" for update, scale in self.history)
         cure = _CURE + (", or set a lower min_scale" if self.skips < MAX_OVERFLOWS else "")
         return ScaleCollapseError(f"GradScaler: {what}{who}; scale: {history}", help=cure)

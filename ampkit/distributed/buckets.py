@@ -7,6 +7,7 @@ its end. Where an optimizer holds the parameters, a bucket is a range of its fla
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,20 +35,24 @@ class Bucket:
         self.pending = {id(parameter) for parameter in self.parameters}
         self._works = []
 
-    def launch(self, group: ProcessGroup, wire: DType | None) -> None:
-        """Begin to average the gradients over the ranks; parameters without one count as zeros."""
+    def launch(self, group: ProcessGroup, wire: DType | None, first_nonfinite: Array | None = None) -> None:
+        """Begin to average the gradients over the ranks; parameters without one count as zeros.
+
+        first_nonfinite: see ProcessGroup.all_reduce_array.
+        """
+        reduce = partial(self._reduce, group, wire, first_nonfinite)
         held = self._segments()
         if held is not None:
             for span in spans(held):
-                self._reduce(group, wire, span.gradient, [])
+                reduce(span.gradient, [])
             return
         gradients = [_gradient_or_zeros(parameter) for parameter in self.parameters]
         if len(gradients) == 1:
-            self._reduce(group, wire, gradients[0].array, [])
+            reduce(gradients[0].array, [])
             return
         with backends.device_guard(gradients[0].array):
             flat = np.concatenate([gradient.array.reshape(-1) for gradient in gradients])
-        self._reduce(group, wire, flat, gradients)
+        reduce(flat, gradients)
 
     def _segments(self) -> list[Any] | None:
         # The parameters' segments in order, or None where an optimizer does not hold each.
@@ -62,8 +67,10 @@ class Bucket:
         arenas = list(dict.fromkeys(segment.arena for segment in segments))  # in an order that all ranks have
         return sorted(segments, key=lambda segment: (arenas.index(segment.arena), segment.index))
 
-    def _reduce(self, group: ProcessGroup, wire: DType | None, flat: Array, gradients: list[Tensor]) -> None:
-        work = group.all_reduce_array(flat, ReduceOp.AVG, wire, group.in_background(flat))
+    def _reduce(
+        self, group: ProcessGroup, wire: DType | None, first: Array | None, flat: Array, gradients: list[Tensor]
+    ) -> None:
+        work = group.all_reduce_array(flat, ReduceOp.AVG, wire, group.in_background(flat), first)
         self._works.append((work, flat, gradients))
 
     def finish(self) -> None:

@@ -2,7 +2,8 @@
 
 All ranks get the averages with the same bits. So all that is decided from gradients is the same on all ranks without
 another message: whether a GradScaler finds inf or NaN, which parameter it names, the norm that clipping measures, and
-whether a schedule or an average of weights moves.
+whether a schedule or an average of weights moves. Only the rank that a GradScaler names is agreed on, by one number a
+backward pass.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError, switch
 from ..core.autograd import hooks
 from ..core.autograd.grad_mode import is_grad_enabled
-from ..core.autograd.scale_tag import ScaleTag
+from ..core.autograd.scale_tag import NO_RANK, ScaleTag
 from ..core.tensor import Tensor
 from ..nn.module import Module
 from .buckets import Bucket, buckets, pieces
 from .collectives import gathered_objects
 from .process_group import ProcessGroup, describe
+from .reduction import ReduceOp
 from .transport import Call, DistError, call_site
 from .world import group_or_world
 
@@ -96,6 +99,7 @@ class DistributedDataParallel(Module):
         weakref.finalize(self, _remove, self._hooks)  # the module may be wrapped again
         self._launched: int | None = None  # buckets that are under way in this backward pass; None: it has not begun
         self._tag: ScaleTag | None = None  # the loss scale of this backward pass
+        self._first_nonfinite: Array | None = None  # see ScaleTag.nonfinite_rank
         self._follow()
 
     def _follow(self) -> None:
@@ -151,6 +155,7 @@ class DistributedDataParallel(Module):
             return
         if self._launched is None:
             self._launched = 0
+            self._first_nonfinite = self._no_rank(parameter)
             for bucket in self._buckets:
                 bucket.begin()
             hooks.passes.at_end.append(self._finish)
@@ -160,9 +165,17 @@ class DistributedDataParallel(Module):
         while self._launched < len(self._buckets) and not self._buckets[self._launched].pending:
             self._launch_next()
 
+    def _no_rank(self, parameter: Tensor) -> Array | None:
+        # With a GradScaler, which names the rank where its scale collapses; alone there is none to name.
+        if self.process_group.size() == 1 or parameter._grad is None or parameter._grad.tag is None:
+            return None
+        with backends.device_guard(parameter.array):
+            zero = backends.backend_of(parameter.array).zeros((1,), dtypes.int32)
+            return np.add(zero, dtypes.int32.type(NO_RANK))
+
     def _launch_next(self) -> None:
         assert self._launched is not None
-        self._buckets[self._launched].launch(self.process_group, self._wire)
+        self._buckets[self._launched].launch(self.process_group, self._wire, self._first_nonfinite)
         self._launched += 1
 
     def _finish(self) -> None:
@@ -180,6 +193,10 @@ class DistributedDataParallel(Module):
         used = self._used_anywhere(without) if self.find_unused_parameters else {}
         for bucket in self._buckets:
             bucket.finish()
+        if self._first_nonfinite is not None:
+            self.process_group.all_reduce_array(self._first_nonfinite, ReduceOp.MIN)
+            if self._tag is not None and self._tag.owner is not None:
+                self._tag.nonfinite_rank = self._first_nonfinite
         for parameter in unused:
             if id(parameter) in without:
                 self._settle(parameter, used[id(parameter)])

@@ -105,15 +105,23 @@ class ProcessGroup:
         return Work(future) if in_background else future.result()
 
     def all_reduce_array(
-        self, array: Array, op: ReduceOp = ReduceOp.SUM, wire: DType | None = None, in_background: bool = False
-    ) -> Any:
-        """`all_reduce` of a contiguous array, in place."""
+        self, array: Array, op: ReduceOp = ReduceOp.SUM, wire: DType | None = None, in_background: bool = False,
+        first_nonfinite: Array | None = None,
+    ) -> Any:  # fmt: skip
+        """`all_reduce` of a contiguous array, in place.
+
+        first_nonfinite: int32 [1] on the array's device, lowered to the first rank with inf or NaN among the values
+        that this rank adds up. So the least over the ranks is the first of all.
+        """
         reduction.check("all_reduce", op, array.dtype, wire)
         said = f"all_reduce({op.name}, {describe(array)}{'' if wire is None else f', wire {wire.name}'})"
         call = Call(said, call_site())
 
         def action(transport: Transport, flat: Array) -> None:
-            reduction.all_reduce(transport, call, flat, op, wire)
+            noted = None if first_nonfinite is None else self.flat_for(transport, first_nonfinite)
+            reduction.all_reduce(transport, call, flat, op, wire, noted)
+            if first_nonfinite is not None and noted is not None:
+                self.store(first_nonfinite, noted)
 
         return self.run(lambda: self.on_flat(action, array), in_background, array)
 

@@ -8,7 +8,7 @@ arXiv:2306.10209) reduces gradients in this way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -61,12 +61,15 @@ def check(where: str, op: ReduceOp, dtype: DType, wire: DType | None = None) -> 
 
 
 @ignore_fp_errors()
-def all_reduce(transport: Transport, call: Call, array: Array, op: ReduceOp, wire: DType | None = None) -> None:
+def all_reduce(
+    transport: Transport, call: Call, array: Array, op: ReduceOp, wire: DType | None = None,
+    first_nonfinite: Array | None = None,
+) -> None:  # fmt: skip
     """Replace the flat `array` of every rank by their reduction.
 
     wire: the dtype in which float32 or float64 values travel to the rank that adds them up, float16 or bfloat16; the
     sum travels back as it is. Before the values are rounded they are divided by the number of ranks, so that float16
-    holds them.
+    holds them. first_nonfinite: lowered as by `combined`, on the rank that adds the values up.
     """
     if transport.size == 1:
         return
@@ -74,11 +77,11 @@ def all_reduce(transport: Transport, call: Call, array: Array, op: ReduceOp, wir
     sent = _divided(array, transport.size, wire) if wire is not None and divided else array
     combine = ReduceOp.SUM if divided else op
     if sent.nbytes <= SMALL:
-        combined(_gathered(transport, call, [sent] * transport.size), combine, array)
+        combined(_gathered(transport, call, [sent] * transport.size), combine, array, first_nonfinite)
     else:
         whole = parts(array, transport.size)
         mine = whole[transport.rank]
-        reduce_scatter(transport, call, parts(sent, transport.size), combine, mine)
+        reduce_scatter(transport, call, parts(sent, transport.size), combine, mine, first_nonfinite)
         transport.exchange(call, [mine] * transport.size, whole)
     if divided and op is ReduceOp.SUM:
         array *= array.dtype.type(transport.size)
@@ -99,12 +102,14 @@ def parts(array: Array, count: int) -> list[Array]:
 
 
 @ignore_fp_errors()
-def reduce_scatter(transport: Transport, call: Call, sent: list[Array], op: ReduceOp, out: Array) -> None:
+def reduce_scatter(
+    transport: Transport, call: Call, sent: list[Array], op: ReduceOp, out: Array, first_nonfinite: Array | None = None
+) -> None:
     """Write into `out` the reduction of what every rank has for this one.
 
     sent[r] is for rank r, of equal sizes on all ranks; `out` may be this rank's own part of them.
     """
-    combined(_gathered(transport, call, sent), op, out)
+    combined(_gathered(transport, call, sent), op, out, first_nonfinite)
 
 
 def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array]:
@@ -116,10 +121,10 @@ def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array
     return rows
 
 
-def combined(rows: Sequence[Array], op: ReduceOp, out: Array) -> None:
+def combined(rows: Sequence[Array], op: ReduceOp, out: Array, first_nonfinite: Array | None = None) -> None:
     """Write the reduction of the rows, in order, into `out`: in the accumulator dtype, rounded once.
 
-    `out` may be one of the rows.
+    `out` may be one of the rows. first_nonfinite: int32 [1], lowered to the first row that has inf or NaN, if any has.
     """
     dtype = rows[0].dtype
     carried, copy = dtypes.accumulator(dtype) if dtypes.is_float(dtype) else dtype, backends.backend_of(out).copy
@@ -127,7 +132,18 @@ def combined(rows: Sequence[Array], op: ReduceOp, out: Array) -> None:
         total = _cast(rows[0][part], carried)
         for row in rows[1:]:
             total = _COMBINE[op](total, _cast(row[part], carried))
+        if first_nonfinite is not None:
+            _lower(first_nonfinite, total, (_cast(row[part], carried) for row in rows))
         copy(out[part], total / carried.type(len(rows)) if op is ReduceOp.AVG else total)
+
+
+def _lower(first: Array, total: Array, rows: Iterable[Array]) -> None:
+    # On a CPU the sum of the totals tells in most cases that all are finite; a GPU is not waited for.
+    if backends.backend_of(total).name == "cpu" and np.isfinite(total.sum()):
+        return
+    for number, row in enumerate(rows):
+        bad = np.logical_not(np.isfinite(row).all())
+        first[...] = np.where(bad, np.minimum(first, number), first)
 
 
 def _blocks(array: Array) -> Iterator[slice]:

@@ -13,7 +13,9 @@ from program_device import on_device_of
 
 import ampkit
 from ampkit import distributed as dist
+from ampkit import nn, optim
 from ampkit.distributed.environment import launched
+from ampkit.nn.parallel import DistributedDataParallel
 
 backend, fault = on_device_of(sys.argv), sys.argv[1]
 if fault.endswith("_before") and launched().rank == 1:
@@ -53,6 +55,15 @@ elif fault == "end":
     if odd:
         sys.exit(3)
     dist.all_reduce(tensor)
+elif fault == "overflow":  # of one rank's gradients, in each step
+    model = DistributedDataParallel(nn.Linear(3, 3).to(tensor.device))
+    scaler, optimizer = ampkit.GradScaler(min_scale=16384.0), optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        factor = ampkit.full((3,), 3e38 if odd else 1.0)
+        scaler.scale((model(tensor.reshape(1, 3)) * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
 elif fault == "message":
     if odd:
         dist.send(tensor, 0)

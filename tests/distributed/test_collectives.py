@@ -69,6 +69,10 @@ def test_a_script_for_pytorch_runs_on_ranks_by_the_alias(tmp_path):
         ("dtype", ["needs the same call on every rank", "float32 [3]", "float64 [3]"]),
         ("call", ["needs the same call on every rank", "all_reduce(SUM, float32 [3])", "barrier()"]),
         ("error", ["rank 1 of 2 ended:", "ValueError: something of the script's own"]),
+        (
+            "overflow",
+            ["rank 0 of 2 ended:", "'module.weight' [3, 3] at [0, 0], and the first rank with such gradients is 1;"],
+        ),
         ("end", ["needs the same call on every rank, got the end of its program on rank 1"]),
         ("message", ["recv(int32 [3], from 1)", "got values of float32 on rank 1"]),
         (
@@ -108,6 +112,20 @@ def test_a_sum_in_bfloat16_on_the_wire_stays_within_its_bound(ranks):
     hops = summed(values.astype(ml_dtypes.bfloat16), hop_by_hop=True)
     assert rms < 0.002
     assert ranks < 64 or np.sqrt(np.mean((hops - exact) ** 2) / np.mean(exact**2)) > 0.009
+
+
+@pytest.mark.parametrize("wire", [None, np.dtype(np.float16)])
+@pytest.mark.parametrize("size", [5, 5001, 400_000])
+@pytest.mark.parametrize(("bad", "first"), [({}, 9), ({2: 0.0}, 2), ({3: 0.9, 1: 0.99}, 1), ({0: 0.5}, 0)])
+def test_an_average_notes_the_first_rank_with_values_that_are_not_finite(bad, first, size, wire):
+    def program(group):
+        array, noted = np.ones(size, np.float32), np.array([9], np.int32)
+        if group.rank() in bad:
+            array[int(bad[group.rank()] * (size - 1))] = np.inf if group.rank() % 2 else np.nan
+        group.all_reduce_array(array, ReduceOp.AVG, wire, False, noted)
+        return noted
+
+    assert min(on_ranks(4, program)) == first
 
 
 def test_a_float16_sum_on_the_wire_does_not_overflow_where_its_terms_fit():

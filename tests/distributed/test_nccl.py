@@ -66,10 +66,11 @@ def test_streams_are_in_order_and_a_recorded_step_contains_the_collectives(ranks
     [
         ("shape_again", r"all_reduce\(SUM, float32 \[3\]\).* same call on every rank, got all_reduce.* on rank 1"),
         ("late_again", r"all_reduce\(SUM, float32 \[3\]\), at faults_program.py:\d+: .* within 2 s, .* from rank 1"),
+        ("overflow", "ScaleCollapseError: .*'module.weight'.*the first rank with such gradients is 1; scale: 65536"),
         ("late_recorded", r"a recorded step that begins with all_reduce.*: .* within 2 s, got nothing from rank 1"),
     ],
 )
-def test_a_collective_that_does_not_end_names_the_rank(fault, said):
+def test_a_fault_of_one_rank_is_named(fault, said):
     found = mpiexec(2, "faults_program.py", fault, "emulated")
     assert found.returncode != 0
     assert re.search(said, found.stderr), found.stderr

@@ -14,17 +14,22 @@ from ampkit.backends import Array
 from ampkit.base.dtypes import float64
 from ampkit.base.errors import StateError
 
+NO_RANK = 2**31 - 1
+
 
 class ScaleTag:
     """The loss scale of a GradScaler between two of its updates.
 
     owner: the GradScaler. factor: the scale that gradients with this tag are multiplied by, 0-d float32 on the device.
+    nonfinite_rank: of gradients that were averaged over ranks, the first rank whose own were not all finite, int32 [1]
+    on the device, NO_RANK if there is none; None for others.
     """
 
-    __slots__ = ("factor", "owner")
+    __slots__ = ("factor", "nonfinite_rank", "owner")
 
     def __init__(self, owner: Any, factor: Array):
         self.owner, self.factor = owner, factor
+        self.nonfinite_rank: Array | None = None
 
 
 # The tag of a gradient that was zeroed: zero is correct at any scale, so the tag of the next gradient replaces it.
