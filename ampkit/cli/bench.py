@@ -18,6 +18,7 @@ from .. import config
 from ..base.errors import FileError
 from ..run import doctor
 from ..run.bench import Result, Started, bench, with_dtype
+from ..run.metrics_log import as_json
 from ..run.report import RunData, page, read_run
 from ..run.report.findings import in_words, result_of
 from ..run.run_dir import environment
@@ -48,7 +49,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     compared = [*map(result_of, before), *results]
     console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", compared))
     compiled = recipe.train.compile and recipe.train.device != "cpu"
-    for line in in_words(compared, _units(recipe.train.device), "the steps for the ledger failed", compiled):
+    unknown = "the steps for the ledger failed"
+    if compared[0].ledger is None and before:
+        unknown = (
+            f"the steps of {compared[0].dtype} have no ledger; `ampkit report --measure {options.against}` makes it"
+        )
+    for line in in_words(compared, _units(recipe.train.device), unknown, compiled):
         console.print(escape(line), soft_wrap=True)
     failed = [result for result in results if result.error]
     for result in failed:
@@ -76,7 +82,7 @@ def _benchmark(recipe: config.Recipe, console: Console) -> Iterator[tuple[Result
                 yield event, run
             else:
                 meter.show(event)
-                rows.append(asdict(event))
+                rows.append(as_json(event))
 
 
 def _earlier(directory: Path, recipe: config.Recipe, console: Console) -> RunData:

@@ -51,11 +51,11 @@ class MetricsLog:
         os.ftruncate(self._handle, self.size)
 
     def write(self, row: Row) -> None:
-        """Append a row; scores that do not apply are left out.
+        """Append a row, as `as_json` gives it.
 
         Raises FileError if it cannot be written; the file then ends with the previous row.
         """
-        self.append({name: _json_number(value) for name, value in asdict(row).items() if value is not None})
+        self.append(as_json(row))
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Append `values`, of JSON, with the key "step". Raises FileError as `write` does."""
@@ -139,6 +139,11 @@ def back_up(path: Path, data: bytes, reason: str) -> Path:
     copy = next(name for name in names if not os.path.lexists(name))
     write("copy", copy, data)
     return copy
+
+
+def as_json(row: Row) -> dict[str, Any]:
+    """The values of a row by name, as metrics.jsonl has them: without scores that do not apply."""
+    return {name: _json_number(value) for name, value in asdict(row).items() if value is not None}
 
 
 def _json_number(value: Any) -> Any:

@@ -523,9 +523,11 @@ def test_bench_sets_the_three_precisions_side_by_side(ampkit, tmp_path):
     assert (status, err) == (0, "")
     assert "earlier: its model.hidden is [8], here " in out
     assert [line for line in out.splitlines() if line.startswith("float16 is ") and "earlier" in line]
+    assert "the steps of earlier have no ledger; `ampkit report --measure earlier` makes it" in out
     shown = (tmp_path / "page.html").read_text()
     assert '"name":"earlier"' in shown
     assert '"name":"float16"' in shown
+    assert '"mean_iou":' not in shown  # an empty chart
     header = next(line for line in out.splitlines() if "bfloat16" in line and "float32" in line)
     assert header.index("float32") < header.index("bfloat16") < header.rindex("float16")
     for word in ("time per step", "peak memory", "accuracy", "validation loss", "loss scale", "skipped", "whole time"):
