@@ -188,18 +188,26 @@ def parameters_of(params: Any, where: str) -> list[Parameter]:
 
 
 def need_groups(where: str, state_dict: Any, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
-    """The groups and the state of a state_dict. Raises ArgumentError unless its groups have these `sizes`."""
+    """The groups and the state of a state_dict; keys that are no parameters of a group may be strings.
+
+    Raises ArgumentError unless its groups have these `sizes`.
+    """
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
     are_groups = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and _lists_parameters(g) for g in groups)
-    if not are_groups or not isinstance(state, dict) or not all(isinstance(entry, dict) for entry in state.values()):
-        needs = "'param_groups' as dicts with 'params', and 'state' as a dict of dicts"
+    if not are_groups or not isinstance(state, dict):
+        needs = "'param_groups' as dicts with 'params', and 'state' as a dict"
         raise ArgumentError(where, needs, repr(state_dict)[:80])
     if sizes != (got := [len(g["params"]) for g in groups]):
         raise ArgumentError(where, f"groups of {sizes} parameters", f"{got}")
     ids = [number for g in groups for number in g["params"]]
-    if len(set(ids)) < len(ids) or not state.keys() <= set(ids):
+    if not all(isinstance(state[number], dict) for number in state.keys() & set(ids)):
+        raise ArgumentError(where, "the state of each parameter as a dict", repr(state)[:80])
+    named = {key: entry for key, entry in state.items() if key not in ids}
+    # A dict would be the state of a parameter under another name.
+    wrong = [key for key, value in named.items() if not isinstance(key, str) or isinstance(value, dict)]
+    if len(set(ids)) < len(ids) or wrong:
         raise ArgumentError(where, "a state of the parameters that its groups name, each once", f"{ids}, {list(state)}")
     return groups, state
 

@@ -12,7 +12,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from itertools import count
 from typing import Any, ClassVar
 
 from .. import backends
@@ -31,7 +30,7 @@ from .flat.memory import read_scalar
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
-from .state import Entry, copy_custom_state, custom_state, load_entries, need_entry, state_entry
+from .state import Entry, State, copy_custom_state, custom_state, load_entries, need_entry, state_entry
 
 
 class Optimizer(OptimizerHooks):
@@ -78,6 +77,7 @@ class Optimizer(OptimizerHooks):
         self._schedule: Any = None
         self.schedules_made = 0  # schedules that multiply the same learning rates, once there are several
         self.custom_state: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # of a subclass with its own `step`
+        self.named_state: dict[str, Any] = {}  # what was stored in `state` under other keys than parameters
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
         for options in checks.group_options(params, type(self).__name__):
             groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
@@ -204,10 +204,11 @@ class Optimizer(OptimizerHooks):
         """Per parameter that has stepped: its moments, as views, step count, and a 16-bit one's master weights.
 
         Of an optimizer with a `step` and no `update` of its own: what that step stores here, empty dicts at first.
+        Values under other keys than parameters are kept, and saved, as they are.
         """
         if self._has_custom_state():
             return self.custom_state
-        return defaultdict(dict, {segment.parameter: entry for segment, entry in self._entries()})
+        return State(self.named_state, {segment.parameter: entry for segment, entry in self._entries()})
 
     def _has_custom_state(self) -> bool:
         return type(self).update is Optimizer.update
@@ -231,9 +232,12 @@ class Optimizer(OptimizerHooks):
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
         self._run_hooks("state_dict_pre")
         state = {segment.number: {k: deepcopy(v) for k, v in entry.items()} for segment, entry in self._entries()}
-        numbers = count()
-        groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in self.param_groups]
-        found = {"state": dict(sorted(state.items())), "param_groups": groups}
+        numbers: dict[int, int] = {}  # of a parameter in several groups: that of its first place
+        for place, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
+            numbers.setdefault(id(parameter), place)
+        groups = [{**group, "params": [numbers[id(p)] for p in group["params"]]} for group in self.param_groups]
+        entries: dict[Any, Any] = {**dict(sorted(state.items())), **deepcopy(self.named_state)}
+        found = {"state": entries, "param_groups": groups}
         return self._run_hooks("state_dict_post", found)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -251,6 +255,7 @@ class Optimizer(OptimizerHooks):
         for group, saved in zip(self.param_groups, options, strict=True):
             group.set_checked(saved)
         self._load(entries, checked)
+        self.named_state = {key: deepcopy(value) for key, value in state.items() if key not in saved_ids}
         self._run_hooks("load_post")
 
     def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Segment, Entry]:

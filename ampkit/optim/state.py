@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -16,6 +17,24 @@ from ..core.tensor import Tensor
 from .argument_checks import to_python
 from .flat.arena import Arena
 from .flat.segment import Segment
+
+
+class State(defaultdict[Any, Any]):
+    """`Optimizer.state`: dicts by parameter, and the optimizer's `named` values, which also get what is stored here."""
+
+    def __init__(self, named: dict[str, Any], entries: dict[Any, dict[str, Any]]):
+        super().__init__(dict, {**entries, **named})
+        self._named = named
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        if isinstance(key, str):
+            self._named[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self._named.pop(key, None)
+
 
 Entry = tuple[int, dict[str, Any]]  # the steps that a parameter has taken, and its state arrays by name
 

@@ -31,8 +31,10 @@ ONE = [{"params": [0]}]
         (None, "needs a dict with 'state' and 'param_groups', got None"),
         ({"state": {}, "param_groups": [{"lr": 1.0}]}, "needs 'param_groups' as dicts with 'params'"),
         ({"state": {}, "param_groups": "x"}, "needs 'param_groups' as dicts with 'params'"),
-        ({"state": [1], "param_groups": ONE}, "'state' as a dict"),
-        ({"state": {0: 5}, "param_groups": ONE}, "'state' as a dict of dicts"),
+        ({"state": [1], "param_groups": ONE}, "'state' as a dict, got"),
+        ({"state": {0: 5}, "param_groups": ONE}, "the state of each parameter as a dict"),
+        ({"state": {"0": {"step": 1}}, "param_groups": ONE}, "a state of the parameters that its groups name"),
+        ({"state": {"weight": {}}, "param_groups": ONE}, "a state of the parameters that its groups name"),
         (
             {"state": {0: {"step": float("nan")}}, "param_groups": ONE},
             r"needs the step of parameter 0 \[3\] .*, got nan",

@@ -180,6 +180,35 @@ def test_its_state_goes_back_and_continues():
     assert advance_schedule(b, second, 5)[1:] == advance_schedule(a, first, 5)[1:]
 
 
+class Warmup:
+    def __init__(self, over):
+        self.over = over
+
+    def __call__(self, n):
+        return min(1.0, (n + 1) / self.over)
+
+
+@pytest.mark.parametrize("kind", [lr_scheduler.LambdaLR, lr_scheduler.MultiplicativeLR])
+def test_the_attributes_of_functions_that_are_objects_are_saved_and_those_of_others_are_not(kind):
+    function = lambda n: 0.5  # noqa: E731
+    groups = lambda: [{"params": [Parameter(np.zeros(3, np.float32))]} for _ in range(2)]  # noqa: E731
+    one, other = [kind(o, [Warmup(n), function]) for n in (4, 7) for o in [optim.SGD(groups(), lr=0.5)]]
+    held = one.optimizer, other.optimizer
+    for _ in held:
+        one.optimizer.step()
+        one.step()
+    state = one.state_dict()
+    assert state["lr_lambdas"] == [{"over": 4}, None]
+    other.load_state_dict(state)
+    assert other.lr_lambdas[0].over == 4 and other.get_last_lr() == one.get_last_lr()
+    with pytest.raises(ArgumentError, match="lr_lambdas as 2 dicts or None, got 5"):
+        other.load_state_dict({**state, "lr_lambdas": 5})
+    with pytest.raises(ArgumentError, match="last_epoch"):
+        other.load_state_dict({**state, "lr_lambdas": [{"over": 9}, None], "last_epoch": "x"})
+    assert other.lr_lambdas[0].over == 4
+    other.load_state_dict({name: value for name, value in state.items() if name != "lr_lambdas"})
+
+
 def test_last_epoch_resumes():
     p = Parameter(np.zeros(3, np.float32))
     optimizer = optim.SGD([{"params": [p], "lr": 0.1, "initial_lr": 0.4}])

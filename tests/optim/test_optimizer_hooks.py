@@ -81,6 +81,21 @@ def test_hooks_of_states_change_what_is_saved_and_loaded():
     assert calls == ["before", True, 0.25] and state["extra"] == 1
 
 
+def test_values_under_other_keys_than_parameters_stay_in_the_state_and_go_along():
+    _, optimizer = made(momentum=0.5)
+    optimizer.state["seen"] = [3]
+    optimizer.step()
+    optimizer.state["seen"].append(4)
+    state = optimizer.state_dict()
+    assert state["state"]["seen"] == [3, 4] and set(state["state"]) == {0, "seen"}
+    for twin in (made(momentum=0.5)[1], copy.deepcopy(optimizer)):
+        twin.load_state_dict(state)
+        twin.state["seen"].append(5)
+        assert twin.state["seen"] == [3, 4, 5] and optimizer.state["seen"] == [3, 4]
+        del twin.state["seen"]
+        assert "seen" not in twin.state_dict()["state"] and twin.state["seen"] == {}
+
+
 def test_a_copy_has_no_hooks_and_one_must_be_callable():
     _, optimizer = made()
     optimizer.register_step_pre_hook(lambda *given: pytest.fail("called"))

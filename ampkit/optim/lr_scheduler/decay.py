@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType, NoneType
 from typing import Any
 
 from ampkit.base.errors import ArgumentError
-from ampkit.core.saved_state import is_number
+from ampkit.core.saved_state import is_number, unchanged_on_error
 
 from ..optimizer import Optimizer
 from .schedule import LRScheduler, factor_of, fraction, positive_integer
@@ -29,8 +30,29 @@ class _LambdasLR(LRScheduler):
         self._products = [[1.0] * groups]
         super().__init__(optimizer, last_epoch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """`LRScheduler.state_dict`, and of each function its attributes if it is an object that has some, else None."""
+        kept = [dict(vars(each)) if _has_attributes(each) else None for each in self.lr_lambdas]
+        return {**super().state_dict(), "lr_lambdas": kept}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        kept = state.get("lr_lambdas", [None] * len(self.lr_lambdas))
+        where, needs = f"{type(self).__name__}.load_state_dict", f"lr_lambdas as {len(self.lr_lambdas)} dicts or None"
+        if not isinstance(kept, list) or [each for each in kept if not isinstance(each, (dict, NoneType))]:
+            raise ArgumentError(where, needs, repr(kept)[:80])
+        pairs = [(f, each) for f, each in zip(self.lr_lambdas, kept, strict=False) if _has_attributes(f) and each]
+        with unchanged_on_error(*(function for function, _ in pairs)):
+            for function, attributes in pairs:
+                vars(function).update(attributes)
+            self._products = self._products[:1]
+            super()._load(state)
+
     def _factors(self, n: int) -> list[float]:
         return [factor_of(type(self).__name__, function, n) for function in self.lr_lambdas]
+
+
+def _has_attributes(function: Any) -> bool:
+    return hasattr(function, "__dict__") and not isinstance(function, FunctionType)
 
 
 class LambdaLR(_LambdasLR):

@@ -259,6 +259,7 @@ class LRScheduler:
             finite = False
         if not finite:
             raise ArgumentError(where, "constants that give finite learning rates", str(state))
+        self._extend()
         if state.get("_pending"):
             with backends.device_guard(self._seen):
                 np.subtract(self._seen, 1, out=self._seen)
