@@ -106,4 +106,21 @@ inline float max_of(const float* x, int64 n) {
     return lowest != lowest ? lowest : from_ordered(most);
 }
 
+// The largest value(k) for k in [0, count), or NaN where there is one: for long rows. Each lane has its own elements.
+template <class Value>
+INLINE float max_in_lanes(int64 count, const Value& value) {
+    constexpr int64 LANES = 64;
+    float most[LANES];
+    int32_t is_nan[LANES] = {};
+    for (float& each : most) each = -INF;
+    auto take = [&](int64 lane, float x) { most[lane] = x > most[lane] ? x : most[lane], is_nan[lane] |= x != x; };
+    int64 k = 0;
+    for (; k + LANES <= count; k += LANES) {
+        SIMD for (int64 lane = 0; lane < LANES; lane++) take(lane, value(k + lane));
+    }
+    for (int64 lane = 0; k + lane < count; lane++) take(lane, value(k + lane));
+    for (int64 lane = 0; lane < LANES; lane++) most[lane] = is_nan[lane] ? NOT_A_NUMBER : most[lane];
+    return max_of(most, LANES);
+}
+
 }  // namespace simd

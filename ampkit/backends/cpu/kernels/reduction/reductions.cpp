@@ -13,6 +13,7 @@ enum Term : int64 { SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM,
 
 constexpr int64 BLOCK = 512;     // columns that are reduced together
 constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
+constexpr int64 SHORT = 256;     // terms of a row below which vectors that are compared as integers are faster
 constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int TOGETHER = 16;     // rows whose terms are joined in float32
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
@@ -79,9 +80,10 @@ INLINE double reduce_row(const T* __restrict row, int64 stride, int64 count, flo
         const T* __restrict x = row + at * stride;
         float block = 0.0f;
         if (Terms::largest) {
-            float values[TERMS];
-            SIMD for (int64 k = 0; k < n; k++) values[k] = terms.value(x[k * stride], shift);
-            block = max_of(values, n);
+            auto value = [=](int64 k) { return terms.value(x[k * stride], shift); };
+            float values[SHORT];
+            SIMD for (int64 k = 0; k < (n < SHORT ? n : 0); k++) values[k] = value(k);
+            block = n < SHORT ? max_of(values, n) : max_in_lanes(n, value);
         } else {
             SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k * stride], shift);
         }
@@ -98,15 +100,18 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
     if (!totals) return;
     double* total = totals;
     parallel_rows(rows * chunks, min(n, chunk), [&, total](int64 begin, int64 end) {
-        for (int64 item = begin; item < end; item++) {
-            int64 row = item / chunks, i = row / inner, j = row % inner, at = item % chunks * chunk;
-            int64 count = min(chunk, n - at), stride = x.stride[2];
-            float shift = result.shift_of_row(i, j);
-            with_float_type(x.kind, x.data, [&](auto* data) {
+        with_float_type(x.kind, x.data, [&](auto* data) {
+            // The place of each item is counted up: four divisions would take as long as 200 elements.
+            int64 i = begin / chunks / inner, j = begin / chunks % inner, at = begin % chunks * chunk, stride = x.stride[2];
+            for (int64 item = begin; item < end; item++) {
+                int64 count = min(chunk, n - at);
+                float shift = result.shift_of_row(i, j);
                 auto* row = data + x.offset(i, j, at);
                 total[item] = stride == 1 ? reduce_row(row, 1, count, shift, terms) : reduce_row(row, stride, count, shift, terms);
-            });
-        }
+                if ((at += chunk) >= n) at = 0, j++;
+                if (j == inner) j = 0, i++;
+            }
+        });
         if (chunks == 1) result.store(total + begin, begin, end - begin);
     }, result.alone);
     for (int64 row = 0; chunks > 1 && row < rows; row++) {
