@@ -33,6 +33,11 @@ def convolutions_use_tf32() -> bool:
     return _matmul != "highest" if _convolution is None else _convolution
 
 
+def convolution_setting() -> bool | None:
+    """What `set_convolutions_use_tf32` set last."""
+    return _convolution
+
+
 def set_convolutions_use_tf32(allowed: bool | None) -> None:
     """Let float32 convolutions use TF32 or not, whatever holds for matrix products; None: as for matrix products."""
     global _convolution

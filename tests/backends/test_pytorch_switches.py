@@ -67,8 +67,9 @@ def test_switches_without_an_effect_keep_the_value_that_was_set():
         setattr(matmul, name, True)
 
 
-def test_cudnn_cannot_be_switched_off_and_the_error_names_what_can():
+def test_a_cudnn_cannot_be_switched_off_and_the_error_names_what_can(monkeypatch):
     torch.backends.cudnn.enabled = True
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     with pytest.raises(ArgumentError, match="enabled = True.*\n.*reference_only"):
         torch.backends.cudnn.enabled = False
     assert torch.backends.cudnn.enabled
@@ -88,3 +89,21 @@ def test_what_the_machine_has_is_told_without_an_error():
     assert isinstance(torch.backends.cuda.is_built(), bool)
     if not torch.backends.cudnn.is_available():
         assert torch.backends.cudnn.version() is None
+
+
+def test_flags_set_the_switches_that_are_given_and_restore_them():
+    cudnn = torch.backends.cudnn
+    with cudnn.flags(enabled=True, deterministic=False, allow_tf32=True):
+        assert (cudnn.deterministic, cudnn.allow_tf32, cudnn.benchmark) == (False, True, False)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert precision.convolution_setting() is None
+
+    @cudnn.flags(benchmark=True)
+    def benchmark():
+        return cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
+
+    assert benchmark() == (True, True, False)
+    assert not cudnn.benchmark
+    with cudnn.flags(enabled=False):
+        assert not cudnn.enabled
+    assert cudnn.enabled
