@@ -49,6 +49,7 @@ from .base.errors import (
     ShapeError,
     StateError,
 )
+from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
@@ -63,7 +64,6 @@ from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
 from .core.tensor_factory import BY_NAME as _TYPES
 from .core.tensor_factory import set_default_tensor_type, tensor
-from .core.torch_compat import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .debug.profiler import profile
 from .nn.utils import func
 from .ops import *

@@ -18,6 +18,7 @@ from .base.dtypes import int16 as short
 from .base.dtypes import int32 as int
 from .base.dtypes import int64 as long
 from .base.errors import AmpkitError, ArgumentError, ConfigError, DeviceError, DTypeError, FileError, NonFiniteError, OutOfMemoryError, RangeError, ScaleCollapseError, ShapeError, StateError
+from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
@@ -31,7 +32,6 @@ from .core.random import Generator, get_rng_state, initial_seed, manual_seed, se
 from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
 from .core.tensor_factory import set_default_tensor_type, tensor
-from .core.torch_compat import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
 from .debug.profiler import profile
 from .nn.utils import func
 from .ops import *

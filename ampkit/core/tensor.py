@@ -173,18 +173,17 @@ class Tensor(TensorBase, TensorMethods):
             held += gradient.astype(held.dtype, copy=False)
 
     def _can_keep(self, gradient: Array) -> bool:
-        layout = gradient.flags.c_contiguous or gradient.strides == self.array.strides
-        return bool(layout and gradient.dtype == self._grad_dtype())
+        array = self.array
+        ordered = gradient.flags.c_contiguous and (array.flags.c_contiguous or not is_dense(array))
+        return bool((ordered or gradient.strides == array.strides) and gradient.dtype == self._grad_dtype())
 
     def _new_grad_buffer(self, gradient: Array) -> Array:
-        # In the order of axes of a dense leaf, as in PyTorch, where `gradient` comes in it: a copy in order is quick.
+        # In the order of axes of a dense leaf, as in PyTorch.
         array, make = self.array, backends.backend_of(self.array).empty
         if not array.flags.c_contiguous and is_dense(array):
             order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-            steps = [gradient.strides[axis] for axis in order]
-            if steps == sorted(steps, reverse=True):
-                made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())
-                return made.transpose([order.index(axis) for axis in range(array.ndim)])
+            made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())
+            return made.transpose([order.index(axis) for axis in range(array.ndim)])
         return make(array.shape, self._grad_dtype())
 
     def rebind(self, array: Array) -> None:

@@ -12,6 +12,7 @@ from ..backends import Array, Device
 from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError, RangeError, ShapeError, StateError, switch
+from ..base.memory_format import contiguous_format, is_stored_as, need_format
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -100,9 +101,9 @@ class TensorBase:
     def is_floating_point(self) -> bool:
         return dtypes.is_float(self.dtype)
 
-    def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the memory is contiguous in row-major order; memory_format is ignored."""
-        return bool(self.array.flags.c_contiguous)
+    def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
+        """Whether the memory is in that format, by default row-major. Raises ArgumentError for an unknown one."""
+        return is_stored_as(self.array, need_format("is_contiguous", memory_format))
 
     # conversions
 

@@ -18,10 +18,6 @@ from .autograd.inplace import change
 CompatArg: TypeAlias = Any
 Parameters = Mapping[str, inspect.Parameter]
 
-# The values of `layout` and `memory_format`: accepted and ignored, since ampkit chooses the memory layout itself.
-strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
-channels_last, channels_last_3d = "channels_last", "channels_last_3d"
-
 OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 _RESULT = "use what the call returns, or write it with out.copy_(...)"
 _DENSE = "gradients are dense: leave it out"

@@ -8,10 +8,10 @@ import numpy as np
 
 from ampkit.base.dtypes import FLOATS, DType, bool_, default, is_float, parse, promote, set_default
 from ampkit.base.errors import DTypeError
+from ampkit.base.memory_format import strided
 from ampkit.core import storage
 from ampkit.core.cast_plan import result_type as agreed
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import strided
 
 __all__ = [
     "can_cast", "get_default_dtype", "get_device", "is_complex", "is_floating_point", "is_nonzero", "is_same_size",

@@ -141,7 +141,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
-    return lambda self, memory_format=None: to(self, dtype=dtype)
+    return lambda self, memory_format=None: to(self, dtype=dtype, memory_format=memory_format)
 
 
 _NUMBERS = (int, float, np.generic)
@@ -159,8 +159,10 @@ def _special_methods(f: Any) -> dict[str, Callable[..., Any]]:
         "__contains__": lambda self, item: bool(f.eq(self, item).array.any()),
         "__array_ufunc__": numpy_interop.array_ufunc,
         "__array_function__": numpy_interop.array_function,
-        "cpu": lambda self, memory_format=None: f.to(self, device="cpu"),
-        "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(self, device=_cuda(device)),
+        "cpu": lambda self, memory_format=None: f.to(self, device="cpu", memory_format=memory_format),
+        "cuda": lambda self, device=None, non_blocking=False, memory_format=None: f.to(
+            self, device=_cuda(device), memory_format=memory_format
+        ),
         "where": lambda self, condition, other: f.where(condition, self, other),
         "type": _type,
     }

@@ -195,15 +195,15 @@ def test_sole_references(make, sole):
         del again
 
 
-def test_a_copied_gradient_has_the_order_of_axes_of_its_leaf_if_it_comes_in_it():
+def test_a_gradient_has_the_order_of_axes_of_its_leaf():
     values = np.zeros((2, 5, 3, 4), np.float32).transpose(0, 3, 1, 2)
     x = ampkit.tensor(values).requires_grad_()
     assert x.array.strides == values.strides
     (x + 1).backward(ampkit.tensor(values + 1))
     assert x.grad.array.strides == values.strides
     x.grad = None
-    (x + 1).backward(ampkit.ones(2, 4, 5, 3))  # its strides are in another order, in which it is copied
-    assert x.grad.array.flags.c_contiguous
+    (x + 1).backward(ampkit.ones(2, 4, 5, 3))
+    assert x.grad.array.strides == values.strides
     y = ampkit.tensor(np.broadcast_to(np.float32(1), (3, 4))).requires_grad_()
     (y + 1).backward(ampkit.ones(3, 4))
     assert y.grad.array.flags.c_contiguous

@@ -213,7 +213,7 @@ def lenient(answer: Any) -> Any:
 
 def settle() -> None:
     """Take from PyTorch's TestCase what watches over PyTorch's own internals."""
-    import torch.testing._utils
+    import torch.testing._utils as seeds
     from torch.testing._internal import common_utils
 
     def setUp(self: Any) -> None:
@@ -238,6 +238,7 @@ def settle() -> None:
     common_utils.gradcheck = gradcheck(torch.autograd.gradcheck, True)
     common_utils.gradgradcheck = gradcheck(torch.autograd.gradgradcheck, True)
     common_utils.TestCase.assertRaisesRegex = any_words
+    common_utils.freeze_rng_state = seeds.freeze_rng_state = torch.random.fork_rng
 
 
 def any_words(self: Any, expected_exception: Any, expected_regex: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import DType
+from ampkit.base.memory_format import channels_are_last
 
 from .caching_allocator import address
 from .channels_last import empty_channels_last, nhwc, to_channels_last
@@ -92,11 +93,6 @@ def resample(images: HostArray, mapped: ImageMap, dtype: DType, last: bool | Non
     tables = [address(table) for table in (mapped.lengths, mapped.indices, mapped.weights)]
     _resample(planes(out, last), planes(images, last), inner, *tables, mapped.divisor)
     return out
-
-
-def channels_are_last(images: HostArray) -> bool:
-    """Whether images [N, C, *size] are stored channels-last, and not in their order of axes."""
-    return not images.flags.c_contiguous and nhwc(images).flags.c_contiguous
 
 
 def empty_images(shape: tuple[int, ...], dtype: DType, last: bool) -> HostArray:

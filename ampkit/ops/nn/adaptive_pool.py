@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.base.memory_format import channels_are_last, channels_last, channels_last_3d
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
@@ -22,6 +23,7 @@ from ..argument_checks import check_addressable, int_tuple
 from ..indexing.deterministic_scatter import index_on_device_of
 from ..indexing.gather_scatter import gather
 from ..named import named
+from ..pointwise.conversion import contiguous, stored_like
 from ..reduction.dot_products import matmul_arrays
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .conv_geometry import batch_first, batch_last, batched, unbatched
@@ -66,7 +68,8 @@ def _adaptive_average(axes: int, doc: str) -> Op:
     @named(name, doc)
     def pool(input: Array, output_size):
         size = input.shape[-axes:]
-        return _window_means(input, size, adaptive_size(output_size, size, name)), Saved(size=size)
+        means = _window_means(input, size, adaptive_size(output_size, size, name))
+        return stored_like(plain(input), means), Saved(size=size)
 
     @pool.check
     def check(input, output_size):
@@ -174,6 +177,9 @@ def _adaptive_max(axes: int, input: Tensor, output_size: Any, return_indices: bo
     _check(where, axes, input, output_size)
     indices = adaptive_max_pool_(input, adaptive_size(output_size, tuple(input.shape[-axes:]), where))
     values = reshape(gather(flatten(input, -axes), -1, flatten(indices, -axes)), indices.shape)
+    if channels_are_last(input.array) and input.ndim in (4, 5):
+        last = channels_last if input.ndim == 4 else channels_last_3d
+        values, indices = contiguous(values, last), contiguous(indices, last)
     return (values, indices) if return_indices else values
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.dtypes import float32, uint8
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
@@ -22,6 +23,9 @@ from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_addressable
 from ..indexing.deterministic_scatter import index_on_device_of
+from ..pointwise import sign_and_rounding as rounding
+from ..pointwise.conversion import stored_like, to
+from ..pointwise.selection import clamp
 from .adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 
 __all__ = ["interpolate"]
@@ -67,9 +71,10 @@ def interpolate(
     input [N, C, L], [N, C, H, W] or [N, C, D, H, W] -> [N, C, *size], by size or by scale_factor, one number for
     all axes or one each. mode: "nearest", "nearest-exact", "linear", "bilinear" or "trilinear" (by the number of axes),
     "bicubic" (images), "area". align_corners=True aligns the centres of the outer pixels; antialias=True (bilinear and
-    bicubic) widens the kernel where images shrink. Computed in float32 and rounded once.
+    bicubic) widens the kernel where images shrink. Computed in float32 and rounded once; images of uint8 are rounded to
+    the nearest integer and clipped to 0 .. 255. The result is stored channels-last where input is.
     Raises ArgumentError for other modes and for both or neither of size and scale_factor, ShapeError for an input that
-    does not fit the mode, DTypeError for integers in modes other than nearest.
+    does not fit the mode, DTypeError for other integers in modes other than nearest.
     Keys 1981, "Cubic convolution interpolation for digital image processing", sec. II; a = -0.75 (antialias: -0.5).
     """
     sizes, steps = _sizes(input, size, scale_factor, bool(recompute_scale_factor))
@@ -83,6 +88,10 @@ def interpolate(
         if _AXES.get(mode) != input.ndim:
             needs = "mode nearest, nearest-exact, area, linear for 3 axes, bilinear or bicubic for 4, trilinear for 5"
             raise ArgumentError("interpolate", needs, f"{mode!r} for {input.ndim} axes")
+        if input.dtype == uint8 and input.ndim == 4:
+            options = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+            found = interpolate(to(input, dtype=float32), *options)
+            return to(clamp(rounding.round(found), 0, 255), dtype=uint8)
         if not input.is_floating_point():
             raise DTypeError("interpolate", f"a floating-point tensor for mode {mode!r}", input.dtype.name)
         mode = f"{'cubic' if mode == 'bicubic' else 'linear'}{' antialiased' if antialias else ''}"
@@ -173,6 +182,7 @@ def _cubic_of(a: float) -> Callable[[Any], Any]:
 @op(cast=Cast.FP32)
 def interpolate_(input: Array, axes):
     """Apply the Taps of `axes` along the trailing axes of input."""
+    given = input
     for i, taps in enumerate(axes, -len(axes)):
         at, indices, weights = input.ndim + i, taps.indices, taps.weights
         if weights is None:
@@ -180,7 +190,7 @@ def interpolate_(input: Array, axes):
             continue
         factor = np.asarray(weights, input.dtype).reshape(*weights.shape, *(1,) * (-1 - i))
         input = (np.take(input, index_on_device_of(input, indices), at) * index_on_device_of(input, factor)).sum(at)
-    return input, Saved()
+    return stored_like(given, input), Saved()
 
 
 @interpolate_.backward

@@ -10,11 +10,13 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.arguments import is_whole
+from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
 from ..argument_checks import normalize_axis, parse_shape
+from ..pointwise.conversion import stored_like
 from ..reduction.dot_products import dot_along, dot_channels, dot_last, flatten_spatial, sum_channels
 from ..reduction.norms import p_norm, p_norm_grad
 from .batch_norm import check_scales
@@ -162,7 +164,8 @@ def group_norm(
         y *= weight.reshape(-1, 1)
     if bias is not None:
         y += bias.reshape(-1, 1)
-    return y.reshape(input.shape), Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+    y = stored_like(plain(input), y.reshape(input.shape))
+    return y, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
 @group_norm.check

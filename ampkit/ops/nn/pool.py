@@ -17,6 +17,7 @@ from ampkit.core.tensor import Tensor
 
 from ..argument_checks import int_tuple
 from ..named import named
+from ..pointwise.conversion import stored_like
 from ..shape.view import squeeze, unsqueeze
 from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, unbatched
 
@@ -58,7 +59,8 @@ def max_pool_forward(input: Array, geometry: ConvGeometry, return_indices: bool)
         better |= values != values
         np.maximum(best, values, out=best)
         np.maximum(argmax, better * argmax.dtype.type(k), out=argmax)
-    best, argmax = (unbatched(batch_first(array), input.ndim) for array in (best, argmax))
+    images = batched(plain(input), len(geometry.input_size))
+    best, argmax = (unbatched(stored_like(images, batch_first(array)), input.ndim) for array in (best, argmax))
     saved = Saved(argmax=argmax, geometry=geometry)
     return ((best, flat_indices(argmax, geometry)), saved) if return_indices else (best, saved)
 
@@ -99,7 +101,7 @@ def _average_pool(axes: int, doc: str) -> Op:
         for _, pixels in geometry.taps():
             total = source[pixels] + total
         out = batch_first(total) / _divisor(source, geometry, padding, count_include_pad, divisor_override)
-        return unbatched(out, input.ndim), Saved(geometry=geometry)
+        return unbatched(stored_like(batched(plain(input), axes), out), input.ndim), Saved(geometry=geometry)
 
     @pool.check
     def check(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):

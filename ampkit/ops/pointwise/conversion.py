@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.dtypes import FLOATS, DType
-from ampkit.core.autograd.traced_array import TracedArray
+from ampkit.base.errors import ArgumentError
+from ampkit.base.memory_format import (
+    channels_are_last,
+    contiguous_format,
+    inverse,
+    is_stored_as,
+    need_format,
+    preserve_format,
+    stored_order,
+)
+from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
-from ampkit.core.torch_compat import CompatArg
 
 __all__ = ["clone", "contiguous", "detach", "to"]
 
@@ -24,14 +35,14 @@ def to(
     device: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
-    memory_format: CompatArg = None,
+    memory_format: Any = preserve_format,
 ) -> Tensor:
     """input in another dtype, on another device, or as another tensor is.
 
-    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking has no effect on a CPU,
-    memory_format none at all.
+    `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking has no effect on a CPU.
+    memory_format: as for `contiguous`; preserve_format keeps the order of the axes in memory.
     Rounds to nearest, ties to even. Returns input itself if nothing changes, unless copy=True.
-    Raises DTypeError or DeviceError for an unknown dtype or device.
+    Raises DTypeError, DeviceError or ArgumentError for an unknown dtype, device or format.
     """
     for item in target:
         if isinstance(item, Tensor):
@@ -44,6 +55,8 @@ def to(
             dtype = item
     out = input if dtype is None else _cast(input, dtypes.parse(dtype))
     out = out if device is None else _move(out, device)
+    if memory_format not in (None, preserve_format):
+        out = contiguous(out, memory_format)
     return clone(out) if copy and out is input else out
 
 
@@ -87,19 +100,48 @@ def to_device_backward(dy, saved, needs, device):
 
 
 @op(cast=Cast.KEEP, moves=True)
-def clone(input: Array, *, memory_format: CompatArg = None):
-    """A copy; the gradient passes through."""
-    return input.copy(), Saved()
+def clone(input: Array, *, memory_format=preserve_format):
+    """A copy, whose axes are stored in the order of memory_format; the gradient passes through.
+
+    memory_format: preserve_format keeps the order of input, if its memory is dense; see `contiguous`.
+    """
+    order = stored_order(plain(input), memory_format)
+    return input.transpose(order).copy().transpose(inverse(order)), Saved()
+
+
+@clone.check
+def clone_check(input, memory_format):
+    need_format("clone", memory_format, input.ndim)
 
 
 @clone.backward
-def clone_backward(dy, saved, needs):
+def clone_backward(dy, saved, needs, memory_format):
     return dy
 
 
-def contiguous(input: Tensor, memory_format: CompatArg = None) -> Tensor:
-    """input if it is contiguous (row-major), else a copy."""
-    return input if input.is_contiguous() else clone(input)
+def contiguous(input: Tensor, memory_format: Any = contiguous_format) -> Tensor:
+    """input if its axes are stored in the order of memory_format, else a copy that is.
+
+    memory_format: contiguous_format, the last axis innermost; channels_last, for [N, C, H, W]; channels_last_3d, for
+    [N, C, D, H, W]. Raises ArgumentError for another format, ShapeError for another number of axes.
+    """
+    wanted = need_format("contiguous", memory_format, input.ndim)
+    if wanted == preserve_format:
+        raise ArgumentError("contiguous", "a format to store input in", wanted, "leave memory_format out")
+    return input if is_stored_as(input.array, wanted) else clone(input, memory_format=wanted)
+
+
+def stored_like(given: Any, images: Any) -> Any:
+    """Images [N, C, *size] or [C, *size], stored channels-last where `given` is, else contiguous; traced ones as is."""
+    if isinstance(images, TracedArray):
+        return images
+    if given.ndim == images.ndim and channels_are_last(given):
+        return np.moveaxis(_in_order(np.moveaxis(images, 1, -1)), -1, 1)
+    return _in_order(images)
+
+
+def _in_order(array: Any) -> Any:
+    return array if array.flags.c_contiguous else array.copy()
 
 
 def detach(input: Tensor) -> Tensor:

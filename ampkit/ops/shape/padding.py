@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.traced_array import apply
+from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_addressable, check_representable
 from ..indexing.getitem import getitem, to_accumulator
+from ..pointwise.conversion import stored_like
 
 __all__ = ["pad"]
 _NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  # PyTorch's mode -> np.pad's
@@ -23,7 +24,8 @@ _NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}  
 @op(cast=Cast.KEEP, moves=True)
 def pad_from_input(input: Array, widths, mode):
     """input padded by `widths` (before, after) along each axis with its own values: reflect, replicate or circular."""
-    return np.pad(input, widths, mode=_NUMPY_MODES[mode]), Saved()  # type: ignore[call-overload]  # NumPy types modes as literals
+    padded = np.pad(input, widths, mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]  # NumPy types modes as literals
+    return stored_like(plain(input), padded), Saved()
 
 
 @pad_from_input.check
@@ -74,7 +76,8 @@ def _fold_edges(x: Any, before: int, after: int, mode: str) -> Any:
 def pad_(input: Array, widths, value):
     """input padded by `widths` (before, after) along each axis with `value`."""
     filler = input.dtype.type(value)
-    return np.pad(input, widths, constant_values=filler) if widths else input.copy(), Saved()
+    padded = np.pad(input, widths, constant_values=filler) if widths else input.copy()
+    return stored_like(plain(input), padded), Saved()
 
 
 @pad_.check

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.native.arrays import HostArray
-from ampkit.backends.cpu.resample import AxisTaps, ImageMap, channels_are_last
+from ampkit.backends.cpu.resample import AxisTaps, ImageMap
 from ampkit.base.dtypes import DType
+from ampkit.base.memory_format import channels_are_last
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched

@@ -13,7 +13,6 @@ from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray,
 from ampkit.backends.cpu.resample import (
     AxisTaps,
     ImageMap,
-    channels_are_last,
     empty_images,
     image_map,
     planes,
@@ -21,6 +20,7 @@ from ampkit.backends.cpu.resample import (
 )
 from ampkit.base.dtypes import DType, uint8
 from ampkit.base.errors import UnsupportedError
+from ampkit.base.memory_format import channels_are_last
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
