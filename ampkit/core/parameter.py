@@ -40,6 +40,18 @@ class Buffer(Tensor):
         if isinstance(data, Tensor):
             self.version = data.detach().version
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        with backends.device_guard(self.array):
+            twin = memo[id(self)] = Buffer(Tensor(self.array.copy()), persistent=self.persistent)
+        return twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle_buffer, (Tensor(self.array), self.persistent)
+
+
+def _unpickle_buffer(values: Tensor, persistent: bool) -> Buffer:
+    return Buffer(values, persistent=persistent)
+
 
 class Parameter(Tensor):
     """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).

@@ -226,8 +226,6 @@ class Module(ModuleHooks):
         keep_vars=True returns the Parameters themselves, else detached tensors. The result of a submodule's
         `get_extra_state` is stored as `_extra_state` after its tensors.
         """
-        if destination is None:
-            self.check_initialized("state_dict")
         result: Any = OrderedDict() if destination is None else destination
         self.run_state_hooks("save_pre", prefix, keep_vars)
         self._save_to_state_dict(result, prefix, keep_vars)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.errors import ArgumentError, StateError
+from ..base.errors import ArgumentError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from .state_dict import look_up
@@ -13,13 +13,9 @@ from .state_dict import look_up
 if TYPE_CHECKING:
     from .module import Module
 
-RUN_FIRST = "run a batch through the model first"
-
 
 class ModuleTree:
     """The base of Module that iterates over `modules`, `parameters` and `buffers`, with or without names."""
-
-    is_lazy = False  # whether its sizes are still to be taken from the first batch
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]
@@ -59,10 +55,8 @@ class ModuleTree:
     ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first.
 
-        Sets `Parameter.name`, for messages, to the longest name seen so far. Raises StateError if a lazy layer is not
-        initialized.
+        Sets `Parameter.name`, for messages, to the longest name seen so far.
         """
-        self.check_initialized("parameters", recurse)
         for name, parameter in self._members("_parameters", prefix, recurse, remove_duplicate):
             if len(name) > len(parameter.name):
                 parameter.name = name
@@ -81,13 +75,6 @@ class ModuleTree:
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers of this module and, with `recurse`, all below it, each once."""
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
-
-    def check_initialized(self, where: str, recurse: bool = True) -> None:
-        """Raise StateError if a lazy layer is not initialized yet."""
-        for name, module in self.named_modules() if recurse else [("", self)]:
-            if module.is_lazy:
-                got = f"{type(module).__name__} {name!r} that has seen no batch"
-                raise StateError(where, "layers that know their sizes", got, RUN_FIRST)
 
     def _members(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
         seen = set()

@@ -14,6 +14,7 @@ from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.dlpack import from_dlpack
 from ..core.tensor import Tensor
+from .uninitialized import RUN_FIRST, Uninitialized
 
 if TYPE_CHECKING:
     from .module import Module
@@ -30,10 +31,7 @@ class Keys(NamedTuple):
 
 
 def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order.
-
-    Raises StateError if a lazy layer is not initialized yet.
-    """
+    """(dotted name, tensor) of every Parameter and persistent buffer, under each of its names, in PyTorch's order."""
     for lead, part in _parts(module, prefix):
         yield from _tensors(part, lead)
 
@@ -46,7 +44,6 @@ def own_entries(part: Module, lead: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
-    module.check_initialized("state_dict")
     for path, part in module.named_modules(remove_duplicate=False):
         yield (f"{prefix}{path}." if path else prefix), part
 
@@ -77,8 +74,14 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     missing = [*keys.missing_keys, *absent]
     missing += [name for name in extra if name not in state]
     unexpected = [*keys.unexpected_keys, *(name for name in state if name not in own and name not in extra)]
-    values = {name: _values(where, name, state[name]) for name in own if name in state}
-    misfits = [(n, tuple(own[n].shape), tuple(v.shape)) for n, v in values.items() if v.shape != own[n].array.shape]
+    given = [name for name in own if name in state]
+    lazy = {name for name in given if isinstance(own[name], Uninitialized)}
+    if shapeless := [n for n in given if n not in lazy and isinstance(state[n], Uninitialized)]:
+        raise StateError(where, "tensors with a shape", f"an uninitialized one as {shapeless[0]!r}", RUN_FIRST)
+    given = [name for name in given if not isinstance(state[name], Uninitialized)]
+    values = {name: _values(where, name, state[name]) for name in given}
+    pairs = [(name, own[name].array.shape, values[name].shape) for name in given if name not in lazy]
+    misfits = [(name, tuple(shape), tuple(new)) for name, shape, new in pairs if shape != new]
     found = Keys(missing, unexpected)
     later = any("load" in part.__dict__.get("_state_hooks", {}) for part in module.modules())
     if misfits or errors or (strict and not later and (missing or unexpected)):
@@ -88,6 +91,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             cure = f"cast the module first: module.to(ampkit.{value.dtype.name})"
             raise DTypeError(f"{where} with assign", f"{own[name].dtype.name} as {name!r}", value.dtype.name, cure)
     for name, value in values.items():
+        if isinstance(tensor := own[name], Uninitialized):
+            tensor.materialize(value.shape)
         own[name].data = _transferable(value, own[name].array)
     for name, part in extra.items():
         if name in state:

@@ -13,6 +13,7 @@ from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
+from .uninitialized import Uninitialized
 
 if TYPE_CHECKING:
     from .module import Module
@@ -45,14 +46,15 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
     """Move parameters and buffers; only floating-point ones change their dtype. Raises StateError before any change."""
     tensors = [*module._members("_parameters", "", True, True), *module.named_buffers()]
-    changing = [(tensor, name) for name, tensor in tensors if _changes(tensor, device, dtype)]
+    sized = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, Uninitialized)]
+    changing = [(tensor, name) for name, tensor in sized if _changes(tensor, device, dtype)]
     for tensor, name in changing:
         if isinstance(tensor, Parameter) and is_bound(tensor):
             cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
-    for part in module.modules():
-        if part.is_lazy:
-            part.set_destination(device, dtype)
+    for _, tensor in tensors:
+        if isinstance(tensor, Uninitialized):
+            tensor.set_destination(device, dtype if tensor.is_floating_point() else None)
     for tensor, _ in changing:
         _move(tensor, device, dtype)
 

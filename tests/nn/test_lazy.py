@@ -10,6 +10,7 @@ import pytest
 import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.nn.modules.lazy import LazyModuleMixin
 
 # the layer, its arguments, the shape of a batch with 3 inputs
 KINDS = [
@@ -54,25 +55,90 @@ def test_a_model_of_lazy_layers_trains_after_its_first_batch():
 
 @pytest.mark.parametrize("use", [
     lambda m: optim.SGD(m.parameters()),
-    lambda m: list(m.named_parameters()),
-    lambda m: m.state_dict(),
-    lambda m: m.load_state_dict({}),
-    lambda m: m.requires_grad_(False),
-    lambda m: optim.swa_utils.AveragedModel(m),
-    lambda m: nn.utils.clip_grad_norm_(m.parameters(), 1.0),
+    lambda m: nn.init.zeros_(m[0].weight),
+    lambda m: m[0].weight + 1,
+    lambda m: m[0].weight.shape,
+    lambda m: m[0].bias.numel(),
+    lambda m: nn.utils.spectral_norm(m[0]),
+    lambda m: ops.empty_like(m[0].weight),
 ])  # fmt: skip
-def test_what_needs_parameters_before_the_first_batch_says_so(use):
-    with pytest.raises(StateError, match=r"needs layers that know their sizes, got LazyConv2d '0' that .*\nhelp: run"):
+def test_what_needs_a_shape_before_the_first_batch_says_so(use):
+    with pytest.raises(ShapeError, match=r"UninitializedParameter: needs a shape, got .*\nhelp: run a batch through"):
         use(model())
 
 
-def test_what_a_lazy_layer_does_not_have_yet_is_named():
+def test_before_the_first_batch_parameters_are_uninitialized_ones():
+    layer, norm = nn.LazyLinear(3), nn.LazyBatchNorm1d()
+    assert type(layer.weight) is nn.UninitializedParameter and isinstance(layer.bias, nn.Parameter)
+    assert type(norm.running_mean) is nn.UninitializedBuffer and norm.num_batches_tracked == 0
+    assert (layer.in_features, layer.out_features) == (0, 3)
+    assert layer.has_uninitialized_params() and norm.has_uninitialized_params()
+    assert list(layer.state_dict()) == ["weight", "bias"]
+    assert repr(layer.weight) == "<UninitializedParameter>"
+    assert repr(layer) == "LazyLinear(in_features=0, out_features=3, bias=True)"
+    weight = layer.requires_grad_(False).weight
+    layer(ops.ones(1, 2))
+    assert layer.weight is weight and type(weight) is nn.Parameter and not weight.requires_grad
+
+
+def test_a_lazy_layer_draws_no_numbers_before_its_first_batch():
+    ampkit.manual_seed(0)
     layer = nn.LazyLinear(3)
-    with pytest.raises(AttributeError, match=r"LazyLinear.weight: needs a first batch, got none yet\nhelp: run"):
-        nn.init.zeros_(layer.weight)
-    assert not hasattr(layer, "in_features") and not hasattr(layer, "bias")
-    assert layer.out_features == 3
-    assert layer.has_uninitialized_params()
+    layer(ops.ones(1, 2))
+    ampkit.manual_seed(0)
+    assert (layer.weight == nn.Linear(2, 3).weight).all()
+
+
+def test_materialize_makes_the_same_object_a_parameter_of_that_shape():
+    weight = nn.UninitializedParameter(dtype=ampkit.float64)
+    assert (weight.dtype, weight.requires_grad) == (ampkit.float64, True)
+    weight.materialize((2, 3), dtype="float32")
+    assert type(weight) is nn.Parameter and weight.shape == (2, 3) and weight.dtype == ampkit.float32
+    (weight * 2).sum().backward()
+    assert weight.grad.tolist() == [[2.0] * 3] * 2
+    buffer = nn.UninitializedBuffer()
+    buffer.materialize(4)
+    assert type(buffer) is nn.Buffer and not buffer.requires_grad
+
+
+def test_a_state_dict_gives_a_lazy_layer_its_sizes_and_none_can_be_loaded_without():
+    full, layer = nn.Linear(5, 2), nn.LazyLinear(2)
+    layer.load_state_dict(full.state_dict())
+    assert not layer.has_uninitialized_params() and layer.weight.shape == (2, 5)
+    x = ops.ones(3, 5)
+    assert (layer(x) == full(x)).all() and type(layer) is nn.Linear
+    with pytest.raises(StateError, match="needs tensors with a shape, got an uninitialized one as 'weight'\nhelp: run"):
+        full.load_state_dict(nn.LazyLinear(2).state_dict())
+    lazy = nn.LazyLinear(2)
+    lazy.load_state_dict(nn.LazyLinear(2).state_dict())
+    assert lazy.has_uninitialized_params()
+
+
+class Scale(LazyModuleMixin, nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.UninitializedParameter()
+
+    def initialize_parameters(self, x):
+        if self.has_uninitialized_params():
+            self.scale.materialize(x.shape[-1])
+            nn.init.ones_(self.scale)
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_a_lazy_layer_of_ones_own():
+    layer = Scale().half()
+    assert layer(ops.ones(2, 3, dtype=ampkit.float16)).shape == (2, 3)
+    assert layer.scale.dtype == ampkit.float16
+    assert type(layer) is Scale and not layer.has_uninitialized_params()
+
+
+def test_a_layer_that_leaves_parameters_uninitialized_is_named(monkeypatch):
+    monkeypatch.setattr(Scale, "initialize_parameters", lambda self, x: None)
+    with pytest.raises(StateError, match="Scale.initialize_parameters: needs to initialize all parameters"):
+        Scale()(ops.ones(2, 3))
 
 
 def test_hooks_the_mode_and_attributes_stay():
@@ -103,7 +169,7 @@ def test_a_copy_of_a_lazy_layer_is_lazy():
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         twin(ops.ones(1, 5))
         assert twin.in_features == 5
-    assert layer.is_lazy
+    assert layer.has_uninitialized_params()
 
 
 def test_recompute_and_a_region_may_come_with_the_first_batch():

@@ -298,3 +298,11 @@ def test_an_override_of_apply_moves_tensors_that_are_no_buffers():
             return self
 
     assert nn.Sequential(Anchored()).half()[0].anchors.dtype == ampkit.float16
+
+
+@pytest.mark.parametrize("twin_of", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_a_buffer_keeps_its_kind_in_copies(twin_of):
+    buffer = nn.Buffer(ampkit.ones(2), persistent=False)
+    twin = twin_of(buffer)
+    twin += 1
+    assert (type(twin), twin.persistent, twin.tolist(), buffer.tolist()) == (nn.Buffer, False, [2, 2], [1, 1])

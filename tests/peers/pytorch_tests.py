@@ -55,6 +55,7 @@ def prepared(source: Path, target: Path) -> None:
         text = re.sub(r"torch_npu\.npu\b|torch\.npu\b", "torch.cuda", text)
         text = re.sub(r"(['\"])npu((:\d)?['\"])", r"\1cuda\2", text).replace(".npu(", ".cuda(")
         text = text.replace("is_npu", "is_cuda").replace("PRIVATEUSE1", "CUDA")
+        text = re.sub(r",\s*only_for=['\"]privateuse1['\"]", "", text)
         text = text.replace("torch.cuda.get_device_name(0)", "'none'")  # asked while a file is imported
         text = re.sub(r"^ *@(skipIfUnsupportMultiNPU|SupportedDevices)\(.*\)\n", "", text, flags=re.MULTILINE)
         place = target / file.relative_to(source)

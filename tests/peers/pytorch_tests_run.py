@@ -17,6 +17,7 @@ import time
 import traceback
 import unittest
 import warnings
+from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -115,6 +116,12 @@ class AbsentBase:
         raise MissingNameError(f"ampkit has no base class of {type(self).__name__}")
 
 
+@cache
+def absent_class(name: str) -> type:
+    """A module class that ampkit lacks, for tables of module classes."""
+    return type(name, (AbsentBase,), {})
+
+
 class AbsentModule(ModuleType):
     """A module that ampkit lacks."""
 
@@ -205,6 +212,8 @@ def lenient(answer: Any) -> Any:
         except (AttributeError, ImportError):
             if loading and not name.startswith("__"):
                 space = getattr(self, "__name__", "torch").removesuffix(".modules")
+                if space == "torch.nn" and name[0].isupper():
+                    return absent_class(name)
                 return Absent(f"{space}.{name}")
             raise
 

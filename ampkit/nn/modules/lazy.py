@@ -1,7 +1,7 @@
 """Lazy layers, which take their input size from the first batch and then become the layers they stand for.
 
-Until then they have no Parameters, and what needs some (an optimizer, a state dict) raises. Hooks, the training mode,
-and the device and dtype to which the model was moved persist.
+Until then the parameters and statistics that depend on it are uninitialized ones (UninitializedParameter). Hooks, the
+training mode, and the device and dtype to which the model was moved persist.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from inspect import Signature, signature
 from typing import Any, ClassVar
 
-from ampkit.backends import Device
-from ampkit.base.dtypes import DType
 from ampkit.base.errors import DTypeError, ShapeError, StateError
-from ampkit.core.parameter import Parameter
+from ampkit.core.random import get_rng_state, set_rng_state
 from ampkit.core.tensor import Tensor
 
 from .. import hooks
 from ..module import Module
-from ..module_tree import RUN_FIRST
+from ..uninitialized import Uninitialized, UninitializedBuffer, UninitializedParameter
 from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .linear import Linear
@@ -29,27 +27,43 @@ __all__ = [
     "LazyInstanceNorm3d", "LazyLinear", "UninitializedBuffer", "UninitializedParameter",
 ]  # fmt: skip
 
-_PERSISTENT = {"training", "_hooked", "_state_hooks", *hooks.TABLES}
+_PERSISTENT = {"training", "_hooked", "_state_hooks", "_parameters", "_buffers", "_modules", *hooks.TABLES}
 
 
-class UninitializedParameter(Parameter):
-    """What a lazy layer of PyTorch holds before its first batch; those of ampkit hold none, so that nothing is one.
+class LazyModuleMixin:
+    """A base to write before Module, for layers that find their sizes in the first batch.
 
-    Raises StateError when it is called.
+    The first call runs `initialize_parameters` on the arguments of forward, which must `materialize` what is
+    uninitialized; then the layer becomes a `cls_to_become`, where the class has one.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        cure = "use nn.LazyLinear and its like, or nn.Parameter(ampkit.empty(shape))"
-        raise StateError(type(self).__name__, "a shape", "none", cure)
+    cls_to_become: ClassVar[type[Module] | None] = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self
+        if "_inferred_sizes" not in module.__dict__:
+            module.initialize_parameters(*args, **kwargs)
+            if module.has_uninitialized_params():
+                where = f"{type(self).__name__}.initialize_parameters"
+                raise StateError(where, "to initialize all parameters and buffers", "uninitialized ones left")
+            if self.cls_to_become is not None:
+                module.__class__ = self.cls_to_become
+                return module(*args, **kwargs)
+            module.__dict__["_inferred_sizes"] = True
+        return super().__call__(*args, **kwargs)  # type: ignore[misc]  # Module's
+
+    def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
+        """Give uninitialized parameters the sizes for these arguments of forward; subclasses define it."""
+        raise StateError(type(self).__name__, "a method `initialize_parameters`", "a class without one")
+
+    def has_uninitialized_params(self) -> bool:
+        """Whether a parameter or buffer of this layer has no shape yet."""
+        module: Any = self
+        return any(isinstance(t, Uninitialized) for t in (*module._parameters.values(), *module._buffers.values()))
 
 
-class UninitializedBuffer(UninitializedParameter):
-    """See UninitializedParameter."""
-
-
-class _Lazy(Module):
+class _Lazy(LazyModuleMixin, Module):
     # `_options`: the arguments of the layer by name, but for the inferred one.
-    is_lazy = True
     cls_to_become: ClassVar[type[Module]]
     _inferred: ClassVar[str]  # the argument that is inferred
     _like: ClassVar[type[Module] | None] = None  # the class with its arguments and defaults; None: the layer
@@ -72,58 +86,51 @@ class _Lazy(Module):
             raise TypeError(f"{type(self).__name__}: {error}") from None
         bound.apply_defaults()
         Module.__init__(self)
-        self.__dict__["_options"] = bound.arguments
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.initialize_parameters(*args, **kwargs)
-        return self(*args, **kwargs)
+        options = bound.arguments
+        state = get_rng_state()  # a layer of some size tells what there is to hold; its numbers are not drawn
+        layer = self.cls_to_become(**{self._inferred: options.get("groups", 1)}, **options)
+        set_rng_state(state)
+        self.__dict__.update(vars(layer), _options=options, **{self._inferred: 0})
+        kinds: Any = ((self._parameters, UninitializedParameter), (self._buffers, UninitializedBuffer))
+        for table, kind in kinds:
+            for name, tensor in table.items():
+                if tensor is not None and tensor.ndim:
+                    table[name] = kind(tensor.requires_grad, tensor.device, tensor.dtype)
 
     def initialize_parameters(self, input: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Become the layer for inputs like this one, on its device. Raises ShapeError if its rank does not fit."""
+        """Take the sizes for inputs like this one, on its device. Raises ShapeError if its rank does not fit."""
         where = type(self).__name__
         if not isinstance(input, Tensor):
             raise DTypeError(where, "a Tensor for `input`", type(input).__name__)
         if not input.ndim or (self._ranks and input.ndim not in self._ranks):
             ranks = " or ".join(map(str, self._ranks)) or "at least 1"
             raise ShapeError(where, f"input of {ranks} axes", f"shape {tuple(input.shape)}")
+        own = [*self._parameters.values(), *self._buffers.values()]
+        first = next((tensor for tensor in own if isinstance(tensor, Uninitialized)), None)
         options = dict(self._options)
-        if options["device"] is None:
-            options["device"] = input.device
+        if first is not None:
+            here = Tensor(()).device
+            options.update(dtype=first.dtype, device=input.device if first.device == here else first.device)
         layer = self.cls_to_become(**{self._inferred: self._size_of(input)}, **options)
+        for tensor, made in zip(own, (*layer._parameters.values(), *layer._buffers.values()), strict=True):
+            if isinstance(tensor, Uninitialized) and made is not None:
+                tensor.become(made.array)
         self.__dict__.pop("_options")
         self.__dict__.update({name: value for name, value in vars(layer).items() if name not in _PERSISTENT})
-        self.__class__ = self.cls_to_become  # type: ignore[assignment]  # becomes the layer
 
     def _size_of(self, input: Tensor) -> int:
         return input.shape[1] if input.ndim == max(self._ranks) else input.shape[0]
 
-    def has_uninitialized_params(self) -> bool:
-        """True: after the first batch the layer is no longer a lazy one."""
-        return True
-
-    def set_destination(self, device: Device | None, dtype: DType | None) -> None:
-        """Create the layer on that device and in that dtype; None leaves it."""
-        moved = {"device": device, "dtype": dtype}
-        self._options.update({name: value for name, value in moved.items() if value is not None})
-
     def reset_parameters(self) -> None:
-        """Do nothing: the layer is initialized with the first batch."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", self._inferred):
-            raise AttributeError(f"{type(self).__name__}.{name}: needs a first batch, got none yet\nhelp: {RUN_FIRST}")
-        if name in self.__dict__.get("_options", ()):
-            return self._options[name]
-        return super().__getattr__(name)
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{k}={v}" for k, v in self._options.items() if k not in ("device", "dtype"))
+        """Draw the parameters anew, where they have a shape already."""
+        if not self.has_uninitialized_params():
+            super().reset_parameters()  # type: ignore[misc]  # the layer's
 
 
 class LazyLinear(_Lazy, Linear):
     """A Linear whose in_features are those of the first batch: input [..., in_features] -> [..., out_features].
 
-    It becomes a Linear at the first call and has no Parameters before that.
+    It becomes a Linear at the first call; before that its Parameters are uninitialized ones.
     """
 
     cls_to_become, _inferred = Linear, "in_features"

@@ -9,13 +9,14 @@ from typing import Any
 from .... import ops
 from ....nn.modules.conv import _Conv
 from ....nn.modules.instance_norm import _InstanceNorm
+from ....nn.modules.lazy import LazyModuleMixin
 from ....nn.modules.linear import Linear
 from ....nn.modules.loss import _Loss
 from ....nn.modules.norm import _BatchNorm
 from ....nn.state_dict import Keys
 
 __all__ = [
-    "NonDynamicallyQuantizableLinear",
+    "LazyModuleMixin", "NonDynamicallyQuantizableLinear",
     "_BatchNorm", "_ConvNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_get_activation_fn", "_ntuple", "_pair",
     "_quadruple", "_reverse_repeat_tuple", "_single", "_triple",
 ]  # fmt: skip
