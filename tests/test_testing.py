@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import tensor, testing
+import ampkit
+from ampkit import nn, tensor, testing
 from ampkit.base.dtypes import float16, float32
 from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core import policy
 from ampkit.core.op import Array, Saved, op, ops
 from ampkit.core.policy import Cast
-from ampkit.testing import Case, normal
+from ampkit.testing import Case, gradcheck, gradgradcheck, normal
 
 
 @pytest.fixture
@@ -130,3 +131,21 @@ def test_inputs_of_a_check_that_are_no_tensors_are_passed_on():
     for inputs in (None, {"a": x}):
         with pytest.raises(DTypeError, match="gradcheck: needs a Tensor, or a sequence of inputs, got"):
             testing.gradcheck(lambda a: a, inputs)
+
+
+def test_gradcheck_moves_what_the_function_reads_itself_and_restores_it():
+    layer, x = nn.Linear(3, 2).double(), ampkit.randn(4, 3, dtype=ampkit.float64, requires_grad=True)
+    before = layer.weight.tolist()
+    assert gradcheck(lambda x, *parameters: layer(x).tanh(), (x, *layer.parameters()))
+    assert gradgradcheck(lambda x, *parameters: layer(x).tanh(), (x, *layer.parameters()))
+    assert layer.weight.tolist() == before
+    with pytest.raises(AssertionError, match="input 1: derivative"):
+        gradcheck(lambda x, weight: layer(x) + weight.sum().detach(), (x, layer.weight))
+
+
+def test_gradcheck_of_a_tensor_that_is_passed_twice_or_shares_a_graph_with_others():
+    x = ampkit.randn(3, dtype=ampkit.float64, requires_grad=True)
+    assert gradcheck(lambda a, b: a * b.exp(), (x, x))
+    shared = x.exp()
+    assert gradcheck(lambda y: y.square() + shared.detach(), (shared,))
+    assert gradcheck(lambda y: y.square() + shared.detach(), (shared,))

@@ -25,8 +25,9 @@ STEP = (
 def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
-    inputs: a tensor, or a sequence; those that are no tensors are passed as they are. tolerance: relative to 1 plus the
-    sums of absolute terms. Returns True. Raises AssertionError naming the first input whose gradient is wrong,
+    inputs: a tensor, or a sequence; those that are no tensors are passed as they are, and a tensor may come twice.
+    Leaves are moved in place: func may also read them itself, as a module does its parameters. tolerance: relative to 1
+    plus the sums of absolute terms. Returns True. Raises AssertionError naming the first input whose gradient is wrong,
     DTypeError for inputs that require grad and are not float64.
     """
     inputs = _points("gradcheck", inputs)
@@ -50,7 +51,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
     seeds = [placed(_read_only(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
-    for traced, plain in zip(first, gradients_of(outs, inputs, seeds, retain_graph=True), strict=True):
+    for traced, plain in zip(first, gradients_of(outs, inputs, seeds), strict=True):
         if plain is not None:
             assert traced is not None, "the recorded gradient is missing"
             assert_close(traced, plain, GRADIENT_TOLERANCE[float64], "the recorded gradient")
@@ -95,15 +96,25 @@ def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], gene
         if not wants_grad(item):
             continue
         gradient, direction = next(gradients), generator.normal(size=item.shape)
-        sides = [_moved(inputs, position, sign * STEP * direction) for sign in (1, -1)]
-        want = (f(*sides[0]) - f(*sides[1])) / (2 * STEP)
+        ahead, behind = (_value_at(f, inputs, position, sign * STEP * direction) for sign in (1, -1))
+        want = (ahead - behind) / (2 * STEP)
         terms = np.zeros(()) if gradient is None else values_of(gradient) * direction
         allowed = tolerance * (1 + np.abs(terms).sum() + abs(want))
         assert abs(terms.sum() - want) <= allowed, f"input {position}: derivative {terms.sum()}, by differences {want}"
 
 
-def _moved(inputs: list[Tensor], position: int, step: Array) -> list[Tensor]:
-    return [placed(np.asarray(values_of(x) + step), True) if i == position else x for i, x in enumerate(inputs)]
+def _value_at(f: Function, inputs: list[Tensor], position: int, step: Array) -> float:
+    # f where one input is moved: a leaf itself, since f may read it as a variable of its own, as a module's parameter.
+    item = inputs[position]
+    before = np.array(values_of(item))
+    if not (item.is_leaf and getattr(item.array.flags, "writeable", True)):
+        moved = placed(np.asarray(before + step), True)
+        return float(f(*[moved if i == position else x for i, x in enumerate(inputs)]))
+    item.data = before + step
+    try:
+        return float(f(*inputs))
+    finally:
+        item.data = before
 
 
 def _read_only(array: Any) -> Array:
@@ -128,4 +139,5 @@ def gradients_of(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], 
     points = [x for x in inputs if wants_grad(x)]
     if not outs or not points:
         return [None] * len(points)
-    return list(grad(outs, points, seeds, allow_unused=True, **options))
+    # The graph is retained: what `outs` have in common with other calls may have been recorded before them.
+    return list(grad(outs, points, seeds, allow_unused=True, **{"retain_graph": True, **options}))

@@ -176,6 +176,31 @@ for other in (torch.ones(3) + 1e-3, torch.ones(4), torch.ones(3).double()):
     assert rest == ["shape (3,) is not (4,)", "dtype float32 is not float64"]
 
 
+def test_make_tensor_draws_from_its_range_in_the_layout_that_is_asked_for(run_aliased):
+    code = """
+import torch
+from torch.testing import make_tensor
+for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8):
+    x = make_tensor((50, 40), dtype=dtype, device="cpu", low=1, high=4)
+    assert x.dtype == dtype and x.shape == (50, 40) and ((x >= 1) & (x < 4)).all(), dtype
+    x = make_tensor(1000, dtype=dtype, device="cpu")
+    assert 8 <= x.double().max() <= 9 and x.double().min() <= (0 if dtype == torch.uint8 else -8), dtype
+x = make_tensor(200, dtype=torch.int64, device="cpu", low=0, high=2, exclude_zero=True)
+print(x.unique().tolist(), make_tensor(300, dtype=torch.bool, device="cpu").unique().tolist())
+x = make_tensor(4, 6, dtype=torch.float32, device="cpu", noncontiguous=True, requires_grad=True)
+print(x.shape, x.is_contiguous(), x.is_leaf, x.requires_grad)
+x = make_tensor((2, 3, 4, 4), dtype=torch.float32, device="cpu", memory_format=torch.channels_last)
+print(x.is_contiguous(memory_format=torch.channels_last), make_tensor((), dtype=torch.float32, device="cpu").shape)
+try:
+    make_tensor(3, dtype=torch.int64, device="cpu", low=4, high=4)
+except ValueError as error:
+    print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == [
+        "[1] [False, True]", "(4, 6) False True True", "True ()", "make_tensor: needs low below high, got 4 and 4",
+    ]  # fmt: skip
+
+
 def test_a_summary_writer_writes_what_tensorboard_reads(run_aliased, tmp_path):
     pytest.importorskip("tensorboard", reason="needs the package tensorboard")
     code = f"""

@@ -39,7 +39,7 @@ OUT_OF_SCOPE = [
     ("names that PyTorch keeps private", r"\btorch\.(\w+\.)*_[a-z]|LoggingTensor|\A\S*_logging_tensor\n"),
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b"),
     ("sparse, nested, quantized and meta tensors", r"sparse|nested|quantize|[\"']meta[\"']|torch\.ao\."),
-    ("complex numbers", r"complex|cfloat|cdouble"),
+    ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b"),
     ("forward-mode derivatives and vmap", r"fwAD|forward_ad|vmap|\bjvp\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn"),
     ("extensions in C++, profilers and dispatch modes", r"cpp_extension|load_inline|profile\(|TorchDispatchMode"),
