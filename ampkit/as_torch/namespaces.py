@@ -70,6 +70,7 @@ SOURCES = {
     "torch.nn.attention.flex_attention": ".nn.flex_attention",
     "torch.nn.common_types": ".nn.modules",
     "torch.nn.functional": "ampkit.ops",
+    **_below("torch.nn", "grad functional.grad", ".nn.grad"),
     "torch.nn.init": ".nn.init",
     "torch.nn.modules": "ampkit.nn",
     **_below("torch.nn.modules", "activation adaptive batchnorm channelshuffle container conv distance dropout flatten",

@@ -201,6 +201,25 @@ except ValueError as error:
     ]  # fmt: skip
 
 
+def test_nn_grad_has_the_gradients_of_convolutions(run_aliased):
+    code = """
+import torch
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_input, conv2d_weight
+options = dict(stride=2, padding=1, dilation=2, groups=2)
+x = torch.randn(2, 4, 9, 8, dtype=torch.float64, requires_grad=True)
+w = torch.randn(6, 2, 3, 2, dtype=torch.float64, requires_grad=True)
+y = F.conv2d(x, w, **options)
+dy = torch.randn(*y.shape, dtype=torch.float64, requires_grad=True)
+dx, dw = torch.autograd.grad(y, (x, w), dy)
+print(torch.allclose(conv2d_input(x.shape, w, dy, **options), dx))
+print(torch.allclose(F.grad.conv2d_weight(x, w.shape, dy, **options), dw))
+print(torch.autograd.gradcheck(lambda w, dy: conv2d_input(x.shape, w, dy, **options), (w, dy)))
+print(torch.cuda.is_tf32_supported() and not torch.cuda.is_available())
+"""
+    assert run_aliased(code) == ["True", "True", "True", "False"]
+
+
 def test_a_summary_writer_writes_what_tensorboard_reads(run_aliased, tmp_path):
     pytest.importorskip("tensorboard", reason="needs the package tensorboard")
     code = f"""

@@ -139,3 +139,9 @@ def test_a_copy_of_a_schedule_drives_the_copy_of_its_optimizer(way):
     assert twins_optimizer.schedule is twins_schedule
     train(twin, twins_optimizer, 1, twins_schedule)
     assert (optimizer.param_groups[0]["lr"], twins_optimizer.param_groups[0]["lr"]) == (1.0, 0.5)
+
+
+def test_a_parameter_that_is_listed_again_has_its_first_number_in_the_state_dict():
+    optimizer = optim.SGD([{"params": [nn.Parameter(ops.ones(2))]}, {"params": [nn.Parameter(ops.ones(3))]}], lr=0.1)
+    optimizer.param_groups.extend(optimizer.param_groups)
+    assert [group["params"] for group in optimizer.state_dict()["param_groups"]] == [[0], [1], [0], [1]]

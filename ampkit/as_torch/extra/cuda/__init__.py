@@ -27,7 +27,8 @@ from ...refused import refused
 __all__ = [
     "CUDAGraph", "Event", "OutOfMemoryError", "Stream", "StreamContext", "current_stream", "default_stream",
     "get_device_properties", "get_rng_state", "get_rng_state_all", "graph", "init", "ipc_collect",
-    "is_bf16_supported", "is_current_stream_capturing", "is_initialized", "max_memory_cached", "max_memory_reserved",
+    "is_bf16_supported", "is_current_stream_capturing", "is_initialized", "is_tf32_supported",
+    "max_memory_cached", "max_memory_reserved",
     "mem_get_info", "memory_cached", "memory_stats", "memory_summary", "reset_accumulated_memory_stats",
     "reset_max_memory_allocated", "reset_max_memory_cached", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
     "set_stream", "stream",
@@ -39,6 +40,11 @@ is_initialized = is_available
 StreamContext = nullcontext
 _RECORDED = "ampkit.compile records a whole step"
 CUDAGraph, graph = refused("torch.cuda.CUDAGraph", _RECORDED), refused("torch.cuda.graph", _RECORDED)
+
+
+def is_tf32_supported() -> bool:
+    """Whether the GPU multiplies in TF32: from compute capability 8.0 on. False without a GPU."""
+    return is_available() and get_device_capability() >= (8, 0)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
