@@ -71,6 +71,7 @@ SOURCES = {
     "torch.nn.common_types": ".nn.modules",
     "torch.nn.functional": "ampkit.ops",
     **_below("torch.nn", "grad functional.grad", ".nn.grad"),
+    "torch.nn._reduction": ".nn.reduction",
     "torch.nn.init": ".nn.init",
     "torch.nn.modules": "ampkit.nn",
     **_below("torch.nn.modules", "activation adaptive batchnorm channelshuffle container conv distance dropout flatten",

@@ -220,6 +220,18 @@ print(torch.cuda.is_tf32_supported() and not torch.cuda.is_available())
     assert run_aliased(code) == ["True", "True", "True", "False"]
 
 
+def test_reductions_have_pytorchs_numbers(run_aliased):
+    code = """
+from torch.nn import _reduction as reduction
+print(*[reduction.get_enum(name) for name in ("none", "mean", "sum")])
+try:
+    reduction.get_enum("most")
+except ValueError as error:
+    print(error)
+"""
+    assert run_aliased(code) == ["0 1 2", "get_enum: needs one of none, mean, sum, got 'most'"]
+
+
 def test_a_summary_writer_writes_what_tensorboard_reads(run_aliased, tmp_path):
     pytest.importorskip("tensorboard", reason="needs the package tensorboard")
     code = f"""
