@@ -69,9 +69,11 @@ def _watched(call: Call, timeout: float) -> Iterator[None]:
     thread = Thread(target=_watch, args=(call, timeout, done, machine), name="ampkit-mpi-start", daemon=True)
     with closing(machine):
         thread.start()
-        yield
-        done.set()
-        thread.join()
+        try:
+            yield
+        finally:  # else the thread would end a process that goes on after Ctrl-C
+            done.set()
+            thread.join()
 
 
 def _watch(call: Call, timeout: float, done: Event, machine: _Machine) -> None:

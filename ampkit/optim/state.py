@@ -26,6 +26,11 @@ class State(defaultdict[Any, Any]):
         super().__init__(dict, {**entries, **named})
         self._named = named
 
+    def __missing__(self, key: Any) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        super(defaultdict, self).__setitem__(key, made)  # what is only read is not kept under its name
+        return made
+
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
         if isinstance(key, str):

@@ -201,8 +201,9 @@ def test_the_attributes_of_functions_that_are_objects_are_saved_and_those_of_oth
     assert state["lr_lambdas"] == [{"over": 4}, None]
     other.load_state_dict(state)
     assert other.lr_lambdas[0].over == 4 and other.get_last_lr() == one.get_last_lr()
-    with pytest.raises(ArgumentError, match="lr_lambdas as 2 dicts or None, got 5"):
-        other.load_state_dict({**state, "lr_lambdas": 5})
+    for wrong in (5, [None], [None, 3]):
+        with pytest.raises(ArgumentError, match="lr_lambdas as 2 dicts or None, got"):
+            other.load_state_dict({**state, "lr_lambdas": wrong})
     with pytest.raises(ArgumentError, match="last_epoch"):
         other.load_state_dict({**state, "lr_lambdas": [{"over": 9}, None], "last_epoch": "x"})
     assert other.lr_lambdas[0].over == 4

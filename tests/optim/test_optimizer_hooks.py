@@ -93,7 +93,7 @@ def test_values_under_other_keys_than_parameters_stay_in_the_state_and_go_along(
         twin.state["seen"].append(5)
         assert twin.state["seen"] == [3, 4, 5] and optimizer.state["seen"] == [3, 4]
         del twin.state["seen"]
-        assert "seen" not in twin.state_dict()["state"] and twin.state["seen"] == {}
+        assert twin.state["seen"] == {} and "seen" not in twin.state_dict()["state"]
 
 
 def test_a_copy_has_no_hooks_and_one_must_be_callable():

@@ -38,9 +38,10 @@ class _LambdasLR(LRScheduler):
     def _load(self, state: dict[str, Any]) -> None:
         kept = state.get("lr_lambdas", [None] * len(self.lr_lambdas))
         where, needs = f"{type(self).__name__}.load_state_dict", f"lr_lambdas as {len(self.lr_lambdas)} dicts or None"
-        if not isinstance(kept, list) or [each for each in kept if not isinstance(each, (dict, NoneType))]:
+        fits = isinstance(kept, list) and len(kept) == len(self.lr_lambdas)
+        if not fits or [each for each in kept if not isinstance(each, (dict, NoneType))]:
             raise ArgumentError(where, needs, repr(kept)[:80])
-        pairs = [(f, each) for f, each in zip(self.lr_lambdas, kept, strict=False) if _has_attributes(f) and each]
+        pairs = [(f, each) for f, each in zip(self.lr_lambdas, kept, strict=True) if _has_attributes(f) and each]
         with unchanged_on_error(*(function for function, _ in pairs)):
             for function, attributes in pairs:
                 vars(function).update(attributes)
