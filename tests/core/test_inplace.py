@@ -140,6 +140,27 @@ def test_what_the_tape_saved_before_a_change_serves_or_raises():
         square.sum().backward()
 
 
+@pytest.mark.parametrize("change", [
+    lambda x: x.copy_(x * 3), lambda x: ampkit.no_grad()(x.mul_)(2), lambda x: x.data.mul_(2), lambda x: x[:1].zero_(),
+])  # fmt: skip
+def test_a_recorded_gradient_whose_inputs_change_in_place_is_refused_a_second_backward(change):
+    leaf = ampkit.tensor([0.3, 0.5], requires_grad=True)
+    x = leaf.clone()
+    (first,) = ampkit.autograd.grad(ampkit.cos(x).sum(), [x], create_graph=True)
+    change(x)
+    with pytest.raises(StateError, match="of sin changed in place since"):
+        first.sum().backward()
+
+
+def test_a_recorded_gradient_whose_output_changes_in_place_is_refused_a_second_backward():
+    leaf = ampkit.tensor([0.3, 0.5], requires_grad=True)
+    y = leaf.exp()
+    (first,) = ampkit.autograd.grad(y.sum(), [leaf], create_graph=True)
+    y.data.mul_(2)
+    with pytest.raises(StateError, match="changed in place since"):
+        first.sum().backward()
+
+
 def test_a_change_keeps_dtype_and_shape():
     w = leaf([1.0, 2.0], ampkit.float32)
     low = w.to(ampkit.bfloat16) * 1

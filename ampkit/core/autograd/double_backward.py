@@ -33,23 +33,28 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
 
 
 def _link_saved(op: Any, node: Node) -> dict[str, Any]:
-    # What was saved of the inputs and the output, traced, with the gradient flowing to where they came from.
+    # What was saved of the inputs and the output, traced, with the gradient flowing to where they came from. They keep
+    # the version counters, so that a change in place after this is found as one after the forward is.
     items, compute = node.saved.__dict__, node.plan.compute
     linked: dict[str, Any] = {}
     for i, edge in enumerate(node.edges):
-        name = op.signature.name_of(i)
+        name, version = op.signature.name_of(i), node.versions[i] if i < len(node.versions) else None
         if type(held := items.get(name)) is tuple:  # one of a list of tensors
-            linked[name] = (*linked.get(name, ()), _link(widen(held[i], compute), edge))
+            linked[name] = (*linked.get(name, ()), _link(held[i], compute, edge, version))
         elif hasattr(held, "dtype"):  # a kernel may keep an input in another shape
             same = held if edge is None or held.shape == edge[2] else held.reshape(edge[2])
-            linked[name] = _link(widen(same, compute), edge)
+            linked[name] = _link(same, compute, edge, version)
     if (out := items.get("out")) is not None:
-        linked["out"] = TracedArray(alias(widen(out, compute), (node, 0, out.shape, out.dtype)))
+        linked["out"] = _link(out, compute, (node, 0, out.shape, out.dtype), node.result)
     return linked
 
 
-def _link(array: Any, edge: Any) -> TracedArray:
-    return TracedArray(Tensor(array) if edge is None else alias(array, edge))
+def _link(array: Any, compute: DType | None, edge: Any, version: Any) -> TracedArray:
+    wide = widen(array, compute)
+    tensor = Tensor(wide) if edge is None else alias(wide, edge)
+    if wide is array and version is not None:
+        tensor.version = version
+    return TracedArray(tensor)
 
 
 def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any]) -> tuple[Any, ...]:
