@@ -220,6 +220,9 @@ class GradScaler:
     def _check_of(self, where: str, optimizer: Optimizer) -> FoundInf:
         if not isinstance(optimizer, Optimizer):
             raise DTypeError(f"scaler.{where}", "an ampkit optimizer", f"a {type(optimizer).__name__}")
+        if optimizer.differentiable:
+            cure = "divide the gradients by scaler.get_scale(), and call optimizer.step()"
+            raise StateError(f"scaler.{where}", "an optimizer without differentiable=True", "one with it", cure)
         self._need_state(where)
         check = self._checks.get(optimizer)
         if check is None or (check.state is OptState.UNSCALED and self._has_new_gradients(optimizer)):

@@ -137,10 +137,12 @@ class Tensor(TensorBase, TensorMethods):
         if backends.backend_of(value.array) is not backends.backend_of(self.array):
             got = f"one on {value.device}"
             raise DeviceError("grad", f"a Tensor on {self.device}", got, "move it with .to(device)")
-        array, tag = value.array, value.tag
+        array, tag, edge = value.array, value.tag, value.edge
         self.drop_grad()
         with backends.device_guard(self.array):
             self.accumulate(array, tag)
+        if edge is not None and self._grad is not None and self._grad.array.dtype == array.dtype:
+            self._grad.edge = edge  # read by a differentiable update, whose gradients flow on to `value`
 
     def drop_grad(self) -> None:
         """Set the gradient to None; other references to it keep its values."""

@@ -18,7 +18,7 @@ class Adadelta(Elementwise):
     """v <- rho v + (1 - rho) g^2; u <- sqrt(a + eps) / sqrt(v + eps) g; a <- rho a + (1 - rho) u^2; p <- p - lr u.
 
     weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable change nothing;
-    differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    differentiable=True records it. Computed in float32, float64 for float64 parameters.
     rho: decay rate of the running means.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.

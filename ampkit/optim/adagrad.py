@@ -18,7 +18,7 @@ class Adagrad(Elementwise):
     """s <- s + g^2; p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps), s from initial_accumulator_value on.
 
     weight_decay adds weight_decay p to g. t counts the real steps of each parameter. maximize=True climbs. foreach and
-    fused change nothing; differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    fused change nothing; differentiable=True records it. Computed in float32, float64 for float64 parameters.
     lr_decay: in step t, lr is divided by 1 + (t - 1) lr_decay. initial_accumulator_value: of the sum of squares.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.

@@ -61,6 +61,18 @@ def to_python(value: Any) -> Any:
 _LARGEST_INT = 2**63 - 1
 
 
+def is_tensor_with_grad(value: Any) -> bool:
+    """Whether `value` is a tensor that requires grad, or a tuple with one: what a differentiable update keeps."""
+    if isinstance(value, (list, tuple)):
+        return any(is_tensor_with_grad(item) for item in value)
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def hyperparameter(value: Any, differentiable: bool) -> Any:
+    """`value` as Python numbers; a tensor that requires grad stays one where the update is differentiable."""
+    return value if differentiable and is_tensor_with_grad(value) else to_python(value)
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is an int or float (no bool) that a float can hold."""
     return type(value) is not bool and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
@@ -110,24 +122,26 @@ def need_flags(where: str, options: Mapping[str, Any], keys: Iterable[str]) -> N
 
 
 def need_implementation_flags(where: str, differentiable: Any = False, **flags: Any) -> None:
-    """Raise ArgumentError unless PyTorch's implementation flags are True, False or None, and differentiable False."""
+    """Raise ArgumentError unless PyTorch's implementation flags are True, False or None, and contradict no other."""
     for key, value in flags.items():
         if value is not None and type(to_python(value)) is not bool:
             raise ArgumentError(where, f"{key} True, False or None", repr(value), unquoted(key, value))
     need_flags(where, {"differentiable": to_python(differentiable)}, ["differentiable"])
-    if differentiable:
-        raise ArgumentError(where, "differentiable=False", repr(differentiable), "write the update with ops")
+    if differentiable and flags.get("fused"):
+        raise ArgumentError(where, "fused or differentiable", "both", "`fused` does not support `differentiable`")
 
 
 def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
     """The hyperparameters among `arguments`, the `locals()` of an optimizer's constructor.
 
-    Raises ArgumentError for PyTorch's implementation flags as `need_implementation_flags`; they are left out.
+    Raises ArgumentError for PyTorch's implementation flags as `need_implementation_flags`; they are left out, but for
+    differentiable=True.
     """
     ignored = (*IMPLEMENTATION_FLAGS, "differentiable")
     where = type(arguments["self"]).__name__
     need_implementation_flags(where, **{key: arguments[key] for key in ignored if key in arguments})
-    return {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__", *ignored)}
+    found = {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__", *ignored)}
+    return {**found, "differentiable": True} if arguments.get("differentiable") else found
 
 
 # parameters and gradients
@@ -152,25 +166,32 @@ def group_options(params: Any, where: str) -> list[dict[str, Any]]:
     return found if isinstance(found[0], dict) else [{"params": found}]
 
 
-def group_parameters(group: Any, where: str, taken: Iterable[Parameter]) -> list[Parameter]:
-    """The Parameters of a group. Raises DTypeError unless it is a dict with some, ArgumentError for one of `taken`."""
+def group_parameters(group: Any, where: str, taken: Iterable[Any], differentiable: bool = False) -> list[Any]:
+    """The Parameters of a group, or its tensors as they are for a differentiable update.
+
+    Raises DTypeError unless it is a dict with some, ArgumentError for one of `taken`.
+    """
     if not isinstance(group, dict) or "params" not in group:
         raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
-    parameters, others = parameters_of(group["params"], where), {id(p) for p in taken}
+    parameters, others = parameters_of(group["params"], where, differentiable), {id(p) for p in taken}
     for number, parameter in enumerate(parameters):
         if id(parameter) in others:
             raise ArgumentError(where, "each parameter in one group", f"parameter {number} in two")
     return parameters
 
 
-def parameters_of(params: Any, where: str) -> list[Parameter]:
+def parameters_of(params: Any, where: str, differentiable: bool = False) -> list[Any]:
     """The Parameters of a group, each once, and named if they came with names; other leaves become Parameters.
 
+    differentiable: tensors of a graph are taken, and all stay what they are.
     Raises DTypeError for other items.
     """
-    found: dict[int, Parameter] = {}
+    found: dict[int, Any] = {}
     for item in [params] if isinstance(params, Tensor) else params:
         name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
+        if differentiable and isinstance(parameter, Tensor) and parameter.is_floating_point():
+            found[id(parameter)] = parameter
+            continue
         if type(parameter) is Tensor and parameter.is_leaf and parameter.is_floating_point():
             parameter = become_parameter(parameter)
         if not isinstance(parameter, Parameter):

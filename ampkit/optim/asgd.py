@@ -23,7 +23,7 @@ class ASGD(Elementwise):
 
     eta is lr at first; mu is 1, so that the average `ax` of the state is p, up to step t0, and 1 / (t - t0) in step
     t + 1 after. t counts the real steps of each parameter. weight_decay adds weight_decay p to g. maximize=True climbs.
-    foreach and capturable change nothing; differentiable=True is refused. Computed in float32, float64 for float64
+    foreach and capturable change nothing; differentiable=True records it. Computed in float32, float64 for float64
     parameters; what all elements share in float64.
     lambd, alpha: of the falling steps. t0: step from which the weights are averaged.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
+from ..core.autograd.traced_array import TracedArray
 from ..core.dispatch import Primitive
 from .flat.arena import Span
 from .flat.memory import RandomBits, chunks, narrow, round_stochastically, select_into
@@ -80,6 +81,12 @@ def update_chunk(
         narrow(stored[0], copy[chunk])
 
 
+def _update_recorded(weights: Any, gradient: Any, moments: Sequence[Any], copies: Any, step: Step) -> None:
+    # Of whole traced arrays (see differentiable.py), which are neither chunked nor copied.
+    scalars = scalars_of(step, gradient.dtype)
+    step.rule.update_elements(weights, _effective_gradient(weights, gradient, step), moments, scalars)
+
+
 def _copy_as(array: Array, dtype: Any) -> Array:
     return array.copy() if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
 
@@ -134,7 +141,8 @@ class Elementwise(Optimizer):
 
     def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
         moments = [span.moment(name) if self.needs_moment(group, name) else None for name in self.moments]
-        update(span.weights, span.gradient, moments, span.copies, self.step_inputs(group, span, all_finite))
+        run = _update_recorded if isinstance(span.weights, TracedArray) else update
+        run(span.weights, span.gradient, moments, span.copies, self.step_inputs(group, span, all_finite))
 
     def step_inputs(self, group: ParamGroup, span: Span, all_finite: Array | None) -> Step:
         """What an update of `span` reads besides flat memory."""

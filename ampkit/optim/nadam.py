@@ -24,7 +24,7 @@ class NAdam(Elementwise):
     m and v are Adam's; mu_t = b1 (1 - 0.96^(t momentum_decay) / 2), and M_t, the state's mu_product, is the product of
     mu_1 to mu_t. weight_decay adds weight_decay p to g; with decoupled_weight_decay it shrinks p by lr weight_decay. t
     counts the real steps of each parameter. maximize=True climbs. foreach and capturable change nothing;
-    differentiable=True is refused. Computed in float32, float64 for float64 parameters; what all elements share in
+    differentiable=True records it. Computed in float32, float64 for float64 parameters; what all elements share in
     float64.
     momentum_decay: how fast mu_t approaches b1.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).

@@ -17,20 +17,21 @@ from typing import Any, ClassVar
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
-from ..base.errors import DTypeError
+from ..base.errors import ArgumentError, DTypeError
 from ..base.limits import Limits
 from ..core.autograd.grad_mode import enable_grad
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from ..core.tensor import uses
 from . import argument_checks as checks
+from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
 from .flat.memory import read_scalar
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
-from .state import Entry, State, copy_custom_state, custom_state, load_entries, need_entry, state_entry
+from .state import Entry, State, copy_custom_state, custom_state, load_entries, need_entry, snapshot, state_entry
 
 
 class Optimizer(OptimizerHooks):
@@ -71,8 +72,9 @@ class Optimizer(OptimizerHooks):
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
         super().__init__()
-        self.defaults = {key: to_python(value) for key, value in defaults.items()}
-        self.check_options(self.defaults)
+        self.differentiable = bool(to_python(defaults.get("differentiable", False)))  # see differentiable.py
+        self.defaults = {key: checks.hyperparameter(value, self.differentiable) for key, value in defaults.items()}
+        self.check_options({key: to_python(value) for key, value in self.defaults.items()})
         self.param_groups: list[ParamGroup] = []
         self._schedule: Any = None
         self.schedules_made = 0  # schedules that multiply the same learning rates, once there are several
@@ -102,6 +104,10 @@ class Optimizer(OptimizerHooks):
                 raise DTypeError(where, "a closure or nothing", f"a {type(closure).__name__}")
             with enable_grad():
                 loss = closure()
+        if self.differentiable:
+            differentiable.step(self)
+            self._count(1)
+            return loss
         present = self.present()
         checks.refuse_scaled(where, [s.parameter for s in present], "call scaler.step(optimizer) instead")
         self.advance(present, None)
@@ -147,10 +153,10 @@ class Optimizer(OptimizerHooks):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
-        for segment in self._segments():
+        for parameter in self._parameters():
             if set_to_none:
-                segment.parameter.drop_grad()
-            elif (gradient := segment.parameter._grad) is not None:
+                parameter.drop_grad()
+            elif (gradient := parameter._grad) is not None:
                 gradient.zero_()
 
     # groups
@@ -168,14 +174,20 @@ class Optimizer(OptimizerHooks):
         checks.need_implementation_flags(where, **{key: options[key] for key in ignored if key in options})
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
-        parameters = checks.group_parameters(group, f"{type(self).__name__}, parameter group", taken)
-        options = {**self.defaults, **{key: to_python(value) for key, value in group.items() if key != "params"}}
-        self.check_options(options)
+        where = f"{type(self).__name__}, parameter group"
+        parameters = checks.group_parameters(group, where, taken, self.differentiable)
+        given = {k: checks.hyperparameter(v, self.differentiable) for k, v in group.items() if k != "params"}
+        options = {**self.defaults, **given}
+        self.check_options({key: to_python(value) for key, value in options.items()})
+        if options.get("differentiable", False) != self.differentiable:
+            needs = f"differentiable={self.differentiable} in every group"
+            raise ArgumentError(where, needs, options["differentiable"], "give it to the constructor")
         return parameters, options
 
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
-        arenas = adopt(self, parameters, first, options.get("stochastic_rounding", False))
+        members = [] if self.differentiable else parameters
+        arenas = adopt(self, members, first, options.get("stochastic_rounding", False))
         group = ParamGroup({"params": parameters, **options}, arenas, self.device_keys, weakref.ref(self))
         self.param_groups.append(group)
 
@@ -184,6 +196,9 @@ class Optimizer(OptimizerHooks):
 
     def _arenas(self) -> Iterator[Arena]:
         return (arena for group in self.param_groups for arena in group.arenas)
+
+    def _parameters(self) -> Iterator[Any]:
+        return (parameter for group in self.param_groups for parameter in group["params"])
 
     def _segments(self) -> Iterator[Segment]:
         return (segment for arena in self._arenas() for segment in arena.segments)
@@ -208,12 +223,16 @@ class Optimizer(OptimizerHooks):
         """
         if self._has_custom_state():
             return self.custom_state
-        return State(self.named_state, {segment.parameter: entry for segment, entry in self._entries()})
+        return State(self.named_state, {parameter: entry for _, parameter, entry in self._entries()})
 
     def _has_custom_state(self) -> bool:
-        return type(self).update is Optimizer.update
+        return self.differentiable or type(self).update is Optimizer.update
 
-    def _entries(self) -> Iterator[tuple[Segment, dict[str, Any]]]:
+    def _entries(self) -> Iterator[tuple[int, Parameter, dict[str, Any]]]:
+        # The number, the parameter and the state of each that has one.
+        if self.differentiable:
+            numbered = enumerate(self._parameters())
+            yield from ((number, p, self.custom_state[p]) for number, p in numbered if self.custom_state.get(p))
         for arena in self._arenas():
             steps = backends.backend_of(arena.steps).to_numpy(arena.steps).tolist()
             for segment, taken in zip(arena.segments, steps, strict=True):
@@ -222,7 +241,7 @@ class Optimizer(OptimizerHooks):
                 else:
                     entry = state_entry(segment, taken, self.counts_steps)
                 if entry:
-                    yield segment, entry
+                    yield segment.number, segment.parameter, entry
 
     def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
         """The shapes of a parameter's state arrays by name; those that are no moments are `segment.state_array`s."""
@@ -231,9 +250,9 @@ class Optimizer(OptimizerHooks):
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
         self._run_hooks("state_dict_pre")
-        state = {segment.number: {k: deepcopy(v) for k, v in entry.items()} for segment, entry in self._entries()}
+        state = {number: snapshot(entry) for number, _, entry in self._entries()}
         numbers: dict[int, int] = {}  # of a parameter in several groups: that of its first place
-        for place, parameter in enumerate(p for group in self.param_groups for p in group["params"]):
+        for place, parameter in enumerate(self._parameters()):
             numbers.setdefault(id(parameter), place)
         groups = [{**group, "params": [numbers[id(p)] for p in group["params"]]} for group in self.param_groups]
         entries: dict[Any, Any] = {**dict(sorted(state.items())), **deepcopy(self.named_state)}
@@ -267,6 +286,10 @@ class Optimizer(OptimizerHooks):
         }
 
     def _load(self, entries: dict[int, dict[str, Any]], checked: dict[Segment, Entry]) -> None:
+        if self.differentiable:
+            found = {p: snapshot(entries.get(number, {})) for number, p in enumerate(self._parameters())}
+            self.custom_state = defaultdict(dict, {parameter: state for parameter, state in found.items() if state})
+            return
         if self._has_custom_state():
             states = {s.parameter: copy_custom_state(s, entries.get(s.number, {})) for s in self._segments()}
             self.custom_state = defaultdict(dict, {parameter: state for parameter, state in states.items() if state})

@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.errors import StateError
-from .argument_checks import to_python
+from .argument_checks import hyperparameter, to_python
 from .flat.arena import Arena
 from .flat.memory import read_scalar
 
@@ -27,8 +27,9 @@ class ParamGroup(MutableMapping[str, Any]):
         self, options: dict[str, Any], arenas: list[Arena], device_keys: tuple[str, ...], owner: Callable[[], Any]
     ):
         self.arenas, self._options, self._owner = arenas, dict(options), owner
-        backend = arenas[0].backend if arenas else backends.get(None)
-        self.device = {key: _scalar(backend, options[key]) for key in device_keys if key in options}
+        parameters = options.get("params") or [None]
+        backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
+        self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}
         self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
 
     def __getitem__(self, key: str) -> Any:
@@ -40,24 +41,26 @@ class ParamGroup(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "params":
             raise _fixed("other parameters", "optimizer.add_param_group adds some; make a new optimizer for others")
+        if key == "differentiable" and value is not self._options.get(key, False):
+            raise _fixed("another kind of update", "give differentiable when the optimizer is made")
         if key == "stochastic_rounding" and value is not self._options.get(key, False):
             cure = "give stochastic_rounding when the optimizer is made: it decides the dtype of the master weights"
             raise _fixed("another rounding", cure)
-        options = {key: to_python(value)}
+        options = {key: hyperparameter(value, self._options.get("differentiable", False))}
         self.check(options)
         self.set_checked(options)
 
     def check(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError if `options` are out of range, or contradict the others."""
         if (owner := self._owner()) is not None:
-            owner.check_options({**self._options, **options})
+            owner.check_options({key: to_python(value) for key, value in {**self._options, **options}.items()})
 
     def set_checked(self, options: dict[str, Any]) -> None:
         """Set `options` that `check` passed; those on the device are written there."""
         for key in options.keys() & self.device.keys():
             value = self.device[key]
             with backends.device_guard(value):
-                value[...] = backends.backend_of(value).asarray(options[key], dtypes.float64)
+                value[...] = backends.backend_of(value).asarray(to_python(options[key]), dtypes.float64)
             self.scheduled.discard(key)
         self._options.update(options)
 

@@ -19,7 +19,7 @@ class RAdam(Elementwise):
 
     The length of the average is rho = 2 / (1 - b2) - 1 - 2 t b2^t / (1 - b2^t), known above 5. weight_decay adds
     weight_decay p to g; with decoupled_weight_decay it shrinks p by lr weight_decay. t counts the real steps of each
-    parameter. maximize=True climbs. foreach and capturable change nothing; differentiable=True is refused. Computed in
+    parameter. maximize=True climbs. foreach and capturable change nothing; differentiable=True records it. Computed in
     float32, float64 for float64 parameters; r and b^t in float64.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.

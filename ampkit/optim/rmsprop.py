@@ -20,7 +20,7 @@ class RMSprop(Elementwise):
 
     centered=True takes the variance, v - m^2 with m the running mean of g, in place of v; it is never below 0, which
     rounding makes of it in PyTorch. weight_decay adds weight_decay p to g. maximize=True climbs. foreach and capturable
-    change nothing; differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    change nothing; differentiable=True records it. Computed in float32, float64 for float64 parameters.
     alpha: decay rate of the running means. centered: divide by the standard deviation of the gradient.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.

@@ -20,7 +20,7 @@ class Rprop(Elementwise):
 
     s, from lr on, stays within step_sizes; where the sign turned, the weight rests for a step. For whole batches: the
     gradients of small ones turn without need. maximize=True climbs. foreach and capturable change nothing;
-    differentiable=True is refused. Computed in float32, float64 for float64 parameters.
+    differentiable=True records it. Computed in float32, float64 for float64 parameters.
     etas: factors of the step size where the sign turned and where it stayed. step_sizes: the smallest and the largest.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range.

@@ -20,7 +20,7 @@ class SGD(Elementwise):
     """b <- momentum b + (1 - dampening) (g + weight_decay p); p <- p - lr b, or with nesterov p - lr (g + momentum b).
 
     The first gradient enters b whole. maximize=True climbs. foreach and fused, PyTorch's choice of implementation,
-    change nothing: every step is one pass over flat memory; differentiable=True is refused. Computed in float32,
+    change nothing: every step is one pass over flat memory; differentiable=True records it. Computed in float32,
     float64 for float64 parameters.
     dampening: of the gradient that enters b. nesterov: look ahead along the momentum.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).

@@ -111,6 +111,11 @@ def load_entries(arena: Arena, entries: dict[Segment, Entry], array_of: Callable
                 target[...] = arena.backend.asarray(arrays[name], arena.dtype) if name in arrays else 0
 
 
+def snapshot(entry: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a parameter's state; tensors leave their graph."""
+    return {k: v.detach().clone() if isinstance(v, Tensor) else deepcopy(v) for k, v in entry.items()}
+
+
 def custom_state(segment: Segment, states: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """What a subclass's own `step` stored for a parameter, and its wider master weights."""
     found = states.get(segment.parameter, {})

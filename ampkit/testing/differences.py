@@ -107,7 +107,8 @@ def _value_at(f: Function, inputs: list[Tensor], position: int, step: Array) -> 
     # f where one input is moved: a leaf itself, since f may read it as a variable of its own, as a module's parameter.
     item = inputs[position]
     before = np.array(values_of(item))
-    if not (item.is_leaf and getattr(item.array.flags, "writeable", True)):
+    writeable = isinstance(item.array, np.generic) or getattr(item.array.flags, "writeable", True)
+    if not (item.is_leaf and writeable):
         moved = placed(np.asarray(before + step), True)
         return float(f(*[moved if i == position else x for i, x in enumerate(inputs)]))
     item.data = before + step

@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import nn, optim
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 
 def parameter():
@@ -30,7 +30,7 @@ def stepped(kind, **options):
 ])  # fmt: skip
 def test_optimizers_take_the_words_for_pytorchs_implementations(kind, words):
     assert stepped(kind, **words) == stepped(kind)
-    with pytest.raises(ArgumentError, match=f"{kind.__name__}: needs differentiable=False, got True"):
+    with pytest.raises(StateError, match=f"{kind.__name__}.step: needs tensors of a graph with differentiable=True"):
         stepped(kind, differentiable=True)
 
 

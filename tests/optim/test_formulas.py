@@ -206,7 +206,6 @@ def test_a_schedule_moves_its_learning_rate(kind, formula, options):
     [
         (optim.Adagrad, {"lr_decay": -1}, "Adagrad: needs lr_decay >= 0, got -1"),
         (optim.Adagrad, {"initial_accumulator_value": -1}, "Adagrad: needs initial_accumulator_value >= 0"),
-        (optim.Adagrad, {"differentiable": True}, "Adagrad: needs differentiable=False"),
         (optim.RMSprop, {"alpha": -0.1}, "RMSprop: needs alpha >= 0"),
         (optim.RMSprop, {"momentum": "x"}, "RMSprop: needs momentum >= 0, got 'x'"),
         (optim.Lion, {"betas": (0.9, 1.0)}, "Lion: needs two betas in"),

@@ -90,6 +90,13 @@ def take(self: Tensor, made: Tensor) -> Tensor:
     return self
 
 
+def succeed(self: Tensor, made: Tensor) -> Tensor:
+    """Overwrite self with `made`, in new memory where no other tensor shares the old: the tape keeps what it saved."""
+    made = fitting(self, made)
+    recorded = self.edge is not None or made.edge is not None
+    return _replace(self, made, ()) if recorded and is_alone(self) and made is not self else take(self, made)
+
+
 def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
     owned = made.views is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
     with backends.device_guard(made.array):

@@ -105,7 +105,7 @@ def _to_tensor(value: Any, backend: Backend) -> Any:
         return value.tensor
     if isinstance(value, (list, tuple)) and any(isinstance(v, TracedArray) for v in value):
         return [_to_tensor(v, backend) for v in value]
-    if isinstance(value, np.floating | np.ndarray):
+    if isinstance(value, np.generic | np.ndarray):
         return Tensor(backend.asarray(value))
     return Tensor(value) if backends.is_array(value) else value
 

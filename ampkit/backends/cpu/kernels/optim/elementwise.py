@@ -19,8 +19,7 @@ from ampkit.backends.cpu.native.arrays import Function, HostArray, supported
 from ampkit.base.dtypes import float32
 from ampkit.optim.adadelta import Adadelta
 from ampkit.optim.adagrad import Adagrad
-from ampkit.optim.adam import Adam
-from ampkit.optim.adamax import Adamax
+from ampkit.optim.adam import Adam, Adamax
 from ampkit.optim.asgd import ASGD
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
