@@ -65,7 +65,7 @@ GROUPS = [
     ("functional transforms and control flow", r"vmap|cond|while_loop", "write the loop, or batch the op"),
     ("storages and the old tensor types",
      r"\w*Storage\w*|\w+Tensor|storage\w*|untyped_storage|set_|is_set_to|is_storage|"
-     r"const_data_ptr|set_default_tensor_type|share_memory_|is_shared|UninitializedBuffer|UninitializedParameter",
+     r"const_data_ptr|set_default_tensor_type|UninitializedBuffer|UninitializedParameter",
      "`ampkit.tensor(..., dtype=)`"),
     ("strides by hand", r"as_strided.*|empty_(strided|permuted)|new_empty_strided|resize\w*|dim_order|slice_\w+|"
      r"\w+_scatter|\w+_copy", "slices, `reshape` and `permute` for views; `where` and `cat` for copies"),

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from .. import config, debug
-from ..core.policy_text import parse_policy
 from ..debug.plan_row import PlanRow
 from ..debug.plan_table import WIDTH
+from ..debug.planning import parse_policy
 from ..run.loop import Run
 from ..serialization import write
 from .train import overrides

@@ -74,6 +74,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 backends.gpus.leave(device)
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
+            for one in made:
+                one.version = [0]  # a plain list, as of every result
             first = made[0]
         else:
             made = first = _new(Tensor)  # its constructor, written out

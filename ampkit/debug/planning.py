@@ -5,6 +5,7 @@ It is read off a real forward, and a backward where there is a loss, so it says 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..base.dtypes import FLOATS, DType, float32
-from ..base.errors import DTypeError
+from ..base.errors import ConfigError, DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
 from ..core.autograd.tape import grad
 from ..core.module_path import current, current_path, follow, matches, path_in_words
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
-from ..core.policy_text import parse_policy
 from ..core.tensor import Tensor
 from .plan_row import REASONS, PlanRow
 from .plan_table import merge
@@ -188,3 +188,26 @@ def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> 
     if category in (Cast.LOW, Cast.FP32) and out not in (rule.dtype, float32):
         return f"{out.name} stays" if out in FLOATS else "not floating point"
     return REASONS[category.value]
+
+
+_TEXT = 'float16, bfloat16 or an expression such as Policy("float16", softmax="low", modules={"head": "float32"})'
+
+
+def parse_policy(text: str) -> Policy:
+    """The policy that `text` says: float16, bfloat16, Policy("float16", gelu="float32"), Policy.fast("float16").
+
+    Nothing is evaluated but literals. Raises ConfigError for another text, DTypeError or ConfigError for what the
+    policy itself refuses.
+    """
+    if text.isidentifier():
+        return Policy(text)
+    try:
+        call: Any = ast.parse(text, mode="eval").body
+        make = {"Policy": Policy, "Policy.fast": Policy.fast}[ast.unparse(call.func)]
+        arguments = [ast.literal_eval(argument) for argument in call.args]
+        words = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    except (ValueError, SyntaxError, KeyError, AttributeError, TypeError, RecursionError, MemoryError):
+        raise ConfigError("policy", _TEXT, repr(text[:200])) from None
+    if len(arguments) > 1 or None in words or any(type(a) is not str for a in arguments):
+        raise ConfigError("policy", _TEXT, repr(text[:200]))
+    return make(*arguments, **words)

@@ -192,6 +192,12 @@ class Module(ModuleHooks):
             change(name, tensor, fn)
         return self
 
+    def share_memory(self) -> Self:
+        """Move parameters and buffers into memory that processes share (see `Tensor.share_memory_`). -> self."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.share_memory_()
+        return self
+
     def half(self) -> Self:
         """`to(float16)`."""
         return self.to(dtypes.float16)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.core.autograd import views
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
 from ampkit.ops import inplace, numpy_interop, tensor_info
@@ -183,7 +184,7 @@ def _type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     # x.view(shape), or x.view(dtype): the same bits as another dtype.
     if len(shape) != 1 or isinstance(shape[0], (int, tuple, list)):
-        return _check_shares_memory(self, f.reshape(self, *shape))
+        return _same_memory(self, lambda: f.reshape(self, *shape))
     wanted = dtypes.parse(shape[0])
     needs = "a shape, or a dtype for a tensor off the tape whose last axis has whole elements of it"
     if self.requires_grad:
@@ -197,11 +198,19 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     return out
 
 
-def _check_shares_memory(self: Tensor, made: Tensor) -> Tensor:
-    if made.array.size and not np.may_share_memory(made.array, self.array):
-        cure = "use reshape, which copies where needed"
-        raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
-    return made
+def _same_memory(self: Tensor, reshaped: Callable[[], Tensor]) -> Tensor:
+    # A result whose kernel chose another order than row-major, such as a convolution's, can be viewed like any other:
+    # its memory is put in order, or, where other tensors share it, the view is a copy that cannot be changed.
+    made = reshaped()
+    if not made.array.size or np.may_share_memory(made.array, self.array):
+        return made
+    if views.store_row_major(self):
+        return reshaped()
+    if type(made.array) is np.ndarray and views.fits_row_major(self, made.array.shape):
+        made.array.flags.writeable = False
+        return made
+    cure = "use reshape, which copies where needed"
+    raise StateError("view", "a tensor whose memory fits the new shape", f"strides {self.stride()}", cure)
 
 
 def _shape_methods(f: Any) -> dict[str, Callable[..., Any]]:
@@ -217,7 +226,7 @@ def _shape_methods(f: Any) -> dict[str, Callable[..., Any]]:
         "view": lambda self, *shape, size=None, dtype=None: _view(
             f, self, shape or tuple(given for given in (size, dtype) if given is not None)
         ),
-        "view_as": of_another("view_as", lambda self, other: _check_shares_memory(self, f.reshape(self, other.shape))),
+        "view_as": of_another("view_as", lambda self, other: _same_memory(self, lambda: f.reshape(self, other.shape))),
         "reshape_as": of_another("reshape_as", lambda self, other: f.reshape(self, other.shape)),
         "expand_as": of_another("expand_as", lambda self, other: f.expand(self, other.shape)),
         "unfold": lambda self, dimension, size, step: _unfold(self, dimension, size, step),

@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, cli, debug, nn, ops
 from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, ShapeError
-from ampkit.core.policy_text import parse_policy
+from ampkit.debug.planning import parse_policy
 
 
 class Model(nn.Module):

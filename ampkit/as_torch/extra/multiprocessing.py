@@ -1,4 +1,4 @@
-"""`torch.multiprocessing`: Python's, whose processes get copies of tensors, and `spawn`."""
+"""`torch.multiprocessing`: Python's, whose processes get copies of tensors, or shared ones themselves, and `spawn`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_sharing_strategy() -> str:
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Does nothing: tensors are copied to other processes."""
+    """Does nothing: memory is shared as Python does it (`Tensor.share_memory_`)."""
 
 
 class ProcessContext:

@@ -19,6 +19,7 @@ from ampkit.base.errors import StateError
 
 from ..tensor import Edge, Tensor
 from . import hooks
+from .accumulate import is_dense
 from .grad_mode import _recording, enable_grad
 from .node import Node
 from .traced_array import run, stands_for
@@ -77,6 +78,37 @@ def is_alone(tensor: Tensor) -> bool:
     views = tensor.views
     alone = views is None or (views.parent is None and not any(child() is not None for child in views.children))
     return alone and len(tensor.version) == 1
+
+
+def store_row_major(tensor: Tensor) -> bool:
+    """Store in row-major order a result whose kernel chose another order of the axes. -> whether it is done.
+
+    Nothing is changed where another tensor shares the memory. What the tape saved stays as it was.
+    """
+    if not _has_chosen_order(tensor) or not is_alone(tensor):
+        return False
+    with backends.device_guard(tensor.array):
+        tensor.array, tensor.copies = tensor.array.copy(order="C"), None
+    return True
+
+
+def fits_row_major(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether `tensor` could be viewed in `shape` if its kernel had chosen row-major order."""
+    stand_in = _row_major_stand_in(tensor)
+    return stand_in is not None and np.may_share_memory(stand_in.reshape(shape), stand_in)
+
+
+def _row_major_stand_in(tensor: Tensor) -> Any:
+    # Memory of one byte per element, never written.
+    views = tensor.views
+    if views is None or views.parent is None:
+        return np.empty(tensor.array.shape, np.int8) if _has_chosen_order(tensor) else None
+    parent = _row_major_stand_in(views.parent)
+    return None if parent is None or views.op is None else _apply_view_to_array(parent, views)
+
+
+def _has_chosen_order(tensor: Tensor) -> bool:
+    return type(tensor.version) is list and is_dense(tensor.array)  # versions of results are plain lists
 
 
 def move(tensor: Tensor, edge: Edge | None) -> None:

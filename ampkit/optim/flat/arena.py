@@ -20,9 +20,10 @@ from ampkit import backends
 from ampkit.backends import Array, Backend
 from ampkit.base import dtypes
 from ampkit.base.dtypes import LOW, DType, accumulator
-from ampkit.base.errors import DeviceError
+from ampkit.base.errors import DeviceError, StateError
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
+from ampkit.core.shared_memory import block_of
 
 from .memory import CHUNK, RandomBits, narrow, round_stochastically
 from .segment import Segment
@@ -33,7 +34,8 @@ ALIGNMENT = 256  # bytes: what CUDA's allocator promises, and a multiple of ever
 class Arena:
     """Flat memory for the parameters of one group, device and master dtype.
 
-    master: flat master weights, float32 or float64; with stochastic rounding in the 16-bit dtype of the parameters.
+    master: flat master weights, float32 or float64; with stochastic rounding in the 16-bit dtype of the parameters. A
+    parameter in memory that processes share has an arena of its own, whose master is that memory.
     gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, in `dtype`. copies: flat 16-bit copies
     of the master weights by dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
     skipped ones are not among. random_bits: what this step's stochastic rounding draws from, else None.
@@ -43,7 +45,9 @@ class Arena:
         self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
         starts = _segment_starts([p.array.size for _, p in parameters], ALIGNMENT // master.itemsize)
         self.size = starts.pop()
-        self.master, self.gradient = self._aligned_zeros(master), self._aligned_zeros(self.dtype)
+        self.gradient = self._aligned_zeros(self.dtype)
+        self.is_shared = _is_shared(parameters[0][1])
+        self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
         self.random_bits: RandomBits | None = None
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
@@ -67,9 +71,11 @@ class Arena:
     def _move_in(self, segment: Segment) -> None:
         parameter, gradient, previous = segment.parameter, segment.parameter._grad, segment.parameter.segment
         has_master = previous is not None and previous.owns_parameter()
-        segment.view(self.master)[...] = previous.master_weights() if has_master else parameter.array
+        if not self.is_shared:  # another process may change it meanwhile
+            segment.view(self.master)[...] = previous.master_weights() if has_master else parameter.array
         segment.array = segment.view(self.copy(segment.dtype) if segment.dtype in LOW else self.master)
-        segment.array[...] = parameter.array
+        if not self.is_shared:
+            segment.array[...] = parameter.array
         if gradient is not None:
             segment.gradient[...] = gradient.array
             gradient.array = segment.gradient
@@ -231,16 +237,27 @@ def adopt(
     optimizer gives to the first parameter. stochastic_rounding: 16-bit parameters have no float32 master weights.
     Raises DeviceError for parameters on several devices.
     """
-    by_kind: dict[tuple[str, DType], list[tuple[int, Parameter]]] = {}
+    by_kind: dict[tuple[str, DType, int], list[tuple[int, Parameter]]] = {}
     for number, parameter in enumerate(parameters, first):
         dtype: DType = parameter.array.dtype
         master = dtype if stochastic_rounding else accumulator(dtype)
-        by_kind.setdefault((str(parameter.device), master), []).append((number, parameter))
-    if len(devices := {device for device, _ in by_kind}) > 1:
+        own = number + 1 if _is_shared(parameter, master) else 0
+        by_kind.setdefault((str(parameter.device), master, own), []).append((number, parameter))
+    if len(devices := {device for device, _, _ in by_kind}) > 1:
         cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
         where, got = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
         raise DeviceError(where, "parameters on one device", got, cure)
     return [
         Arena(owner, backends.backend_of(members[0][1].array), dtype, members)
-        for (_, dtype), members in by_kind.items()
+        for (_, dtype, _), members in by_kind.items()
     ]
+
+
+def _is_shared(parameter: Parameter, master: DType | None = None) -> bool:
+    """Whether the parameter is in memory that processes share. Raises StateError where it cannot be updated there."""
+    if block_of(parameter.array) is None:
+        return False
+    if master not in (None, parameter.array.dtype) or not parameter.array.flags.c_contiguous:
+        needs, got = "shared parameters as contiguous float32 or float64", f"{parameter.dtype.name} of strides"
+        raise StateError("optimizer", needs, f"{got} {parameter.stride()}", "cast the model before share_memory()")
+    return True

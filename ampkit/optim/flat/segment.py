@@ -104,7 +104,7 @@ class Segment:
         if dtype not in LOW or dtype == self.dtype:
             return backends.backend_of(self.array).cast(self.array, dtype)
         flat, version = self.arena.copy(dtype), self.parameter.version[0]
-        if self._copy_versions.get(dtype) != version:
+        if self._copy_versions.get(dtype) != version or self.arena.is_shared:
             narrow(self.master_weights().reshape(-1), flat[self.start : self.stop])
             self._copy_versions[dtype] = version
         return self.view(flat)

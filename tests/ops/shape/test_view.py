@@ -189,6 +189,48 @@ def test_view_never_copies():
         x.t().view(6)
 
 
+def convolved(weight=None):
+    """A result that oneDNN stores with its channels innermost, and the weight that it was computed from."""
+    if weight is None:
+        weight = tensor(np.arange(432, dtype=np.float32).reshape(16, 3, 3, 3) / 432, requires_grad=True)
+    return ops.conv2d(tensor(np.arange(384, dtype=np.float32).reshape(2, 3, 8, 8) / 384), weight), weight
+
+
+def test_a_convolution_s_result_is_viewed_like_any_other():
+    y, weight = convolved()
+    before, flat = y.tolist(), y.view(2, -1)
+    assert flat.tolist() == np.reshape(before, (2, -1)).tolist()
+    flat.mul_(2)
+    assert y.reshape(2, -1).tolist() == flat.tolist() == (2 * np.reshape(before, (2, -1))).tolist()
+    y, weight = convolved()
+    want = grad((2 * y).square().sum(), weight)[0]
+    y, weight = convolved()
+    assert grad(y.view(2, -1).mul_(2).square().sum(), weight)[0].tolist() == want.tolist()
+    y, _ = convolved()
+    assert y.view_as(y.reshape(4, -1)).shape == (4, 288)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("of", [lambda y: y.detach(), lambda y: y[0], lambda y: y[1:], lambda y: y.data[1][3:]])
+def test_what_shares_memory_with_a_convolution_s_result_is_viewed_as_a_copy_that_cannot_change(of):
+    y, weight = convolved()
+    part = of(y)
+    flat = part.view(-1)
+    assert flat.tolist() == part.reshape(-1).tolist()
+    if not y.array.flags.c_contiguous:
+        with pytest.raises(StateError, match="memory that can be written, got read-only memory"):
+            flat.mul_(2)
+    if flat.requires_grad:
+        assert grad(flat.sum(), weight)[0].tolist() == grad(of(convolved(weight)[0]).sum(), weight)[0].tolist()
+
+
+def test_axes_of_a_convolution_s_result_in_another_order_are_not_viewed():
+    y, _ = convolved()
+    for part in (y.transpose(2, 3), y[:, 2:], y[..., :2]):
+        with pytest.raises(StateError, match="view: needs a tensor whose memory fits the new shape"):
+            part.view(-1)
+
+
 @pytest.mark.parametrize("name", ["split", "chunk", "unbind"])
 def test_a_tensor_without_axes_has_no_pieces(name):
     with pytest.raises(ShapeError, match=f"{name}: needs a tensor with at least one axis"):
