@@ -52,7 +52,7 @@ METHODS = [
     "maximum", "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "multinomial", "mv",
     "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nonzero", "norm", "outer", "permute", "pinverse",
     "positive", "prelu", "prod", "quantile", "ravel", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll",
-    "rot90", "select", "signbit", "slogdet", "softmax", "sort", "split", "squeeze", "stack", "std", "sum", "swapaxes",
+    "rot90", "select", "signbit", "slogdet", "softmax", "sort", "split", "squeeze", "std", "sum", "swapaxes",
     "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile", "to", "topk", "trace", "transpose", "unbind",
     "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
 ]  # fmt: skip
