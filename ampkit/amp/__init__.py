@@ -23,7 +23,9 @@ __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_av
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `autocast(device_type)` works on this machine."""
+    """Whether `autocast(device_type)` works on this machine. Raises DeviceError for what names no kind of device."""
+    if not isinstance(device_type, str) or not device_type.isidentifier():
+        raise DeviceError("is_autocast_available", "device_type 'cpu' or 'cuda'", repr(device_type))
     try:
         backends.get(device_type)
     except DeviceError:

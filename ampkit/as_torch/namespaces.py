@@ -19,7 +19,7 @@ SOURCES = {
     "torch._dynamo.config": "",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
-    "torch": "ampkit .top .autocast_state .switches",
+    "torch": "ampkit .top .nn.losses .autocast_state .switches",
     "torch._C": ".tracing.private",
     "torch.__future__": ".future",
     "torch.accelerator": ".accelerator",

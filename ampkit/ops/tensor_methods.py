@@ -157,6 +157,7 @@ def _special_methods(f: Any) -> dict[str, Callable[..., Any]]:
         "__getitem__": lambda self, index: getitem(self, index),
         "__setitem__": lambda self, index, value: inplace.setitem(self, index, value),
         "__rtruediv__": lambda self, other: rdiv(self, other) if isinstance(other, _NUMBERS) else div_(other, self),
+        "__div__": lambda self, other: div_(self, other),  # Python 2's name of `/`, which PyTorch has kept
         "__contains__": lambda self, item: bool(f.eq(self, item).array.any()),
         "__array_ufunc__": numpy_interop.array_ufunc,
         "__array_function__": numpy_interop.array_function,

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import ampkit
+from ampkit.base.errors import DeviceError
 
 TOP = """
     tensor Tensor from_dlpack grad recompute no_grad enable_grad set_grad_enabled is_grad_enabled
@@ -177,6 +178,8 @@ def test_a_script_that_asks_for_a_gpu_runs_without_one():
     assert ampkit.cuda.device_count() == 0
     assert ampkit.amp.is_autocast_available("cpu")
     assert not ampkit.amp.is_autocast_available("cuda")
+    with pytest.raises(DeviceError, match="is_autocast_available: needs device_type 'cpu' or 'cuda', got 'no device'"):
+        ampkit.amp.is_autocast_available("no device")
     ampkit.cuda.empty_cache()
     before = ampkit.get_rng_state()
     ampkit.cuda.manual_seed_all(3)

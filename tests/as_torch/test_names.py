@@ -232,6 +232,32 @@ except ValueError as error:
     assert run_aliased(code) == ["0 1 2", "get_enum: needs one of none, mean, sum, got 'most'"]
 
 
+def test_losses_of_torch_itself_take_the_number_of_a_reduction(run_aliased):
+    code = """
+import inspect
+import torch
+import torch.nn.functional as F
+x, t, n = torch.randn(3, 4), torch.rand(3, 4), torch.tensor([1.0, -1.0, 1.0])
+print(torch.equal(torch.poisson_nll_loss(x, t, True, False, 1e-8, 2), F.poisson_nll_loss(x, t, reduction="sum")))
+print(torch.equal(torch.kl_div(x, t, 0), F.kl_div(x, t, reduction="none")))
+print(torch.equal(torch.kl_div(x, t, reduction="none", log_target=True),
+                  F.kl_div(x, t, reduction="none", log_target=True)))
+print(torch.equal(torch.binary_cross_entropy_with_logits(x, t), F.binary_cross_entropy_with_logits(x, t)))
+print(torch.equal(torch.margin_ranking_loss(x[0], x[1], n[:1], 0.5, 2),
+                  F.margin_ranking_loss(x[0], x[1], n[:1], 0.5, reduction="sum")))
+print(torch.equal(torch.cosine_embedding_loss(x, t, n, 0.1, 2),
+                  F.cosine_embedding_loss(x, t, n, 0.1, reduction="sum")))
+print(torch.equal(torch.triplet_margin_loss(x, t, x + 1, reduction=0),
+                  F.triplet_margin_loss(x, t, x + 1, reduction="none")))
+print(torch.equal(torch.hinge_embedding_loss(x, t.sign()), F.hinge_embedding_loss(x, t.sign())))
+try:
+    torch.kl_div(x, t, 7)
+except TypeError as error:
+    print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == ["True"] * 8 + ["kl_div: needs reduction as text, got 7"]
+
+
 def test_a_summary_writer_writes_what_tensorboard_reads(run_aliased, tmp_path):
     pytest.importorskip("tensorboard", reason="needs the package tensorboard")
     code = f"""

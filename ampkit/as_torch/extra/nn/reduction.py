@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ....base.errors import ArgumentError
 
 __all__ = ["get_enum"]
@@ -14,3 +16,10 @@ def get_enum(reduction: str) -> int:
     if not isinstance(reduction, str) or reduction not in _NUMBERS:
         raise ArgumentError("get_enum", f"one of {', '.join(_NUMBERS)}", repr(reduction))
     return _NUMBERS[reduction]
+
+
+def name_of(reduction: Any) -> Any:
+    """The name of a number that `get_enum` gives; what is no such number as it is."""
+    return next(
+        (name for name, number in _NUMBERS.items() if type(reduction) is int and number == reduction), reduction
+    )
