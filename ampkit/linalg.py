@@ -29,9 +29,9 @@ from .ops.linalg.matrix_powers import batched_vander as _powers_of
 from .ops.linalg.solvers import SlogdetResult as _SignedLog
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm", "matrix_power",
-    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals",
-    "vander", "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_exp", "matrix_norm",
+    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd",
+    "svdvals", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -46,6 +46,11 @@ def det(A: _Tensor) -> _Tensor:  # noqa: N803
 def slogdet(A: _Tensor) -> _SignedLog:  # noqa: N803
     """`ops.slogdet`."""
     return _ops.slogdet(A)
+
+
+def matrix_exp(A: _Tensor) -> _Tensor:  # noqa: N803
+    """`ops.matrix_exp`."""
+    return _ops.matrix_exp(A)
 
 
 def matrix_power(A: _Tensor, n: int) -> _Tensor:  # noqa: N803

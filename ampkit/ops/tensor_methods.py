@@ -48,13 +48,13 @@ METHODS = [
     "diagonal", "diff", "dist", "dot", "dsplit", "equal", "expand", "flatten", "flip", "fliplr", "flipud", "fmax",
     "fmin", "gather", "ger", "hardshrink", "histc", "histogram", "hsplit", "index_select", "inner", "inverse",
     "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue", "log_softmax",
-    "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logsumexp", "masked_select", "matmul", "matrix_power", "max",
-    "maximum", "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort", "multinomial", "mv",
-    "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nonzero", "norm", "outer", "permute", "pinverse",
-    "positive", "prelu", "prod", "quantile", "ravel", "repeat", "repeat_interleave", "reshape", "resolve_conj", "roll",
-    "rot90", "select", "signbit", "slogdet", "softmax", "sort", "split", "squeeze", "std", "sum", "swapaxes",
-    "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile", "to", "topk", "trace", "transpose", "unbind",
-    "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
+    "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logsumexp", "masked_select", "matmul", "matrix_exp",
+    "matrix_power", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode", "moveaxis", "movedim", "msort",
+    "multinomial", "mv", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nonzero", "norm", "outer",
+    "permute", "pinverse", "positive", "prelu", "prod", "quantile", "ravel", "repeat", "repeat_interleave", "reshape",
+    "resolve_conj", "roll", "rot90", "select", "signbit", "slogdet", "softmax", "sort", "split", "squeeze", "std",
+    "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile", "to", "topk", "trace",
+    "transpose", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
 ]  # fmt: skip
 
 

@@ -45,6 +45,8 @@ CASES = [
     Case("addbmm", normal(4), normal(5, 2, 3), normal(5, 3, 4), beta=0, alpha=3.0),
     Case("matrix_power", normal(2, 3, 3), 3),
     Case("matrix_power", definite(3, 3), -2),
+    Case("matrix_exp", normal(2, 3, 3)),
+    Case("matrix_exp", normal(4, 4)),
     # inverses, determinants, factors
     Case("inverse", definite(2, 3, 3)),
     Case("det", definite(2, 3, 3)),

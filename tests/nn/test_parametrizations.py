@@ -12,7 +12,7 @@ import ampkit
 from ampkit import nn, ops, optim, tensor
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.nn.utils import parametrizations, parametrize
-from ampkit.testing import assert_close
+from ampkit.testing import assert_close, gradcheck
 
 UTILS = nn.utils
 NORMS = [UTILS.weight_norm, parametrizations.weight_norm]
@@ -368,3 +368,84 @@ def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(call, erro
     with pytest.raises(error, match=match):
         call(layer)
     assert_close(layer(ops.ones(1, 3)), np.array(before, np.float32))
+
+
+# orthogonal: columns, or rows, that are orthonormal
+
+MAPS = ("matrix_exp", "cayley", "householder")
+
+
+def tall(matrix):
+    return np.asarray(matrix) if matrix.shape[-2] >= matrix.shape[-1] else np.swapaxes(matrix, -1, -2)
+
+
+def orthogonal_factor(matrix):
+    q, r = np.linalg.qr(tall(matrix))
+    q = q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    return q if matrix.shape[-2] >= matrix.shape[-1] else np.swapaxes(q, -1, -2)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 4, 3)], ids=str)
+@pytest.mark.parametrize("kind", MAPS)
+@pytest.mark.parametrize("trivialization", [False, True])
+def test_an_orthogonal_weight_stays_orthogonal_and_begins_as_the_weight_s_factor(shape, kind, trivialization):
+    layer = nn.Module()
+    layer.w = nn.Parameter(ampkit.randn(*shape, dtype=ampkit.float64))
+    before = values(layer.w)
+    assert parametrizations.orthogonal(layer, "w", kind, use_trivialization=trivialization) is layer
+    original = layer.parametrizations.w.original
+    if trivialization or kind == "householder":
+        np.testing.assert_allclose(values(layer.w), orthogonal_factor(before), atol=1e-12)
+        assigned = ampkit.randn(*shape, dtype=ampkit.float64)
+        layer.w = assigned
+        np.testing.assert_allclose(values(layer.w), orthogonal_factor(values(assigned)), atol=1e-12)
+    else:
+        assert original.tolist() == before.tolist()
+        with pytest.raises(StateError, match="needs a parametrization with a method `right_inverse`"):
+            layer.w = layer.w.detach()
+    optimizer = optim.SGD(layer.parameters(), lr=0.3)
+    target = ampkit.randn(*shape, dtype=ampkit.float64)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (layer.w - target).square().sum().backward()
+        assert not np.triu(tall(values(original.grad))).any()  # the diagonal has signs alone
+        optimizer.step()
+        q = tall(values(layer.w))
+        squares = np.swapaxes(q, -1, -2) @ q
+        np.testing.assert_allclose(squares, np.broadcast_to(np.eye(q.shape[-1]), squares.shape), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_gradients_flow_through_an_orthogonal_weight(kind):
+    layer = nn.Linear(3, 5).double()
+    parametrizations.orthogonal(layer, "weight", kind)
+    layer.parametrizations.weight.original.data = ampkit.randn(5, 3, dtype=ampkit.float64)
+    x = ampkit.randn(2, 3, dtype=ampkit.float64)
+    assert gradcheck(lambda weight: layer(x).tanh(), (layer.parametrizations.weight.original,))
+
+
+def test_the_map_is_by_default_the_exponential_for_square_matrices_and_reflections_for_others():
+    for shape, kind in (((3, 3), "matrix_exp"), ((3, 4), "householder")):
+        layer = parametrizations.orthogonal(nn.Linear(*shape))
+        assert repr(layer.parametrizations.weight[0]) == f"Trivialization({kind})"
+
+
+def test_an_orthogonal_weight_of_16_bits_under_autocast_and_its_state():
+    layer = parametrizations.orthogonal(nn.Linear(4, 4).bfloat16())
+    assert layer.weight.dtype == ampkit.bfloat16
+    other = parametrizations.orthogonal(nn.Linear(4, 4).bfloat16())
+    other.load_state_dict(layer.state_dict())
+    with ampkit.autocast(dtype=ampkit.bfloat16):
+        assert other.weight.tolist() == layer.weight.tolist()
+
+
+def test_what_cannot_be_orthogonal_is_refused():
+    with pytest.raises(ArgumentError, match="orthogonal: needs orthogonal_map that has to be one of .*, got 'qr'"):
+        parametrizations.orthogonal(nn.Linear(2, 2), "weight", "qr")
+    with pytest.raises(ShapeError, match="orthogonal: needs a matrix"):
+        parametrizations.orthogonal(nn.Linear(2, 2), "bias")
+    with pytest.raises(ArgumentError, match="nothing"):
+        parametrizations.orthogonal(nn.Linear(2, 2), "nothing")
+    layer = parametrizations.orthogonal(nn.Linear(3, 2))
+    with pytest.raises(ShapeError, match=r"orthogonal: needs matrices of shape .*, got \(5, 5\)"):
+        layer.weight = ampkit.zeros(5, 5)

@@ -1,4 +1,4 @@
-"""weight_norm and spectral_norm as parametrizations.
+"""weight_norm, spectral_norm and orthogonal as parametrizations.
 
 Computed in float32 (float64 for float64 weights), also under autocast, and rounded once to the weight's dtype.
 """
@@ -20,9 +20,10 @@ from .. import init
 from ..factory import is_size
 from ..module import Module
 from ..modules.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .orthogonal import orthogonal
 from .parametrize import register_parametrization
 
-__all__ = ["spectral_norm", "weight_norm"]
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
