@@ -95,8 +95,13 @@ _allocator = CachingAllocator()
 
 
 def empty(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An uninitialized C-contiguous array, aligned to CACHE_LINE: unaligned vector and tile loads are slower."""
+    """An uninitialized C-contiguous array, aligned to CACHE_LINE: unaligned vector and tile loads are slower.
+
+    Not one below a page, for which that would take longer than its kernel.
+    """
     nbytes = prod(shape) * dtype.itemsize
+    if nbytes < _PAGE:
+        return np.empty(shape, dtype)
     if nbytes >= MIN_BYTES:
         return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
     raw = np.empty(nbytes + CACHE_LINE, np.uint8)

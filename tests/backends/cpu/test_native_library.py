@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit.backends.cpu.native import arrays, build, library
+from ampkit.backends.cpu.native import build, library, numpy_arrays
 
 pytestmark = pytest.mark.cpu
 needs_library = pytest.mark.skipif(library.library() is None, reason=library.unavailable_reason())
@@ -104,9 +105,10 @@ _LETTERS = {"Array": "a", "int64": "i", "uint64_t": "u", "float": "f", "double":
 def test_python_declares_each_function_as_the_source_defines_it():
     defined = {}
     for path in build.sources():
-        for name, parameters in re.findall(r"EXPORT \w+\*? (\w+)\(([^)]*)\)", path.read_text()):
-            kinds = [parameter.strip().rpartition(" ")[0] for parameter in parameters.split(",")]
-            defined[name] = "".join("p" if kind.endswith("*") else _LETTERS[kind] for kind in kinds)
+        for how, name, parameters in re.findall(r"(EXPORT|static) \w+\*? (\w+)\(([^)]*)\)", text := path.read_text()):
+            if how == "EXPORT" or f"\nKERNEL({name})\n" in text:
+                kinds = [parameter.strip().rpartition(" ")[0] for parameter in parameters.split(",")]
+                defined[name] = "".join("p" if kind.endswith("*") else _LETTERS[kind] for kind in kinds)
     declared = {}
     for path in (ROOT / "ampkit" / "backends" / "cpu").rglob("*.py"):
         declared |= dict(re.findall(r'Function\(\s*"(\w+)",\s*"(\w*)"', path.read_text()))
@@ -114,14 +116,33 @@ def test_python_declares_each_function_as_the_source_defines_it():
     assert {name: defined.get(name) for name in declared} == declared
 
 
-def test_an_array_is_passed_with_its_sizes_and_strides():
-    view = np.zeros((4, 6, 8), np.float16)[:, ::2].transpose(2, 0, 1)
-    passed = arrays._Array.from_param(view)
-    assert list(passed.size) == [8, 4, 3]
-    assert list(passed.stride) == [1, 48, 16]
-    row = arrays._Array.from_param(np.zeros(5, np.float32))
-    assert list(row.size) == [1, 1, 5]
-    assert arrays._Array.from_param(None).data is None
+def read_by_the_library(array):
+    read, fields = numpy_arrays.entry(library.library(), "read_array"), (ctypes.c_int64 * 8)()
+    read.argtypes, read.restype = [ctypes.py_object, ctypes.c_void_p], None
+    read(array, fields)
+    return [*fields]
+
+
+@needs_library
+def test_a_kernel_reads_the_data_the_dtype_the_sizes_and_the_strides_of_an_array():
+    for dtype, kind in numpy_arrays.KINDS.items():
+        view = np.zeros((4, 6, 8), dtype)[:, ::2].transpose(2, 0, 1)
+        assert read_by_the_library(view) == [view.ctypes.data, kind, 8, 4, 3, 1, 48, 16]
+        row = np.zeros(5, dtype)
+        assert read_by_the_library(row) == [row.ctypes.data, kind, 1, 1, 5, 0, 0, 1]
+        assert read_by_the_library(np.broadcast_to(row[:1], (7,)))[2:] == [1, 1, 7, 0, 0, 0]
+        number = np.zeros((), dtype)
+        assert read_by_the_library(number) == [number.ctypes.data, kind, 1, 1, 1, 0, 0, 0]
+    assert read_by_the_library(None) == [0, 0, 1, 1, 1, 0, 0, 0]
+    assert read_by_the_library(np.zeros(2, np.longlong))[1] == numpy_arrays.KINDS[np.dtype(np.int64)]
+    mapped = np.zeros(3, np.float32).view(np.memmap)
+    assert read_by_the_library(mapped)[0] == mapped.ctypes.data
+
+
+@needs_library
+def test_a_library_that_reads_arrays_otherwise_is_not_used(built, monkeypatch):
+    monkeypatch.setattr(numpy_arrays, "expected_fields", lambda array: [0] * 8)
+    assert reason() == "they cannot read the arrays of this NumPy"
 
 
 PROGRAM = """

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 int64 failed_allocations = 0;
+NumpyFacts numpy_facts;
 
 namespace {
 
@@ -84,3 +85,14 @@ EXPORT void use_openmp(void* parallel, void* thread, void* threads) {
 
 // The number of threads of the pool, the caller included; idle threads of a larger pool stay.
 EXPORT void set_pool_threads(int64 threads) { wanted = int(threads); }
+
+// none: the object None. numbers, kinds: of `count` dtypes, NumPy's number and the Kind.
+EXPORT void set_numpy_facts(const void* none, const int64* numbers, const int64* kinds, int64 count) {
+    numpy_facts.none = none;
+    memset(numpy_facts.kind, -1, sizeof numpy_facts.kind);
+    for (int64 i = 0; i < count; i++) numpy_facts.kind[numbers[i]] = static_cast<signed char>(kinds[i]);
+}
+
+// out [8]: the fields of an Array, by which Python sees that it is read as NumPy means it.
+static void read_array(Array array, int64* out) { memcpy(out, &array, sizeof array); }
+KERNEL(read_array)

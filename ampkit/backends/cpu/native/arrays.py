@@ -3,16 +3,15 @@
     _softmax = Function("softmax_forward", "aai")       # void softmax_forward(Array, Array, int64)
     _softmax(out, rows, 0)
 
-An array is passed as its address, dtype, and the sizes and strides of up to three axes. Nothing is copied or checked
-here: kernels ask `supported` in their predicates.
+An array of at most three axes, or None, is passed as the object that it is, and read by the kernel. Nothing is copied
+or checked here: kernels ask `supported` in their predicates.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -23,50 +22,16 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
 
 from ..caching_allocator import HostArray as HostArray
-from ..caching_allocator import address
 from ..caching_allocator import empty as empty
 from .library import library
+from .numpy_arrays import KINDS as KINDS
+from .numpy_arrays import entry
 
 MIN_ELEMENTS = 1 << 12  # elements; below, NumPy is as fast as the call of a kernel
 FLOATS = frozenset({dtypes.float32, dtypes.bfloat16, dtypes.float16})  # what kernels compute with, in float32
-# The numbers of `enum Kind` in kernels/include/array.h.
-KINDS: dict[DType, int] = {
-    dtypes.float32: 0, dtypes.bfloat16: 1, dtypes.float16: 2, dtypes.bool_: 3, dtypes.int64: 4, dtypes.float64: 5,
-    dtypes.int32: 6, dtypes.uint8: 7,
-}  # fmt: skip
-_ADDRESS, _LAYOUT = struct.Struct("q"), struct.Struct("7q")
-
-
-class _Array(ctypes.Structure):
-    """`struct Array` of kernels/include/array.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("kind", ctypes.c_int64),
-        ("size", ctypes.c_int64 * 3),
-        ("stride", ctypes.c_int64 * 3),
-    )
-
-    @classmethod
-    def from_param(cls, array: HostArray | None) -> _Array:
-        """What ctypes passes for `array`: at most three axes, aligned to the right; None is an array without data."""
-        if array is None:
-            return cls()
-        layout = _layout(array.shape, array.strides, array.dtype)
-        return cls.from_buffer_copy(_ADDRESS.pack(address(array)) + layout)
-
-
-@lru_cache(4096)  # takes half the time of building it, and a step calls its kernels with the same layouts as the last
-def _layout(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> bytes:
-    """The fields of `struct Array` behind `data`."""
-    missing = 3 - len(shape)
-    steps = [stride // dtype.itemsize for stride in strides]
-    return _LAYOUT.pack(KINDS[dtype], *[1] * missing, *shape, *[0] * missing, *steps)
-
-
 # One letter per argument of a C function: array, address or bytes, integer, unsigned one, float32, float64.
 _ARGUMENTS: dict[str, Any] = {
-    "a": _Array,
+    "a": ctypes.py_object,
     "p": ctypes.c_void_p,
     "i": ctypes.c_int64,
     "u": ctypes.c_uint64,
@@ -83,7 +48,7 @@ class Function:
 
     @cached_property
     def _function(self) -> Any:
-        found = getattr(library(), self.name)
+        found = entry(library(), self.name) if "a" in self.arguments else getattr(library(), self.name)
         found.argtypes, found.restype = [_ARGUMENTS[letter] for letter in self.arguments], self.result
         return found
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import caching_allocator, cpuinfo
 from ..onednn import library as onednn
-from . import build
+from . import build, numpy_arrays
 
 # The flags of /proc/cpuinfo that an instruction set needs beyond the one before.
 _V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
@@ -58,8 +58,11 @@ def _load() -> tuple[Any, str, str]:
     try:
         found = ctypes.CDLL(str(build.LIBRARIES / name))
         _hand_over_threads(found)
+        numpy_arrays.describe(found)
     except (OSError, AttributeError) as error:
         return None, "", f"{name} could not be loaded: {error}"
+    if not numpy_arrays.is_read_right(found):
+        return None, "", "they cannot read the arrays of this NumPy"
     return found, chosen or usable[-1], ""
 
 

@@ -105,16 +105,18 @@ static void count_values(const Array& values, int64 first, int64 end, const int3
 }
 
 // values [n] of any floating-point dtype; limits [14]; out [271]: see amp/exponents.py.
-EXPORT void count_exponents(Array values, const int32_t* limits, int64* out) {
+static void count_exponents(Array values, const int32_t* limits, int64* out) {
     count_values(values, 0, values.size[2], limits, out);
 }
+KERNEL(count_exponents)
 
 // The same of segments of it; segments [count, 2], where each begins and ends; out [count, 271].
-EXPORT void count_exponents_of_segments(Array values, const int32_t* limits, const int64* segments, int64* out,
+static void count_exponents_of_segments(Array values, const int32_t* limits, const int64* segments, int64* out,
                                         int64 count) {
     for (int64 i = 0; i < count; i++)
         count_values(values, segments[2 * i], segments[2 * i + 1], limits, out + i * (EXPONENTS + LIMITS + 1));
 }
+KERNEL(count_exponents_of_segments)
 
 // How many of the float32 weights, rounded to T, do not change by an update that is not zero.
 template <class T>

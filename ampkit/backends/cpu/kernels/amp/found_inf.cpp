@@ -14,7 +14,7 @@ static uint32_t scale_block(float* values, float inverse, bool scales, int64 cou
 }
 
 // gradient [n] *= inverse, where scales -> the index of the first value that is not finite then, n if all are.
-EXPORT int64 unscale(Array gradient, float inverse, int64 scales) {
+static int64 unscale(Array gradient, float inverse, int64 scales) {
     int64 count = gradient.size[2], parts = ceil_div(count, PARALLEL_ELEMENTS);
     Scratch<int64> found_(parts);
     if (!found_) return 0;
@@ -30,3 +30,4 @@ EXPORT int64 unscale(Array gradient, float inverse, int64 scales) {
     for (int64 part = 0; part < parts; part++) first = min(first, found[part]);
     return first;
 }
+KERNEL(unscale)

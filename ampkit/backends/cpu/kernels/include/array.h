@@ -181,3 +181,5 @@ class Scratch {
     alignas(64) T small_[SMALL];
     T* data_;
 };
+
+#include "numpy.h"

@@ -47,31 +47,34 @@ void for_each_index(const Array& index, const Array& x, const Array& y, int64 st
 }  // namespace
 
 // out = x at the index.
-EXPORT void gather(Array out, Array x, Array index, int64 step) {
+static void gather(Array out, Array x, Array index, int64 step) {
     with_words(x, [&](auto* from) {
         auto* to = static_cast<decltype(from)>(out.data);
         for_each_index(index, x, out, step, [=](int64 at, int64 place) { to[place] = from[at]; });
     });
 }
+KERNEL(gather)
 
 // x at the index = values; of several the last.
-EXPORT void scatter(Array x, Array values, Array index, int64 step) {
+static void scatter(Array x, Array values, Array index, int64 step) {
     with_words(x, [&](auto* to) {
         auto* from = static_cast<decltype(to)>(values.data);
         for_each_index(index, x, values, step, [=](int64 at, int64 place) { to[at] = from[place]; });
     });
 }
+KERNEL(scatter)
 
 // x, float32, at the index += values.
-EXPORT void scatter_add(Array x, Array values, Array index, int64 step) {
+static void scatter_add(Array x, Array values, Array index, int64 step) {
     float* to = static_cast<float*>(x.data);
     with_float_type(values.kind, values.data, [&](auto* from) {
         for_each_index(index, x, values, step, [=](int64 at, int64 place) { to[at] += from[place]; });
     });
 }
+KERNEL(scatter_add)
 
 // out [a, n, c] = rows index [n] of x [a, rows, c], whose last axis is contiguous.
-EXPORT void take_rows(Array out, Array x, const int64* index) {
+static void take_rows(Array out, Array x, const int64* index) {
     int64 n = out.size[1], c = out.size[2];
     with_words(x, [&](auto* from) {
         auto* to = static_cast<decltype(from)>(out.data);
@@ -83,10 +86,11 @@ EXPORT void take_rows(Array out, Array x, const int64* index) {
         });
     });
 }
+KERNEL(take_rows)
 
 // out [a, rows, c] = the sum of the rows [a, n, c] of values for each row that index [n] names; 0 for row `skipped`. In
 // float32 for up to 32 rows, these sums in float64.
-EXPORT void sum_rows(Array out, Array values, const int64* index, int64 skipped) {
+static void sum_rows(Array out, Array values, const int64* index, int64 skipped) {
     constexpr int64 BLOCK = 512, RUN = 32;
     int64 rows = out.size[1], n = values.size[1], c = out.size[2], blocks = ceil_div(c, BLOCK);
     Scratch<int64> memory(rows + 1 + n);
@@ -127,9 +131,10 @@ EXPORT void sum_rows(Array out, Array values, const int64* index, int64 skipped)
         }
     });
 }
+KERNEL(sum_rows)
 
 // As sum_rows, for rows too short to be worth sorting the index, and without a row to skip: in float64.
-EXPORT void sum_short_rows(Array out, Array values, const int64* index) {
+static void sum_short_rows(Array out, Array values, const int64* index) {
     int64 rows = out.size[1], n = values.size[1], c = out.size[2];
     parallel_rows(out.size[0], n * c, [=](int64 begin, int64 end) {
         Scratch<double> memory(rows * c);
@@ -152,3 +157,4 @@ EXPORT void sum_short_rows(Array out, Array values, const int64* index) {
         }
     });
 }
+KERNEL(sum_short_rows)

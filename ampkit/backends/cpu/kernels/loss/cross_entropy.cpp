@@ -86,7 +86,7 @@ void write_gradients(float* dx, const float* x, const float* w, float lse, float
 }  // namespace
 
 // loss, lse, share (the weight of the label) [rows] float32; labels [rows] int64, counted [rows] bool: others have no loss.
-EXPORT void cross_entropy_forward(Array loss, Array lse, Array share, Array input, Array labels, Array counted,
+static void cross_entropy_forward(Array loss, Array lse, Array share, Array input, Array labels, Array counted,
                                   Array weight, float smoothing) {
     int64 n = input.size[2];
     Weights weights(weight, n);
@@ -102,9 +102,10 @@ EXPORT void cross_entropy_forward(Array loss, Array lse, Array share, Array inpu
         *address<float>(lse, 0, 0, row) = found.log + found.largest;
     });
 }
+KERNEL(cross_entropy_forward)
 
 // The gradient of the scores; grad [rows] float32: that of each row's loss, 0 for rows that do not count.
-EXPORT void cross_entropy_backward(Array dx, Array input, Array lse, Array labels, Array grad, Array weight,
+static void cross_entropy_backward(Array dx, Array input, Array lse, Array labels, Array grad, Array weight,
                                    float smoothing) {
     dx = as_columns(dx), input = as_columns(input);
     int64 n = input.size[2], inner = input.size[1];
@@ -147,10 +148,11 @@ EXPORT void cross_entropy_backward(Array dx, Array input, Array lse, Array label
         }
     });
 }
+KERNEL(cross_entropy_backward)
 
 // Of rows [rows, classes] with probabilities, t = w (p (1 - s) + s / classes): loss = sum_k t[k] (lse - x[k]). Without
 // dx the losses and lse are written; else dx = grad (exp(x - lse) sum t - t).
-EXPORT void cross_entropy_of_probabilities(Array dx, Array loss, Array lse, Array input, Array probabilities, Array weight,
+static void cross_entropy_of_probabilities(Array dx, Array loss, Array lse, Array input, Array probabilities, Array weight,
                                            Array grad, float smoothing) {
     int64 n = input.size[2], inner = input.size[1];
     Weights weights(weight, n);
@@ -179,3 +181,4 @@ EXPORT void cross_entropy_of_probabilities(Array dx, Array loss, Array lse, Arra
         }
     });
 }
+KERNEL(cross_entropy_of_probabilities)

@@ -78,7 +78,7 @@ static const uint8_t* draw(uint8_t* buffer, int64 count, const Masks& by, int64 
 
 // weights = exp(scores - m), rounded, for the m with these scores; what `sums` [heads, rows, V] has so far is rescaled
 // to it. weights may be scores, whose contents are lost. Columns have stride 1.
-EXPORT void attention_weights(Array weights, Array scores, Array statistics, Array sums, Array mask, const int64* offsets,
+static void attention_weights(Array weights, Array scores, Array statistics, Array sums, Array mask, const int64* offsets,
                               const Dropout* dropout, int64 first, int64 limit, float scale) {
     Masks by{mask, offsets, dropout, first, limit};
     int64 rows = scores.size[1], columns = scores.size[2], width = sums.size[2];
@@ -114,9 +114,10 @@ EXPORT void attention_weights(Array weights, Array scores, Array statistics, Arr
         }
     });
 }
+KERNEL(attention_weights)
 
 // out = sums / (sum of weights) * scale, rounded; 0 for a row that attends to nothing. Ends the statistics.
-EXPORT void attention_output(Array out, Array sums, Array statistics, float scale) {
+static void attention_output(Array out, Array sums, Array statistics, float scale) {
     int64 rows = sums.size[1], width = sums.size[2];
     parallel_rows(sums.size[0] * rows, width, [&](int64 begin, int64 end) {
         Scratch<float> buffer(width);
@@ -132,9 +133,10 @@ EXPORT void attention_output(Array out, Array sums, Array statistics, float scal
         }
     });
 }
+KERNEL(attention_output)
 
 // dots [heads, rows, 1] = the sums over a row of dy * out, which is that of the weights times their gradients.
-EXPORT void attention_dots(Array dots, Array dy, Array out) {
+static void attention_dots(Array dots, Array dy, Array out) {
     int64 rows = dy.size[1], width = dy.size[2];
     parallel_rows(dy.size[0] * rows, width, [&](int64 begin, int64 end) {
         Scratch<float> first(width), second(width);
@@ -146,10 +148,11 @@ EXPORT void attention_dots(Array dots, Array dy, Array out) {
         }
     });
 }
+KERNEL(attention_dots)
 
 // From scores and dw = dy value^T: the weights, with dropout, and ds = scale * (their gradients before scale and mask),
 // both rounded; d_mask = the gradient of an added mask. weights may be scores, and ds may be dw.
-EXPORT void attention_gradients(Array weights, Array ds, Array scores, Array dw, Array statistics, Array dots, Array mask,
+static void attention_gradients(Array weights, Array ds, Array scores, Array dw, Array statistics, Array dots, Array mask,
                                 const int64* offsets, const Dropout* dropout, int64 first, int64 limit, float scale,
                                 float keep_scale, Array d_mask) {
     Masks by{mask, offsets, dropout, first, limit};
@@ -187,3 +190,4 @@ EXPORT void attention_gradients(Array weights, Array ds, Array scores, Array dw,
         }
     });
 }
+KERNEL(attention_gradients)

@@ -180,7 +180,7 @@ void statistics_of_sets(const Shape& shape, const Moments* moments, const Array&
 
 // mean and variance of each set are written, or read if they are `given`; rstd is written. weight and bias [channels]
 // may be absent.
-EXPORT void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array weight, Array bias,
+static void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array weight, Array bias,
                                  double eps, int64 groups, int64 given, int64 relu) {
     Shape shape(x, out, Array(), groups);
     Scratch<double> rounding(shape.sets());
@@ -210,10 +210,11 @@ EXPORT void channel_norm_forward(Array out, Array mean, Array variance, Array rs
         if (!in_place) write_floats(y, out.data, out.kind, start, stride, run.count);
     });
 }
+KERNEL(channel_norm_forward)
 
 // Gradients of the input, weight and bias, absent where they are not wanted; dmean and dvariance, of the statistics, may be
 // absent. given: the statistics do not depend on x.
-EXPORT void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy, Array dmean, Array dvariance, Array x,
+static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy, Array dmean, Array dvariance, Array x,
                                   Array weight, Array bias, Array mean, Array rstd, int64 groups, int64 given,
                                   int64 relu) {
     Shape shape(x, dy, dx, groups);
@@ -265,3 +266,4 @@ EXPORT void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
         if (!in_place) write_floats(to, dx.data, dx.kind, start, stride, run.count);
     });
 }
+KERNEL(channel_norm_backward)

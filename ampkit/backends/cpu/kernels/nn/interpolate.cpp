@@ -72,7 +72,7 @@ void sum_along_row(float* __restrict out, const float* __restrict row, const Axi
 
 // out [planes, D' * H' * W' * inner], input [planes, D * H * W * inner]; inner: the channels where they are last, else 1.
 // sizes: in, out and taps of depth, height and width; index and weight: the taps of each axis, one after the other.
-EXPORT void resample(Array out, Array input, int64 inner, const int64* sizes, const int32_t* index, const float* weight,
+static void resample(Array out, Array input, int64 inner, const int64* sizes, const int32_t* index, const float* weight,
                      float divisor) {
     Axis axes[3];
     for (int i = 0; i < 3; i++) {
@@ -101,9 +101,10 @@ EXPORT void resample(Array out, Array input, int64 inner, const int64* sizes, co
         }
     });
 }
+KERNEL(resample)
 
 // out [planes, 1] = the sum of each plane of input [planes, n], over divisor.
-EXPORT void plane_means(Array out, Array input, float divisor) {
+static void plane_means(Array out, Array input, float divisor) {
     int64 count = input.size[2];
     parallel_rows(input.size[1], count, [=](int64 begin, int64 end) {
         for (int64 plane = begin; plane < end; plane++) {
@@ -116,9 +117,10 @@ EXPORT void plane_means(Array out, Array input, float divisor) {
         }
     });
 }
+KERNEL(plane_means)
 
 // out [planes, n] = values [planes, 1], over divisor.
-EXPORT void fill_planes(Array out, Array values, float divisor) {
+static void fill_planes(Array out, Array values, float divisor) {
     int64 count = out.size[2];
     parallel_rows(out.size[1], count, [=](int64 begin, int64 end) {
         for (int64 plane = begin; plane < end; plane++) {
@@ -134,3 +136,4 @@ EXPORT void fill_planes(Array out, Array values, float divisor) {
         }
     });
 }
+KERNEL(fill_planes)

@@ -36,7 +36,7 @@ static void normalize_row(float* y, const float* x, const float* w, const float*
     *mean = m, *rstd = r;
 }
 
-EXPORT void row_norm_forward(Array out, Array mean, Array rstd, Array x, Array weight, Array bias, double eps,
+static void row_norm_forward(Array out, Array mean, Array rstd, Array x, Array weight, Array bias, double eps,
                              Array total, Array branch, Array keep, float scale) {
     int64 n = x.size[2];
     parallel_rows(x.size[1], n, [=](int64 begin, int64 end) {
@@ -53,6 +53,7 @@ EXPORT void row_norm_forward(Array out, Array mean, Array rstd, Array x, Array w
         }
     });
 }
+KERNEL(row_norm_forward)
 
 // dx of one row, + more where it is not null; what it adds to the gradients of weight and bias is added to dw and db.
 static void row_gradient(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
@@ -91,7 +92,7 @@ static void sum_parts(const Array& out, const float* parts, int64 count, int64 s
 
 // dx, also of the branch, and the gradients of weight and bias; those that are not wanted are absent. dsum, or absent, is
 // added: the gradient of `total`.
-EXPORT void row_norm_backward(Array dx, Array dbranch, Array dweight, Array dbias, Array dy, Array dsum, Array x,
+static void row_norm_backward(Array dx, Array dbranch, Array dweight, Array dbias, Array dy, Array dsum, Array x,
                               Array weight, Array mean, Array rstd, Array keep, float scale) {
     int64 rows = x.size[1], n = x.size[2], grain = min(128, max(8, 65536 / n)), parts = ceil_div(rows, grain);
     Scratch<float> sums(parts * 2 * n);  // of each part of the rows: dweight, dbias
@@ -120,3 +121,4 @@ EXPORT void row_norm_backward(Array dx, Array dbranch, Array dweight, Array dbia
     sum_parts(dweight, sums, parts, 2 * n);
     sum_parts(dbias, all_sums + n, parts, 2 * n);
 }
+KERNEL(row_norm_backward)

@@ -125,7 +125,7 @@ void gather_row(float* dx, const T* dy, const uint8_t* taps, const Windows& w, i
 }  // namespace
 
 // geometry: in, out, kernel, stride, dilation and padding in front, of depth, height and width. taps: bytes.
-EXPORT void max_pool_forward(Array out, Array taps, Array input, int64 inner, const int64* geometry) {
+static void max_pool_forward(Array out, Array taps, Array input, int64 inner, const int64* geometry) {
     const Windows w = windows_of(geometry, inner);
     int64 lines = w.depth.out * w.height.out, count = w.width.out * inner;
     int64 kernel = w.depth.kernel * w.height.kernel * w.width.kernel;
@@ -142,8 +142,9 @@ EXPORT void max_pool_forward(Array out, Array taps, Array input, int64 inner, co
         }
     });
 }
+KERNEL(max_pool_forward)
 
-EXPORT void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const int64* geometry) {
+static void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const int64* geometry) {
     const Windows w = windows_of(geometry, inner);
     int64 pixels = w.depth.in * w.height.in * w.width.in;
     if (inner == 1) {
@@ -184,3 +185,4 @@ EXPORT void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const
         }
     });
 }
+KERNEL(max_pool_backward)

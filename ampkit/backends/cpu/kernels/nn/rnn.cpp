@@ -21,7 +21,7 @@ static void store(const Array& array, int64 row, const float* values) {
 }
 
 // gates [n, 4 H]: the sums in, i, f, g, o out. cell [n, H] in place. Written: previous [n, H], hidden (or absent), out.
-EXPORT void lstm_step(Array gates, Array cell, Array previous, Array hidden, Array out) {
+static void lstm_step(Array gates, Array cell, Array previous, Array hidden, Array out) {
     int64 width = cell.size[2];
     for_each_row(cell, 16 * width, [=](int64 row) {
         Scratch<float> state(width);
@@ -37,9 +37,10 @@ EXPORT void lstm_step(Array gates, Array cell, Array previous, Array hidden, Arr
         store(hidden, row, h), store(out, row, h);
     });
 }
+KERNEL(lstm_step)
 
 // dc [n, H]: of the new cell state in, of the previous one out. dy may be absent. dgates [n, 4 H] is written.
-EXPORT void lstm_step_backward(Array gates, Array previous, Array dy, Array dh, Array dc, Array dgates) {
+static void lstm_step_backward(Array gates, Array previous, Array dy, Array dh, Array dc, Array dgates) {
     int64 width = dc.size[2];
     for_each_row(dc, 16 * width, [=](int64 row) {
         Scratch<float> dy_buffer(width), dh_buffer(width), wide(4 * width);
@@ -59,10 +60,11 @@ EXPORT void lstm_step_backward(Array gates, Array previous, Array dy, Array dh, 
         store(dgates, row, wide);
     });
 }
+KERNEL(lstm_step_backward)
 
 // gates [n, 3 H]: products with the input in, r, z, n out; hidden_gates [n, 3 H]: with the state. state [n, H] in place.
 // Written: hidden_n [n, H], the last third of hidden_gates; hidden (or absent), out.
-EXPORT void gru_step(Array gates, Array hidden_gates, Array state, Array hidden_n, Array hidden, Array out) {
+static void gru_step(Array gates, Array hidden_gates, Array state, Array hidden_n, Array hidden, Array out) {
     int64 width = state.size[2];
     for_each_row(state, 16 * width, [=](int64 row) {
         float *r = address<float>(gates, 0, row), *z = r + width, *n = z + width, *s = address<float>(state, 0, row);
@@ -76,10 +78,11 @@ EXPORT void gru_step(Array gates, Array hidden_gates, Array state, Array hidden_
         store(hidden, row, s), store(out, row, s);
     });
 }
+KERNEL(gru_step)
 
 // dh [n, H]: of the new state in, of the previous one out, without what the products pass on. dx_gates, dh_gates
 // [n, 3 H] are written.
-EXPORT void gru_step_backward(Array gates, Array hidden_n, Array previous, Array dy, Array dh, Array dx_gates,
+static void gru_step_backward(Array gates, Array hidden_n, Array previous, Array dy, Array dh, Array dx_gates,
                               Array dh_gates) {
     int64 width = dh.size[2];
     for_each_row(dh, 16 * width, [=](int64 row) {
@@ -101,3 +104,4 @@ EXPORT void gru_step_backward(Array gates, Array hidden_n, Array previous, Array
         store(dh_gates, row, wide);
     });
 }
+KERNEL(gru_step_backward)

@@ -75,7 +75,7 @@ static void backward_tile(const Array& dx, const Array& dy, const Array& out, co
 }
 
 // out may be input.
-EXPORT void softmax_forward(Array out, Array input, int64 logarithm) {
+static void softmax_forward(Array out, Array input, int64 logarithm) {
     out = as_columns(out), input = as_columns(input);
     if (has_columns(input))
         return for_each_tile(input, [=](const ColumnTile& t) { forward_tile(out, input, t, logarithm); });
@@ -96,9 +96,10 @@ EXPORT void softmax_forward(Array out, Array input, int64 logarithm) {
         write_row(out, i, j, y);
     });
 }
+KERNEL(softmax_forward)
 
 // dx from dy and the op's output.
-EXPORT void softmax_backward(Array dx, Array dy, Array out, int64 logarithm) {
+static void softmax_backward(Array dx, Array dy, Array out, int64 logarithm) {
     dx = as_columns(dx), dy = as_columns(dy), out = as_columns(out);
     if (has_columns(out)) return for_each_tile(out, [=](const ColumnTile& t) { backward_tile(dx, dy, out, t, logarithm); });
     int64 n = out.size[2];
@@ -118,3 +119,4 @@ EXPORT void softmax_backward(Array dx, Array dy, Array out, int64 logarithm) {
         write_row(dx, i, j, result);
     });
 }
+KERNEL(softmax_backward)

@@ -85,7 +85,7 @@ void step_row(float* __restrict p, const float* __restrict g, const float* __res
 }  // namespace
 
 // weight: of the new squares; scale: min(lr, 1 / sqrt(step)); limit: of the root mean square of the update.
-EXPORT void adafactor_update(Array weights, Array gradient, Array rows, Array columns, Array copy, Array other_copy,
+static void adafactor_update(Array weights, Array gradient, Array rows, Array columns, Array copy, Array other_copy,
                              float weight, float least, float floor, double least_scale, double scale, double limit,
                              float decay, int64 maximize) {
     int64 outer = weights.size[0], height = weights.size[1], width = weights.size[2], lines = outer * height;
@@ -122,3 +122,4 @@ EXPORT void adafactor_update(Array weights, Array gradient, Array rows, Array co
         if (other_copy) write_floats(p, other_copy.data, other_copy.kind, start, 1, width);
     });
 }
+KERNEL(adafactor_update)

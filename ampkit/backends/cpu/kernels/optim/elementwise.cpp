@@ -45,7 +45,7 @@ constexpr Update UPDATES[] = {
 }  // namespace
 
 // numbers: eight floats. A moment that is not there is computed in scratch memory and dropped.
-EXPORT void optimizer_update(int64 rule, Array weights, Array gradient, Array a, Array b, Array c, Array copy,
+static void optimizer_update(int64 rule, Array weights, Array gradient, Array a, Array b, Array c, Array copy,
                              Array other_copy, const float* numbers, float l2, int64 maximize) {
     Step step{{}, l2, maximize != 0, {bool(a), bool(b), bool(c)}};
     memcpy(step.n, numbers, sizeof step.n);
@@ -62,9 +62,10 @@ EXPORT void optimizer_update(int64 rule, Array weights, Array gradient, Array a,
         }
     });
 }
+KERNEL(optimizer_update)
 
 // average += (current - average) * weight, of flat float32; a fresh average counts as 0, whatever it holds.
-EXPORT void lerp(Array average, Array current, float weight, int64 fresh) {
+static void lerp(Array average, Array current, float weight, int64 fresh) {
     parallel_for(average.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
         float* __restrict held = address<float>(average);
         const float* __restrict values = address<float>(current);
@@ -75,9 +76,10 @@ EXPORT void lerp(Array average, Array current, float weight, int64 fresh) {
         }
     });
 }
+KERNEL(lerp)
 
 // The sum of squares of flat values, exact products in float64; or the largest magnitude, NaN if there is one.
-EXPORT double power_sum(Array values, int64 maximum) {
+static double power_sum(Array values, int64 maximum) {
     int64 count = values.size[2], parts = ceil_div(count, PARALLEL_ELEMENTS);
     Scratch<double> sums(parts);
     if (!sums) return 0.0;
@@ -107,12 +109,14 @@ EXPORT double power_sum(Array values, int64 maximum) {
     }
     return total;
 }
+KERNEL(power_sum)
 
 // values *= factor, flat.
-EXPORT void scale_gradients(Array values, float factor) {
+static void scale_gradients(Array values, float factor) {
     parallel_for(values.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
         with_float_type(values.kind, values.data, [=](auto* x) {
             SIMD for (int64 i = begin; i < end; i++) x[i] = x[i] * factor;
         });
     });
 }
+KERNEL(scale_gradients)

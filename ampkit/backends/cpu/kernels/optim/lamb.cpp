@@ -41,7 +41,7 @@ void descend(float* __restrict p, const float* __restrict m, const float* __rest
 }  // namespace
 
 // Flat float32 weights, gradient and moments [n], 16-bit copies or null; numbers: Scalars.
-EXPORT void lamb_update(Array weights, Array gradient, Array mean, Array square, Array copy, Array other_copy,
+static void lamb_update(Array weights, Array gradient, Array mean, Array square, Array copy, Array other_copy,
                         const float* numbers, double lr, int64 maximize) {
     const Scalars scalars = *reinterpret_cast<const Scalars*>(numbers);
     int64 count = weights.size[2], grain = PARALLEL_ELEMENTS, parts = ceil_div(count, grain);
@@ -62,3 +62,4 @@ EXPORT void lamb_update(Array weights, Array gradient, Array mean, Array square,
         if (other_copy) write_floats(p, other_copy.data, other_copy.kind, i, 1, end - i);
     });
 }
+KERNEL(lamb_update)

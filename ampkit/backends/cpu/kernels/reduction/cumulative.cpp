@@ -83,13 +83,14 @@ inline double exp_difference(double part, double whole) { return part == -__buil
 
 }  // namespace
 
-EXPORT void cumulative(Array out, Array x, int64 product, int64 reverse) {
+static void cumulative(Array out, Array x, int64 product, int64 reverse) {
     auto* run = x.size[2] > 1 ? (product ? scan_columns<true> : scan_columns<false>) : (product ? scan_rows<true> : scan_rows<false>);
     run(out, x, reverse != 0);
 }
+KERNEL(cumulative)
 
 // dx_i = the product of the x before i, times tail_i = dy_i + x_{i+1} tail_{i+1}: exact also with zeros.
-EXPORT void cumulative_product_backward(Array dx, Array dy, Array x) {
+static void cumulative_product_backward(Array dx, Array dy, Array x) {
     constexpr int64 WIDTH = 16;
     for_each_block(x, WIDTH, [&](int64 i, int64 first, int64 count) {
         int64 n = x.size[1];
@@ -108,9 +109,10 @@ EXPORT void cumulative_product_backward(Array dx, Array dy, Array x) {
         }
     });
 }
+KERNEL(cumulative_product_backward)
 
 // values, places: the cumulative largest or smallest value, and where it is; of ties the last. NaN stays.
-EXPORT void cumulative_extreme(Array values, Array places, Array x, int64 smallest) {
+static void cumulative_extreme(Array values, Array places, Array x, int64 smallest) {
     for_each_block(x, BLOCK, [&](int64 i, int64 first, int64 count) {
         with_float_type(x.kind, x.data, [&](auto* data) {
             auto* result = static_cast<decltype(data)>(values.data);
@@ -130,9 +132,10 @@ EXPORT void cumulative_extreme(Array values, Array places, Array x, int64 smalle
         });
     });
 }
+KERNEL(cumulative_extreme)
 
 // out = log of the cumulative sum of exp(x), by the largest value so far and the sum relative to it.
-EXPORT void cumulative_logsumexp(Array out, Array x) {
+static void cumulative_logsumexp(Array out, Array x) {
     for_each_block(x, 1, [&](int64 i, int64 k, int64) {
         double largest = -__builtin_inf(), sum = 0.0;
         for (int64 j = 0; j < x.size[1]; j++) {
@@ -146,9 +149,10 @@ EXPORT void cumulative_logsumexp(Array out, Array x) {
         }
     });
 }
+KERNEL(cumulative_logsumexp)
 
 // dx_i = exp(x_i - out_i) tail_i, with tail_i = dy_i + exp(out_i - out_{i+1}) tail_{i+1}.
-EXPORT void cumulative_logsumexp_backward(Array dx, Array dy, Array x, Array out) {
+static void cumulative_logsumexp_backward(Array dx, Array dy, Array x, Array out) {
     for_each_block(x, 1, [&](int64 i, int64 k, int64) {
         double tail = 0.0, next = 0.0;
         for (int64 n = x.size[1], j = n - 1; j >= 0; j--) {
@@ -159,3 +163,4 @@ EXPORT void cumulative_logsumexp_backward(Array dx, Array dy, Array x, Array out
         }
     });
 }
+KERNEL(cumulative_logsumexp_backward)

@@ -200,7 +200,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
 
 // out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. shift, of out's
 // shape, or null for 0: what is subtracted from x, or compared with it.
-EXPORT void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
+static void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
     if (term == MINIMUM || term == SMALLEST_ABSOLUTE) factor = -factor;
     Result result{out, shift, factor, root, term == EXPONENTIAL ? PARALLEL_ELEMENTS : PARALLEL_TERMS};
     with_terms(term, [&](auto terms) {
@@ -208,6 +208,7 @@ EXPORT void reduce(Array out, Array x, Array shift, int64 term, int64 axis, doub
         else reduce_middle(x, result, terms);
     });
 }
+KERNEL(reduce)
 
 // `count` elements of x of the last axis from element `start` as float32: in place or in the buffer.
 static const float* floats(const Array& x, int64 start, int64 count, float* buffer) {
@@ -217,7 +218,7 @@ static const float* floats(const Array& x, int64 start, int64 count, float* buff
 }
 
 // dx = dy * (x - shift), or dy * exp(x - shift), or dy where x equals shift and else 0. dy and shift are broadcast to x.
-EXPORT void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 term) {
+static void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 term) {
     int64 inner = x.size[1], n = x.size[2], chunk = min(max(n, 1), LONG), chunks = ceil_div(n, chunk);
     parallel_rows(x.size[0] * inner * chunks, chunk, [=](int64 begin, int64 end) {
         float x_buffer[BLOCK], dy_buffer[BLOCK], shift_buffer[BLOCK] = {}, dx_buffer[BLOCK];
@@ -241,3 +242,4 @@ EXPORT void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 t
         }
     });
 }
+KERNEL(reduction_backward)

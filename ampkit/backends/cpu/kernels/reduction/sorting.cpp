@@ -122,7 +122,7 @@ void select_row(const Array& values, const Array& places, const Array& x, const 
 
 // values, places [a, b, k]: the first k of each row of x [a, b, n] in ascending or descending order, stable, and where
 // in the row they are. n < 2^31.
-EXPORT void sort_rows(Array values, Array places, Array x, int64 descending) {
+static void sort_rows(Array values, Array places, Array x, int64 descending) {
     int64 inner = x.size[1], n = x.size[2], k = places.size[2];
     bool few = k * 16 <= n && x.kind != FLOAT64 && x.kind != INT64;
     parallel_for(x.size[0] * inner, max(1, 4096 / max(n, 1)), [&](int64 begin, int64 end) {
@@ -138,6 +138,7 @@ EXPORT void sort_rows(Array values, Array places, Array x, int64 descending) {
         }
     });
 }
+KERNEL(sort_rows)
 
 // The place of the extreme of a row: the block with the largest key, then the first element with that key.
 template <class T>
@@ -163,7 +164,7 @@ static int64 arg_extreme(const T* __restrict row, int64 n, int64 step, uint32_t 
 
 // places [a, b, 1]: where in each row of x [a, b, n] the largest value is, or the smallest; of equals the first. NaN
 // comes before all else.
-EXPORT void arg_extreme_of_rows(Array places, Array x, int64 smallest) {
+static void arg_extreme_of_rows(Array places, Array x, int64 smallest) {
     int64 inner = x.size[1], n = x.size[2];
     parallel_rows(x.size[0] * inner, n, [&](int64 begin, int64 end) {
         for (int64 item = begin; item < end; item++) {
@@ -175,9 +176,10 @@ EXPORT void arg_extreme_of_rows(Array places, Array x, int64 smallest) {
         }
     });
 }
+KERNEL(arg_extreme_of_rows)
 
 // As arg_extreme_of_rows, along the middle axis: places [a, 1, c] of x [a, n, c].
-EXPORT void arg_extreme_of_columns(Array places, Array x, int64 smallest) {
+static void arg_extreme_of_columns(Array places, Array x, int64 smallest) {
     constexpr int64 BLOCK = 512;
     int64 n = x.size[1], c = x.size[2], blocks = ceil_div(c, BLOCK);
     parallel_rows(x.size[0] * blocks, n * min(c, BLOCK), [&](int64 begin, int64 end) {
@@ -200,3 +202,4 @@ EXPORT void arg_extreme_of_columns(Array places, Array x, int64 smallest) {
         }
     });
 }
+KERNEL(arg_extreme_of_columns)
