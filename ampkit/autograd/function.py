@@ -29,7 +29,7 @@ from ..base.dtypes import FLOATS
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
-from ..core.autograd.node import Node, attach
+from ..core.autograd.node import Node, attach, named_node_type
 from ..core.autograd.traced_array import TracedArray
 from ..core.autograd.views import move, need_changeable, share
 from ..core.nested import tensors_in
@@ -49,6 +49,7 @@ class FunctionCtx:
         self._name, self._region = name, region  # the second for `amp.custom_bwd`
         self._to_save: tuple[Any, ...] = ()
         self._saved: list[Any] | None = None  # once recorded: (array, version, edge or output index)
+        self._freed = False  # whether a backward pass has let go of them
         self._non_differentiable: Sequence[Any] = ()  # the outputs that forward marks; once recorded, their indices
         self._dirty: tuple[Tensor, ...] = ()
         self._materializes = True
@@ -68,7 +69,13 @@ class FunctionCtx:
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """What was saved, on the tape where it was. Raises StateError if it was changed in place since."""
+        """What was saved, on the tape where it was.
+
+        Raises StateError if it was changed in place since, or freed by a backward pass.
+        """
+        if self._freed:
+            cure = "call the first backward with retain_graph=True"
+            raise StateError("saved_tensors", "a graph that was not used before", "one that is already freed", cure)
         return self._to_save if self._saved is None else tuple([self._unpack(item) for item in self._saved])
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
@@ -88,6 +95,10 @@ class FunctionCtx:
     def set_materialize_grads(self, value: bool) -> None:
         """Whether an output that received no gradient gets zeros in backward (so it is at first), or None."""
         self._materializes = value
+
+    def _free(self) -> None:
+        if self._saved:
+            self._saved, self._freed = [], True
 
     def _record(self, args: tuple[Any, ...], outs: tuple[Any, ...], node: Node) -> None:
         # A saved tensor keeps its edge: that of an input, or the index of an output, whose node does not exist yet.
@@ -186,9 +197,11 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
             got = f"a {type(out).__name__}"
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
             raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", got, cure)
-    node = Node(_Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
+    made = named_node_type(f"{ctx._name}Backward", FunctionNode)
+    node = made(_Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
     ctx._record(args, outs, node)
+    node.lasting = None if ctx._saved else ctx
     return node
 
 
@@ -209,6 +222,31 @@ def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) 
 
 def _arrays(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([item.array for item in items if isinstance(item, Tensor)])
+
+
+class FunctionNode(Node):
+    """The node of a call of a Function: it has the attributes of the call's context, as PyTorch's is that context."""
+
+    ctx: FunctionCtx
+    _saved_ctx: FunctionCtx | None
+
+    @property
+    def saved(self) -> FunctionCtx | None:
+        """The context; None once used."""
+        return self._saved_ctx
+
+    @saved.setter
+    def saved(self, ctx: FunctionCtx | None) -> None:
+        self._saved_ctx = ctx
+        if ctx is None:
+            self.ctx._free()
+        else:
+            self.ctx = ctx
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "ctx":
+            raise AttributeError(name)
+        return getattr(self.ctx, name)
 
 
 class _Call:

@@ -17,8 +17,8 @@ from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
 from .autograd.grad_mode import _recording
-from .autograd.node import Node
-from .autograd.saved import Saved, cast
+from .autograd.node import node_type
+from .autograd.saved import NOTHING, Saved, cast
 from .autograd.views import link
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
@@ -26,14 +26,13 @@ from .module_path import current, following
 from .policy import _stack
 from .tensor import Tensor, recorders, tick
 
-_NOTHING = Saved()
 _new = object.__new__
 
 
 def runner(op: Any) -> Callable[..., Any]:
     """The function that runs a call of `op`, given what `Signature.entry` binds. -> one Tensor, or a tuple of them."""
     plans, call, view, ndarray = op.plans.get, op.call, op.view, np.ndarray
-    primitive, reference = op.forward, op.forward.reference
+    primitive, reference, node_of_op = op.forward, op.forward.reference, node_type(op.name)
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = plans(key) or op.new_plan(key, inputs)
@@ -54,7 +53,7 @@ def runner(op: Any) -> Callable[..., Any]:
             else:
                 compute = plan.compute if plan.widens else None
                 out, kernel = dispatch.forward(op, kernel, arrays, params, plan.out, compute, versions)
-            saved = _NOTHING
+            saved = NOTHING
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
             elif type(out) is not ndarray:
@@ -88,9 +87,11 @@ def runner(op: Any) -> Callable[..., Any]:
             if plan.drops:
                 for name in plan.drops:
                     saved.__dict__.pop(name, None)
-            node = _new(Node)  # its constructor, written out
+            node = _new(node_of_op)  # its constructor, written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
+            if not saved.__dict__:
+                node.lasting = NOTHING
             if following:
                 node.module_call = current()
             if made is not first:
@@ -116,7 +117,7 @@ def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:
         link(parent, one, op, params, i)
 
 
-def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
+def _attach(outs: tuple[Tensor, ...], node: Any) -> None:
     # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
     for i, one in enumerate(outs):
@@ -155,7 +156,7 @@ def _save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
 
 def _split(op: Any, out: Any) -> tuple[Any, Saved]:
     # What a kernel returned: its output or outputs, as arrays, and what it saved.
-    saved = _NOTHING
+    saved = NOTHING
     if type(out) is tuple and out and type(out[-1]) is Saved:
         saved = out[-1]
         out = out[0] if len(out) == 2 else out[:-1]

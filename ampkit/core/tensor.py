@@ -122,6 +122,11 @@ class Tensor(TensorBase, TensorMethods):
         return self.node
 
     @property
+    def output_nr(self) -> int:
+        """Which output of its node it is; 0 for a leaf."""
+        return 0 if self.edge is None else self.edge[1]
+
+    @property
     def grad(self) -> Tensor | None:
         """The gradient that backward accumulated, or None."""
         return self._grad
@@ -143,6 +148,10 @@ class Tensor(TensorBase, TensorMethods):
             self.accumulate(array, tag)
         if edge is not None and self._grad is not None and self._grad.array.dtype == array.dtype:
             self._grad.edge = edge  # read by a differentiable update, whose gradients flow on to `value`
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.drop_grad()
 
     def drop_grad(self) -> None:
         """Set the gradient to None; other references to it keep its values."""

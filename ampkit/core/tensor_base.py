@@ -160,5 +160,5 @@ class TensorBase:
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
         plain = self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_)
         kind = "" if plain else f", dtype={self.dtype.name}"
-        grad = f", grad_fn=<{self.node.op.name}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        grad = f", grad_fn=<{self.node.name()}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
         return f"tensor({text}{kind}{grad})"

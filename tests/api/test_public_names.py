@@ -84,8 +84,9 @@ PLACES = {
     "ampkit.amp": "autocast GradScaler custom_fwd custom_bwd",
     "ampkit.autograd": """
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
-        anomaly_mode detect_anomaly set_detect_anomaly
+        anomaly_mode detect_anomaly set_detect_anomaly graph
     """,
+    "ampkit.autograd.graph": "GradientEdge Node get_gradient_edge",
     "ampkit.autograd.functional": "jacobian hessian vjp jvp vhp hvp",
     "ampkit.debug": "Finding detect_nonfinite explain",
     "ampkit.autograd.anomaly_mode": "detect_anomaly set_detect_anomaly",

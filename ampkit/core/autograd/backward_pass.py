@@ -22,6 +22,8 @@ from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
 from .node import Node
+from .node_hooks import NodeHooks, run_after, run_before
+from .reachable import complete_after, nodes_below, paths_to
 from .saved import is_traced
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import TracedArray, plain
@@ -30,17 +32,25 @@ from .traced_array import TracedArray, plain
 class BackwardPass:
     """One traversal of the tape, from the newest node to the oldest.
 
-    wanted: the tensors whose gradients `grad` returns; None accumulates into the leaves' `grad` instead. traced: record
+    wanted: the edges whose gradients `grad` returns; None accumulates into the leaves' `grad` instead. traced: record
     the pass itself, for second derivatives; gradients are then TracedArrays. retain: keep what nodes saved.
-    leaves: the only leaves to write to; None for all.
+    inputs: the only tensors whose `grad` is written, leaves or not; None for all leaves.
     """
 
     def __init__(
-        self, wanted: Sequence[Tensor] | None, traced: bool, retain: bool, leaves: Sequence[Tensor] | None = None
+        self, wanted: Sequence[Edge] | None, traced: bool, retain: bool, inputs: Sequence[Tensor] | None = None
     ):
-        self.leaves = None if leaves is None else {id(leaf) for leaf in leaves}
+        self.leaves = None if inputs is None else {id(one) for one in inputs if one.is_leaf}
         self.traced, self.retain = traced, retain
-        self.wanted = None if wanted is None else {edge_key(t.edge): i for i, t in enumerate(wanted)}
+        self.wanted = None if wanted is None else {edge_key(edge): i for i, edge in enumerate(wanted)}
+        self._captured: Any = self.wanted  # the outputs of nodes whose gradients `_capture` takes
+        self._targets: Sequence[Edge] | None = wanted
+        if inputs is not None:
+            self._captured = {edge_key(one.edge): one for one in inputs if not one.is_leaf}
+            self._targets = [one.edge for one in inputs if one.edge is not None]
+        self.paths: dict[Node, bool] | None = None  # with `wanted` or `inputs`: see `paths_to`
+        self._below: set[Node] | None = None
+        self.roots: list[Node] = []
         self.found: dict[int, Any] = {}
         self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
         self._heap: list[tuple[int, Node]] = []
@@ -54,7 +64,8 @@ class BackwardPass:
         owned: nothing else refers to the memory of `gradient`, so that a leaf may keep it.
         """
         if isinstance(source, Node):
-            self._add_to_node(source, index, gradient, tag)
+            if self.paths is None or source in self.paths:
+                self._add_to_node(source, index, gradient, tag)
         elif self.wanted is None or (id(source), 0) in self.wanted:
             self._add_to_leaf(source, gradient, tag, owned)
 
@@ -97,35 +108,55 @@ class BackwardPass:
 
     def run(self) -> None:
         """Visit nodes until every gradient has reached a leaf."""
-        if not hooks.post_accumulate_hooks:
-            self._run({})
-            return
-        passes, complete = hooks.passes, {}
-        if self.wanted is None:
-            complete = hooks.complete_after(node for _, node in self._heap)
-        passes.depth += 1
+        passes = hooks.passes
+        self.roots = [node for _, node in self._heap]
+        if self._targets is not None:
+            self._find_paths(self._targets)
+        complete = {}
+        if hooks.post_accumulate_hooks and self.wanted is None:
+            complete = complete_after(self.roots)
+        passes.running.append(self)
         try:
             self._run(complete)
-            while passes.depth == 1 and passes.at_end:
+            while len(passes.running) == 1 and passes.at_end:
                 passes.at_end.pop(0)()
         finally:
-            passes.depth -= 1
-            if not passes.depth:
+            passes.running.pop()
+            if not passes.running:
                 passes.at_end.clear()
+
+    def _find_paths(self, targets: Sequence[Edge]) -> None:
+        nodes = {edge[0] for edge in targets if isinstance(edge[0], Node)}
+        leaves = {id(edge[0]) for edge in targets if not isinstance(edge[0], Node)}
+        self.paths = paths_to(nodes, leaves, self.roots)
+
+    def reaches(self, edge: Edge) -> bool:
+        """Whether a gradient for this edge arrives in this pass, if every backward gives one."""
+        source = edge[0]
+        if self.paths is not None and isinstance(source, Node):
+            return source in self.paths
+        if self._targets is not None:
+            return any(source is target[0] for target in self._targets)
+        if self._below is None:
+            self._below = nodes_below(self.roots)
+        if isinstance(source, Node):
+            return source in self._below
+        return any(other is not None and other[0] is source for node in self._below for other in node.edges)
 
     def _run(self, complete: dict[Node, list[Tensor]]) -> None:
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node)
+            if self.paths is not None and node not in self.paths:  # an output from which no way leads to the inputs
+                continue
             if backends.gpus is not None:
                 _use_device_of(*dys)
             if node.hooks is not None:
                 hooks.run(node.hooks, dys, self.tag, node)
-            if self.wanted is not None:
-                for index, dy in enumerate(dys):
-                    if dy is not None and (place := self.wanted.get((id(node), index))) is not None:
-                        self.found[place] = dy
-            self._visit(node, dys)
+            if self._captured is not None:
+                self._capture(node, dys)
+            if self.paths is None or self.paths[node]:
+                self._visit(node, dys)
             for leaf in complete.pop(node, ()):
                 if leaf in self._written and leaf not in self._leaf_sums:
                     del self._written[leaf]
@@ -136,19 +167,46 @@ class BackwardPass:
                 _use_device_of(gradient)
             hooks.run(hooks.leaf_hooks[id(leaf)], found, tag, leaf)
             if self.wanted is None:
-                _accumulate(leaf, found[0], tag)
+                self._accumulate_sum(leaf, found, tag)
             else:
                 self.found[self.wanted[id(leaf), 0]] = found[0]
         for leaf in self._written:
             hooks.run_post_accumulate_hooks(leaf)
 
+    def _capture(self, node: Node, dys: list[Any]) -> None:
+        # What `grad` returns, or `backward` writes to inputs that are no leaves.
+        for index, dy in enumerate(dys):
+            to = None if dy is None else self._captured.get((id(node), index))
+            if isinstance(to, Tensor):
+                _accumulate(to, dy, self.tag)
+            elif to is not None:
+                self.found[to] = dy
+
+    def _accumulate_sum(self, leaf: Tensor, found: list[Any], tag: ScaleTag | None) -> None:
+        around = hooks.around_leaves.get(id(leaf))
+        if around is None:
+            _accumulate(leaf, found[0], tag)
+            return
+        run_before(around, found)
+        first = leaf._grad is None
+        _accumulate(leaf, found[0], tag)
+        if leaf in self._written:
+            del self._written[leaf]
+            hooks.run_post_accumulate_hooks(leaf)
+        run_after(around, [], [leaf.grad.array if first and leaf.grad is not None else found[0]])
+
     def _visit(self, node: Node, dys: list[Any]) -> None:
+        if node.saved is None:
+            node.saved = node.lasting
         if node.saved is None:
             cure = "call the first backward with retain_graph=True"
             got = f"one whose {node.op.name} is already freed"
             raise StateError("backward", "a graph that was not used before", got, cure)
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
+        if (around := node.around) is not None:
+            run_before(around, dys)
+        given = () if around is None else tuple(dys)
         needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
         if following:
             with running(node.module_call):
@@ -160,6 +218,8 @@ class BackwardPass:
         if not self.retain:
             node.saved = None
         dys.clear()
+        if around is not None:
+            self._run_after(around, node, gradients, needs, given)
         tag = node.tag or self.tag
         for edge, place, need in zip(node.edges, range(len(gradients)), needs, strict=False):
             gradient = gradients[place]  # not from zip, which would hold another reference to it
@@ -174,6 +234,12 @@ class BackwardPass:
             owned = isinstance(source, Tensor) and is_sole_reference(gradients, place)
             gradients[place] = None
             self.add(source, index, gradient, tag, owned)
+
+    def _run_after(self, around: NodeHooks, node: Node, gradients: list[Any], needs: Any, given: Any) -> None:
+        for place, (edge, gradient, need) in enumerate(zip(node.edges, gradients, needs, strict=False)):
+            if edge is not None and gradient is not None:  # hooks see gradients like the inputs
+                gradients[place] = reduce_to_input(node, gradient, edge[2], need, edge[3])
+        run_after(around, gradients, given)
 
     def _notify_replay(self, node: Node, dys: list[Any], gradients: list[Any]) -> None:
         given, made = ([plain(gradient) for gradient in items] for items in (dys, gradients))

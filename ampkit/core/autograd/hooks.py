@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -15,23 +15,26 @@ from ..tensor import Tensor
 from .scale_tag import ScaleTag
 
 if TYPE_CHECKING:
+    from .backward_pass import BackwardPass
     from .node import Node
+    from .node_hooks import NodeHooks
 
 # By order of registration: the output index of the node, and the function of (gradient, scale tag).
 Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
 leaf_hooks: dict[int, Hooks] = {}  # by the id of the leaf
 post_accumulate_hooks: dict[int, dict[int, Callable[[Tensor], None]]] = {}
 # The same for hooks that run once the gradient is written.
+around_leaves: dict[int, NodeHooks] = {}  # the hooks of AccumulateGrad, by the id of its leaf
 
 
 class Passes(threading.local):
-    """The backward passes of a thread. depth: how many are under way, each called by what the one before it runs.
+    """The backward passes of a thread. running: those under way, each called by what the one before it runs.
 
-    at_end: what post-accumulate hooks have left to do at the end of the outermost.
+    at_end: what hooks have left to do at the end of the outermost.
     """
 
     def __init__(self) -> None:
-        self.depth = 0
+        self.running: list[BackwardPass] = []
         self.at_end: list[Callable[[], None]] = []
 
 
@@ -101,39 +104,13 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
     if leaf.edge is None or not leaf.is_leaf:
         got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
         raise StateError(where, "a leaf that requires grad", got)
-    return add_hook(_hooks_of(leaf, post_accumulate_hooks), hook)
+    return add_hook(hooks_of(leaf, post_accumulate_hooks), hook)
 
 
 def run_post_accumulate_hooks(leaf: Tensor) -> None:
     """Call the hooks of a leaf whose gradient is written."""
     for hook in list(post_accumulate_hooks[id(leaf)].values()):
         hook(leaf)
-
-
-def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
-    """Per node of the graph below `nodes`, the leaves with post-accumulate hooks that it is the last to write to.
-
-    That is the oldest node with an edge to the leaf. Empty where some node adds others to the graph in backward.
-    """
-    todo = list(nodes)
-    seen = set(todo)
-    last: dict[Tensor, Node] = {}
-    while todo:
-        node = todo.pop()
-        if getattr(node.op, "extends_graph", False):
-            return {}
-        for edge in node.edges:
-            source = None if edge is None else edge[0]
-            if isinstance(source, Tensor):
-                if id(source) in post_accumulate_hooks and (source not in last or node.serial < last[source].serial):
-                    last[source] = node
-            elif source is not None and source not in seen:
-                seen.add(source)
-                todo.append(source)
-    found: dict[Node, list[Tensor]] = {}
-    for leaf, node in last.items():
-        found.setdefault(node, []).append(leaf)
-    return found
 
 
 def retain_grad(tensor: Tensor) -> None:
@@ -163,14 +140,14 @@ def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None
     if node is not None:
         hooks = node.hooks = {} if node.hooks is None else node.hooks
     else:
-        hooks = _hooks_of(tensor, leaf_hooks)
+        hooks = hooks_of(tensor, leaf_hooks)
     key = _serial() if key is None else key
     hooks[key] = (tensor.edge[1], function)
     return Handle(hooks, key)
 
 
-def _hooks_of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
-    # The hooks of a leaf; they are dropped when it is collected.
+def hooks_of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
+    """The entry of a leaf in a table of hooks, which is dropped when the leaf is collected."""
     if id(leaf) not in table:
         weakref.finalize(leaf, table.pop, id(leaf), None)
     return table.setdefault(id(leaf), {})
@@ -183,7 +160,7 @@ def run(hooks: Hooks, gradients: list[Any], tag: object, of: Node | Tensor) -> N
             traced = hasattr(gradient, "tensor")
             found = function(gradient.tensor if traced else Tensor(gradient), tag)
             if found is not None:
-                new = _checked_result(found, gradient)
+                new = checked_result(found, gradient)
                 if observe.observers:
                     read = gradient.tensor.array if traced else gradient
                     what: Any = {"operands": (of,)} if isinstance(of, Tensor) else {"node": of}
@@ -191,11 +168,12 @@ def run(hooks: Hooks, gradients: list[Any], tag: object, of: Node | Tensor) -> N
                 gradients[index] = type(gradient)(new) if traced else new.array
 
 
-def _checked_result(found: Any, gradient: Any) -> Tensor:
+def checked_result(found: Any, gradient: Any, where: str = "register_hook") -> Tensor:
+    """What a hook returned in place of `gradient`. Raises ShapeError unless it is a Tensor of its shape and dtype."""
     if not isinstance(found, Tensor) or found.shape != gradient.shape or found.dtype != gradient.dtype:
         needs = f"a Tensor of shape {tuple(gradient.shape)} and dtype {gradient.dtype.name}, or None, from the hook"
         got = f"{tuple(found.shape)}, {found.dtype.name}" if isinstance(found, Tensor) else type(found).__name__
-        raise ShapeError("register_hook", needs, got)
+        raise ShapeError(where, needs, got)
     return found
 
 

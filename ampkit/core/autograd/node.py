@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from ampkit.backends import Array
@@ -10,6 +11,9 @@ from ampkit.base.dtypes import FLOATS, DType
 
 from ..module_path import ModuleCall, current, following
 from ..tensor import Edge, Tensor, tick
+from .accumulate_grad import AccumulateGrad, accumulate_grad
+from .hooks import Handle
+from .node_hooks import NodeHooks, add_after, add_before
 from .scale_tag import ScaleTag
 
 if TYPE_CHECKING:
@@ -20,15 +24,19 @@ class Node:
     """One recorded call of an op.
 
     op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
-    saved: what backward needs; None once used. params: the other arguments. plan: the dtypes it ran in. kernel: the
+    saved: what backward needs; None once used. lasting: what `saved` is again in another backward, of a node that keeps
+    no arrays. params: the other arguments. plan: the dtypes it ran in. kernel: the
     implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
     and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
-    node multiplies by it. hooks: see core/autograd/hooks.py. module_call: of the module whose forward recorded it,
-    if calls of modules are followed (see core/module_path.py).
+    node multiplies by it. hooks: on the gradients of its outputs (see core/autograd/hooks.py). around: hooks of the
+    node itself (see core/autograd/node_hooks.py). module_call: of the module whose forward recorded it, if calls of
+    modules are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
     hooks: dict[int, Any] | None = None
+    around: NodeHooks | None = None
+    lasting: Any = None
     result: Sequence[int] = (0,)
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None
@@ -50,7 +58,56 @@ class Node:
             self.module_call = current()
 
     def __repr__(self) -> str:
-        return f"<Node {self.op.name}>"
+        return f"<{self.name()}>"
+
+    # what scripts read of a graph, by PyTorch's names
+
+    def name(self) -> str:
+        """The name of its type, as `MulBackward0`, or `CubeBackward` of a Function `Cube`."""
+        return type(self).__name__
+
+    @property
+    def next_functions(self) -> tuple[tuple[Node | AccumulateGrad | None, int], ...]:
+        """Per input, the node that its gradient flows to and the index of that node's output; (None, 0) for none.
+
+        Of a leaf it is its AccumulateGrad.
+        """
+        return tuple([(None, 0) if edge is None else (_next(edge[0]), edge[1]) for edge in self.edges])
+
+    @cached_property
+    def metadata(self) -> dict[Any, Any]:
+        """A dict for anything that a script wants to keep with the node."""
+        return {}
+
+    def register_prehook(self, hook: Callable[[tuple[Tensor | None, ...]], Any]) -> Handle:
+        """Call `hook(grad_outputs)` in every backward, before the node's; see `node_hooks.add_before`."""
+        return add_before(self._hooks_around(), hook)
+
+    def register_hook(self, hook: Callable[..., Any]) -> Handle:
+        """Call `hook(grad_inputs, grad_outputs)` in every backward, after the node's; see `node_hooks.add_after`."""
+        return add_after(self._hooks_around(), hook)
+
+    def _hooks_around(self) -> NodeHooks:
+        if self.around is None:
+            self.around = NodeHooks()
+        return self.around
+
+
+def _next(source: Any) -> Node | AccumulateGrad:
+    return source if isinstance(source, Node) else accumulate_grad(source)
+
+
+@cache
+def node_type(op_name: str) -> type[Node]:
+    """The type of the nodes of an op, with PyTorch's form of name: of `log_softmax`, LogSoftmaxBackward0."""
+    words = "".join([word[:1].upper() + word[1:] for word in op_name.split("_")])
+    return named_node_type(f"{words}Backward0")
+
+
+@cache
+def named_node_type(name: str, base: type[Node] = Node) -> type[Node]:
+    """The type of nodes of this name."""
+    return type(name, (base,), {"__module__": base.__module__})
 
 
 def attach(array: Array, node: Node, index: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # item with any other name is a statistic. Second derivatives compute statistics anew; where an input itself was not
 # saved, they start from zeros of its shape, or from the item `as_<input>`, if there is one.
 Saved = SimpleNamespace
+NOTHING = Saved()
 
 
 def is_traced(array: Any) -> bool:

@@ -16,10 +16,11 @@ from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
 from .. import fp_errors, policy
-from ..tensor import Tensor
+from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .backward_pass import BackwardPass, edge_key
 from .grad_mode import set_grad_enabled
+from .gradient_edge import GradientEdge
 from .node import alias
 from .traced_array import TracedArray, plain
 from .views import is_writable
@@ -37,18 +38,19 @@ def backward(
 
     retain_graph=True keeps what the nodes saved, so that a second backward can follow. create_graph=True records the
     gradients, so that `.grad` can be differentiated in its turn, and retains the graph unless told otherwise. inputs:
-    the only leaves to write. grad_variables is an old name of grad_tensors.
+    the only tensors whose `.grad` is written, leaves or not. grad_variables is an old name of grad_tensors.
     Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit gradient.
     """
     create_graph = switch("backward", "create_graph", create_graph)
     retain_graph = None if retain_graph is None else switch("backward", "retain_graph", retain_graph)
-    leaves = None if inputs is None else several(inputs)
-    if leaves is not None and not all(isinstance(x, Tensor) and x.is_leaf and x.requires_grad for x in leaves):
-        raise StateError("backward", "inputs that are leaves and require grad", "one that is not", "use ampkit.grad")
+    targets = None if inputs is None else several(inputs)
+    if targets is not None and not (targets and all(isinstance(x, Tensor) and x.requires_grad for x in targets)):
+        got = "one that is not" if targets else "none"
+        raise StateError("backward", "inputs that are Tensors and require grad", got)
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
     retain = create_graph if retain_graph is None else retain_graph
-    _run_backward(outs, seeds, None, traced=create_graph, retain=retain, leaves=leaves)
+    _run_backward(outs, seeds, None, traced=create_graph, retain=retain, inputs=targets)
 
 
 def _backward(
@@ -71,7 +73,7 @@ def _seeds(where: str, what: str, outs: tuple[Any, ...], given: Any) -> tuple[An
 
 def grad(
     outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | GradientEdge | Sequence[Tensor | GradientEdge],
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
@@ -94,15 +96,15 @@ def grad(
     materialize_grads = switch("grad", "materialize_grads", materialize_grads)
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
-    for position, item in enumerate(ins):
-        if not isinstance(item, Tensor) or not item.requires_grad:
-            raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
+    wanted = [_wanted_edge(item, position, materialize_grads) for position, item in enumerate(ins)]
+    if not wanted:
+        raise ArgumentError("grad", "at least one input", "none")
     retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
-    backward_pass = _run_backward(outs, seeds, ins, create_graph, retain)
-    found = [backward_pass.found.get((backward_pass.wanted or {})[edge_key(item.edge)]) for item in ins]
+    backward_pass = _run_backward(outs, seeds, wanted, create_graph, retain)
+    found = [backward_pass.found.get((backward_pass.wanted or {})[edge_key(edge)]) for edge in wanted]
     if observe.observers:
         for gradient, item in zip(found, ins, strict=True):
-            if gradient is not None:
+            if gradient is not None and isinstance(item, Tensor):
                 observe.notify_end("grad", (plain(gradient),), item, observe.RETURN, node=item.node)
     if materialize_grads:
         return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
@@ -112,11 +114,24 @@ def grad(
     return tuple([None if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
 
 
-def _given(gradient: Any, item: Tensor, traced: bool) -> Tensor:
+def _wanted_edge(item: Any, position: int, materialize: bool) -> Edge:
+    if isinstance(item, GradientEdge):
+        if materialize:
+            cure = "leave materialize_grads out, or pass the tensor"
+            raise StateError("grad", "tensors with materialize_grads=True", "a GradientEdge, of unknown shape", cure)
+        return item.edge
+    if not isinstance(item, Tensor) or item.edge is None:
+        raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
+    return item.edge
+
+
+def _given(gradient: Any, item: Tensor | GradientEdge, traced: bool) -> Tensor:
     # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
     # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
-    in_order = array.flags.c_contiguous or (_order(array) == _order(item.array) and is_dense(array))
+    in_order = array.flags.c_contiguous or (
+        isinstance(item, Tensor) and _order(array) == _order(item.array) and is_dense(array)
+    )
     if in_order and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor.edge if traced else None
@@ -136,7 +151,7 @@ def _zeros(item: Tensor) -> Tensor:
 
 def several(items: Any) -> tuple[Any, ...]:
     """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
-    if isinstance(items, Tensor):
+    if isinstance(items, Tensor | GradientEdge):
         return (items,)
     if type(items) is not tuple and (not isinstance(items, Iterable) or isinstance(items, np.ndarray)):
         raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
@@ -144,9 +159,9 @@ def several(items: Any) -> tuple[Any, ...]:
 
 
 def _run_backward(
-    outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, leaves: Any = None
+    outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, inputs: Any = None
 ) -> BackwardPass:
-    backward_pass = BackwardPass(wanted, traced, retain, leaves)
+    backward_pass = BackwardPass(wanted, traced, retain, inputs)
     region, token = policy.enter(None), fp_errors.push_ignore()
     device = None if backends.gpus is None else backends.gpus.use(None)
     try:

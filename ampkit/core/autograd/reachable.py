@@ -1,0 +1,68 @@
+"""Which nodes of a graph a backward pass has to visit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ..tensor import Tensor
+from . import hooks
+from .node import Node
+
+
+def nodes_below(nodes: Iterable[Node], oldest: int = 0) -> set[Node]:
+    """`nodes` and those that their gradients flow to, directly or not; none recorded before the time `oldest`."""
+    todo = list(nodes)
+    seen = set(todo)
+    while todo:
+        for edge in todo.pop().edges:
+            if edge is not None and isinstance(edge[0], Node) and edge[0] not in seen and edge[0].serial >= oldest:
+                seen.add(edge[0])
+                todo.append(edge[0])
+    return seen
+
+
+def paths_to(wanted: Collection[Node], leaves: Collection[int], nodes: Iterable[Node]) -> dict[Node, bool] | None:
+    """The nodes below `nodes` that a gradient passes on its way to `wanted` nodes, or to leaves with these ids.
+
+    The value says whether the node's backward has to run; for a wanted node above no other it has not. None where a
+    node adds others to the graph in backward: what they lead to is not known before.
+    """
+    oldest = 0 if leaves else min((node.serial for node in wanted), default=0)
+    below = nodes_below(nodes, oldest)
+    if _grows(below):
+        return None
+    found: dict[Node, bool] = {}
+    for node in sorted(below, key=lambda node: node.serial):
+        runs = any(_leads(edge, found, leaves) for edge in node.edges)
+        if runs or node in wanted:
+            found[node] = runs
+    return found
+
+
+def _leads(edge: object, found: dict[Node, bool], leaves: Collection[int]) -> bool:
+    source = edge[0] if isinstance(edge, tuple) else None
+    return source in found if isinstance(source, Node) else id(source) in leaves
+
+
+def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
+    """Per node below `nodes`, the leaves with post-accumulate hooks that it is the last to write to.
+
+    That is the oldest node with an edge to the leaf. Empty where some node adds others to the graph in backward.
+    """
+    below = nodes_below(nodes)
+    if _grows(below):
+        return {}
+    last: dict[Tensor, Node] = {}
+    for node in below:
+        for leaf in (edge[0] for edge in node.edges if edge is not None):
+            hooked = id(leaf) in hooks.post_accumulate_hooks
+            if hooked and (leaf not in last or node.serial < last[leaf].serial):
+                last[leaf] = node
+    found: dict[Node, list[Tensor]] = {}
+    for leaf, node in last.items():
+        found.setdefault(node, []).append(leaf)
+    return found
+
+
+def _grows(nodes: Iterable[Node]) -> bool:
+    return any(getattr(node.op, "extends_graph", False) for node in nodes)
