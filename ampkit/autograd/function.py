@@ -29,7 +29,8 @@ from ..base.dtypes import FLOATS
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
-from ..core.autograd.node import Node, attach, named_node_type
+from ..core.autograd.node import Node, alias, attach, named_node_type
+from ..core.autograd.saved_hooks import pack, unpack
 from ..core.autograd.traced_array import TracedArray
 from ..core.autograd.views import move, need_changeable, share
 from ..core.nested import tensors_in
@@ -105,7 +106,8 @@ class FunctionCtx:
         edges = {id(a): a.edge for a in args if isinstance(a, Tensor)}
         places = {id(out): i for i, out in enumerate(outs)}
         self._saved = [
-            None if t is None else (t.array, t.version, edges.get(id(t), places.get(id(t)))) for t in self._to_save
+            None if t is None else (pack(t.array, t.version), t.version, edges.get(id(t), places.get(id(t))))
+            for t in self._to_save
         ]
         self._non_differentiable = [
             i for i, out in enumerate(outs) if any(out is marked for marked in self._non_differentiable)
@@ -115,17 +117,18 @@ class FunctionCtx:
     def _unpack(self, item: Any) -> Tensor | None:
         if item is None:
             return None
-        array, version, edge = item
-        if version[0] > self._serial:
+        (kept, version, edge), array = item, unpack(item[0])
+        packed = array is not kept
+        if version[0] > self._serial and not packed:
             what, cure = f"a tensor that {self._name} saved changed in place since", "change it after backward"
             raise StateError("backward", "the values that the forward saved", what, cure)
         if type(edge) is int:
             differs = self._node is not None and array.dtype in FLOATS and edge not in self._non_differentiable
             edge = (self._node, edge, array.shape, array.dtype) if differs else None
         if edge is not None and isinstance(edge[0], Tensor):
-            return edge[0]
+            return alias(array, edge) if packed else edge[0]
         out = Tensor(array)
-        out.edge, out.version = edge, version
+        out.edge, out.version = edge, out.version if packed else version
         return out
 
 

@@ -160,7 +160,7 @@ class Op:
             if version[0] <= node.serial:
                 continue
             name = self.signature.name_of(position) if position < len(node.edges) else "out"
-            if name in node.saved.__dict__:
+            if name in node.saved.__dict__ and name not in (node.packed or ()):
                 what = f"`{name}` of {self.name} changed in place since"
                 cure = "call backward before optimizer.step() and other changes in place"
                 raise StateError("backward", "the values that the forward read", what, cure)

@@ -17,8 +17,9 @@ from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
 from .autograd.grad_mode import _recording
-from .autograd.node import node_type
 from .autograd.saved import NOTHING, Saved, cast
+from .autograd.saved_attributes import node_type_of
+from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
@@ -32,7 +33,7 @@ _new = object.__new__
 def runner(op: Any) -> Callable[..., Any]:
     """The function that runs a call of `op`, given what `Signature.entry` binds. -> one Tensor, or a tuple of them."""
     plans, call, view, ndarray = op.plans.get, op.call, op.view, np.ndarray
-    primitive, reference, node_of_op = op.forward, op.forward.reference, node_type(op.name)
+    primitive, reference, node_of_op = op.forward, op.forward.reference, node_type_of(op)
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = plans(key) or op.new_plan(key, inputs)
@@ -92,6 +93,8 @@ def runner(op: Any) -> Callable[..., Any]:
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
             if not saved.__dict__:
                 node.lasting = NOTHING
+            if packing:
+                pack_saved(node)
             if following:
                 node.module_call = current()
             if made is not first:

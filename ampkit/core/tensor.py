@@ -231,6 +231,11 @@ class Tensor(TensorBase, TensorMethods):
             self.array[...] = new
         self.changed()
 
+    @property
+    def _version(self) -> int:
+        """A number that grows with each change in place of the memory, by PyTorch's name; of `data` too."""
+        return self.version[0]
+
     def changed(self) -> None:
         """Note an in-place change: cached casts become stale, and a backward through the old values raises."""
         self.version[0] = tick()

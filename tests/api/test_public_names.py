@@ -86,7 +86,10 @@ PLACES = {
         Function grad backward no_grad enable_grad set_grad_enabled inference_mode gradcheck gradgradcheck
         anomaly_mode detect_anomaly set_detect_anomaly graph
     """,
-    "ampkit.autograd.graph": "GradientEdge Node get_gradient_edge",
+    "ampkit.autograd.graph": """
+        GradientEdge Node allow_mutation_on_saved_tensors disable_saved_tensors_hooks get_gradient_edge
+        increment_version register_multi_grad_hook save_on_cpu saved_tensors_hooks
+    """,
     "ampkit.autograd.functional": "jacobian hessian vjp jvp vhp hvp",
     "ampkit.debug": "Finding detect_nonfinite explain",
     "ampkit.autograd.anomaly_mode": "detect_anomaly set_detect_anomaly",

@@ -11,7 +11,7 @@ import pytest
 import ampkit
 from ampkit import ops
 from ampkit.autograd import Function
-from ampkit.autograd.graph import GradientEdge, get_gradient_edge
+from ampkit.autograd.graph import GradientEdge, get_gradient_edge, register_multi_grad_hook
 
 
 class Double(Function):
@@ -230,3 +230,40 @@ def test_second_derivatives_by_replay_visit_each_node_once():
         y = ops.layer_norm(y, (4,))
     ampkit.grad(y[0], x, create_graph=True)
     assert len(visits) == 1
+
+
+def test_a_hook_on_several_tensors_is_called_once_with_all_gradients():
+    x, unused = leaf(1, 2), leaf(5)
+    y, z = x * 2, x * 3
+    seen = []
+    handle = register_multi_grad_hook((y, z, unused, x), lambda gradients: seen.append(gradients))
+    (y * z).sum().backward(retain_graph=True)
+    assert [None if g is None else g.tolist() for g in seen[0]] == [[3.0, 6.0], [2.0, 4.0], None, [12.0, 24.0]]
+    (y * z).sum().backward(inputs=[y], retain_graph=True)
+    assert [g is not None for g in seen[1]] == [True, False, False, False]
+    y.sum().backward(retain_graph=True)
+    assert [g is not None for g in seen[2]] == [True, False, False, True]
+    handle.remove()
+    (y * z).sum().backward()
+    assert len(seen) == 3
+
+
+def test_a_hook_on_any_of_several_tensors_is_called_with_the_first_gradient():
+    x = leaf(1, 2)
+    y = x * 2
+    z = y * 3
+    seen = []
+    with register_multi_grad_hook((y, z, x), lambda gradient: seen.append(gradient.tolist()), mode="any"):
+        z.sum().backward(retain_graph=True)
+        z.sum().backward(retain_graph=True)
+    z.sum().backward()
+    assert seen == [[1.0, 1.0]] * 2
+    with pytest.raises(ampkit.ArgumentError, match="'all' or 'any', got 'foo'"):
+        register_multi_grad_hook((y,), print, mode="foo")
+
+
+def test_a_hook_on_all_tensors_raises_where_recomputed_functions_hide_what_is_reached():
+    x = leaf(1, 2)
+    register_multi_grad_hook((x,), print)
+    with pytest.raises(ampkit.StateError, match="recomputed"):
+        ampkit.recompute(lambda h: h * 2, x).sum().backward()

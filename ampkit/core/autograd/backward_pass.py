@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
 from .node import Node
 from .node_hooks import NodeHooks, run_after, run_before
-from .reachable import complete_after, nodes_below, paths_to
+from .reachable import complete_after, grows, nodes_below, paths_to
 from .saved import is_traced
+from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import TracedArray, plain
 
@@ -49,7 +51,6 @@ class BackwardPass:
             self._captured = {edge_key(one.edge): one for one in inputs if not one.is_leaf}
             self._targets = [one.edge for one in inputs if one.edge is not None]
         self.paths: dict[Node, bool] | None = None  # with `wanted` or `inputs`: see `paths_to`
-        self._below: set[Node] | None = None
         self.roots: list[Node] = []
         self.found: dict[int, Any] = {}
         self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
@@ -116,11 +117,14 @@ class BackwardPass:
         if hooks.post_accumulate_hooks and self.wanted is None:
             complete = complete_after(self.roots)
         passes.running.append(self)
+        blocks = open_blocks()
         try:
             self._run(complete)
             while len(passes.running) == 1 and passes.at_end:
                 passes.at_end.pop(0)()
         finally:
+            if packing:
+                close_since(blocks)
             passes.running.pop()
             if not passes.running:
                 passes.at_end.clear()
@@ -137,11 +141,19 @@ class BackwardPass:
             return source in self.paths
         if self._targets is not None:
             return any(source is target[0] for target in self._targets)
-        if self._below is None:
-            self._below = nodes_below(self.roots)
         if isinstance(source, Node):
-            return source in self._below
-        return any(other is not None and other[0] is source for node in self._below for other in node.edges)
+            return source in self.below
+        return any(other is not None and other[0] is source for node in self.below for other in node.edges)
+
+    @cached_property
+    def below(self) -> set[Node]:
+        """The nodes that the pass visits, unless its inputs are given."""
+        return nodes_below(self.roots)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a node adds others to the graph in this pass."""
+        return self.paths is None and grows(self.below)
 
     def _run(self, complete: dict[Node, list[Tensor]]) -> None:
         while self._heap:
@@ -207,6 +219,8 @@ class BackwardPass:
         if (around := node.around) is not None:
             run_before(around, dys)
         given = () if around is None else tuple(dys)
+        if (packed := node.packed) is not None:
+            node.saved = with_unpacked(node)
         needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
         if following:
             with running(node.module_call):
@@ -215,6 +229,8 @@ class BackwardPass:
             gradients = list(backward(node, dys, needs, self))
         if self.traced and observe.observers:
             self._notify_replay(node, dys, gradients)
+        if packed is not None:
+            node.saved, node.packed = without_packed(node), packed if self.retain else None
         if not self.retain:
             node.saved = None
         dys.clear()

@@ -102,6 +102,8 @@ def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
     with backends.device_guard(made.array):
         array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
     move(self, made.edge)
+    assert self.node is not None
+    version[0] = self.node.serial
     self.array, self.version, self.copies = array, version, None
     return self
 

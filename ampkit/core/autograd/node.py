@@ -25,18 +25,19 @@ class Node:
 
     op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
     saved: what backward needs; None once used. lasting: what `saved` is again in another backward, of a node that keeps
-    no arrays. params: the other arguments. plan: the dtypes it ran in. kernel: the
-    implementation that ran. outputs: (shape, dtype) of each of several outputs. versions, result: those of the inputs
-    and of the first output, to be compared with serial, the time of the recording. tag: the loss scale, if this
-    node multiplies by it. hooks: on the gradients of its outputs (see core/autograd/hooks.py). around: hooks of the
-    node itself (see core/autograd/node_hooks.py). module_call: of the module whose forward recorded it, if calls of
-    modules are followed (see core/module_path.py).
+    no arrays. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py). params: the other
+    arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape, dtype) of each of
+    several outputs. versions, result: those of the inputs and of the first output, to be compared with serial, the time
+    of the recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients of its outputs (see
+    core/autograd/hooks.py). around: hooks of the node itself (see core/autograd/node_hooks.py). module_call: of the
+    module whose forward recorded it, if calls of modules are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
     hooks: dict[int, Any] | None = None
     around: NodeHooks | None = None
     lasting: Any = None
+    packed: dict[str, Any] | None = None
     result: Sequence[int] = (0,)
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None

@@ -29,7 +29,7 @@ def paths_to(wanted: Collection[Node], leaves: Collection[int], nodes: Iterable[
     """
     oldest = 0 if leaves else min((node.serial for node in wanted), default=0)
     below = nodes_below(nodes, oldest)
-    if _grows(below):
+    if grows(below):
         return None
     found: dict[Node, bool] = {}
     for node in sorted(below, key=lambda node: node.serial):
@@ -50,7 +50,7 @@ def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
     That is the oldest node with an edge to the leaf. Empty where some node adds others to the graph in backward.
     """
     below = nodes_below(nodes)
-    if _grows(below):
+    if grows(below):
         return {}
     last: dict[Tensor, Node] = {}
     for node in below:
@@ -64,5 +64,6 @@ def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
     return found
 
 
-def _grows(nodes: Iterable[Node]) -> bool:
+def grows(nodes: Iterable[Node]) -> bool:
+    """Whether one of the nodes adds others to the graph in backward."""
     return any(getattr(node.op, "extends_graph", False) for node in nodes)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ampkit.backends import Array
 from ampkit.base.dtypes import DType, is_float
 from ampkit.base.errors import DTypeError, StateError
 
@@ -16,6 +15,7 @@ from ..tensor import Tensor, tick
 from .backward_pass import BackwardPass
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
 from .node import Node, alias, attach
+from .saved_hooks import pack, unpack
 from .tape import target
 
 _recomputing: ContextVar[bool] = ContextVar("ampkit.recompute", default=False)
@@ -27,7 +27,7 @@ def is_recomputing() -> bool:
 
 
 class _SavedTensor(NamedTuple):
-    array: Array
+    array: Any  # or Packed
     edge: Any
 
 
@@ -78,11 +78,11 @@ def _run_again(
 
 
 def _rebuild_argument(arg: Any) -> Any:
-    return alias(*arg) if isinstance(arg, _SavedTensor) else arg
+    return alias(unpack(arg.array), arg.edge) if isinstance(arg, _SavedTensor) else arg
 
 
 def _save_argument(arg: Any) -> Any:
-    return _SavedTensor(arg.array, arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
+    return _SavedTensor(pack(arg.array, arg.version), arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
 
 
 def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:

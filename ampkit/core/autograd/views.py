@@ -8,7 +8,7 @@ to the new values. Every other view of that memory is recorded again.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from .accumulate import is_dense
 from .grad_mode import _recording, enable_grad
 from .node import Node
 from .traced_array import run, stands_for
+
+# What wants to know of a tensor that is about to change in place, while it still has its values.
+before_change: list[Callable[[Tensor], None]] = []
 
 
 class Views:
@@ -244,6 +247,9 @@ def need_changeable(tensor: Tensor) -> None:
     """
     if not is_writable(tensor.array):
         raise StateError("in-place change", "memory that can be written", "read-only memory", "change a .clone()")
+    if before_change:
+        for notify in before_change:
+            notify(tensor)
     if not _recording.get():
         return
     at: Tensor | None = tensor
