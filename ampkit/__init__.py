@@ -50,7 +50,14 @@ from .base.errors import (
     StateError,
 )
 from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
-from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .core.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
 from .core.autograd.tape import grad

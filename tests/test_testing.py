@@ -143,6 +143,24 @@ def test_gradcheck_moves_what_the_function_reads_itself_and_restores_it():
         gradcheck(lambda x, weight: layer(x) + weight.sum().detach(), (x, layer.weight))
 
 
+def test_gradcheck_refuses_a_backward_that_is_not_deterministic():
+    x = ampkit.randn(3, dtype=ampkit.float64, requires_grad=True)
+
+    def noisy(x):
+        y = x * 1
+        y.register_hook(lambda dy: dy + 1e-9 * ampkit.randn(3, dtype=ampkit.float64))
+        return y
+
+    with pytest.raises(AssertionError, match="not deterministic"):
+        gradcheck(noisy, x)
+
+
+def test_gradcheck_refuses_outputs_whose_shapes_depend_on_the_values():
+    x = ampkit.ones(1, dtype=ampkit.float64, requires_grad=True)
+    with pytest.raises(AssertionError, match=r"outputs of shapes \[\(1,\)\] where an input is moved, of \[\(2,\)\]"):
+        gradcheck(lambda x: ampkit.cat([x, x]) if x.item() == 1 else x, x)
+
+
 def test_gradcheck_of_a_tensor_that_is_passed_twice_or_shares_a_graph_with_others():
     x = ampkit.randn(3, dtype=ampkit.float64, requires_grad=True)
     assert gradcheck(lambda a, b: a * b.exp(), (x, x))

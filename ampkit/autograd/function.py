@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -75,9 +76,15 @@ class FunctionCtx:
         Raises StateError if it was changed in place since, or freed by a backward pass.
         """
         if self._freed:
-            cure = "call the first backward with retain_graph=True"
+            cure = "Specify retain_graph=True in the first backward"
             raise StateError("saved_tensors", "a graph that was not used before", "one that is already freed", cure)
         return self._to_save if self._saved is None else tuple([self._unpack(item) for item in self._saved])
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """The old name of `saved_tensors`, which warns."""
+        warnings.warn("'saved_variables' is deprecated: use 'saved_tensors'", DeprecationWarning, stacklevel=2)
+        return self.saved_tensors
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
         """Say that these outputs have no gradient; integers and booleans have none anyway."""
@@ -177,7 +184,7 @@ class Function:
                 cls.setup_context(ctx, args, out)
         outs = out if isinstance(out, tuple) else (out,)
         node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
-        made = [_output(o, node, i, ctx._dirty) for i, o in enumerate(outs)]
+        made = _outputs(outs, node, ctx._dirty)
         if observe.observers:
             observe.notify_end(cls.__name__, _arrays(args), _arrays(made), observe.FORWARD, operands=args, node=node)
         return tuple(made) if isinstance(out, tuple) else made[0]
@@ -206,6 +213,15 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
     ctx._record(args, outs, node)
     node.lasting = None if ctx._saved else ctx
     return node
+
+
+def _outputs(outs: tuple[Any, ...], node: Node | None, dirty: tuple[Tensor, ...]) -> list[Any]:
+    # A tensor that forward returns twice stays one.
+    made: dict[int, Any] = {}
+    for index, out in enumerate(outs):
+        if id(out) not in made:
+            made[id(out)] = _output(out, node, index, dirty)
+    return [made[id(out)] for out in outs]
 
 
 def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
@@ -20,6 +21,9 @@ def decorate(region: Callable[[], AbstractContextManager[Any]], function: _F, wh
     """
     if not callable(function):
         raise DTypeError(where, "a callable", f"an object of type {type(function).__name__}")
+    if isinstance(function, type):
+        said = f"{where}: of a decorated class only the construction runs inside; decorate its methods"
+        warnings.warn(said, FutureWarning, stacklevel=3)
     if inspect.isasyncgenfunction(function):
         cure = "open the region with `with` inside the function"
         raise DTypeError(where, "a function, a generator or a coroutine", "an async generator", cure)

@@ -136,9 +136,10 @@ class Tensor(TensorBase, TensorMethods):
         if value is None:
             self.drop_grad()
             return
-        if not isinstance(value, Tensor) or value.shape != self.shape:
-            got = f"shape {value.shape}" if isinstance(value, Tensor) else type(value).__name__
-            raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", got)
+        if not isinstance(value, Tensor):
+            raise DTypeError("grad", "a Tensor or None", f"a {type(value).__name__}")
+        if value.shape != self.shape:
+            raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", f"shape {tuple(value.shape)}")
         if backends.backend_of(value.array) is not backends.backend_of(self.array):
             got = f"one on {value.device}"
             raise DeviceError("grad", f"a Tensor on {self.device}", got, "move it with .to(device)")

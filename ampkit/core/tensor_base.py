@@ -13,6 +13,7 @@ from ..base import dtypes
 from ..base.dtypes import DType
 from ..base.errors import DTypeError, RangeError, ShapeError, StateError, switch
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
+from .autograd.grad_mode import is_grad_enabled
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -110,9 +111,9 @@ class TensorBase:
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """The values as a NumPy array, which shares the memory of a CPU tensor. bfloat16 is `ml_dtypes.bfloat16`.
 
-        Raises StateError for a tensor that requires grad, unless force=True.
+        Raises StateError for a tensor that requires grad where operations are recorded, unless force=True.
         """
-        if self.requires_grad and not switch("numpy()", "force", force):
+        if self.requires_grad and not switch("numpy()", "force", force) and is_grad_enabled():
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
         return backends.backend_of(self.exposed()).to_numpy(self.array)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import FLOATS, DType, bool_, default, is_float, parse, promote, set_default
-from ampkit.base.errors import DTypeError
+from ampkit.base.errors import DTypeError, StateError
 from ampkit.base.memory_format import strided
 from ampkit.core import storage
 from ampkit.core.cast_plan import result_type as agreed
@@ -78,8 +78,26 @@ def untyped_storage(self: Tensor) -> storage.UntypedStorage:
     return storage.UntypedStorage(self.array) if segment is not None else storage.of_array(self.array)
 
 
+def _is_view(self: Tensor) -> bool:
+    """Whether it shows the memory of another tensor, taken where that is on the tape or may get onto it."""
+    return self.views is not None and self.views.parent is not None
+
+
+def _base(self: Tensor) -> Tensor | None:
+    """The tensor whose memory a view shows, which is no view itself; None for what is no view."""
+    at = self
+    while at.views is not None and at.views.parent is not None:
+        at = at.views.parent
+    return None if at is self else at
+
+
 def detach_(self: Tensor) -> Tensor:
-    """Detach the tensor from the tape in place: it becomes a leaf that does not require grad."""
+    """Detach the tensor from the tape in place: it becomes a leaf that does not require grad.
+
+    Raises StateError for a view on the tape, whose changes would not reach the gradients of what it is a view of.
+    """
+    if self.edge is not None and _is_view(self):
+        raise StateError("detach_", "a tensor that is no view", "a view", "use .detach()")
     self.edge = None
     return self
 
@@ -89,7 +107,7 @@ OTHER_DEVICES = ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xl
 
 METHODS = [
     nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory, data_ptr,
-    detach_, untyped_storage,
+    detach_, untyped_storage, _is_view,
 ]  # fmt: skip
 
 PROPERTIES: dict[str, Any] = {
@@ -100,6 +118,7 @@ PROPERTIES: dict[str, Any] = {
     "is_meta": lambda self: False,
     **{f"is_{name}": lambda self: False for name in OTHER_DEVICES},
     "layout": lambda self: strided,
+    "_base": _base,
 }
 
 

@@ -28,16 +28,24 @@ def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: floa
     inputs: a tensor, or a sequence; those that are no tensors are passed as they are, and a tensor may come twice.
     Leaves are moved in place: func may also read them itself, as a module does its parameters. tolerance: relative to 1
     plus the sums of absolute terms. Returns True. Raises AssertionError naming the first input whose gradient is wrong,
+    for a backward that gives other gradients the second time, and for outputs whose shapes depend on the values;
     DTypeError for inputs that require grad and are not float64.
     """
     inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
     outs = floats_of(func(*inputs))
     seeds = [placed(_read_only(generator.normal(size=o.shape))) for o in outs]
-    _compare(
-        gradients_of(outs, inputs, seeds), lambda *x: _dot(floats_of(func(*x)), seeds), inputs, generator, tolerance
-    )
+    found = gradients_of(outs, inputs, seeds)
+    _need_same(found, gradients_of(outs, inputs, seeds))
+    _compare(found, lambda *x: _dot(floats_of(func(*x)), seeds), inputs, generator, tolerance)
     return True
+
+
+def _need_same(found: list[Tensor | None], again: list[Tensor | None]) -> None:
+    for one, other in zip(found, again, strict=True):
+        if one is not None and other is not None:
+            same = np.array_equal(values_of(one), values_of(other), equal_nan=True)
+            assert same, "a backward that is not deterministic: it gives other gradients the second time"
 
 
 def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
@@ -131,6 +139,8 @@ def floats_of(outs: Any) -> list[Tensor]:
 
 
 def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
+    shapes = [[tuple(x.shape) for x in items] for items in (outs, seeds)]
+    assert shapes[0] == shapes[1], f"outputs of shapes {shapes[0]} where an input is moved, of {shapes[1]} where not"
     finite = [np.where(np.isfinite(o), o, 0) for o in map(values_of, outs)]
     return sum(float((o * values_of(s)).sum()) for o, s in zip(finite, seeds, strict=True))
 

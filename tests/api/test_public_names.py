@@ -197,8 +197,13 @@ def test_inference_mode_records_nothing_as_a_context_and_as_a_decorator():
     x = ampkit.ones(2, requires_grad=True)
     with ampkit.inference_mode():
         assert not (x * 2).requires_grad
-    with ampkit.inference_mode(False):
-        assert (x * 2).requires_grad
+        assert ampkit.is_inference_mode_enabled()
+        with ampkit.inference_mode(False):
+            assert not ampkit.is_inference_mode_enabled()
+            assert (x * 2).requires_grad
+        assert ampkit.is_inference_mode_enabled()
+    assert not ampkit.is_inference_mode_enabled()
+    assert ampkit.inference_mode(ampkit.is_inference_mode_enabled)()
     assert not ampkit.inference_mode()(lambda: x * 2)().requires_grad
     assert (x * 2).requires_grad
 

@@ -146,6 +146,39 @@ print(torch.nn.Conv2d.__name__, torch.autograd.Variable(torch.ones(2), requires_
     assert run_aliased(code) == ["True True True", "True True True", "False", "Conv2d True"]
 
 
+def test_names_of_the_engine_and_its_graphs_work_as_in_pytorch(run_aliased):
+    code = """
+import torch
+from torch.autograd import Variable
+from torch.autograd.graph import save_on_cpu
+
+x = torch.ones(2)
+v = Variable(x, requires_grad=True)
+print(x.requires_grad, v.requires_grad, v.data_ptr() == x.data_ptr())
+seen = []
+v.register_hook(lambda g: Variable._execution_engine.queue_callback(lambda: seen.append("end")))
+with save_on_cpu():
+    y = v.exp().sum()
+y.backward()
+try:
+    Variable._execution_engine.queue_callback(print)
+except RuntimeError as error:
+    seen.append(str(error).partition(chr(10))[0])
+print(seen)
+with torch.autograd.set_multithreading_enabled(False):
+    print(torch.autograd.is_multithreading_enabled())
+region = torch.autograd.profiler.record_function("name")
+with region, region:
+    print(torch.autograd.is_multithreading_enabled())
+print(torch.autograd.gradcheck(lambda x: x * x, torch.ones(2, requires_grad=True)))
+"""
+    assert run_aliased(code) == [
+        "False True True",
+        "['end', 'queue_callback: needs a backward pass under way, got none']",
+        "False", "True", "True",
+    ]  # fmt: skip
+
+
 def test_settings_of_how_parameters_are_converted_are_kept(run_aliased):
     code = """
 import torch

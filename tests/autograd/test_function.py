@@ -262,5 +262,64 @@ def test_backward_and_grad_of_several_tensors():
         ampkit.grad(x.sum(), [x, 3])
     dx, dw = ampkit.grad(x.sum(), [x, w], materialize_grads=True)
     assert (dx.tolist(), dw.tolist(), dw.dtype) == ([1.0, 1.0], [0.0], ampkit.float64)
-    with pytest.raises(ArgumentError, match="is_grads_batched"):
-        ampkit.grad(x.sum(), x, is_grads_batched=True)
+    with pytest.raises(ArgumentError, match="only_inputs=False"):
+        ampkit.grad(x.sum(), x, only_inputs=False)
+    with pytest.raises(ArgumentError, match="got allow_unused=False"):
+        ampkit.grad(x.sum(), [x, w], allow_unused=False, materialize_grads=True)
+    _, dw = ampkit.grad((x * x).sum(), [x, w], create_graph=True, materialize_grads=True)
+    assert dw.requires_grad
+    with pytest.raises(ArgumentError, match="at least one input"):
+        ampkit.grad(x.sum(), [])
+
+
+def test_a_batch_of_gradients_is_a_jacobian():
+    x = ampkit.tensor(np.array([1.0, 2.0]), requires_grad=True)
+    y = x * x * x
+    rows = ampkit.tensor(np.eye(2))
+    (found,) = ampkit.grad(y, x, rows, is_grads_batched=True, create_graph=True)
+    assert found.tolist() == [[3.0, 0.0], [0.0, 12.0]]
+    assert ampkit.grad(found.sum(), x)[0].tolist() == [6.0, 12.0]
+    (row,) = ampkit.grad(x.sum(), x, ampkit.tensor(np.array([1.0, 2.0, 3.0])), is_grads_batched=True)
+    assert row.tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    y = x * x
+    ampkit.grad(y, x, rows, is_grads_batched=True)
+    with pytest.raises(ampkit.StateError, match="already freed"):
+        y.sum().backward()
+    for seeds in (None, ampkit.ones(2), ampkit.ones(0, 2), (ampkit.ones(2, 1),)):
+        with pytest.raises(ampkit.ShapeError, match=r"of shape \[batch"):
+            ampkit.grad(x * 2, x, seeds, is_grads_batched=True)
+
+
+def test_a_tensor_that_forward_returns_twice_stays_one():
+    class Twice(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 2
+            return y, y
+
+        @staticmethod
+        def backward(ctx, one, other):
+            return 2 * one + 2 * other
+
+    x = ampkit.tensor(np.array([1.0, 2.0]), requires_grad=True)
+    one, other = Twice.apply(x)
+    assert one is other
+    assert gradcheck(lambda x: sum(Twice.apply(x)), x)
+
+
+def test_the_old_name_of_saved_tensors_warns():
+    class Old(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_variables
+            return dy * x
+
+    x = ampkit.tensor([3.0], requires_grad=True)
+    with pytest.warns(DeprecationWarning, match="saved_tensors"):
+        Old.apply(x).backward()
+    assert x.grad.tolist() == [3.0]

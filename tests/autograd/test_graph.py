@@ -194,7 +194,7 @@ def test_grad_takes_the_place_of_a_tensor_in_the_graph():
     edge = GradientEdge(pieces[1].grad_fn, pieces[1].output_nr)
     assert ampkit.grad(pieces[1] * 5, edge, retain_graph=True)[0].item() == 5.0
     with pytest.raises(ampkit.StateError, match="unknown shape"):
-        ampkit.grad(pieces[1], edge, materialize_grads=True)
+        ampkit.grad(pieces[1], [get_gradient_edge(leaf(1)), x], materialize_grads=True)
     with pytest.raises(ampkit.StateError, match="requires grad"):
         get_gradient_edge(ampkit.ones(2))
 
@@ -267,3 +267,42 @@ def test_a_hook_on_all_tensors_raises_where_recomputed_functions_hide_what_is_re
     register_multi_grad_hook((x,), print)
     with pytest.raises(ampkit.StateError, match="recomputed"):
         ampkit.recompute(lambda h: h * 2, x).sum().backward()
+
+
+def test_a_node_can_be_called_for_the_gradients_of_its_inputs():
+    x, w = leaf(1, 2), ampkit.tensor([3.0], requires_grad=True)
+    y = x * w
+    dx, dw = y.grad_fn(ampkit.ones(2))
+    assert (dx.tolist(), dw.tolist()) == ([3.0, 3.0], [3.0])
+    assert (x * 2).grad_fn.next_functions[0][0].variable is x
+    assert y.grad_fn(ampkit.ones(2) * 2)[0].tolist() == [6.0, 6.0]
+    for given in ((), (ampkit.ones(2), ampkit.ones(2))):
+        with pytest.raises(TypeError, match=r"expected 1 arguments, got \d instead"):
+            y.grad_fn(*given)
+    y.sum().backward()
+    with pytest.raises(ampkit.StateError, match="already freed"):
+        y.grad_fn(ampkit.ones(2))
+
+
+def test_a_recorded_gradient_leaves_former_references_as_they_were():
+    x = leaf(1, 2)
+    (x * 3).sum().backward()
+    former = x.grad
+    (x * x).sum().backward(create_graph=True)
+    assert former.tolist() == [3.0, 3.0]
+    assert x.grad.tolist() == [5.0, 7.0]
+    assert ampkit.grad(x.grad.sum(), x)[0].tolist() == [2.0, 2.0]
+
+
+def test_views_are_known_and_not_detached_in_place():
+    x = leaf(1, 2)
+    base = x * 1
+    part = base[:1].reshape(1, 1)
+    assert part._is_view()
+    assert part._base is base
+    assert base._base is None
+    assert not base._is_view()
+    with pytest.raises(ampkit.StateError, match=r"use .detach\(\)"):
+        part.detach_()
+    base.detach_()
+    assert not base.requires_grad

@@ -146,6 +146,26 @@ def test_regions_without_arguments_decorate_without_parentheses():
         ampkit.no_grad(5)
 
 
+def test_a_decorated_class_is_constructed_inside_and_warns():
+    with pytest.warns(FutureWarning, match="decorate its methods"):
+
+        @ampkit.no_grad()
+        class Built:
+            def __init__(self):
+                self.recorded = ampkit.is_grad_enabled()
+
+    assert not Built().recorded
+
+
+def test_a_gradient_that_is_no_tensor_is_refused():
+    x = ampkit.ones(2, requires_grad=True)
+    with pytest.raises(DTypeError, match="grad: needs a Tensor or None, got a int"):
+        x.grad = 0
+    x.sum().backward()
+    del x.grad
+    assert x.grad is None
+
+
 def test_no_grad_records_nothing_and_enable_grad_inside_does():
     x = leaf(1.0)
     with ampkit.no_grad():

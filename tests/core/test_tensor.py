@@ -102,6 +102,8 @@ def test_numpy_shares_memory_and_refuses_a_tensor_on_the_tape():
     assert x.tolist() == [7, 2]
     with pytest.raises(StateError, match=r"detach\(\)\.numpy"):
         x.requires_grad_().numpy()
+    with ampkit.no_grad():
+        assert x.numpy().tolist() == [7, 2]
 
 
 @pytest.mark.cpu

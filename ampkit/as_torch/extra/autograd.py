@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from ...base.errors import StateError
 from ...core.autograd.hooks import passes
 from ...core.tensor import Tensor
 
-__all__ = ["Variable"]
+__all__ = ["Variable", "is_multithreading_enabled", "set_multithreading_enabled"]
 
 
 class _Engine:
@@ -24,9 +25,31 @@ class _Engine:
 
 
 class Variable(Tensor):
-    """A tensor itself, as in PyTorch since 0.4."""
+    """`Variable(data)` is a new leaf over the memory of `data`, as in PyTorch since 0.4."""
 
     _execution_engine = _Engine()
 
     def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Any:
-        return data.requires_grad_() if requires_grad else data
+        return data.detach().requires_grad_(requires_grad)
+
+
+_multithreading: ContextVar[bool] = ContextVar("ampkit.multithreading", default=True)
+
+
+def is_multithreading_enabled() -> bool:
+    """What `set_multithreading_enabled` was told: a backward pass runs in the thread that calls it in any case."""
+    return _multithreading.get()
+
+
+class set_multithreading_enabled:
+    """From now on, or within a block, `is_multithreading_enabled()` is `mode`; nothing else changes."""
+
+    def __init__(self, mode: bool):
+        self._before = _multithreading.get()
+        _multithreading.set(mode)
+
+    def __enter__(self) -> None:
+        """Nothing is left to do."""
+
+    def __exit__(self, *error: object) -> None:
+        _multithreading.set(self._before)

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import testing
+from ...base.dtypes import float64
+from ...core.tensor import Tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
 
-class GradcheckError(RuntimeError):
+class GradcheckError(RuntimeError, AssertionError):
     """A gradient that differs from the differences of its function."""
 
 
 def gradcheck(func: Callable[..., Any], inputs: Any, *, raise_exception: bool = True, **options: Any) -> bool:
     """Check the gradients of a function of float64 tensors along random directions.
 
+    Other floats are checked as float64.
     Raises GradcheckError for a wrong gradient, or returns False without raise_exception. Of the options, the sum of
     atol and rtol is the tolerance of ampkit.testing.gradcheck; the others, which choose a method or further checks,
     change nothing.
@@ -42,9 +45,16 @@ def _checked(check: Any, func: Any, inputs: Any, raises: bool, options: dict[str
     unknown = set(options) - _OPTIONS
     if unknown:
         raise TypeError(f"{check.__name__}() got an unexpected keyword argument {sorted(unknown)[0]!r}")
+    given = [_wide(one) for one in ((inputs,) if isinstance(inputs, Tensor) else inputs)]
     try:
-        return bool(check(func, inputs, float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3))))
+        return bool(check(func, given, float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3))))
     except AssertionError as error:
         if raises:
             raise GradcheckError(str(error)) from None
         return False
+
+
+def _wide(item: Any) -> Any:
+    if not isinstance(item, Tensor) or not item.requires_grad or item.dtype == float64:
+        return item
+    return item.detach().to(float64).requires_grad_()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ...debug.profiler import profile as _profile
 
@@ -60,10 +60,17 @@ class profile(_profile):
         self.save(path)
 
 
-@contextmanager
-def record_function(name: str, args: str | None = None) -> Iterator[None]:
-    """A context that changes nothing: rows are of ops and kernels."""
-    yield
+class record_function(ContextDecorator):
+    """A context, and a decorator, that changes nothing: rows are of ops and kernels."""
+
+    def __init__(self, name: str, args: str | None = None):
+        self.name, self.args = name, args
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is left to do."""
 
 
 emit_nvtx = record_function

@@ -23,7 +23,7 @@ from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
 from .node import Node
-from .node_hooks import NodeHooks, run_after, run_before
+from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
 from .saved import is_traced
 from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
@@ -185,6 +185,15 @@ class BackwardPass:
         for leaf in self._written:
             hooks.run_post_accumulate_hooks(leaf)
 
+    def gradients_of(self, node: Node, dys: list[Any]) -> list[Any]:
+        """The gradients of the inputs of one node that is retained, in their shapes and dtypes."""
+        needs = self._prepare(node)
+        found = list(node.op.vjp(node, dys, needs, self))
+        self._reduce_all(node, found, needs)
+        if node.packed is not None:
+            node.saved = without_packed(node)
+        return found
+
     def _capture(self, node: Node, dys: list[Any]) -> None:
         # What `grad` returns, or `backward` writes to inputs that are no leaves.
         for index, dy in enumerate(dys):
@@ -207,21 +216,25 @@ class BackwardPass:
             hooks.run_post_accumulate_hooks(leaf)
         run_after(around, [], [leaf.grad.array if first and leaf.grad is not None else found[0]])
 
-    def _visit(self, node: Node, dys: list[Any]) -> None:
+    def _prepare(self, node: Node) -> Any:
+        # What the node saved, ready for its backward. -> what its inputs need
         if node.saved is None:
             node.saved = node.lasting
         if node.saved is None:
-            cure = "call the first backward with retain_graph=True"
+            cure = "Specify retain_graph=True in the first backward"
             got = f"one whose {node.op.name} is already freed"
             raise StateError("backward", "a graph that was not used before", got, cure)
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
+        if node.packed is not None:
+            node.saved = with_unpacked(node)
+        return node.op.needs(node)
+
+    def _visit(self, node: Node, dys: list[Any]) -> None:
+        needs, backward = self._prepare(node), node.op.replay if self.traced else node.op.vjp
         if (around := node.around) is not None:
             run_before(around, dys)
         given = () if around is None else tuple(dys)
-        if (packed := node.packed) is not None:
-            node.saved = with_unpacked(node)
-        needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
         if following:
             with running(node.module_call):
                 gradients = list(backward(node, dys, needs, self))
@@ -229,13 +242,14 @@ class BackwardPass:
             gradients = list(backward(node, dys, needs, self))
         if self.traced and observe.observers:
             self._notify_replay(node, dys, gradients)
-        if packed is not None:
-            node.saved, node.packed = without_packed(node), packed if self.retain else None
+        if node.packed is not None:
+            node.saved, node.packed = without_packed(node), node.packed if self.retain else None
         if not self.retain:
             node.saved = None
         dys.clear()
-        if around is not None:
-            self._run_after(around, node, gradients, needs, given)
+        if around is not None:  # hooks see gradients like the inputs
+            self._reduce_all(node, gradients, needs)
+            run_after(around, gradients, given)
         tag = node.tag or self.tag
         for edge, place, need in zip(node.edges, range(len(gradients)), needs, strict=False):
             gradient = gradients[place]  # not from zip, which would hold another reference to it
@@ -251,11 +265,10 @@ class BackwardPass:
             gradients[place] = None
             self.add(source, index, gradient, tag, owned)
 
-    def _run_after(self, around: NodeHooks, node: Node, gradients: list[Any], needs: Any, given: Any) -> None:
+    def _reduce_all(self, node: Node, gradients: list[Any], needs: Any) -> None:
         for place, (edge, gradient, need) in enumerate(zip(node.edges, gradients, needs, strict=False)):
-            if edge is not None and gradient is not None:  # hooks see gradients like the inputs
+            if edge is not None and gradient is not None:
                 gradients[place] = reduce_to_input(node, gradient, edge[2], need, edge[3])
-        run_after(around, gradients, given)
 
     def _notify_replay(self, node: Node, dys: list[Any], gradients: list[Any]) -> None:
         given, made = ([plain(gradient) for gradient in items] for items in (dys, gradients))
@@ -303,7 +316,11 @@ def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool =
         return
     held = leaf._grad
     total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
-    leaf.accumulate(gradient.tensor.array, tag)
+    if held is not None and held.tag is tag:  # others may hold the former gradient, which keeps its values
+        leaf.drop_grad()
+        leaf.accumulate(total.array, tag)
+    else:
+        leaf.accumulate(gradient.tensor.array, tag)
     assert leaf._grad is not None
     if total.edge is not None:
         written = leaf._grad.exposed()  # an optimizer may hold the memory

@@ -12,6 +12,7 @@ from ..context_decorator import decorate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
+_inference: ContextVar[bool] = ContextVar("ampkit.inference", default=False)
 
 
 def is_grad_enabled() -> bool:
@@ -63,11 +64,33 @@ class enable_grad(_Region):
     mode = True
 
 
-def inference_mode(mode: Any = True) -> Any:
-    """`no_grad`; with mode=False nothing changes. As a decorator it may do without parentheses."""
-    if callable(mode):
-        return no_grad(mode)
-    return no_grad() if switch("inference_mode", "mode", mode) else set_grad_enabled(is_grad_enabled())
+class inference_mode(_Recording):
+    """`no_grad`; with mode=False records, also inside `no_grad`. As a decorator it may do without parentheses."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return decorate(cls, mode, cls.__name__) if callable(mode) else super().__new__(cls)
+
+    def __init__(self, mode: Any = True):
+        super().__init__()
+        self._inference = switch("inference_mode", "mode", mode)
+        self.mode, self._modes = not self._inference, list[bool]()
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._modes.append(_inference.get())
+        _inference.set(self._inference)
+
+    def __exit__(self, *error: object) -> None:
+        _inference.set(self._modes.pop())
+        super().__exit__(*error)
+
+    def __call__(self, function: _F) -> _F:
+        return decorate(lambda: inference_mode(self._inference), function, "inference_mode")
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this runs within `inference_mode()`."""
+    return _inference.get()
 
 
 class set_grad_enabled(_Recording):

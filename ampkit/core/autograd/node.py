@@ -63,6 +63,10 @@ class Node:
 
     # what scripts read of a graph, by PyTorch's names
 
+    def __call__(self, *grad_outputs: Any) -> Any:
+        """The gradients of its inputs, given those of its outputs: see `tape`, which runs it."""
+        raise NotImplementedError
+
     def name(self) -> str:
         """The name of its type, as `MulBackward0`, or `CubeBackward` of a Function `Cube`."""
         return type(self).__name__

@@ -74,5 +74,5 @@ def _tensor(item: Any, edge: Any, version: Any) -> Any:
 
 def _need_unfreed(node: Node) -> None:
     if node.saved is None and node.lasting is None:
-        cure = "call the first backward with retain_graph=True"
+        cure = "Specify retain_graph=True in the first backward"
         raise StateError("saved tensor", "a graph that was not used before", "one that is already freed", cure)

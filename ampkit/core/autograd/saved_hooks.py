@@ -59,9 +59,10 @@ class saved_tensors_hooks:
 
 def close_since(before: tuple[Any, ...]) -> None:
     """Close the blocks that were opened since `open_blocks` gave `before`, by hooks in a backward pass."""
-    for owner, _ in (entry for entry in _stack.get() if entry not in before):
+    known = {id(entry) for entry in before}  # one block may be open twice
+    for owner, _ in (entry for entry in _stack.get() if id(entry) not in known):
         packing.remove(owner)
-    _stack.set(tuple([entry for entry in _stack.get() if entry in before]))
+    _stack.set(tuple([entry for entry in _stack.get() if id(entry) in known]))
 
 
 open_blocks = _stack.get

@@ -19,10 +19,10 @@ from .. import fp_errors, policy
 from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .backward_pass import BackwardPass, edge_key
-from .grad_mode import set_grad_enabled
+from .grad_mode import no_grad, set_grad_enabled
 from .gradient_edge import GradientEdge
-from .node import alias
-from .traced_array import TracedArray, plain
+from .node import Node, alias
+from .traced_array import TracedArray, plain, run, stands_for
 from .views import is_writable
 
 
@@ -86,17 +86,22 @@ def grad(
 
     create_graph=True records the gradients, so that they can be differentiated again. An input that no output depends
     on raises StateError, or gives None with allow_unused=True, zeros with materialize_grads=True. The gradients carry
-    no scale tag. Raises ArgumentError for only_inputs=False and is_grads_batched=True, which are not here.
+    no scale tag. is_grads_batched=True: `grad_outputs` have a leading axis, and so has what is returned; the passes run
+    one after the other. Raises ArgumentError for only_inputs=False, which is not here.
     """
-    if not switch("grad", "only_inputs", only_inputs) or switch("grad", "is_grads_batched", is_grads_batched):
-        wrong = "only_inputs=False" if not only_inputs else "is_grads_batched=True"
-        raise ArgumentError("grad", "only_inputs=True and is_grads_batched=False", wrong)
+    if not switch("grad", "only_inputs", only_inputs):
+        raise ArgumentError("grad", "only_inputs=True", "only_inputs=False")
+    if switch("grad", "is_grads_batched", is_grads_batched):
+        options: Any = (create_graph, only_inputs, allow_unused, False, materialize_grads)
+        return _batched(several(outputs), inputs, grad_outputs, retain_graph, options)
     create_graph = switch("grad", "create_graph", create_graph)
-    allow_unused = switch("grad", "allow_unused", allow_unused)
     materialize_grads = switch("grad", "materialize_grads", materialize_grads)
+    if materialize_grads and allow_unused is not None and not allow_unused:
+        raise ArgumentError("grad", "allow_unused=True, or left out, with materialize_grads=True", "allow_unused=False")
+    allow_unused = switch("grad", "allow_unused", allow_unused)
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
-    wanted = [_wanted_edge(item, position, materialize_grads) for position, item in enumerate(ins)]
+    wanted = [_wanted_edge(item, position) for position, item in enumerate(ins)]
     if not wanted:
         raise ArgumentError("grad", "at least one input", "none")
     retain = create_graph if retain_graph is None else switch("grad", "retain_graph", retain_graph)
@@ -107,18 +112,43 @@ def grad(
             if gradient is not None and isinstance(item, Tensor):
                 observe.notify_end("grad", (plain(gradient),), item, observe.RETURN, node=item.node)
     if materialize_grads:
-        return tuple([_zeros(i) if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
+        pairs = zip(ins, found, strict=True)
+        return tuple([_zeros(i, create_graph) if f is None else _given(f, i, create_graph) for i, f in pairs])
     if not allow_unused and any(f is None for f in found):
         cure = "pass allow_unused=True for None there"
         raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
     return tuple([None if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
 
 
-def _wanted_edge(item: Any, position: int, materialize: bool) -> Edge:
+def _batched(
+    outs: tuple[Any, ...], inputs: Any, grad_outputs: Any, retain: bool | None, options: Any
+) -> tuple[Tensor | None, ...]:
+    # One pass per row of `grad_outputs`; all but the last retain the graph.
+    seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
+    rows = {len(seed) for seed in seeds if seed is not None and seed.ndim}
+    for out, seed in zip(outs, seeds, strict=True):
+        if seed is None or len(rows) != 1 or 0 in rows or seed.shape[1:] != out.shape:
+            got = "None" if seed is None else f"shape {tuple(seed.shape)}"
+            raise ShapeError("grad", f"grad_outputs of shape [batch, *{tuple(out.shape)}], of one batch", got)
+    count, found = rows.pop(), []
+    for row in range(count):
+        given = [None if seed is None else seed[row] for seed in seeds]
+        found.append(grad(outs, inputs, given, retain if row == count - 1 else True, *options))
+    return tuple([_stacked(column, options[0]) for column in zip(*found, strict=True)])
+
+
+def _stacked(column: tuple[Tensor | None, ...], traced: bool) -> Tensor | None:
+    given = [one for one in column if one is not None]
+    if len(given) < len(column):
+        return None
+    if traced:
+        return run(stands_for[np.stack], [TracedArray(one) for one in given]).tensor
+    with backends.device_guard(given[0].array):
+        return Tensor(np.stack([one.array for one in given]))
+
+
+def _wanted_edge(item: Any, position: int) -> Edge:
     if isinstance(item, GradientEdge):
-        if materialize:
-            cure = "leave materialize_grads out, or pass the tensor"
-            raise StateError("grad", "tensors with materialize_grads=True", "a GradientEdge, of unknown shape", cure)
         return item.edge
     if not isinstance(item, Tensor) or item.edge is None:
         raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
@@ -144,9 +174,12 @@ def _order(array: Any) -> list[int]:
     return sorted(range(array.ndim), key=array.strides.__getitem__)
 
 
-def _zeros(item: Tensor) -> Tensor:
+def _zeros(item: Tensor | GradientEdge, requires_grad: bool) -> Tensor:
+    if isinstance(item, GradientEdge):
+        cure = "leave materialize_grads out, or pass the tensor"
+        raise StateError("grad", "tensors with materialize_grads=True", "a GradientEdge, of unknown shape", cure)
     assert item.edge is not None
-    return Tensor(backends.backend_of(item.array).zeros(*item.edge[2:]))
+    return Tensor(backends.backend_of(item.array).zeros(*item.edge[2:]), requires_grad)
 
 
 def several(items: Any) -> tuple[Any, ...]:
@@ -206,4 +239,19 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     return seed
 
 
+def _call_node(self: Node, *grad_outputs: Any) -> Any:
+    """The gradients of the node's inputs, given those of its outputs: one Tensor, or a tuple; None for no gradient.
+
+    It records nothing and frees nothing. Raises TypeError for too few or too many, StateError if its graph was used.
+    """
+    if len(grad_outputs) != len(self.outputs):
+        raise TypeError(f"{self.name()} expected {len(self.outputs)} arguments, got {len(grad_outputs)} instead")
+    made: Any = BackwardPass([edge for edge in self.edges if edge is not None], traced=False, retain=True)
+    with no_grad():
+        found = made.gradients_of(self, [None if dy is None else dy.array for dy in grad_outputs])
+    given = [None if one is None else Tensor(one) for one in found]
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+Node.__call__ = _call_node  # type: ignore[method-assign]  # declared there
 Tensor.backward = _backward  # type: ignore[assignment, method-assign]  # declared in the stub of methods
