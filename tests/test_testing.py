@@ -155,6 +155,14 @@ def test_gradcheck_refuses_a_backward_that_is_not_deterministic():
         gradcheck(noisy, x)
 
 
+def test_gradcheck_refuses_a_function_that_is_not_constant_and_requires_no_grad():
+    x = ampkit.ones(2, dtype=ampkit.float64, requires_grad=True)
+    with pytest.raises(AssertionError, match="input 0: derivative 0.0"):
+        gradcheck(lambda x: x.detach() * 2, x)
+    assert gradcheck(lambda x: ampkit.ones(2, dtype=ampkit.float64), x)
+    assert gradcheck(lambda x: (), x)
+
+
 def test_gradcheck_refuses_outputs_whose_shapes_depend_on_the_values():
     x = ampkit.ones(1, dtype=ampkit.float64, requires_grad=True)
     with pytest.raises(AssertionError, match=r"outputs of shapes \[\(1,\)\] where an input is moved, of \[\(2,\)\]"):

@@ -27,7 +27,7 @@ SOURCES = {
     **_below("torch.amp", "autocast_mode grad_scaler", "ampkit.amp"),
     "torch.autograd": "ampkit.autograd .autograd .gradcheck",
     "torch.autograd.anomaly_mode": "ampkit.autograd.anomaly_mode",
-    "torch.autograd.function": "ampkit.autograd.function",
+    "torch.autograd.function": "ampkit.autograd.function .function",
     "torch.autograd.functional": "ampkit.autograd.functional",
     "torch.autograd.grad_mode": "ampkit.autograd",
     "torch.autograd.gradcheck": ".gradcheck",

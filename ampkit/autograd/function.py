@@ -112,10 +112,7 @@ class FunctionCtx:
         # A saved tensor keeps its edge: that of an input, or the index of an output, whose node does not exist yet.
         edges = {id(a): a.edge for a in args if isinstance(a, Tensor)}
         places = {id(out): i for i, out in enumerate(outs)}
-        self._saved = [
-            None if t is None else (pack(t.array, t.version), t.version, edges.get(id(t), places.get(id(t))))
-            for t in self._to_save
-        ]
+        self._saved = [_saved_item(t, edges, places) for t in self._to_save]
         self._non_differentiable = [
             i for i, out in enumerate(outs) if any(out is marked for marked in self._non_differentiable)
         ]
@@ -124,6 +121,8 @@ class FunctionCtx:
     def _unpack(self, item: Any) -> Tensor | None:
         if item is None:
             return None
+        if isinstance(item, Tensor):
+            item = item.array, item.version, (item, 0)
         (kept, version, edge), array = item, unpack(item[0])
         packed = array is not kept
         if version[0] > self._serial and not packed:
@@ -137,6 +136,16 @@ class FunctionCtx:
         out = Tensor(array)
         out.edge, out.version = edge, out.version if packed else version
         return out
+
+
+def _saved_item(tensor: Tensor | None, edges: dict[int, Any], places: dict[int, int]) -> Any:
+    # A constant among the inputs is kept as the object that it is.
+    if tensor is None:
+        return None
+    kept, place = pack(tensor.array, tensor.version), id(tensor)
+    if kept is tensor.array and place in edges and tensor.edge is None and place not in places:
+        return tensor
+    return kept, tensor.version, edges.get(place, places.get(place))
 
 
 class Function:

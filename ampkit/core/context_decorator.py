@@ -22,7 +22,7 @@ def decorate(region: Callable[[], AbstractContextManager[Any]], function: _F, wh
     if not callable(function):
         raise DTypeError(where, "a callable", f"an object of type {type(function).__name__}")
     if isinstance(function, type):
-        said = f"{where}: of a decorated class only the construction runs inside; decorate its methods"
+        said = f"{where}: Decorating classes is deprecated, only the construction runs inside; decorate the methods"
         warnings.warn(said, FutureWarning, stacklevel=3)
     if inspect.isasyncgenfunction(function):
         cure = "open the region with `with` inside the function"

@@ -33,12 +33,18 @@ def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: floa
     """
     inputs = _points("gradcheck", inputs)
     generator = np.random.default_rng(0)
-    outs = floats_of(func(*inputs))
+    outs = _checked_outputs(func(*inputs))
     seeds = [placed(_read_only(generator.normal(size=o.shape))) for o in outs]
     found = gradients_of(outs, inputs, seeds)
     _need_same(found, gradients_of(outs, inputs, seeds))
-    _compare(found, lambda *x: _dot(floats_of(func(*x)), seeds), inputs, generator, tolerance)
+    _compare(found, lambda *x: _dot(_checked_outputs(func(*x)), seeds), inputs, generator, tolerance)
     return True
+
+
+def _checked_outputs(outs: Any) -> list[Tensor]:
+    # Where no output requires grad, the gradients have to be zero.
+    given = [outs] if isinstance(outs, Tensor) else list(outs)
+    return floats_of(given) or [o for o in given if isinstance(o, Tensor) and o.is_floating_point()]
 
 
 def _need_same(found: list[Tensor | None], again: list[Tensor | None]) -> None:
@@ -59,6 +65,7 @@ def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: 
     seeds = [placed(_read_only(generator.normal(size=o.shape)), requires_grad=True) for o in outs]
     points = [x for x in inputs if wants_grad(x)]
     first = gradients_of(outs, inputs, seeds, create_graph=True)
+    _need_same(first, gradients_of(outs, inputs, seeds, create_graph=True))
     for traced, plain in zip(first, gradients_of(outs, inputs, seeds), strict=True):
         if plain is not None:
             assert traced is not None, "the recorded gradient is missing"
@@ -148,7 +155,7 @@ def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:
 def gradients_of(outs: list[Tensor], inputs: list[Tensor], seeds: list[Tensor], **options: Any) -> list[Tensor | None]:
     """The gradients of the inputs that require grad; None for those that no output depends on."""
     points = [x for x in inputs if wants_grad(x)]
-    if not outs or not points:
+    if not points or not any(o.requires_grad for o in outs):
         return [None] * len(points)
     # The graph is retained: what `outs` have in common with other calls may have been recorded before them.
     return list(grad(outs, points, seeds, allow_unused=True, **{"retain_graph": True, **options}))

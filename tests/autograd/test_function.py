@@ -323,3 +323,40 @@ def test_the_old_name_of_saved_tensors_warns():
     with pytest.warns(DeprecationWarning, match="saved_tensors"):
         Old.apply(x).backward()
     assert x.grad.tolist() == [3.0]
+
+
+def test_a_constant_that_forward_saves_is_the_same_object_in_backward():
+    class Keep(Function):
+        @staticmethod
+        def forward(ctx, x, constant):
+            ctx.save_for_backward(constant)
+            return x * constant
+
+        @staticmethod
+        def backward(ctx, dy):
+            assert ctx.saved_tensors[0] is constant
+            return dy * constant, None
+
+    x, constant = ampkit.ones(2, requires_grad=True), ampkit.ones(2)
+    Keep.apply(x, constant).sum().backward()
+    y = Keep.apply(x, constant)
+    constant.add_(1)
+    with pytest.raises(StateError, match="changed in place since"):
+        y.sum().backward()
+
+
+def test_recorded_values_are_not_written_to_a_view_that_a_function_took():
+    class First(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x[:1]
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy
+
+    base, b = ampkit.ones(2), ampkit.ones(1, requires_grad=True)
+    view = First.apply(base)
+    with pytest.raises(StateError, match="a view through which gradients pass"):
+        view += b
+    assert base.tolist() == [1.0, 1.0]

@@ -306,3 +306,16 @@ def test_views_are_known_and_not_detached_in_place():
         part.detach_()
     base.detach_()
     assert not base.requires_grad
+
+
+def test_backward_takes_the_places_of_tensors_in_the_graph():
+    x, w = leaf(1, 2), leaf(3, 4)
+    y = x * w
+    seen = []
+    y.register_hook(lambda dy: seen.append(dy.tolist()))
+    y.sum().backward(inputs=[get_gradient_edge(y)], retain_graph=True)
+    assert seen == [[1.0, 1.0]]
+    assert x.grad is y.grad is None
+    y.sum().backward(inputs=[get_gradient_edge(w)])
+    assert w.grad.tolist() == [1.0, 2.0]
+    assert x.grad is None

@@ -79,8 +79,9 @@ def test_backward_of_a_vector_wants_a_gradient_of_its_shape():
         (x * x).backward()
     with pytest.raises(ShapeError, match=r"shape \(2,\)"):
         (x * x).backward(ampkit.tensor([1.0]))
-    with pytest.raises(DTypeError, match="floating-point"):
-        (x * x).backward(ampkit.tensor([1, 1]))
+    (x * x).backward(ampkit.tensor([1, 2]))
+    assert x.grad.tolist() == [2.0, 8.0]
+    x.grad = None
     (x * x).backward(ampkit.tensor([1.0, 10.0], dtype=ampkit.float64))
     np.testing.assert_array_equal(x.grad.array, [2, 40])
 
@@ -147,7 +148,7 @@ def test_regions_without_arguments_decorate_without_parentheses():
 
 
 def test_a_decorated_class_is_constructed_inside_and_warns():
-    with pytest.warns(FutureWarning, match="decorate its methods"):
+    with pytest.warns(FutureWarning, match="decorate the methods"):
 
         @ampkit.no_grad()
         class Built:

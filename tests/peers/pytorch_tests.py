@@ -37,13 +37,16 @@ FILES = (
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).
 OUT_OF_SCOPE = [
     ("names that PyTorch keeps private",
-     r"\btorch\.(\w+\.)*_[a-z]|LoggingTensor|\A\S*_logging_tensor\n|autocast_lists\.torch_16"),  # _addmm_activation
+     r"\btorch\.(\w+\.)*_[a-zA-Z]|LoggingTensor|\A\S*_logging_tensor\n|"
+     r"\._(backward_hooks|backward_cls|set_sequence_nr|materialize_non_diff_grads)\b|"
+     r"autocast_lists\.torch_16"),  # which calls _addmm_activation
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b"),
     ("sparse, nested, quantized and meta tensors", r"sparse|nested|quantize|[\"']meta[\"']|torch\.ao\."),
-    ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b"),
+    ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("forward-mode derivatives and vmap", r"fwAD|forward_ad|vmap|\bjvp\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
-    ("extensions in C++, profilers and dispatch modes", r"cpp_extension|load_inline|profile\(|TorchDispatchMode"),
+    ("extensions in C++, profilers and dispatch modes",
+     r"cpp_extension|load_inline|profile\(|profiler_util|TorchDispatchMode"),
 ]  # fmt: skip
 
 

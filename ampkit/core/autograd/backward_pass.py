@@ -22,6 +22,7 @@ from ..module_path import following, running
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
+from .gradient_edge import GradientEdge
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
@@ -40,15 +41,20 @@ class BackwardPass:
     """
 
     def __init__(
-        self, wanted: Sequence[Edge] | None, traced: bool, retain: bool, inputs: Sequence[Tensor] | None = None
+        self,
+        wanted: Sequence[Edge] | None,
+        traced: bool,
+        retain: bool,
+        inputs: Sequence[Tensor | GradientEdge] | None = None,
     ):
-        self.leaves = None if inputs is None else {id(one) for one in inputs if one.is_leaf}
+        given = [one for one in inputs or () if isinstance(one, Tensor)]
+        self.leaves = None if inputs is None else {id(one) for one in given if one.is_leaf}
         self.traced, self.retain = traced, retain
         self.wanted = None if wanted is None else {edge_key(edge): i for i, edge in enumerate(wanted)}
         self._captured: Any = self.wanted  # the outputs of nodes whose gradients `_capture` takes
         self._targets: Sequence[Edge] | None = wanted
         if inputs is not None:
-            self._captured = {edge_key(one.edge): one for one in inputs if not one.is_leaf}
+            self._captured = {edge_key(one.edge): one for one in given if not one.is_leaf}
             self._targets = [one.edge for one in inputs if one.edge is not None]
         self.paths: dict[Node, bool] | None = None  # with `wanted` or `inputs`: see `paths_to`
         self.roots: list[Node] = []

@@ -17,7 +17,7 @@ from ampkit.base.errors import DTypeError, ShapeError
 from ..fp_errors import ignore_fp_errors
 from ..tensor import Tensor
 from .grad_mode import _recording, no_grad
-from .views import is_alone, move, need_changeable
+from .views import is_alone, move, need_changeable, need_views_on_tape
 
 
 def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -80,6 +80,8 @@ def write(self: Tensor, values: Any) -> Tensor:
 
 def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
+    if made.edge is not None:
+        need_views_on_tape(self)
     with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = made.array
     self.changed()

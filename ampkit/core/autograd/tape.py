@@ -18,10 +18,12 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from .. import fp_errors, policy
 from ..tensor import Edge, Tensor
 from .accumulate import is_dense
+from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
 from .grad_mode import no_grad, set_grad_enabled
 from .gradient_edge import GradientEdge
 from .node import Node, alias
+from .saved import cast
 from .traced_array import TracedArray, plain, run, stands_for
 from .views import is_writable
 
@@ -32,25 +34,34 @@ def backward(
     retain_graph: bool | None = None,
     create_graph: bool = False,
     grad_variables: Any = None,
-    inputs: Tensor | Sequence[Tensor] | None = None,
+    inputs: Tensor | GradientEdge | Sequence[Tensor | GradientEdge] | None = None,
 ) -> None:
     """Add the gradients of `tensors` (times `grad_tensors`, each 1 for a single element) to `.grad` of every leaf.
 
     retain_graph=True keeps what the nodes saved, so that a second backward can follow. create_graph=True records the
     gradients, so that `.grad` can be differentiated in its turn, and retains the graph unless told otherwise. inputs:
-    the only tensors whose `.grad` is written, leaves or not. grad_variables is an old name of grad_tensors.
+    the only tensors whose `.grad` is written, leaves or not; of a GradientEdge the hooks run. grad_variables is an old
+    name of grad_tensors.
     Raises StateError if a tensor is not on the tape or its graph was used, ShapeError for a missing or misfit gradient.
     """
     create_graph = switch("backward", "create_graph", create_graph)
     retain_graph = None if retain_graph is None else switch("backward", "retain_graph", retain_graph)
-    targets = None if inputs is None else several(inputs)
-    if targets is not None and not (targets and all(isinstance(x, Tensor) and x.requires_grad for x in targets)):
-        got = "one that is not" if targets else "none"
-        raise StateError("backward", "inputs that are Tensors and require grad", got)
+    targets = None if inputs is None else [_target(item) for item in several(inputs)]
+    if targets == []:
+        raise StateError("backward", "inputs that are Tensors and require grad", "none")
     outs = several(tensors)
     seeds = _seeds("backward", "grad_tensors", outs, grad_variables if grad_tensors is None else grad_tensors)
     retain = create_graph if retain_graph is None else retain_graph
     _run_backward(outs, seeds, None, traced=create_graph, retain=retain, inputs=targets)
+
+
+def _target(item: Any) -> Tensor | GradientEdge:
+    if isinstance(item, GradientEdge):
+        leaf = item.node.variable if isinstance(item.node, AccumulateGrad) else None
+        return item if leaf is None else leaf
+    if not isinstance(item, Tensor) or not item.requires_grad:
+        raise StateError("backward", "inputs that are Tensors and require grad", "one that is not")
+    return item
 
 
 def _backward(
@@ -58,7 +69,7 @@ def _backward(
     gradient: Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: Tensor | Sequence[Tensor] | None = None,
+    inputs: Tensor | GradientEdge | Sequence[Tensor | GradientEdge] | None = None,
 ) -> None:
     """Add the gradient of this tensor (times `gradient`) to `.grad` of every leaf; see `ampkit.autograd.backward`."""
     backward(self, None if gradient is None else (gradient,), retain_graph, create_graph, inputs=inputs)
@@ -234,9 +245,7 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
     if not isinstance(seed, Tensor) or seed.shape != out.shape:
         got = f"shape {tuple(seed.shape)}" if isinstance(seed, Tensor) else type(seed).__name__
         raise ShapeError("backward", f"a gradient Tensor of shape {tuple(out.shape)}", got)
-    if not is_float(seed.dtype):
-        raise DTypeError("backward", "a floating-point gradient", seed.dtype.name)
-    return seed
+    return seed if is_float(seed.dtype) else Tensor(cast(seed.array, out.array.dtype))  # integers, as in PyTorch
 
 
 def _call_node(self: Node, *grad_outputs: Any) -> Any:

@@ -260,6 +260,19 @@ def need_changeable(tensor: Tensor) -> None:
             raise StateError("in-place change", "a tensor that is no leaf, or requires no grad", got, cure)
         views, at = at.views, None if at.views is None else at.views.parent
         if at is not None and at.edge is not None and views is not None and views.op is None:
-            got = "a view that was taken in no_grad, or by a Function"
-            cure = "take the view where operations are recorded, or change a .clone()"
-            raise StateError("in-place change", "a view through which gradients pass", got, cure)
+            raise _no_gradient_passes()
+
+
+def need_views_on_tape(tensor: Tensor) -> None:
+    """Raise StateError for a view through which no gradient passes: recorded values must not be written to it."""
+    at = tensor.views
+    while at is not None and at.parent is not None:
+        if at.op is None:
+            raise _no_gradient_passes()
+        at = at.parent.views
+
+
+def _no_gradient_passes() -> StateError:
+    got = "a view that was taken in no_grad, or by a Function"
+    cure = "take the view where operations are recorded, or change a .clone()"
+    return StateError("in-place change", "a view through which gradients pass", got, cure)

@@ -1,0 +1,11 @@
+"""Old names of `torch.autograd.function`."""
+
+from __future__ import annotations
+
+from ...autograd.function import Function
+
+__all__ = ["InplaceFunction"]
+
+
+class InplaceFunction(Function):
+    """A Function: each may change its inputs in place, once it has said so by `ctx.mark_dirty`."""
