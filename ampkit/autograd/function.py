@@ -220,7 +220,6 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
     node = made(_Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
     ctx._record(args, outs, node)
-    node.lasting = None if ctx._saved else ctx
     return node
 
 
@@ -256,16 +255,14 @@ class FunctionNode(Node):
     """The node of a call of a Function: it has the attributes of the call's context, as PyTorch's is that context."""
 
     ctx: FunctionCtx
-    _saved_ctx: FunctionCtx | None
 
     @property
     def saved(self) -> FunctionCtx | None:
-        """The context; None once used."""
-        return self._saved_ctx
+        """The context; None once its tensors are freed."""
+        return None if self.ctx._freed else self.ctx
 
     @saved.setter
     def saved(self, ctx: FunctionCtx | None) -> None:
-        self._saved_ctx = ctx
         if ctx is None:
             self.ctx._free()
         else:

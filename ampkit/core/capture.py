@@ -115,7 +115,7 @@ class _Variant:
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
         with self.graph.pool.use():
             out = self.step(*args, **kwargs)
-            self.eager = any(t.node is not None and t.node.saved is not None for t in tensors_in(out))
+            self.eager = any(t.node is not None and not t.node.used for t in tensors_in(out))
             if not self.eager:
                 with self.graph.pool.outside():
                     out = with_tensors(out, (Tensor(t.array.copy()) for t in tensors_in(out)))

@@ -17,8 +17,8 @@ from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
 from .autograd.grad_mode import _recording
+from .autograd.node import Node
 from .autograd.saved import NOTHING, Saved, cast
-from .autograd.saved_attributes import node_type_of
 from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
 from .cast_plan import Plan
@@ -33,7 +33,7 @@ _new = object.__new__
 def runner(op: Any) -> Callable[..., Any]:
     """The function that runs a call of `op`, given what `Signature.entry` binds. -> one Tensor, or a tuple of them."""
     plans, call, view, ndarray = op.plans.get, op.call, op.view, np.ndarray
-    primitive, reference, node_of_op = op.forward, op.forward.reference, node_type_of(op)
+    primitive, reference = op.forward, op.forward.reference
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
         plan: Plan = plans(key) or op.new_plan(key, inputs)
@@ -88,11 +88,9 @@ def runner(op: Any) -> Callable[..., Any]:
             if plan.drops:
                 for name in plan.drops:
                     saved.__dict__.pop(name, None)
-            node = _new(node_of_op)  # its constructor, written out
+            node = _new(Node)  # its constructor, written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
-            if not saved.__dict__:
-                node.lasting = NOTHING
             if packing:
                 pack_saved(node)
             if following:
@@ -120,7 +118,7 @@ def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:
         link(parent, one, op, params, i)
 
 
-def _attach(outs: tuple[Tensor, ...], node: Any) -> None:
+def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
     for i, one in enumerate(outs):

@@ -119,7 +119,7 @@ class Tensor(TensorBase, TensorMethods):
 
     @property
     def grad_fn(self) -> Node | None:
-        return self.node
+        return None if self.node is None else self.node.shown()
 
     @property
     def output_nr(self) -> int:

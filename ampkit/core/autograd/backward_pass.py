@@ -26,7 +26,7 @@ from .gradient_edge import GradientEdge
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
-from .saved import is_traced
+from .saved import Saved, is_traced
 from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import TracedArray, plain
@@ -225,8 +225,6 @@ class BackwardPass:
     def _prepare(self, node: Node) -> Any:
         # What the node saved, ready for its backward. -> what its inputs need
         if node.saved is None:
-            node.saved = node.lasting
-        if node.saved is None:
             cure = "Specify retain_graph=True in the first backward"
             got = f"one whose {node.op.name} is already freed"
             raise StateError("backward", "a graph that was not used before", got, cure)
@@ -251,7 +249,9 @@ class BackwardPass:
         if node.packed is not None:
             node.saved, node.packed = without_packed(node), node.packed if self.retain else None
         if not self.retain:
-            node.saved = None
+            node.used = True
+            if type(node.saved) is not Saved or node.saved.__dict__:  # what saved nothing can be visited again
+                node.saved = None
         dys.clear()
         if around is not None:  # hooks see gradients like the inputs
             self._reduce_all(node, gradients, needs)

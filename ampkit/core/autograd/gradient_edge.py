@@ -30,4 +30,4 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     if tensor.edge is None:
         raise StateError("get_gradient_edge", "a tensor that requires grad", "one that does not")
     source, index = tensor.edge[:2]
-    return GradientEdge(source if isinstance(source, Node) else accumulate_grad(source), index)
+    return GradientEdge(source.shown() if isinstance(source, Node) else accumulate_grad(source), index)

@@ -24,11 +24,11 @@ class Node:
     """One recorded call of an op.
 
     op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
-    saved: what backward needs; None once used. lasting: what `saved` is again in another backward, of a node that keeps
-    no arrays. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py). params: the other
-    arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape, dtype) of each of
-    several outputs. versions, result: those of the inputs and of the first output, to be compared with serial, the time
-    of the recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients of its outputs (see
+    saved: what backward needs; None once freed. used: whether a backward pass that did not retain the graph has visited
+    it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py). params: the other arguments. plan:
+    the dtypes it ran in. kernel: the implementation that ran. outputs: (shape, dtype) of each of several outputs.
+    versions, result: those of the inputs and of the first output, to be compared with serial, the time of the
+    recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients of its outputs (see
     core/autograd/hooks.py). around: hooks of the node itself (see core/autograd/node_hooks.py). module_call: of the
     module whose forward recorded it, if calls of modules are followed (see core/module_path.py).
     """
@@ -36,7 +36,7 @@ class Node:
     outputs: tuple[Any, ...] = (None,)
     hooks: dict[int, Any] | None = None
     around: NodeHooks | None = None
-    lasting: Any = None
+    used: bool = False
     packed: dict[str, Any] | None = None
     result: Sequence[int] = (0,)
     tag: ScaleTag | None = None
@@ -67,9 +67,20 @@ class Node:
         """The gradients of its inputs, given those of its outputs: see `tape`, which runs it."""
         raise NotImplementedError
 
+    def shown(self) -> Node:
+        """The node itself, from now on of the type that is named after its op.
+
+        Scripts look at few nodes, so that only those pay for it.
+        """
+        if type(self) is Node:
+            from .saved_attributes import node_type_of
+
+            self.__class__ = node_type_of(self.op)
+        return self
+
     def name(self) -> str:
         """The name of its type, as `MulBackward0`, or `CubeBackward` of a Function `Cube`."""
-        return type(self).__name__
+        return type(self.shown()).__name__
 
     @property
     def next_functions(self) -> tuple[tuple[Node | AccumulateGrad | None, int], ...]:
@@ -99,14 +110,7 @@ class Node:
 
 
 def _next(source: Any) -> Node | AccumulateGrad:
-    return source if isinstance(source, Node) else accumulate_grad(source)
-
-
-@cache
-def node_type(op_name: str) -> type[Node]:
-    """The type of the nodes of an op, with PyTorch's form of name: of `log_softmax`, LogSoftmaxBackward0."""
-    words = "".join([word[:1].upper() + word[1:] for word in op_name.split("_")])
-    return named_node_type(f"{words}Backward0")
+    return source.shown() if isinstance(source, Node) else accumulate_grad(source)
 
 
 @cache

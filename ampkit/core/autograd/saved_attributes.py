@@ -11,7 +11,7 @@ from ampkit.base.dtypes import float32
 from ampkit.base.errors import StateError
 
 from ..tensor import Tensor
-from .node import Node, alias, node_type
+from .node import Node, alias, named_node_type
 from .saved import NOTHING
 from .saved_hooks import pack_items, unpack, versions_of
 
@@ -36,9 +36,14 @@ class RawSaved:
 
 @cache
 def node_type_of(op: Any) -> type[Node]:
-    """The type of the nodes of an op, with an attribute `_saved_x` and `_raw_saved_x` for all that it may save."""
-    made: Any = node_type(op.name)
-    for name in (*op.signature.names, *([op.signature.variadic] * bool(op.signature.variadic)), "out"):
+    """The type of the nodes of an op, with PyTorch's form of name: of `log_softmax`, LogSoftmaxBackward0.
+
+    It has an attribute `_saved_x` and `_raw_saved_x` for all that the op may save.
+    """
+    words = "".join([word[:1].upper() + word[1:] for word in op.name.split("_")])
+    made: Any = named_node_type(f"{words}Backward0")
+    signature = getattr(op, "signature", None)
+    for name in () if signature is None else (*signature.names, signature.variadic or "out", "out"):
         shown = _OTHER_NAMES.get(name, name)
         setattr(made, f"_saved_{shown}", property(partial(_read, name=name)))
         setattr(made, f"_raw_saved_{shown}", property(partial(RawSaved, name=name)))
@@ -73,6 +78,6 @@ def _tensor(item: Any, edge: Any, version: Any) -> Any:
 
 
 def _need_unfreed(node: Node) -> None:
-    if node.saved is None and node.lasting is None:
+    if node.saved is None:
         cure = "Specify retain_graph=True in the first backward"
         raise StateError("saved tensor", "a graph that was not used before", "one that is already freed", cure)
