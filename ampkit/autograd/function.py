@@ -264,6 +264,7 @@ class FunctionNode(Node):
     @saved.setter
     def saved(self, ctx: FunctionCtx | None) -> None:
         if ctx is None:
+            self.used = True
             self.ctx._free()
         else:
             self.ctx = ctx

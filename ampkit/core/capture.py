@@ -115,7 +115,7 @@ class _Variant:
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
         with self.graph.pool.use():
             out = self.step(*args, **kwargs)
-            self.eager = any(t.node is not None and not t.node.used for t in tensors_in(out))
+            self.eager = any(_is_live(t.node) for t in tensors_in(out))
             if not self.eager:
                 with self.graph.pool.outside():
                     out = with_tensors(out, (Tensor(t.array.copy()) for t in tensors_in(out)))
@@ -260,3 +260,8 @@ def _cannot(error: Exception) -> AmpkitError:
     got = f"{name or 'something'} that needs the host: {said}"
     cure = "read values (item, float, if) after the step, and bring batches to the device before it"
     return StateError("compile", "a step that the device can do alone", got, cure)
+
+
+def _is_live(node: Any) -> bool:
+    # Whether no backward pass has used up the graph of an output.
+    return node is not None and node.saved is not None and not node.used

@@ -162,18 +162,19 @@ class BackwardPass:
         return self.paths is None and grows(self.below)
 
     def _run(self, complete: dict[Node, list[Tensor]]) -> None:
+        paths, captured = self.paths, self._captured
         while self._heap:
             node = heapq.heappop(self._heap)[1]
             dys, self.tag = self._held.pop(node)
-            if self.paths is not None and node not in self.paths:  # an output from which no way leads to the inputs
+            if paths is not None and node not in paths:  # an output from which no way leads to the inputs
                 continue
             if backends.gpus is not None:
                 _use_device_of(*dys)
             if node.hooks is not None:
                 hooks.run(node.hooks, dys, self.tag, node)
-            if self._captured is not None:
+            if captured is not None:
                 self._capture(node, dys)
-            if self.paths is None or self.paths[node]:
+            if paths is None or paths[node]:
                 self._visit(node, dys)
             for leaf in complete.pop(node, ()):
                 if leaf in self._written and leaf not in self._leaf_sums:
@@ -193,7 +194,11 @@ class BackwardPass:
 
     def gradients_of(self, node: Node, dys: list[Any]) -> list[Any]:
         """The gradients of the inputs of one node that is retained, in their shapes and dtypes."""
-        needs = self._prepare(node)
+        if node.saved is None:
+            raise _freed(node)
+        if node.packed is not None:
+            node.saved = with_unpacked(node)
+        needs = node.op.needs(node)
         found = list(node.op.vjp(node, dys, needs, self))
         self._reduce_all(node, found, needs)
         if node.packed is not None:
@@ -222,20 +227,14 @@ class BackwardPass:
             hooks.run_post_accumulate_hooks(leaf)
         run_after(around, [], [leaf.grad.array if first and leaf.grad is not None else found[0]])
 
-    def _prepare(self, node: Node) -> Any:
-        # What the node saved, ready for its backward. -> what its inputs need
+    def _visit(self, node: Node, dys: list[Any]) -> None:
         if node.saved is None:
-            cure = "Specify retain_graph=True in the first backward"
-            got = f"one whose {node.op.name} is already freed"
-            raise StateError("backward", "a graph that was not used before", got, cure)
+            raise _freed(node)
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
         if node.packed is not None:
             node.saved = with_unpacked(node)
-        return node.op.needs(node)
-
-    def _visit(self, node: Node, dys: list[Any]) -> None:
-        needs, backward = self._prepare(node), node.op.replay if self.traced else node.op.vjp
+        needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
         if (around := node.around) is not None:
             run_before(around, dys)
         given = () if around is None else tuple(dys)
@@ -249,8 +248,9 @@ class BackwardPass:
         if node.packed is not None:
             node.saved, node.packed = without_packed(node), node.packed if self.retain else None
         if not self.retain:
-            node.used = True
-            if type(node.saved) is not Saved or node.saved.__dict__:  # what saved nothing can be visited again
+            if type(node.saved) is Saved and not node.saved.__dict__:  # what saved nothing can be visited again
+                node.used = True
+            else:
                 node.saved = None
         dys.clear()
         if around is not None:  # hooks see gradients like the inputs
@@ -294,6 +294,12 @@ class BackwardPass:
                 observe.notify_end(name, (gradient,), reduced, observe.BACKWARD, node=node, tag=node.tag or self.tag)
             gradient = reduced
         return gradient
+
+
+def _freed(node: Node) -> StateError:
+    cure = "Specify retain_graph=True in the first backward"
+    got = f"one whose {node.op.name} is already freed"
+    return StateError("backward", "a graph that was not used before", got, cure)
 
 
 def _sum(held: Any, gradient: Any, tag: ScaleTag | None, of: Any) -> Any:

@@ -24,13 +24,13 @@ class Node:
     """One recorded call of an op.
 
     op: the object with the backward (`vjp`, `replay`, `needs`). edges: per input, where its gradient flows, or None.
-    saved: what backward needs; None once freed. used: whether a backward pass that did not retain the graph has visited
-    it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py). params: the other arguments. plan:
-    the dtypes it ran in. kernel: the implementation that ran. outputs: (shape, dtype) of each of several outputs.
-    versions, result: those of the inputs and of the first output, to be compared with serial, the time of the
-    recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients of its outputs (see
-    core/autograd/hooks.py). around: hooks of the node itself (see core/autograd/node_hooks.py). module_call: of the
-    module whose forward recorded it, if calls of modules are followed (see core/module_path.py).
+    saved: what backward needs; None once freed. used: of a node that saved nothing, whether a backward pass that did
+    not retain the graph has visited it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py).
+    params: the other arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape,
+    dtype) of each of several outputs. versions, result: those of the inputs and of the first output, to be compared
+    with serial, the time of the recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients
+    of its outputs (see core/autograd/hooks.py). around: hooks of the node itself (see core/autograd/node_hooks.py).
+    module_call: of the module whose forward recorded it, if calls of modules are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from operator import attrgetter
 
 from ..tensor import Tensor
 from . import hooks
@@ -15,9 +16,10 @@ def nodes_below(nodes: Iterable[Node], oldest: int = 0) -> set[Node]:
     seen = set(todo)
     while todo:
         for edge in todo.pop().edges:
-            if edge is not None and isinstance(edge[0], Node) and edge[0] not in seen and edge[0].serial >= oldest:
-                seen.add(edge[0])
-                todo.append(edge[0])
+            source = None if edge is None else edge[0]
+            if isinstance(source, Node) and source not in seen and source.serial >= oldest:
+                seen.add(source)
+                todo.append(source)
     return seen
 
 
@@ -31,17 +33,15 @@ def paths_to(wanted: Collection[Node], leaves: Collection[int], nodes: Iterable[
     below = nodes_below(nodes, oldest)
     if grows(below):
         return None
-    found: dict[Node, bool] = {}
-    for node in sorted(below, key=lambda node: node.serial):
-        runs = any(_leads(edge, found, leaves) for edge in node.edges)
-        if runs or node in wanted:
-            found[node] = runs
+    found = dict.fromkeys(wanted, False)
+    leading = {*leaves, *map(id, wanted)}
+    for node in sorted(below, key=attrgetter("serial")):  # each after all that its gradients flow to
+        for edge in node.edges:
+            if edge is not None and id(edge[0]) in leading:
+                found[node] = True
+                leading.add(id(node))
+                break
     return found
-
-
-def _leads(edge: object, found: dict[Node, bool], leaves: Collection[int]) -> bool:
-    source = edge[0] if isinstance(edge, tuple) else None
-    return source in found if isinstance(source, Node) else id(source) in leaves
 
 
 def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
