@@ -39,6 +39,7 @@ from .nn.batch_norm import *
 from .nn.conv import *
 from .nn.dropout import *
 from .nn.embedding import *
+from .nn.fractional_pool import *
 from .nn.fused import *
 from .nn.grid_sample import *
 from .nn.interpolate import *

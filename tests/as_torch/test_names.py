@@ -75,7 +75,7 @@ except ModuleNotFoundError as error:
     ("space", "name", "cure"),
     [
         (ampkit, "frexp", "np.frexp"),
-        (ampkit.nn, "FractionalMaxPool2d", "write it with ampkit.ops"),
+        (ampkit.nn, "CrossMapLRN2d", "PyTorch's own successors"),
         (ampkit.linalg, "lstsq", "ampkit.linalg.pinv"),
         (ampkit.ones(2), "apply_", "x.copy_"),
     ],

@@ -9,14 +9,16 @@ from dataclasses import field
 from typing import Any
 
 from ampkit import ops
+from ampkit.base.errors import ArgumentError
 from ampkit.core.tensor import Tensor
 
 from ..op_module import OpModule, Size, UnaryOpModule
 
 __all__ = [
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
-    "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d",
-    "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d",
+    "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "FractionalMaxPool2d", "FractionalMaxPool3d",
+    "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d",
+    "MaxUnpool3d",
 ]  # fmt: skip
 
 
@@ -123,6 +125,29 @@ class AdaptiveMaxPool1d(AdaptiveMaxPool2d, op=ops.adaptive_max_pool1d):
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool2d, op=ops.adaptive_max_pool3d):
     """The maximum of each of output_size windows: [N, C, D, H, W] -> [N, C, *output_size]; see AdaptiveMaxPool2d."""
+
+
+class FractionalMaxPool2d(UnaryOpModule, op=ops.fractional_max_pool2d):
+    """The maximum of each window, whose steps are drawn at random: input [N, C, H, W] -> [N, C, *output_size].
+
+    One of output_size and output_ratio, the share of each axis between 0 and 1; both are one number or two.
+    return_indices=True returns (values, flat indices into H W). Raises ArgumentError for both or neither of the sizes.
+    """
+
+    kernel_size: Size
+    output_size: Any = None
+    output_ratio: Any = None
+    return_indices: bool = field(default=False, repr=False)
+    _random_samples: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.output_size is None) == (self.output_ratio is None):
+            got = "neither" if self.output_size is None else "both"
+            raise ArgumentError(type(self).__name__, "one of output_size and output_ratio", got)
+
+
+class FractionalMaxPool3d(FractionalMaxPool2d, op=ops.fractional_max_pool3d):
+    """The maximum of each window: input [N, C, D, H, W] -> [N, C, *output_size]; see FractionalMaxPool2d."""
 
 
 class MaxUnpool2d(_Windows, op=ops.max_unpool2d):
