@@ -161,9 +161,13 @@ class Op:
                 continue
             name = self.signature.name_of(position) if position < len(node.edges) else "out"
             if name in node.saved.__dict__ and name not in (node.packed or ()):
-                what = f"`{name}` of {self.name} changed in place since"
-                cure = "call backward before optimizer.step() and other changes in place"
-                raise StateError("backward", "the values that the forward read", what, cure)
+                raise self._changed(f"`{name}` of {self.name}")
+        if node.others and any(version[0] > node.serial for version in node.others):
+            raise self._changed(f"an output of {self.name}")
+
+    def _changed(self, what: str) -> StateError:
+        got, cure = f"{what} changed in place since", "call backward before optimizer.step() and other changes in place"
+        return StateError("backward", "the values that the forward read", got, cure)
 
     def replay(
         self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], backward_pass: BackwardPass

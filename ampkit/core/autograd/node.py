@@ -27,10 +27,11 @@ class Node:
     saved: what backward needs; None once freed. used: of a node that saved nothing, whether a backward pass that did
     not retain the graph has visited it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py).
     params: the other arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape,
-    dtype) of each of several outputs. versions, result: those of the inputs and of the first output, to be compared
-    with serial, the time of the recording. tag: the loss scale, if this node multiplies by it. hooks: on the gradients
-    of its outputs (see core/autograd/hooks.py). around: hooks of the node itself (see core/autograd/node_hooks.py).
-    module_call: of the module whose forward recorded it, if calls of modules are followed (see core/module_path.py).
+    dtype) of each of several outputs. versions, result, others: those of the inputs, of the first output and of further
+    ones that were saved, to be compared with serial, the time of the recording. tag: the loss scale, if this node
+    multiplies by it. hooks: on the gradients of its outputs (see core/autograd/hooks.py). around: hooks of the node
+    itself (see core/autograd/node_hooks.py). module_call: of the module whose forward recorded it, if calls of modules
+    are followed (see core/module_path.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
@@ -39,6 +40,7 @@ class Node:
     used: bool = False
     packed: dict[str, Any] | None = None
     result: Sequence[int] = (0,)
+    others: Sequence[Sequence[int]] = ()
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None
 
