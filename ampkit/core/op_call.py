@@ -121,16 +121,11 @@ def _link_views(op: Any, params: Any, parent: Tensor, made: Any) -> None:
 def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
-    saved = [v for v in node.saved.__dict__.values() if hasattr(v, "dtype")]
-    node.others = [o.version for o in outs[1:] if any(_is_of(o.array, v) for v in saved)] if saved else ()
+    saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0].array)]
+    node.others = [o.version for o in outs[1:] if any(np.may_share_memory(o.array, v) for v in saved)] if saved else ()
     for i, one in enumerate(outs):
         if one.array.dtype in FLOATS:
             one.edge = (node, i, *node.outputs[i])
-
-
-def _is_of(array: Any, saved: Any) -> bool:
-    # Whether an output is what the node saved, or one of the two a view of the other.
-    return saved is array or getattr(saved, "base", None) is array or getattr(array, "base", None) is saved
 
 
 # The casts of a call: inputs to the dtype in which the plan stores them, and the reference's result to the plan's.

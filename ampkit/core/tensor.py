@@ -138,6 +138,9 @@ class Tensor(TensorBase, TensorMethods):
             return
         if not isinstance(value, Tensor):
             raise DTypeError("grad", "a Tensor or None", f"a {type(value).__name__}")
+        if value is self or not value.is_floating_point():
+            got = "the tensor itself" if value is self else value.dtype.name
+            raise DTypeError("grad", "another floating-point Tensor", got)
         if value.shape != self.shape:
             raise ShapeError("grad", f"a Tensor of shape {tuple(self.shape)}", f"shape {tuple(value.shape)}")
         if backends.backend_of(value.array) is not backends.backend_of(self.array):

@@ -154,7 +154,7 @@ from torch.autograd.graph import save_on_cpu
 
 x = torch.ones(2)
 v = Variable(x, requires_grad=True)
-print(x.requires_grad, v.requires_grad, v.data_ptr() == x.data_ptr())
+print(x.requires_grad, v.requires_grad, v.data_ptr() == x.data_ptr(), isinstance(x, Variable), isinstance(1, Variable))
 seen = []
 v.register_hook(lambda g: Variable._execution_engine.queue_callback(lambda: seen.append("end")))
 with save_on_cpu():
@@ -173,7 +173,7 @@ with region, region:
 print(torch.autograd.gradcheck(lambda x: x * x, torch.ones(2, requires_grad=True)))
 """
     assert run_aliased(code) == [
-        "False True True",
+        "False True True True False",
         "['end', 'queue_callback: needs a backward pass under way, got none']",
         "False", "True", "True",
     ]  # fmt: skip

@@ -162,6 +162,9 @@ def test_a_gradient_that_is_no_tensor_is_refused():
     x = ampkit.ones(2, requires_grad=True)
     with pytest.raises(DTypeError, match="grad: needs a Tensor or None, got a int"):
         x.grad = 0
+    for wrong, got in ((x, "the tensor itself"), (ampkit.tensor([1, 2]), "int64")):
+        with pytest.raises(DTypeError, match=f"another floating-point Tensor, got {got}"):
+            x.grad = wrong
     x.sum().backward()
     del x.grad
     assert x.grad is None

@@ -24,8 +24,13 @@ class _Engine:
         passes.at_end.append(callback)
 
 
-class Variable(Tensor):
-    """`Variable(data)` is a new leaf over the memory of `data`, as in PyTorch since 0.4."""
+class _VariableType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class Variable(Tensor, metaclass=_VariableType):
+    """`Variable(data)` is a new leaf over the memory of `data`, as in PyTorch since 0.4; every Tensor is one."""
 
     _execution_engine = _Engine()
 
