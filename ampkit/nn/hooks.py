@@ -93,7 +93,7 @@ class _BackwardHooks:
 
     def __init__(self, module: Any):
         self.module, self.inputs, self.has_grad_input = module, 0, False
-        self.grad_output: _Gradients = ()
+        self.grad_output: _Gradients | None = None  # from the pre-hooks of a backward pass until its hooks
 
     def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The positional arguments for the module; its backward hooks run when their gradients are computed."""
@@ -118,10 +118,16 @@ class _BackwardHooks:
         return grad_output
 
     def run_hooks(self, grad_input: _Gradients) -> _Gradients:
-        """The gradients of the arguments after the hooks."""
+        """The gradients of the arguments after the hooks.
+
+        Second derivatives reach the arguments by another way than the outputs: then no hook is called.
+        """
+        if self.grad_output is None:
+            return grad_input
         for hook, *_ in _hooks(self.module, "_backward_hooks"):
             found = hook(self.module, grad_input, self.grad_output)
             grad_input = _replaced("full backward hook", found, grad_input)
+        self.grad_output = None
         return grad_input
 
 

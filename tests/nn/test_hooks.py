@@ -193,3 +193,13 @@ def test_a_handle_names_its_table_and_its_place_in_it():
     assert list(first.hooks_dict_ref()) == [first.id, second.id]
     first.remove()
     assert list(second.hooks_dict_ref()) == [second.id]
+
+
+def test_backward_hooks_are_not_called_by_second_derivatives():
+    loss, calls = nn.MSELoss(), []
+    loss.register_full_backward_hook(lambda module, grad_input, grad_output: calls.append(len(grad_input)))
+    x = ampkit.ones(2, requires_grad=True)
+    (dx,) = ampkit.grad(loss(x, ampkit.zeros(2)), x, create_graph=True)
+    assert calls == [2]
+    assert ampkit.grad(dx.sum(), x)[0].tolist() == [1.0, 1.0]
+    assert calls == [2]
