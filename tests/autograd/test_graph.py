@@ -243,9 +243,11 @@ def test_a_hook_on_several_tensors_is_called_once_with_all_gradients():
     assert [g is not None for g in seen[1]] == [True, False, False, False]
     y.sum().backward(retain_graph=True)
     assert [g is not None for g in seen[2]] == [True, False, False, True]
+    (y * z).sum().backward(inputs=[unused, z], retain_graph=True)
+    assert [g is not None for g in seen[3]] == [False, True, False, False]
     handle.remove()
     (y * z).sum().backward()
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_a_hook_on_any_of_several_tensors_is_called_with_the_first_gradient():

@@ -88,6 +88,11 @@ def test_a_graph_that_is_retained_is_unpacked_again():
     assert len(counts) == 2
     with pytest.raises(ampkit.StateError, match="already freed"):
         y.backward()
+    with graph.saved_tensors_hooks(same, same):
+        y = x.exp()
+    y.sum().backward()
+    with pytest.raises(ampkit.StateError, match="exp is already freed"):
+        y.sum().backward()
 
 
 def test_a_function_saves_through_the_hooks():

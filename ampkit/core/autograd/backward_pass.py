@@ -143,12 +143,10 @@ class BackwardPass:
     def reaches(self, edge: Edge) -> bool:
         """Whether a gradient for this edge arrives in this pass, if every backward gives one."""
         source = edge[0]
-        if self.paths is not None and isinstance(source, Node):
-            return source in self.paths
-        if self._targets is not None:
-            return any(source is target[0] for target in self._targets)
         if isinstance(source, Node):
-            return source in self.below
+            return source in (self.below if self.paths is None else self.paths)
+        if self._targets is not None and all(source is not target[0] for target in self._targets):
+            return False
         return any(other is not None and other[0] is source for node in self.below for other in node.edges)
 
     @cached_property
@@ -246,8 +244,8 @@ class BackwardPass:
         if self.traced and observe.observers:
             self._notify_replay(node, dys, gradients)
         if node.packed is not None:
-            node.saved, node.packed = without_packed(node), node.packed if self.retain else None
-        if not self.retain:
+            node.saved, node.packed = (without_packed(node), node.packed) if self.retain else (None, None)
+        elif not self.retain:
             if type(node.saved) is Saved and not node.saved.__dict__:  # what saved nothing can be visited again
                 node.used = True
             else:
