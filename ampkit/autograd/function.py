@@ -22,20 +22,20 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import backends
 from ..base import observe
 from ..base.dtypes import FLOATS
-from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ..base.errors import DTypeError, StateError
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, alias, attach, named_node_type
 from ..core.autograd.saved_hooks import pack, unpack
-from ..core.autograd.traced_array import TracedArray
 from ..core.autograd.views import move, need_changeable, share
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
+from .function_node import Call, FunctionNode, Once
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -217,7 +217,7 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
             raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", got, cure)
     made = named_node_type(f"{ctx._name}Backward", FunctionNode)
-    node = made(_Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
+    node = made(Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
     ctx._record(args, outs, node)
     return node
@@ -251,77 +251,6 @@ def _arrays(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([item.array for item in items if isinstance(item, Tensor)])
 
 
-class FunctionNode(Node):
-    """The node of a call of a Function: it has the attributes of the call's context, as PyTorch's is that context."""
-
-    ctx: FunctionCtx
-
-    @property
-    def saved(self) -> FunctionCtx | None:
-        """The context; None once its tensors are freed."""
-        return None if self.ctx._freed else self.ctx
-
-    @saved.setter
-    def saved(self, ctx: FunctionCtx | None) -> None:
-        if ctx is None:
-            self.used = True
-            self.ctx._free()
-        else:
-            self.ctx = ctx
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "ctx":
-            raise AttributeError(name)
-        return getattr(self.ctx, name)
-
-
-class _Call:
-    """The op of the node that a call of a Function records."""
-
-    def __init__(self, function: type[Function]):
-        self.function, self.name = function, function.__name__
-
-    def needs(self, node: Node) -> tuple[None, ...]:
-        return (None,) * len(node.edges)
-
-    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
-        given = [None if dy is None else Tensor(dy) for dy in dys]
-        gradients = [None if found is None else found.array for found in self._gradients(node, given)]
-        if observe.observers:
-            read, what = [dy for dy in dys if dy is not None], {"operands": tuple(dys), "node": node}
-            what["tag"] = backward_pass.tag
-            observe.notify_end(f"{self.name}_backward", tuple(read), tuple(gradients), observe.BACKWARD, **what)
-        return gradients
-
-    def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> list[Any]:
-        given = [None if dy is None else dy.tensor for dy in dys]
-        return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
-
-    def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
-        ctx, backend = node.saved, backends.backend_of(next(dy.array for dy in dys if dy is not None))
-        if ctx._materializes:
-            pairs = zip(dys, node.outputs, strict=True)
-            dys = [Tensor(backend.zeros(*out)) if dy is None and out is not None else dy for dy, out in pairs]
-        ctx._node = node
-        try:
-            found = self.function.backward(ctx, *dys)
-        finally:
-            ctx._node = None
-        return self._check_gradients(found if isinstance(found, (tuple, list)) else (found,), node, backend)
-
-    def _check_gradients(self, found: Sequence[Any], node: Node, backend: Any) -> list[Tensor | None]:
-        where, count = f"{self.name}.backward", len(node.edges)
-        if len(found) < count or any(extra is not None for extra in found[count:]):
-            needs = f"{count} gradient{'s' * (count != 1)}, one per argument of forward, None where there is none"
-            raise ArgumentError(where, needs, str(len(found)))
-        for position, item in enumerate(found[:count]):
-            if item is not None and not isinstance(item, Tensor):
-                raise DTypeError(where, "Tensors or None", f"a {type(item).__name__} as gradient {position}")
-            if item is not None and backends.backend_of(item.array) is not backend:
-                raise DeviceError(where, f"gradients on {backend.name}", f"gradient {position} on {item.device}")
-        return [None if edge is None else item for edge, item in zip(node.edges, found, strict=False)]
-
-
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a backward that is no differentiable function itself: it runs off the tape.
 
@@ -336,24 +265,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
             return found
         outs = found if isinstance(found, (tuple, list)) else (found,)
         edges = [*ctx._node.edges, *(dy.edge for dy in grad_outputs if isinstance(dy, Tensor))]
-        node = Node(_Once(ctx._name), [edge for edge in edges if edge is not None], ())
+        node = Node(Once(ctx._name), [edge for edge in edges if edge is not None], ())
         node.outputs = (None,) * len(outs)
         return tuple([attach(o.array, node, i) if isinstance(o, Tensor) else o for i, o in enumerate(outs)])
 
     return once
-
-
-class _Once:
-    """The op of a node that no gradient may pass."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def vjp(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> NoReturn:
-        needs = "a backward that can be differentiated"
-        raise StateError(self.name, needs, "one that is marked with @once_differentiable")
-
-    replay = vjp
-
-    def needs(self, node: Node) -> tuple[None, ...]:
-        return (None,) * len(node.edges)

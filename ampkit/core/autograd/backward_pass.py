@@ -21,15 +21,16 @@ from ampkit.base.errors import StateError
 from ..module_path import following, running
 from ..tensor import Edge, Tensor
 from . import hooks
-from .accumulate import is_sole_reference, reduce_to_input, sum_gradients
+from .accumulate import is_sole_reference, reduce_to_input
 from .gradient_edge import GradientEdge
+from .leaf_gradient import accumulate, sum_of
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
 from .saved import Saved, is_traced
 from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
-from .traced_array import TracedArray, plain
+from .traced_array import plain
 
 
 class BackwardPass:
@@ -93,13 +94,13 @@ class BackwardPass:
             held = self._leaf_sums.get(leaf)
             if held is not None and held[1] is not tag:
                 raise mixed_scales("backward")
-            self._leaf_sums[leaf] = (gradient if held is None else _sum(held[0], gradient, tag, leaf), tag)
+            self._leaf_sums[leaf] = (gradient if held is None else sum_of(held[0], gradient, tag, leaf), tag)
         elif self.wanted is None:
-            _accumulate(leaf, gradient, tag, owned)
+            accumulate(leaf, gradient, tag, owned)
         else:
             place = self.wanted[id(leaf), 0]
             held = self.found.get(place)
-            self.found[place] = gradient if held is None else _sum(held, gradient, tag, leaf)
+            self.found[place] = gradient if held is None else sum_of(held, gradient, tag, leaf)
         if hooks.post_accumulate_hooks and self.wanted is None and id(leaf) in hooks.post_accumulate_hooks:
             self._written[leaf] = None
 
@@ -111,7 +112,7 @@ class BackwardPass:
         elif met[1] is not tag:
             raise mixed_scales("backward")
         held = met[0]
-        held[index] = gradient if held[index] is None else _sum(held[index], gradient, tag, node)
+        held[index] = gradient if held[index] is None else sum_of(held[index], gradient, tag, node)
 
     def run(self) -> None:
         """Visit nodes until every gradient has reached a leaf."""
@@ -208,18 +209,18 @@ class BackwardPass:
         for index, dy in enumerate(dys):
             to = None if dy is None else self._captured.get((id(node), index))
             if isinstance(to, Tensor):
-                _accumulate(to, dy, self.tag)
+                accumulate(to, dy, self.tag)
             elif to is not None:
                 self.found[to] = dy
 
     def _accumulate_sum(self, leaf: Tensor, found: list[Any], tag: ScaleTag | None) -> None:
         around = hooks.around_leaves.get(id(leaf))
         if around is None:
-            _accumulate(leaf, found[0], tag)
+            accumulate(leaf, found[0], tag)
             return
         run_before(around, found)
         first = leaf._grad is None
-        _accumulate(leaf, found[0], tag)
+        accumulate(leaf, found[0], tag)
         if leaf in self._written:
             del self._written[leaf]
             hooks.run_post_accumulate_hooks(leaf)
@@ -300,42 +301,11 @@ def _freed(node: Node) -> StateError:
     return StateError("backward", "a graph that was not used before", got, cure)
 
 
-def _sum(held: Any, gradient: Any, tag: ScaleTag | None, of: Any) -> Any:
-    # Of the gradients of a leaf, or of an output of a node.
-    total = sum_gradients(held, gradient)
-    if observe.observers and not is_traced(total):
-        what = {"node": of} if isinstance(of, Node) else {"operands": (of,)}
-        observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag, **what)
-    return total
-
-
 def _use_device_of(*gradients: Any) -> None:
     # Make the device of the gradients, traced or not, the current one; tape.py restores the previous one.
     for gradient in gradients:
         if gradient is not None:
             backends.gpus.follow(gradient.tensor.array if hasattr(gradient, "tensor") else gradient)
-
-
-def _accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = False) -> None:
-    """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
-    if observe.observers:
-        array = gradient.tensor.array if isinstance(gradient, TracedArray) else gradient
-        observe.notify_end("accumulate", (array,), leaf, observe.ACCUMULATE, tag=tag)
-    if not isinstance(gradient, TracedArray):
-        leaf.accumulate(gradient, tag, owned)
-        return
-    held = leaf._grad
-    total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
-    if held is not None and held.tag is tag:  # others may hold the former gradient, which keeps its values
-        leaf.drop_grad()
-        leaf.accumulate(total.array, tag)
-    else:
-        leaf.accumulate(gradient.tensor.array, tag)
-    assert leaf._grad is not None
-    if total.edge is not None:
-        written = leaf._grad.exposed()  # an optimizer may hold the memory
-        leaf._grad, before = Tensor(written), leaf._grad
-        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
 
 
 def edge_key(edge: Edge | None) -> tuple[int, int]:

@@ -1,0 +1,45 @@
+"""Gradients that a backward pass adds up and writes to leaves, traced or not, as observers see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ampkit.base import observe
+
+from ..tensor import Tensor
+from .accumulate import sum_gradients
+from .node import Node
+from .saved import is_traced
+from .scale_tag import ScaleTag
+from .traced_array import TracedArray
+
+
+def sum_of(held: Any, gradient: Any, tag: ScaleTag | None, of: Any) -> Any:
+    """The sum of two gradients of a leaf, or of an output of a node."""
+    total = sum_gradients(held, gradient)
+    if observe.observers and not is_traced(total):
+        what = {"node": of} if isinstance(of, Node) else {"operands": (of,)}
+        observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag, **what)
+    return total
+
+
+def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = False) -> None:
+    """Add a gradient, traced or not, to what `leaf.grad` holds; a traced one leaves `grad` on the tape."""
+    if observe.observers:
+        array = gradient.tensor.array if isinstance(gradient, TracedArray) else gradient
+        observe.notify_end("accumulate", (array,), leaf, observe.ACCUMULATE, tag=tag)
+    if not isinstance(gradient, TracedArray):
+        leaf.accumulate(gradient, tag, owned)
+        return
+    held = leaf._grad
+    total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
+    if held is not None and held.tag is tag:  # others may hold the former gradient, which keeps its values
+        leaf.drop_grad()
+        leaf.accumulate(total.array, tag)
+    else:
+        leaf.accumulate(gradient.tensor.array, tag)
+    assert leaf._grad is not None
+    if total.edge is not None:
+        written = leaf._grad.exposed()  # an optimizer may hold the memory
+        leaf._grad, before = Tensor(written), leaf._grad
+        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
