@@ -227,16 +227,18 @@ class BackwardPass:
         run_after(around, [], [leaf.grad.array if first and leaf.grad is not None else found[0]])
 
     def _visit(self, node: Node, dys: list[Any]) -> None:
-        if node.saved is None:
+        saved, packed, around = node.saved, node.packed, node.around
+        if saved is None:
             raise _freed(node)
         if node.tag is not None and self.tag is not None:
             raise mixed_scales("backward")
-        if node.packed is not None:
+        if packed is not None:
             node.saved = with_unpacked(node)
         needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
-        if (around := node.around) is not None:
+        given: tuple[Any, ...] = ()
+        if around is not None:
             run_before(around, dys)
-        given = () if around is None else tuple(dys)
+            given = tuple(dys)
         if following:
             with running(node.module_call):
                 gradients = list(backward(node, dys, needs, self))
@@ -244,10 +246,10 @@ class BackwardPass:
             gradients = list(backward(node, dys, needs, self))
         if self.traced and observe.observers:
             self._notify_replay(node, dys, gradients)
-        if node.packed is not None:
-            node.saved, node.packed = (without_packed(node), node.packed) if self.retain else (None, None)
+        if packed is not None:
+            node.saved, node.packed = (without_packed(node), packed) if self.retain else (None, None)
         elif not self.retain:
-            if type(node.saved) is Saved and not node.saved.__dict__:  # what saved nothing can be visited again
+            if type(saved) is Saved and not saved.__dict__:  # what saved nothing can be visited again
                 node.used = True
             else:
                 node.saved = None
