@@ -2,8 +2,8 @@
 
 Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch. `CompatArg` annotates a
 parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the result into the first
-tensor; `layout` and its like are ignored, since they change no value; `sparse` and its like raise unless they have
-their default; `size_average` and `reduce` are translated to `reduction`. `out` raises everywhere.
+tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are dense); `max_norm` and
+its like raise unless they have their default; `size_average` and `reduce` are translated to `reduction`. `out` raises everywhere.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ Parameters = Mapping[str, inspect.Parameter]
 
 OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 _RESULT = "use what the call returns, or write it with out.copy_(...)"
-_DENSE = "gradients are dense: leave it out"
 REFUSED = {
     "out": _RESULT,
-    "sparse": _DENSE,
-    "sparse_grad": _DENSE,
     "max_norm": "nn.Embedding and nn.EmbeddingBag have it",
     "scale_grad_by_freq": "nn.Embedding has it",
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',

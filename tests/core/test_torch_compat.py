@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit import ops
+from ampkit import nn, ops
 from ampkit.base.errors import ArgumentError
 
 
@@ -87,12 +87,21 @@ def test_what_is_not_here_is_refused_in_one_line():
         "weight": lambda: ops.mse_loss(X, X, weight=X),
         "max_norm": lambda: ops.embedding(index, table, None, 1.0),
         "scale_grad_by_freq": lambda: ops.embedding(index, table, scale_grad_by_freq=True),
-        "sparse": lambda: ops.embedding(index, table, sparse=True),
-        "sparse_grad": lambda: ops.gather(X, 0, AT, sparse_grad=True),
     }.items():
         with pytest.raises(ArgumentError, match=rf"needs {name.strip()} left at its default.*\nhelp: "):
             call()
     assert same(ops.embedding(index, table, None, None, 2.0, False, False), ops.embedding(index, table))
+
+
+def test_gradients_are_dense_whatever_sparse_says():
+    table, index = ampkit.ones(4, 3, requires_grad=True), ampkit.tensor([1, 2, 1])
+    want = [[0] * 3, [2] * 3, [1] * 3, [0] * 3]
+    assert ampkit.autograd.grad(ops.embedding(index, table, sparse=True).sum(), [table])[0].tolist() == want
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        layer = kind.from_pretrained(table.detach(), freeze=False, sparse=True)
+        layer(index[None]).sum().backward()
+        assert layer.sparse and layer.weight.grad.shape == (4, 3)
+    assert same(ops.gather(X, 0, AT, sparse_grad=True), ops.gather(X, 0, AT))
 
 
 def test_softmax_without_dim_names_pytorchs_guess():

@@ -22,7 +22,8 @@ class Embedding(Module):
 
     weight [num_embeddings, embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and gets no
     gradient. max_norm scales rows that are used, before they are read and in place, to at most that norm_type-norm.
-    scale_grad_by_freq divides a row's gradient by its number of uses in the batch. sparse raises ArgumentError.
+    scale_grad_by_freq divides a row's gradient by its number of uses in the batch. sparse has no effect:
+    gradients are dense.
     """
 
     def __init__(
@@ -41,11 +42,11 @@ class Embedding(Module):
     ):
         super().__init__()
         where = type(self).__name__
-        refuse_unsupported(where, sparse=sparse)
         check_sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = _row(where, padding_idx, num_embeddings)
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
+        self.sparse = sparse
         if _weight is None:
             self.weight = new_parameter((num_embeddings, embedding_dim), device, dtype)
             self.reset_parameters()
@@ -110,7 +111,7 @@ class EmbeddingBag(Embedding):
 
     input [B, L], or [n] with offsets [B], the start of each bag -> [B, embedding_dim]. weight [num_embeddings,
     embedding_dim] starts as N(0, 1); the row at padding_idx starts as zeros and is left out of all
-    bags. max_norm is that of Embedding; scale_grad_by_freq and sparse are not supported and raise ArgumentError.
+    bags. max_norm is that of Embedding, and so is sparse; scale_grad_by_freq is not supported and raises ArgumentError.
     """
 
     def __init__(
@@ -128,10 +129,10 @@ class EmbeddingBag(Embedding):
         device: Any = None,
         dtype: Any = None,
     ):
-        refuse_unsupported("EmbeddingBag", scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+        refuse_unsupported("EmbeddingBag", scale_grad_by_freq=scale_grad_by_freq)
         if mode not in ("sum", "mean", "max"):
             raise ArgumentError("EmbeddingBag", "mode 'sum', 'mean' or 'max'", repr(mode))
-        options = {"_weight": _weight, "device": device, "dtype": dtype}
+        options = {"sparse": sparse, "_weight": _weight, "device": device, "dtype": dtype}
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, **options)
         self.mode, self.include_last_offset = mode, include_last_offset
 

@@ -36,7 +36,7 @@ def embedding(
     input [...] integers from 0 to V - 1, weight [V, D] -> [..., D], in the dtype of weight. The gradient of a row is
     the sum over its uses, in float32 (float64 for float64), in a fixed order; row `padding_idx` gets none.
     Raises ShapeError if weight is not a matrix, DTypeError if input is not of integers, RangeError for an index outside
-    the table, with its position, ArgumentError for max_norm, scale_grad_by_freq and sparse, which are not supported.
+    the table, with its position, ArgumentError for max_norm and scale_grad_by_freq, which are not supported.
     """
     check_indices(plain(input), len(weight))
     return np.take(weight, input, 0), Saved(input=input, rows=len(weight))
