@@ -3,7 +3,8 @@
 Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch. `CompatArg` annotates a
 parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the result into the first
 tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are dense); `max_norm` and
-its like raise unless they have their default; `size_average` and `reduce` are translated to `reduction`. `out` raises everywhere.
+its like raise unless they have their default; `size_average` and `reduce` are translated to `reduction`. `out` raises
+everywhere.
 """
 
 from __future__ import annotations

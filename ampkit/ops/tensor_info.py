@@ -25,6 +25,11 @@ def nelement(self: Tensor) -> int:
     return self.numel()
 
 
+def to_dense(self: Tensor) -> Tensor:
+    """The tensor itself: all tensors are dense."""
+    return self
+
+
 def ndimension(self: Tensor) -> int:
     """The number of axes."""
     return self.ndim
@@ -107,7 +112,7 @@ OTHER_DEVICES = ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xl
 
 METHODS = [
     nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory, data_ptr,
-    detach_, untyped_storage, _is_view,
+    detach_, to_dense, untyped_storage, _is_view,
 ]  # fmt: skip
 
 PROPERTIES: dict[str, Any] = {

@@ -265,6 +265,16 @@ except ValueError as error:
     assert run_aliased(code) == ["0 1 2", "get_enum: needs one of none, mean, sum, got 'most'"]
 
 
+def test_methods_in_place_are_functions_of_torch_too(run_aliased):
+    code = """
+import torch
+x = torch.tensor([-1.0, 4.0])
+print(torch.relu_(x) is x, torch.sqrt_(x).tolist(), torch.clamp_(x, max=1.0).tolist(), torch.zero_(x).tolist())
+print(x.to_dense() is x)
+"""
+    assert run_aliased(code) == ["True [0.0, 2.0] [0.0, 1.0] [0.0, 0.0]", "True"]
+
+
 def test_losses_of_torch_itself_take_the_number_of_a_reduction(run_aliased):
     code = """
 import inspect

@@ -265,7 +265,7 @@ def test_a_tensor_of_one_element_takes_a_format():
     assert f"{ampkit.tensor([1.0])}" == "tensor([1.])"
 
 
-@pytest.mark.parametrize("index", [[[0], [1, 2]], ([0, 1], [[0], [1, 2]])])
+@pytest.mark.parametrize("index", [[[[0], [1, 2]]], ([0, 1], [[0], [1, 2]])])
 def test_an_index_of_ragged_lists_is_refused_in_one_line(index):
     x = ampkit.zeros(3, 3)
     with pytest.raises(ShapeError, match="^index: needs nested lists of equal lengths, got"):

@@ -11,6 +11,7 @@ import numpy as np
 from ...amp import is_autocast_available
 from ...base.missing_names import PYTORCH_VERSION
 from ...core.storage import UntypedStorage
+from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
 from .utils.library import ops
 
@@ -55,6 +56,19 @@ uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.u
 float8_e4m3fn, float8_e4m3fnuz = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e4m3fnuz)
 float8_e5m2, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e5m2), np.dtype(ml_dtypes.float8_e5m2fnuz)
 float8_e8m0fnu, float4_e2m1fn_x2 = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(ml_dtypes.float4_e2m1fn)
+
+
+# Methods in place that are functions too.
+_IN_PLACE = [
+    "abs_", "acos_", "acosh_", "addmv_", "arccos_", "arccosh_", "arcsin_", "arcsinh_", "arctan_", "arctanh_", "asin_",
+    "asinh_", "atan_", "atanh_", "ceil_", "clamp_", "clamp_max_", "clamp_min_", "clip_", "conj_physical_", "cos_",
+    "cosh_", "deg2rad_", "detach_", "erf_", "erfc_", "exp2_", "exp_", "expm1_", "fill_", "fix_", "floor_", "frac_",
+    "gcd_", "index_put_", "lcm_", "ldexp_", "log10_", "log1p_", "log2_", "log_", "logit_", "nan_to_num_", "neg_",
+    "negative_", "rad2deg_", "reciprocal_", "relu_", "round_", "rsqrt_", "sigmoid_", "sin_", "sinc_", "sinh_", "sqrt_",
+    "square_", "tan_", "tanh_", "trunc_", "xlogy_", "zero_",
+]  # fmt: skip
+globals().update({name: getattr(Tensor, name) for name in _IN_PLACE})
+__all__ += _IN_PLACE
 
 
 def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:

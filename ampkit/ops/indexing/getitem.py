@@ -58,7 +58,12 @@ _BASIC = frozenset((int, slice, type(None), type(...)))
 
 
 def parse_index(index: Any) -> tuple[Any, ...]:
-    """An index as a tuple of what NumPy accepts; see `parse_index_item`."""
+    """An index as a tuple of what NumPy accepts; see `parse_index_item`.
+
+    A list that is no array of numbers is one item for each axis, as a tuple is: `x[[slice(None), [0, 2]]]`.
+    """
+    if type(index) is list and not _is_array_like(index):
+        index = tuple(index)
     if type(index) is not tuple:
         return (parse_index_item(index),)
     return tuple([parse_index_item(part) for part in index])
@@ -81,6 +86,12 @@ def parse_index_item(part: Any) -> Any:
     if part.dtype == np.uint8:
         raise DTypeError("index", "integers or bool", "uint8, which is ambiguous", "cast it: .long() or .bool()")
     return int(part) if part.ndim == 0 and kind != "b" else part
+
+
+def _is_array_like(items: list[Any]) -> bool:
+    """Whether a list holds numbers, or lists of one length, and so no slices, None, ... or tensors."""
+    lengths = {len(item) if isinstance(item, (list, range)) else -1 for item in items}
+    return len(lengths) < 2 and not any(isinstance(item, (slice, type(None), type(...), Tensor)) for item in items)
 
 
 def _listed(part: Any) -> Any:

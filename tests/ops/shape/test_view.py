@@ -181,6 +181,18 @@ def test_an_index_that_may_mean_two_things_is_refused(index):
         tensor(np.zeros((3, 4)))[tensor(index) if isinstance(index, np.ndarray) else index]
 
 
+def test_a_list_that_is_no_array_of_numbers_is_an_item_for_each_axis():
+    x = tensor(VALUES)
+    for index in (
+        [slice(None), [2, 0]], [[1, 0, 1], [0]], [0, None], [..., 1], [[0, 1], 2], [tensor([0, 1]), tensor([2, 1])],
+    ):  # fmt: skip
+        wanted = tuple([i.numpy() if isinstance(i, Tensor) else i for i in index])
+        assert x[index].tolist() == VALUES[wanted].tolist()
+    assert x[[1, 0]].tolist() == VALUES[[1, 0]].tolist() and x[[[0, 1], [1, 1]]].shape == (2, 2, 3, 4)
+    x[[slice(None), [0, 2]]] = 0.0
+    assert not x[:, 0].any() and x[:, 1].any()
+
+
 def test_view_never_copies():
     x = tensor(np.zeros((2, 3)))
     x.view(6).fill_(1.0)
