@@ -294,6 +294,7 @@ WRONG = [
     ),
     (lambda: nn.Conv3d(3, 4, (3, 3)), ArgumentError, "Conv3d: needs kernel_size as a positive integer or 3 of them"),
     (lambda: nn.ReplicationPad2d((1, 2)), ArgumentError, "ReplicationPad2d: needs padding as an integer or 4 of them"),
+    (lambda: nn.SyncBatchNorm(4, process_group=(0, 1)), DTypeError, "SyncBatchNorm: needs a ProcessGroup of ampkit"),
     (lambda: nn.Embedding(3, 4, padding_idx=3), ArgumentError, "Embedding: needs padding_idx from -3 to 2, got 3"),
     (lambda: nn.GroupNorm(2, 3), ArgumentError, "GroupNorm: needs num_channels that num_groups divides, got 3 and 2"),
     (lambda: nn.Dropout(1.5), ArgumentError, "Dropout: needs a probability p from 0 to 1, got 1.5"),

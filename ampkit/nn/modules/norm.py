@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ampkit import backends, ops
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
@@ -247,6 +247,9 @@ class SyncBatchNorm(_BatchNorm):
         dtype: Any = None,
     ):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        if process_group is not None and not callable(getattr(process_group, "size", None)):
+            got = f"a {type(process_group).__name__}"
+            raise DTypeError("SyncBatchNorm", "a ProcessGroup of ampkit.distributed, or None", got)
         self.process_group = process_group
 
     def forward(self, input: Tensor) -> Tensor:

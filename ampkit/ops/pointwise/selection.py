@@ -68,7 +68,7 @@ def _extremum_grads(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
 def clamp(input: Array, min: Array | None = None, max: Array | None = None):
     """input clamped to [min, max] (numbers or tensors; one may be None); where min > max, max.
 
-    At a bound the gradient goes to input. For NaN it is 0.
+    At a bound the gradient goes to input. For NaN it is 0. max = inf is no bound.
 
     Raises ArgumentError without any bound.
     """
@@ -85,11 +85,10 @@ def clamp_check(input, min, max):
 @clamp.backward
 def clamp_backward(dy, saved, needs):
     x, low, high = plain(saved.input), plain(saved.min), plain(saved.max)
-    alone = high is None
-    low, high = -math.inf if low is None else low, math.inf if alone else high
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
     return (
         select_or_zero(dy, (x >= low) & (x <= high)) if needs[0] else None,
-        select_or_zero(dy, (x < low) & ((low < high) | alone)) if needs[1] else None,
+        select_or_zero(dy, (x < low) & ((low < high) | (high == math.inf))) if needs[1] else None,
         select_or_zero(dy, (x > high) | (low > high)) if needs[2] else None,
     )
 
