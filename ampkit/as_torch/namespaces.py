@@ -70,7 +70,7 @@ SOURCES = {
     "torch.nn.attention": ".nn.attention",
     "torch.nn.attention.flex_attention": ".nn.flex_attention",
     "torch.nn.common_types": ".nn.modules",
-    "torch.nn.functional": "ampkit.ops",
+    "torch.nn.functional": "ampkit.ops .nn.multihead",
     **_below("torch.nn", "grad functional.grad", ".nn.grad"),
     "torch.nn._reduction": ".nn.reduction",
     "torch.nn.init": ".nn.init",

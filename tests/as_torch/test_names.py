@@ -265,6 +265,38 @@ except ValueError as error:
     assert run_aliased(code) == ["0 1 2", "get_enum: needs one of none, mean, sum, got 'most'"]
 
 
+def test_attention_is_a_function_of_its_weights(run_aliased):
+    code = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+for words in ({}, {"kdim": 6, "vdim": 5}, {"add_bias_kv": True, "add_zero_attn": True}):
+    layer = nn.MultiheadAttention(8, 2, **words).eval()
+    q = torch.randn(3, 2, 8, requires_grad=True)
+    k, v = torch.randn(4, 2, words.get("kdim", 8)), torch.randn(4, 2, words.get("vdim", 8))
+    mask = torch.zeros(2, 4, dtype=torch.bool)
+    mask[0, 1] = True
+    wanted = layer(q, k, v, key_padding_mask=mask)
+    out, weights = F.multi_head_attention_forward(
+        q, k, v, 8, 2, layer.in_proj_weight, layer.in_proj_bias, layer.bias_k, layer.bias_v, layer.add_zero_attn, 0.1,
+        layer.out_proj.weight, layer.out_proj.bias, training=False, key_padding_mask=mask,
+        use_separate_proj_weight=not layer._qkv_same_embed_dim, q_proj_weight=layer.q_proj_weight,
+        k_proj_weight=layer.k_proj_weight, v_proj_weight=layer.v_proj_weight)
+    print(torch.equal(out, wanted[0]), torch.equal(weights, wanted[1]))
+out.sum().backward()
+print(q.grad.shape, layer.out_proj.weight.grad.shape)
+try:
+    F.multi_head_attention_forward(q, k, v, 9, 2, None, None, None, None, False, 0.0, layer.out_proj.weight, None)
+except ValueError as error:
+    print(str(error).splitlines()[0])
+"""
+    needs = "a query whose last axis is embed_dim_to_check 9, which num_heads divides"
+    assert run_aliased(code) == [
+        *["True True"] * 3, "(3, 2, 8) (8, 8)",
+        f"multi_head_attention_forward: needs {needs}, got [3, 2, 8] and 2 heads",
+    ]  # fmt: skip
+
+
 def test_methods_in_place_are_functions_of_torch_too(run_aliased):
     code = """
 import torch

@@ -71,6 +71,10 @@ class MultiheadAttention(Module):
             )
         self.register_parameter("in_proj_weight", new_parameter((3 * size, size), device, dtype) if same else None)
 
+    @property
+    def _qkv_same_embed_dim(self) -> bool:  # PyTorch's name, which code around it reads
+        return self.in_proj_weight is not None
+
     def reset_parameters(self) -> None:
         """Initialize the input projections again; biases become zeros."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
