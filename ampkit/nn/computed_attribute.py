@@ -31,9 +31,9 @@ def attribute_to_replace(where: str, module: Module, name: str) -> Any:
 
     Raises ArgumentError if there is none, StateError if it is computed already, DTypeError if `module` is no Module.
     """
-    if not hasattr(module, "_computed"):
+    if not hasattr(module, "_computed_attributes"):
         raise DTypeError(where, "a Module", f"a {type(module).__name__}")
-    if name in module._computed:
+    if name in module._computed_attributes:
         raise StateError(where, f"a plain {name!r}", "one that is computed already", "remove that first")
     found = module._parameters.get(name, module._buffers.get(name))
     if found is None:
@@ -51,7 +51,7 @@ def check_unbound(where: str, tensor: Tensor) -> None:
 def compute(module: Module, name: str, computed: ComputedAttribute) -> None:
     """Replace the Parameter or buffer `name` of `module` by `computed`."""
     delattr(module, name)
-    module._computed[name] = computed
+    module._computed_attributes[name] = computed
 
 
 def restore(module: Module, name: str, tensor: Tensor) -> None:

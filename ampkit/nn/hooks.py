@@ -34,7 +34,7 @@ def register(
     need_callable(hook)
     hooks = everywhere.setdefault(table, {}) if module is None else module.__dict__[table]
     if module is not None:
-        module._hooked = True
+        module._has_own_hooks = True
     return add_hook(hooks, (hook, with_kwargs, always), prepend)
 
 

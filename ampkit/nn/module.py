@@ -33,8 +33,10 @@ class Module(ModuleHooks):
         checked_constructor(cls)
 
     def __init__(self) -> None:
-        tables = ("_parameters", "_buffers", "_modules", "_computed", *hooks.TABLES)
-        self.__dict__.update({name: {} for name in tables}, training=True, _unsaved=set(), _hooked=False)
+        tables = ("_parameters", "_buffers", "_modules", "_computed_attributes", *hooks.TABLES)
+        self.__dict__.update(
+            {name: {} for name in tables}, training=True, _non_persistent_buffers_set=set(), _has_own_hooks=False
+        )
 
     # call
 
@@ -42,7 +44,7 @@ class Module(ModuleHooks):
         if following:
             with module_running(new_call(self)):
                 return hooks.call(self, args, kwargs)
-        if self._hooked or hooks.everywhere:
+        if self._has_own_hooks or hooks.everywhere:
             return hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
@@ -53,11 +55,11 @@ class Module(ModuleHooks):
     # attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
-        computed = self.__dict__.get("_computed")
+        computed = self.__dict__.get("_computed_attributes")
         if computed and name in computed:
             computed[name].assign(self, value)
             return
-        table = self._table(name, value)
+        table = self._table_for(name, value)
         if table is None:
             object.__setattr__(self, name, value)
             return
@@ -66,7 +68,7 @@ class Module(ModuleHooks):
                 other.pop(name, None)
         table[name] = value
 
-    def _table(self, name: str, value: Any) -> dict[str, Any] | None:
+    def _table_for(self, name: str, value: Any) -> dict[str, Any] | None:
         tables: dict[str, dict[str, Any]]
         if "_modules" not in self.__dict__:
             if isinstance(value, (Parameter, Module)):
@@ -77,7 +79,8 @@ class Module(ModuleHooks):
         if isinstance(value, Module):
             return self._modules
         if isinstance(value, Buffer):
-            (self._unsaved.discard if value.persistent else self._unsaved.add)(name)
+            unsaved = self._non_persistent_buffers_set
+            (unsaved.discard if value.persistent else unsaved.add)(name)
             return self._buffers
         tables = {"a Parameter": self._parameters, "a Module": self._modules, "a Tensor": self._buffers}
         for kind, table in tables.items():
@@ -95,37 +98,40 @@ class Module(ModuleHooks):
             for table in (own["_parameters"], own["_modules"], own["_buffers"]):
                 if name in table:
                     return table[name]
-            if name in own["_computed"]:
-                return own["_computed"][name].of(self)
+            if name in own["_computed_attributes"]:
+                return own["_computed_attributes"][name].of(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        for table in (self._parameters, self._buffers, self._modules, self._computed):
+        for table in (self._parameters, self._buffers, self._modules, self._computed_attributes):
             if name in table:
                 del table[name]
-                self._unsaved.discard(name)
+                self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules, *self._computed})
+        return sorted(
+            {*super().__dir__(), *self._parameters, *self._buffers, *self._modules, *self._computed_attributes}
+        )
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
         """Register a Parameter, or None for one that is optional."""
-        self._register(name, param, Parameter, self._parameters)
+        self._register_member(name, param, Parameter, self._parameters)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Register a tensor that is part of the module but not trained; out of `state_dict` unless `persistent`."""
-        self._register(name, tensor, Tensor, self._buffers)
-        (self._unsaved.discard if persistent else self._unsaved.add)(name)
+        self._register_member(name, tensor, Tensor, self._buffers)
+        unsaved = self._non_persistent_buffers_set
+        (unsaved.discard if persistent else unsaved.add)(name)
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Register a module, or None; the same as `add_module`."""
-        self._register(name, module, Module, self._modules)
+        self._register_member(name, module, Module, self._modules)
 
     add_module = register_module
 
-    def _register(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
+    def _register_member(self, name: str, value: Any, kind: type, table: dict[str, Any]) -> None:
         where = f"{type(self).__name__}: registering"
         if "_modules" not in self.__dict__:
             raise _uninitialized(where)
@@ -166,7 +172,7 @@ class Module(ModuleHooks):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of every Parameter, or fill them with zeros."""
-        for _, parameter in self._members("_parameters", "", True, True):
+        for _, parameter in self._named_tensors("_parameters", "", True, True):
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
@@ -188,7 +194,10 @@ class Module(ModuleHooks):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Replace the values of the Parameters and buffers by what `fn` makes of them.
-        for name, tensor in [*self._members("_parameters", "", recurse, True), *self.named_buffers(recurse=recurse)]:
+        for name, tensor in [
+            *self._named_tensors("_parameters", "", recurse, True),
+            *self.named_buffers(recurse=recurse),
+        ]:
             change(name, tensor, fn)
         return self
 

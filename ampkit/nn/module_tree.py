@@ -57,7 +57,7 @@ class ModuleTree:
 
         Sets `Parameter.name`, for messages, to the longest name seen so far.
         """
-        for name, parameter in self._members("_parameters", prefix, recurse, remove_duplicate):
+        for name, parameter in self._named_tensors("_parameters", prefix, recurse, remove_duplicate):
             if len(name) > len(parameter.name):
                 parameter.name = name
             yield name, parameter
@@ -70,13 +70,13 @@ class ModuleTree:
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
         """(dotted name, tensor) of the buffers, each once."""
-        return self._members("_buffers", prefix, recurse, remove_duplicate)
+        return self._named_tensors("_buffers", prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers of this module and, with `recurse`, all below it, each once."""
         return (tensor for _, tensor in self.named_buffers(recurse=recurse))
 
-    def _members(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
+    def _named_tensors(self, table: str, prefix: str, recurse: bool, once: bool) -> Iterator[tuple[str, Any]]:
         seen = set()
         for path, module in self.named_modules(prefix=prefix, remove_duplicate=once) if recurse else [(prefix, self)]:
             for name, tensor in getattr(module, table).items():

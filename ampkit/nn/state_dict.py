@@ -49,7 +49,8 @@ def _parts(module: Module, prefix: str) -> Iterator[tuple[str, Module]]:
 
 
 def _tensors(part: Module, lead: str) -> Iterator[tuple[str, Tensor]]:
-    saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in part._unsaved}}
+    unsaved = part._non_persistent_buffers_set
+    saved = {**part._parameters, **{k: v for k, v in part._buffers.items() if k not in unsaved}}
     return ((lead + name, tensor) for name, tensor in saved.items() if tensor is not None)
 
 

@@ -45,7 +45,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
     """Move parameters and buffers; only floating-point ones change their dtype. Raises StateError before any change."""
-    tensors = [*module._members("_parameters", "", True, True), *module.named_buffers()]
+    tensors = [*module._named_tensors("_parameters", "", True, True), *module.named_buffers()]
     sized = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, Uninitialized)]
     changing = [(tensor, name) for name, tensor in sized if _changes(tensor, device, dtype)]
     for tensor, name in changing:

@@ -306,3 +306,28 @@ def test_a_buffer_keeps_its_kind_in_copies(twin_of):
     twin = twin_of(buffer)
     twin += 1
     assert (type(twin), twin.persistent, twin.tolist(), buffer.tolist()) == (nn.Buffer, False, [2, 2], [1, 1])
+
+
+def test_a_module_may_have_names_of_its_own_that_are_common():
+    class Cached(nn.Module):
+        """With names that libraries such as torchmetrics give to their modules' values."""
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+            self._computed = self._unsaved = self._hooked = self._table = self._members = None
+
+        def _register(self, x):
+            self._computed = x.sum()
+            return x
+
+        def forward(self, x):
+            return self._register(self.linear(x))
+
+    module = Cached()
+    module.register_buffer("seen", ampkit.zeros(1), persistent=False)
+    module.register_forward_hook(lambda *given: None)
+    assert module(ampkit.ones(1, 2)).sum().item() == module._computed.item()
+    module.weight, module._computed = nn.Parameter(ampkit.ones(1)), ampkit.ones(2)
+    assert list(module.state_dict()) == ["weight", "linear.weight", "linear.bias"]
+    assert module.double().linear.weight.dtype == ampkit.float64

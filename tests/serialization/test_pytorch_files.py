@@ -378,7 +378,7 @@ def test_a_whole_module_is_none_of_the_weights_and_needs_a_class_of_the_program(
         ampkit.load(written(Net(), b"Net", b"Not"))
 
 
-@pytest.mark.parametrize("table", ["_unsaved", "_computed", "_forward_hooks"])
+@pytest.mark.parametrize("table", ["_non_persistent_buffers_set", "_computed_attributes", "_forward_hooks"])
 def test_a_whole_module_with_other_attributes_is_one_of_pytorch_and_refused(table):
     said = "a whole module that ampkit.save wrote, got a whole Linear that PyTorch pickled\nhelp: save its state_dict"
     with pytest.raises(FileError, match=said):

@@ -140,7 +140,7 @@ def _fusion_of(modules: tuple[Module, ...]) -> Callable[..., Tensor] | None:
 
 
 def _has_hooks(module: Module) -> bool:
-    return ((module._hooked or hooks.everywhere) and hooks.has_hooks(module)) or "forward" in module.__dict__
+    return ((module._has_own_hooks or hooks.everywhere) and hooks.has_hooks(module)) or "forward" in module.__dict__
 
 
 def _rules() -> list[Policy]:

@@ -104,7 +104,7 @@ class _SpectralNorm(ComputedAttribute):
 
 
 def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
-    attribute = module._computed.get(name)
+    attribute = module._computed_attributes.get(name)
     if not isinstance(attribute, kind):
         raise ArgumentError(f"remove_{what}", f"the name of a Parameter with {what}", repr(name))
     originals = [getattr(module, name + suffix) for suffix in kind.suffixes]
