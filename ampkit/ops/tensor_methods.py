@@ -205,7 +205,7 @@ def _same_memory(self: Tensor, reshaped: Callable[[], Tensor]) -> Tensor:
     made = reshaped()
     if not made.array.size or np.may_share_memory(made.array, self.array):
         return made
-    if views.store_row_major(self):
+    if views.store_row_major(self, made.array):
         return reshaped()
     if type(made.array) is np.ndarray and views.fits_row_major(self, made.array.shape):
         made.array.flags.writeable = False

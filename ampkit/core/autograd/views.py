@@ -83,15 +83,15 @@ def is_alone(tensor: Tensor) -> bool:
     return alone and len(tensor.version) == 1
 
 
-def store_row_major(tensor: Tensor) -> bool:
+def store_row_major(tensor: Tensor, ordered: Any) -> bool:
     """Store in row-major order a result whose kernel chose another order of the axes. -> whether it is done.
 
-    Nothing is changed where another tensor shares the memory. What the tape saved stays as it was.
+    ordered: a new array of its elements in that order, in any shape, which it takes over. Nothing is changed where
+    another tensor shares the memory. What the tape saved stays as it was.
     """
-    if not _has_chosen_order(tensor) or not is_alone(tensor):
+    if not _has_chosen_order(tensor) or not is_alone(tensor) or not ordered.flags.c_contiguous:
         return False
-    with backends.device_guard(tensor.array):
-        tensor.array, tensor.copies = tensor.array.copy(order="C"), None
+    tensor.array, tensor.copies = ordered.reshape(tensor.array.shape), None
     return True
 
 
