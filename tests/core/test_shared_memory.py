@@ -5,20 +5,13 @@ import multiprocessing
 import pickle
 
 import pytest
+from core.in_another_process import add_one, train
 
 import ampkit
 from ampkit import nn, optim
 from ampkit.base.errors import StateError
 
 pytestmark = pytest.mark.cpu
-
-
-def train(model, kind, path):
-    """What a process does with the model that it was given."""
-    optimizer = getattr(optim, kind)(model.parameters(), lr=0.5)
-    model(ampkit.ones(4, 3)).sum().backward()
-    optimizer.step()
-    path.write_bytes(pickle.dumps([p.tolist() for p in model.parameters()]))
 
 
 def in_a_process(target, *arguments):
@@ -39,10 +32,6 @@ def test_a_process_trains_the_model_that_it_was_given(kind, tmp_path):
     here = [p.tolist() for p in model.parameters()]
     assert here == there == [p.tolist() for p in alone.parameters()]
     assert model[1].running_mean.tolist() == alone[1].running_mean.tolist() != [0.0, 0.0]
-
-
-def add_one(tensor):
-    tensor += 1
 
 
 def test_casts_see_what_another_process_changed():
