@@ -229,7 +229,7 @@ def test_what_shares_memory_with_a_convolution_s_result_is_viewed_as_a_copy_that
     part = of(y)
     flat = part.view(-1)
     assert flat.tolist() == part.reshape(-1).tolist()
-    if not y.array.flags.c_contiguous:
+    if not np.may_share_memory(flat.array, y.array):  # without oneDNN some parts lie in the order that is asked for
         with pytest.raises(StateError, match="memory that can be written, got read-only memory"):
             flat.mul_(2)
     if flat.requires_grad:
