@@ -7,7 +7,7 @@ import pytest
 
 import ampkit
 from ampkit import optim
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.testing import gradcheck
 
 KINDS = {
@@ -154,3 +154,17 @@ def test_what_does_not_go_together_is_refused():
     scaler.scale((p * p).sum()).backward()
     with pytest.raises(StateError, match="differentiable=True"):
         scaler.step(optimizer)
+
+
+def test_a_schedule_sets_learning_rates_that_are_numbers_alone():
+    p = double(START).clone()
+    optimizer = optim.SGD([p], lr=0.5, differentiable=True)
+    schedule = optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    for _ in range(2):
+        p.grad = double([1.0] * 3, False)
+        optimizer.step()
+        schedule.step()
+    np.testing.assert_allclose(p.tolist(), np.array(START) - 0.75)
+    optimizer = optim.SGD([double(START).clone()], lr=double(0.5), differentiable=True)
+    with pytest.raises(DTypeError, match="StepLR: needs a learning rate that is a number, got a tensor that requires"):
+        optim.lr_scheduler.StepLR(optimizer, 1)

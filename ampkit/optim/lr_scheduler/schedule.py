@@ -22,6 +22,7 @@ from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
 from ampkit.core.tensor import Tensor
 
+from ..argument_checks import is_tensor_with_grad
 from ..flat.memory import read_scalar
 from ..optimizer import Optimizer
 from ..param_group import ParamGroup
@@ -82,6 +83,9 @@ class LRScheduler:
         if "lr" not in group:
             got = f"group {number} without 'lr'"
             raise ArgumentError(type(self).__name__, "an optimizer with a learning rate", got)
+        if is_tensor_with_grad(group["lr"]):
+            needs, got = "a learning rate that is a number", "a tensor that requires grad"
+            raise DTypeError(type(self).__name__, needs, got, 'set it before each step: group["lr"] = ...')
         group.setdefault("initial_lr", group["lr"])
 
     def rates(self, n: int) -> list[float]:
