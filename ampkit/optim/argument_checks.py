@@ -12,10 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from ..base.dtypes import accumulator
 from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
 from ..base.limits import Limits
 from ..core.autograd.scale_tag import count_scaled
 from ..core.parameter import Parameter, become_parameter
+from ..core.shared_memory import block_of
 from ..core.tensor import Tensor
 
 # PyTorch's choices of an implementation: accepted, and without effect
@@ -71,6 +73,11 @@ def is_tensor_with_grad(value: Any) -> bool:
 def hyperparameter(value: Any, differentiable: bool) -> Any:
     """`value` as Python numbers; a tensor that requires grad stays one where the update is differentiable."""
     return value if differentiable and is_tensor_with_grad(value) else to_python(value)
+
+
+def in_numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyperparameters, each by `to_python`, as checks read them."""
+    return {key: to_python(value) for key, value in options.items()}
 
 
 def is_number(value: Any) -> bool:
@@ -203,6 +210,20 @@ def parameters_of(params: Any, where: str, differentiable: bool = False) -> list
         parameter.name = parameter.name or name
         found[id(parameter)] = parameter
     return list(found.values())
+
+
+def need_updatable_where_shared(where: str, parameters: Iterable[Any], stochastic_rounding: bool) -> None:
+    """Raise StateError for a parameter in memory that processes share which an update cannot change there.
+
+    It has master weights of another dtype, or is not contiguous.
+    """
+    for parameter in parameters:
+        dtype = parameter.array.dtype
+        as_stored = stochastic_rounding or accumulator(dtype) == dtype
+        if block_of(parameter.array) is not None and not (as_stored and parameter.array.flags.c_contiguous):
+            got = f"{dtype.name} with strides {parameter.stride()}"
+            needs, cure = "shared parameters as contiguous float32 or float64", "cast the model before share_memory()"
+            raise StateError(where, needs, got, cure)
 
 
 # saved states

@@ -74,7 +74,7 @@ class Optimizer(OptimizerHooks):
         super().__init__()
         self.differentiable = bool(to_python(defaults.get("differentiable", False)))  # see differentiable.py
         self.defaults = {key: checks.hyperparameter(value, self.differentiable) for key, value in defaults.items()}
-        self.check_options({key: to_python(value) for key, value in self.defaults.items()})
+        self.check_options(checks.in_numbers(self.defaults))
         self.param_groups: list[ParamGroup] = []
         self._schedule: Any = None
         self.schedules_made = 0  # schedules that multiply the same learning rates, once there are several
@@ -178,10 +178,12 @@ class Optimizer(OptimizerHooks):
         parameters = checks.group_parameters(group, where, taken, self.differentiable)
         given = {k: checks.hyperparameter(v, self.differentiable) for k, v in group.items() if k != "params"}
         options = {**self.defaults, **given}
-        self.check_options({key: to_python(value) for key, value in options.items()})
+        self.check_options(checks.in_numbers(options))
         if options.get("differentiable", False) != self.differentiable:
             needs = f"differentiable={self.differentiable} in every group"
             raise ArgumentError(where, needs, options["differentiable"], "give it to the constructor")
+        if not self.differentiable:
+            checks.need_updatable_where_shared(where, parameters, options.get("stochastic_rounding", False))
         return parameters, options
 
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:

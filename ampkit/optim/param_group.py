@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.errors import StateError
-from .argument_checks import hyperparameter, to_python
+from .argument_checks import hyperparameter, in_numbers, to_python
 from .flat.arena import Arena
 from .flat.memory import read_scalar
 
@@ -53,7 +53,7 @@ class ParamGroup(MutableMapping[str, Any]):
     def check(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError if `options` are out of range, or contradict the others."""
         if (owner := self._owner()) is not None:
-            owner.check_options({key: to_python(value) for key, value in {**self._options, **options}.items()})
+            owner.check_options(in_numbers({**self._options, **options}))
 
     def set_checked(self, options: dict[str, Any]) -> None:
         """Set `options` that `check` passed; those on the device are written there."""

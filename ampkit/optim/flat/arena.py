@@ -20,7 +20,7 @@ from ampkit import backends
 from ampkit.backends import Array, Backend
 from ampkit.base import dtypes
 from ampkit.base.dtypes import LOW, DType, accumulator
-from ampkit.base.errors import DeviceError, StateError
+from ampkit.base.errors import DeviceError
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
 from ampkit.core.shared_memory import block_of
@@ -46,7 +46,7 @@ class Arena:
         starts = _segment_starts([p.array.size for _, p in parameters], ALIGNMENT // master.itemsize)
         self.size = starts.pop()
         self.gradient = self._aligned_zeros(self.dtype)
-        self.is_shared = _is_shared(parameters[0][1])
+        self.is_shared = block_of(parameters[0][1].array) is not None
         self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
         self.random_bits: RandomBits | None = None
         self.moments: dict[str, Array] = {}
@@ -241,7 +241,7 @@ def adopt(
     for number, parameter in enumerate(parameters, first):
         dtype: DType = parameter.array.dtype
         master = dtype if stochastic_rounding else accumulator(dtype)
-        own = number + 1 if _is_shared(parameter, master) else 0
+        own = 0 if block_of(parameter.array) is None else number + 1
         by_kind.setdefault((str(parameter.device), master, own), []).append((number, parameter))
     if len(devices := {device for device, _, _ in by_kind}) > 1:
         cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
@@ -251,13 +251,3 @@ def adopt(
         Arena(owner, backends.backend_of(members[0][1].array), dtype, members)
         for (_, dtype, _), members in by_kind.items()
     ]
-
-
-def _is_shared(parameter: Parameter, master: DType | None = None) -> bool:
-    """Whether the parameter is in memory that processes share. Raises StateError where it cannot be updated there."""
-    if block_of(parameter.array) is None:
-        return False
-    if master not in (None, parameter.array.dtype) or not parameter.array.flags.c_contiguous:
-        needs, got = "shared parameters as contiguous float32 or float64", f"{parameter.dtype.name} of strides"
-        raise StateError("optimizer", needs, f"{got} {parameter.stride()}", "cast the model before share_memory()")
-    return True
