@@ -110,7 +110,7 @@ def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):
         return (normalize_axis(where, dim, ndim),) if ndim else _axes_of_scalar(where, dim)
-    found = tuple([normalize_axis(where, d, ndim) for d in dim])
+    found = tuple([d % ndim if type(d) is int and -ndim <= d < ndim else normalize_axis(where, d, ndim) for d in dim])
     if len(set(found)) < len(found):
         raise ShapeError(where, "each dim once", f"{tuple(dim)}")
     return found if ndim else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -160,36 +161,32 @@ def test_any_layout_gives_the_same_bits(shape, dtype):
 SHORT = re.findall(r"^FUNCTION_SHORT\((\w+), (\d)", (Path(table.__file__).parent / "functions.h").read_text(), re.M)
 
 
-def _operands(shape):
-    """Tensors of 16-bit values, numbers, and tensors that a number stands for, with what is not finite among them."""
-    rng = np.random.default_rng(1)
-    tensors = [(rng.standard_normal(shape) * 3).astype(np.float32) for _ in range(3)]
-    for each, value in zip(tensors, (np.inf, np.nan, 0.0), strict=True):
-        each.ravel()[[3, 2000 % each.size]] = value
-    return *tensors, np.float32(1.5), np.broadcast_to(np.float32(2.5), shape)
+def _ways(shape, place):
+    """A tensor of 16-bit values with what is not finite among them, a number, and a tensor of one value."""
+    tensor = (np.random.default_rng(place).standard_normal(shape) * 3).astype(np.float32)
+    tensor.ravel()[[3, 2000 % tensor.size]] = (np.inf, np.nan, 0.0)[place]
+    return tensor, np.float32(1.5 + place), np.broadcast_to(np.float32(2.5 - place), shape)
 
 
-@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+def _run_both(name, dy, operands, gradients, dtype):
+    return elementwise.forward(name, operands, dtype), *elementwise.backward(name, dy, operands, [dtype] * gradients)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
 @pytest.mark.parametrize(("name", "tensors"), SHORT, ids=lambda value: value)
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # as the kernels round
-def test_loops_that_read_16_bits_give_the_bits_of_those_of_float32(name, tensors, dtype):
-    x, y, dy, number, constant = _operands((5, 1037))
-    seconds = (y, number, constant) if tensors == "2" else (number,)
-    wide = [((x, other, 3.0), (dy, x, other, 3.0)) for other in seconds]
-    for forward, backward in wide:
-        stored = [array.astype(dtype) if isinstance(array, np.ndarray) else array for array in (*forward, *backward)]
-        exact = [array.astype(np.float32) if isinstance(array, np.ndarray) else array for array in stored]
-        wanted = 2 if tensors == "2" else 1
-        got = (
-            elementwise.forward(name, stored[:3], dtype),
-            *elementwise.backward(name, stored[3], stored[4:], [dtype] * wanted),
-        )
-        want = (
-            elementwise.forward(name, exact[:3], float32),
-            *elementwise.backward(name, exact[3], exact[4:], [float32] * wanted),
-        )
+def test_loops_that_read_what_is_stored_give_the_bits_of_those_of_float32(name, tensors, dtype):
+    shape, gradients = (5, 1037), int(tensors)
+    for dy, x, y in itertools.product(*(_ways(shape, place) for place in range(3))):
+        if not isinstance(dy, np.ndarray) or (not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray)):
+            continue  # no gradients come as numbers, and a function has a tensor among its operands
+        given = [array.astype(dtype) if isinstance(array, np.ndarray) else array for array in (dy, x, y)]
+        dense = [np.full(shape, array, np.float32) for array in given]  # reads no tensor in its dtype of 16 bits
+        got = _run_both(name, given[0], (*given[1:], 3.0), gradients, dtype)
+        want = _run_both(name, dense[0], (*dense[1:], np.full(shape, np.float32(3))), gradients, float32)
         for one, other in zip(got, want, strict=True):
-            np.testing.assert_array_equal(one.astype(np.float32), other.astype(dtype).astype(np.float32))
+            full = np.broadcast_to(one, shape).astype(np.float32)
+            np.testing.assert_array_equal(full, other.astype(dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize("other", [(130,), (70, 1), (1, 1), ()], ids=str)

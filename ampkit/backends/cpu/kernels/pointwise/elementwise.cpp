@@ -22,13 +22,14 @@ struct Layout {
 
 // A loop over n elements: one result of four operands.
 using Loop = void (*)(const float* const* operands, float* result, int64 n);
-// The same of operands that are tensors of one dtype, the first ones; those behind them are numbers.
-using StoredLoop = void (*)(const void* const* tensors, const float* numbers, void* result, int64 n);
+// The same where some operands are rows of the result's dtype and the others numbers.
+using StoredLoop = void (*)(const void* const* rows, const float* numbers, void* result, int64 n);
 
-// The loops of one result: of float32, and of one to three tensors by their kind; null where there is none.
+// The loops of one result: of float32; and of rows by their kind and by which operands they are, bit i for operand i, null
+// where there is none.
 struct Loops {
     Loop float32;
-    StoredLoop stored[FLOAT16 + 1][TENSORS];
+    StoredLoop stored[FLOAT16 + 1][1 << TENSORS];
 };
 
 struct Arguments {
@@ -77,6 +78,7 @@ struct Job {
     const Layout& layout;
     const void* in[OPERANDS];
     float number[OPERANDS];
+    int64 stored = NUMBER;  // the dtype of all outputs, or NUMBER if they differ
     int64 rows, columns, tiles_down, tiles_across, tiles;
 
     explicit Job(const Arguments& arguments)
@@ -88,6 +90,11 @@ struct Job {
             in[i] = arguments.in[i] ? *arguments.in[i] : nullptr;
             number[i] = float(arguments.number[i]);
         }
+        for (int64 j = 0, wanted = 0; j < OUTPUTS; j++)
+            if (arguments.out[j]) {
+                int64 kind = layout.kind[OPERANDS + j];
+                stored = wanted++ == 0 || kind == stored ? kind : NUMBER;
+            }
     }
 
     bool supported() const {
@@ -166,92 +173,67 @@ struct Job {
     }
 };
 
-template <class F>
-void forward_loop(const float* const* operands, float* __restrict result, int64 n) {
-    const float *__restrict x = operands[0], *__restrict y = operands[1], *__restrict z = operands[2],
-                *__restrict w = operands[3];
-    SIMD for (int64 i = 0; i < n; i++) result[i] = F::forward(x[i], y[i], z[i], w[i]);
-}
+constexpr int VALUE = -1;
 
+// The value of a function, or the gradient of its input number RESULT.
 template <class F, int RESULT>
-void backward_loop(const float* const* operands, float* __restrict result, int64 n) {
-    const float *__restrict dy = operands[0], *__restrict x = operands[1], *__restrict y = operands[2],
-                *__restrict z = operands[3];
-    SIMD for (int64 i = 0; i < n; i++) {
+inline __attribute__((always_inline)) float compute(float a, float b, float c, float d) {
+    if constexpr (RESULT == VALUE) {
+        return F::forward(a, b, c, d);
+    } else {
         float gradients[3];
-        F::backward(dy[i], x[i], y[i], z[i], gradients);
-        result[i] = gradients[RESULT];
+        F::backward(a, b, c, d, gradients);
+        return gradients[RESULT];
     }
 }
 
-template <class F>
-void forward_plain_loop(const float* const* operands, float* result, int64 n) {
-    for (int64 i = 0; i < n; i++) result[i] = F::forward(operands[0][i], operands[1][i], operands[2][i], operands[3][i]);
+template <class F, int RESULT>
+void float32_loop(const float* const* operands, float* __restrict result, int64 n) {
+    const float *__restrict a = operands[0], *__restrict b = operands[1], *__restrict c = operands[2],
+                *__restrict d = operands[3];
+    SIMD for (int64 i = 0; i < n; i++) result[i] = compute<F, RESULT>(a[i], b[i], c[i], d[i]);
 }
 
 template <class F, int RESULT>
-void backward_plain_loop(const float* const* operands, float* result, int64 n) {
+void plain_loop(const float* const* operands, float* result, int64 n) {
     for (int64 i = 0; i < n; i++) {
-        float gradients[3];
-        F::backward(operands[0][i], operands[1][i], operands[2][i], operands[3][i], gradients);
-        result[i] = gradients[RESULT];
+        result[i] = compute<F, RESULT>(operands[0][i], operands[1][i], operands[2][i], operands[3][i]);
     }
 }
 
-template <class F, class T, int N>
-void stored_forward_loop(const void* const* tensors, const float* numbers, void* to, int64 n) {
-    const T *__restrict x = static_cast<const T*>(tensors[0]), *__restrict y = static_cast<const T*>(tensors[N > 1]);
+template <class F, int RESULT, class T, int ROWS>
+void stored_loop(const void* const* rows, const float* numbers, void* to, int64 n) {
+    const T *__restrict a = static_cast<const T*>(rows[0]), *__restrict b = static_cast<const T*>(rows[1]),
+            *__restrict c = static_cast<const T*>(rows[2]);
+    const float number_a = numbers[0], number_b = numbers[1], number_c = numbers[2], d = numbers[3];
     T* __restrict result = static_cast<T*>(to);
-    const float b = numbers[1], c = numbers[2], d = numbers[3];
-    SIMD for (int64 i = 0; i < n; i++) result[i] = F::forward(x[i], N > 1 ? float(y[i]) : b, c, d);
+    SIMD for (int64 i = 0; i < n; i++) {
+        result[i] = compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
+                                       ROWS & 4 ? float(c[i]) : number_c, d);
+    }
 }
 
-template <class F, int RESULT, class T, int N>
-void stored_backward_loop(const void* const* tensors, const float* numbers, void* to, int64 n) {
-    const T *__restrict dy = static_cast<const T*>(tensors[0]), *__restrict x = static_cast<const T*>(tensors[N > 1]),
-            *__restrict y = static_cast<const T*>(tensors[N > 2 ? 2 : 0]);
-    T* __restrict result = static_cast<T*>(to);
-    const float b = numbers[1], c = numbers[2], d = numbers[3];
-    SIMD for (int64 i = 0; i < n; i++) {
-        float gradients[3];
-        F::backward(dy[i], N > 1 ? float(x[i]) : b, N > 2 ? float(y[i]) : c, d, gradients);
-        result[i] = gradients[RESULT];
+template <class F, int RESULT, class T, int ROWS>
+constexpr void add_stored(StoredLoop* loops) {
+    if constexpr (ROWS > 0) {
+        loops[ROWS] = stored_loop<F, RESULT, T, ROWS>;
+        add_stored<F, RESULT, T, ROWS - 1>(loops);
     }
 }
 
 // `tensors`: how many of the value's operands are; 0 for functions that have no loops for stored dtypes.
-template <class F, class T, int tensors>
-constexpr void add_stored_forward(StoredLoop* loops) {
-    if constexpr (tensors > 0) loops[0] = stored_forward_loop<F, T, 1>;
-    if constexpr (tensors > 1) loops[1] = stored_forward_loop<F, T, 2>;
-}
-
-template <class F, int RESULT, class T, int tensors>
-constexpr void add_stored_backward(StoredLoop* loops) {
-    if constexpr (tensors > 0) loops[0] = stored_backward_loop<F, RESULT, T, 1>, loops[1] = stored_backward_loop<F, RESULT, T, 2>;
-    if constexpr (tensors > 1) loops[2] = stored_backward_loop<F, RESULT, T, 3>;
-}
-
-template <class F, bool PLAIN, int tensors>
-constexpr Loops value() {
-    Loops loops{};
-    if constexpr (PLAIN) loops.float32 = forward_plain_loop<F>;
-    else loops.float32 = forward_loop<F>;
-    add_stored_forward<F, float, tensors>(loops.stored[FLOAT32]);
-    add_stored_forward<F, bfloat16, tensors>(loops.stored[BFLOAT16]);
-    add_stored_forward<F, float16, tensors>(loops.stored[FLOAT16]);
-    return loops;
-}
-
 template <class F, int RESULT, bool PLAIN, int tensors>
-constexpr Loops gradient() {
+constexpr Loops loops_of() {
     Loops loops{};
     if constexpr (RESULT < F::GRADIENTS) {
-        if constexpr (PLAIN) loops.float32 = backward_plain_loop<F, RESULT>;
-        else loops.float32 = backward_loop<F, RESULT>;
-        add_stored_backward<F, RESULT, float, tensors>(loops.stored[FLOAT32]);
-        add_stored_backward<F, RESULT, bfloat16, tensors>(loops.stored[BFLOAT16]);
-        add_stored_backward<F, RESULT, float16, tensors>(loops.stored[FLOAT16]);
+        if constexpr (PLAIN) loops.float32 = plain_loop<F, RESULT>;
+        else loops.float32 = float32_loop<F, RESULT>;
+        if constexpr (tensors > 0) {
+            constexpr int ALL = (1 << (RESULT == VALUE ? tensors : tensors + 1)) - 1;  // a gradient's operands are dy and these
+            add_stored<F, RESULT, float, ALL>(loops.stored[FLOAT32]);
+            add_stored<F, RESULT, bfloat16, ALL>(loops.stored[BFLOAT16]);
+            add_stored<F, RESULT, float16, ALL>(loops.stored[FLOAT16]);
+        }
     }
     return loops;
 }
@@ -271,32 +253,41 @@ double sum_of(const Job& job, Loop loop) {
     return sum;
 }
 
-// The outputs of a tile whose operands are tensors of one dtype, then numbers, by the loops for them. -> whether there are.
+// Fills an output with the one value of operands that are all constant.
+void fill(Loop loop, const float* numbers, void* out, int64 kind, int64 count) {
+    const float* operands[OPERANDS] = {numbers, numbers + 1, numbers + 2, numbers + 3};
+    float value;
+    loop(operands, &value, 1);
+    with_float_type(kind, out, [&](auto* to) { convert(to, 1, &value, 0, count); });
+}
+
+// The outputs of a tile whose operands are rows of the outputs' dtype, or constant, by the loops for them. -> whether there are.
 bool compute_stored(const Job& job, const Arguments& arguments, const Tile* tile) {
-    const int64* kind = job.layout.kind;
-    if (kind[0] < FLOAT32 || kind[0] > FLOAT16 || !tile[OPERANDS].is_row()) return false;
+    const int64 *kind = job.layout.kind, stored = job.stored;
+    if (stored < FLOAT32 || stored > FLOAT16 || !tile[OPERANDS].is_row()) return false;
     const void* tensors[OPERANDS] = {};
-    float numbers[OPERANDS] = {};
-    int64 count = 0, bytes = kind[0] == FLOAT32 ? 4 : 2;
-    for (; count < TENSORS && kind[count] == kind[0] && tile[count].is_row(); count++)
-        tensors[count] = static_cast<const char*>(job.in[count]) + tile[count].start * bytes;
-    if (count == 0) return false;
-    for (int64 i = count; i < OPERANDS; i++) {
+    float numbers[OPERANDS];
+    int64 rows = 0, bytes = stored == FLOAT32 ? 4 : 2;
+    for (int64 i = 0; i < OPERANDS; i++) {
         numbers[i] = job.number[i];
         if (kind[i] < 0) continue;
-        if (!tile[i].is_constant()) return false;
-        read_floats(numbers + i, job.in[i], kind[i], tile[i].start, 0, 1);
+        if (tile[i].is_constant()) {
+            read_floats(numbers + i, job.in[i], kind[i], tile[i].start, 0, 1);
+        } else if (kind[i] == stored && tile[i].is_row() && i < TENSORS) {
+            tensors[i] = static_cast<const char*>(job.in[i]) + tile[i].start * bytes;
+            rows |= 1 << i;
+        } else {
+            return false;
+        }
     }
-    StoredLoop loops[OUTPUTS] = {};
+    for (int64 j = 0; j < OUTPUTS; j++)
+        if (rows && arguments.out[j] && !arguments.loops[j].stored[stored][rows]) return false;
+    int64 count = tile[OPERANDS].rows * tile[OPERANDS].columns;
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!arguments.out[j]) continue;
-        loops[j] = arguments.loops[j].stored[kind[0]][count - 1];
-        if (!loops[j] || kind[OPERANDS + j] != kind[0]) return false;
-    }
-    for (int64 j = 0; j < OUTPUTS; j++) {
-        if (!loops[j]) continue;
         void* out = static_cast<char*>(*arguments.out[j]) + tile[OPERANDS].start * bytes;
-        loops[j](tensors, numbers, out, tile[OPERANDS].rows * tile[OPERANDS].columns);
+        if (rows) arguments.loops[j].stored[stored][rows](tensors, numbers, out, count);
+        else fill(arguments.loops[j].float32, numbers, out, stored, count);
     }
     return true;
 }
@@ -368,8 +359,8 @@ INLINE float lgammaf(float x) { int sign; return ::lgammaf_r(x, &sign); }
 
 #define HELPER INLINE
 #define LOOPS(NAME, PLAIN, TENSORS)                                                                       \
-    EXPORT const Loops elementwise_##NAME[] = {value<NAME, PLAIN, TENSORS>(), gradient<NAME, 0, PLAIN, TENSORS>(), \
-        gradient<NAME, 1, PLAIN, TENSORS>(), gradient<NAME, 2, PLAIN, TENSORS>()};
+    EXPORT const Loops elementwise_##NAME[] = {loops_of<NAME, VALUE, PLAIN, TENSORS>(), loops_of<NAME, 0, PLAIN, TENSORS>(), \
+        loops_of<NAME, 1, PLAIN, TENSORS>(), loops_of<NAME, 2, PLAIN, TENSORS>()};
 #define REGISTER(NAME) LOOPS(NAME, false, 0)
 #define REGISTER_SHORT(NAME, TENSORS) LOOPS(NAME, false, TENSORS)
 #define REGISTER_LOOPING(NAME) LOOPS(NAME, true, 0)

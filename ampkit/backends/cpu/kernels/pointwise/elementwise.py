@@ -35,7 +35,7 @@ _SHORT = 256  # columns; shorter rows are computed several at a time, from buffe
 _arguments = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
 _layout = struct.Struct(f"{4 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
 _run = Function("elementwise", "p", ctypes.c_int64)
-_LOOPS = 10 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
+_LOOPS = 25 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-// Reductions of one axis of x [a, b, c]: the last, of rows to [a, b, 1], or the middle one, of columns to [a, 1, c].
+// Reductions of x [a, b, c]: of the last axis, of rows to [a, b, 1]; of the middle one, of columns to [a, 1, c]; or of
+// the first and the last, of the rows of all planes to [1, b, 1].
 //
 // Terms are computed in float32; blocks of them are added in float64. Where few results need many elements, chunks of
 // fixed length give partial results, which are joined in order.
@@ -15,7 +16,7 @@ constexpr int64 BLOCK = 512;     // columns that are reduced together
 constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
 constexpr int64 SHORT = 256;     // terms of a row below which vectors that are compared as integers are faster
 constexpr int64 LONG = 1 << 16;  // elements of a chunk
-constexpr int TOGETHER = 16;     // rows whose terms are joined in float32
+constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
 INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
@@ -93,7 +94,7 @@ INLINE double reduce_row(const T* __restrict row, int64 stride, int64 count, flo
 }
 
 template <class Terms>
-void reduce_rows(const Array& x, const Result& result, Terms terms) {
+void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms terms) {
     int64 inner = x.size[1], rows = x.size[0] * inner, n = x.size[2];
     int64 chunk = rows < FEW ? LONG : max(n, 1), chunks = max(ceil_div(n, chunk), 1);
     Scratch<double> totals(rows * chunks);
@@ -112,39 +113,48 @@ void reduce_rows(const Array& x, const Result& result, Terms terms) {
                 if (j == inner) j = 0, i++;
             }
         });
-        if (chunks == 1) result.store(total + begin, begin, end - begin);
+        if (chunks == 1 && !across_planes) result.store(total + begin, begin, end - begin);
     }, result.alone);
-    for (int64 row = 0; chunks > 1 && row < rows; row++) {
-        double* of_row = total + row * chunks;
-        for (int64 k = 1; k < chunks; k++) of_row[0] = Terms::join(of_row[0], of_row[k]);
-        result.store(of_row, row, 1);
+    if (chunks == 1 && !across_planes) return;
+    int64 results = across_planes ? inner : rows;
+    for (int64 row = 0; row < results; row++) {
+        double found = Terms::none;
+        for (int64 same = row; same < rows; same += results) {
+            for (int64 k = 0; k < chunks; k++) found = Terms::join(found, total[same * chunks + k]);
+        }
+        result.store(&found, row, 1);
     }
 }
 
-// The terms first to first + N - 1, joined in pairs.
-template <class Terms, int N, class Term>
-INLINE float joined(const Term& term, int64 first) {
-    if constexpr (N == 1) return term(first);
-    else return Terms::join(joined<Terms, N / 2>(term, first), joined<Terms, N / 2>(term, first + N / 2));
+// The terms of N elements, `step` elements apart, joined in pairs.
+template <int N, class T, class Terms>
+INLINE float joined(const T* x, int64 step, float shift, Terms terms) {
+    if constexpr (N == 1) return terms.value(*x, shift);
+    else return Terms::join(joined<N / 2>(x, step, shift, terms), joined<N / 2>(x + N / 2 * step, step, shift, terms));
 }
 
 // total[k] joined with the terms of `rows` rows of `columns` elements, `step` elements apart.
 template <class T, class Terms>
 INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 stride, int64 rows,
                            int64 columns, const float* __restrict shift, Terms terms) {
+    float first[BLOCK], last[BLOCK];
     int64 done = 0;
-    for (; done + TOGETHER <= rows; done += TOGETHER) {
-        const T* __restrict row = x + done * step;
+    for (; done + 4 * TOGETHER <= rows; done += 4 * TOGETHER) {
+        const T *__restrict a = x + done * step, *__restrict b = a + TOGETHER * step, *__restrict c = b + TOGETHER * step,
+                *__restrict d = c + TOGETHER * step;
+        SIMD for (int64 k = 0; k < columns; k++) first[k] = joined<TOGETHER>(a + k * stride, step, shift[k], terms);
+        SIMD for (int64 k = 0; k < columns; k++)
+            first[k] = Terms::join(first[k], joined<TOGETHER>(b + k * stride, step, shift[k], terms));
+        SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k * stride, step, shift[k], terms);
         SIMD for (int64 k = 0; k < columns; k++) {
-            auto term = [&](int64 i) { return terms.value(row[i * step + k * stride], shift[k]); };
-            total[k] = Terms::join(total[k], double(joined<Terms, TOGETHER>(term, 0)));
+            float half = Terms::join(last[k], joined<TOGETHER>(d + k * stride, step, shift[k], terms));
+            total[k] = Terms::join(total[k], double(Terms::join(first[k], half)));
         }
     }
     for (; done < rows; done++) {
         const T* __restrict row = x + done * step;
-        SIMD for (int64 k = 0; k < columns; k++) {
+        SIMD for (int64 k = 0; k < columns; k++)
             total[k] = Terms::join(total[k], double(terms.value(row[k * stride], shift[k])));
-        }
     }
 }
 
@@ -199,13 +209,15 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
 }  // namespace
 
 // out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. shift, of out's
-// shape, or null for 0: what is subtracted from x, or compared with it.
+// shape, or null for 0: what is subtracted from x, or compared with it. axis: the one that is reduced; 0: the last one too.
 static void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
     if (term == MINIMUM || term == SMALLEST_ABSOLUTE) factor = -factor;
+    bool across_planes = axis == 0;
+    if (across_planes) shift.stride[0] = 0;
     Result result{out, shift, factor, root, term == EXPONENTIAL ? PARALLEL_ELEMENTS : PARALLEL_TERMS};
     with_terms(term, [&](auto terms) {
-        if (axis == 2) reduce_rows(x, result, terms);
-        else reduce_middle(x, result, terms);
+        if (axis == 1) reduce_middle(x, result, terms);
+        else reduce_rows(x, result, across_planes, terms);
     });
 }
 KERNEL(reduce)

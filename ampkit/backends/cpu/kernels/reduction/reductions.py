@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ampkit.ops.reduction import reductions as ops
 _reduce, _gradient = Function("reduce", "aaaiidi"), Function("reduction_backward", "aaaai")
 # The numbers of `enum Term` in reductions.cpp.
 SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE = range(9)
+_LONG_ROW = 32  # elements; sums of that many are joined across planes in a time that does not count
 _JOINED_BY = {LARGEST_ABSOLUTE: MAXIMUM, SMALLEST_ABSOLUTE: MINIMUM, MAXIMUM: MAXIMUM, MINIMUM: MINIMUM}  # else SUM
 
 
@@ -37,13 +38,23 @@ def count_over(array: HostArray, axes: tuple[int, ...]) -> int:
     return prod([array.shape[i] for i in axes])
 
 
+class _Plan(NamedTuple):
+    """How the kernel sees an array of one shape, and one reduction of it."""
+
+    order: tuple[int, ...] | None  # the array's axes in the order of memory; None where they are in that order
+    back: tuple[int, ...]  # the transposition that restores their order
+    merged: tuple[int, int, int]  # the sizes that they merge to
+    axis: int  # which of these is reduced; 0: the first and the last
+    small: tuple[int, int, int]  # `merged` of the result
+    ordered: tuple[int, ...]  # the result's shape, in the order of memory
+    rest: tuple[int, ...]  # what is to be reduced then
+
+    def in_order(self, array: HostArray) -> HostArray:
+        return array if self.order is None else array.transpose(self.order)
+
+
 @lru_cache(1024)
-def _plan(
-    shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[list[int], list[int], tuple[int, ...], int, tuple[int, ...]]:
-    """The axes in the order of memory, and how to order them back; the sizes they merge to, at most three; which of
-    these is reduced; what else of `axes` is to be reduced then.
-    """
+def _plan(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...]) -> _Plan:
     order = sorted(range(len(shape)), key=lambda i: (shape[i] > 1, -abs(strides[i])))
     groups: list[list[int]] = []  # neighbours in memory that are all reduced, or all kept
     for i in order:
@@ -52,17 +63,30 @@ def _plan(
                 groups[-1].append(i)
             else:
                 groups.append([i])
-    at = next((place for place in range(len(groups) - 1, -1, -1) if groups[place][0] in axes), len(groups))
-    group = groups[at] if at < len(groups) else []
-    sizes = [prod([shape[i] for i in g]) for g in groups]
-    if at == len(groups) - 1:  # rows
+    sizes = [prod([shape[i] for i in group]) for group in groups]
+    reduced = [place for place, group in enumerate(groups) if group[0] in axes]
+    last, at = len(groups) - 1, reduced[-1] if reduced else len(groups)
+    if at == last:
         *before, n = sizes
-        merged = (prod(before[:-1]), before[-1] if before else 1, n)
+        axis, merged = 2, (prod(before[:-1]), before[-1] if before else 1, n)
     else:
-        merged = (prod(sizes[:at]), prod(sizes[at : at + 1]), prod(sizes[at + 1 :]))
-    rest = tuple([i for i in axes if i not in group and shape[i] > 1])
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return order, back, merged, 2 if at == len(groups) - 1 else 1, rest
+        axis, merged = 1, (prod(sizes[:at]), prod(sizes[at : at + 1]), prod(sizes[at + 1 :]))
+    if reduced == [0, 2] and at == last and sizes[at] >= _LONG_ROW:
+        axis = 0
+    else:
+        reduced = reduced[-1:]
+    done = {i for place in reduced for i in groups[place]}
+    rest = tuple([i for i in axes if i not in done and shape[i] > 1])
+    a, b, c = merged
+    return _Plan(
+        order=None if order == sorted(order) else tuple(order),
+        back=tuple(sorted(range(len(order)), key=order.__getitem__)),
+        merged=merged,
+        axis=axis,
+        small=((1, b, 1), (a, 1, c), (a, b, 1))[axis],
+        ordered=tuple([1 if i in axes and i not in rest else shape[i] for i in order]),
+        rest=rest,
+    )
 
 
 def reduced(
@@ -84,14 +108,16 @@ def reduced(
         repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
         return np.broadcast_to(reduced(term, once, axes, dtype, factor * repeated, root, shift), kept)
-    order, back, merged, axis, rest = _plan(array.shape, array.strides, axes)
-    small = *merged[:axis], 1, *merged[axis + 1 :]
-    x = reshape_view(array.transpose(order), merged)
-    out = empty(small, float32 if rest else dtype)
-    shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
-    s = None if shift is None else reshape_view(np.broadcast_to(shift, shape).transpose(order), small)
-    _reduce(out, x, s, term, axis, 1.0 if rest else factor, root and not rest)
-    out = out.reshape([shape[i] for i in order]).transpose(back)
+    plan = _plan(array.shape, array.strides, axes)
+    x, rest = reshape_view(plan.in_order(array), plan.merged), plan.rest
+    if shift is not None:
+        shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
+        shift = reshape_view(plan.in_order(np.broadcast_to(shift, shape)), plan.small)
+    out = empty(plan.small, float32 if rest else dtype)
+    _reduce(out, x, shift, term, plan.axis, 1.0 if rest else factor, root and not rest)
+    out = out.reshape(plan.ordered)
+    if plan.order is not None:
+        out = out.transpose(plan.back)
     return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
 
 
@@ -101,12 +127,12 @@ def gradient(
     """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), or whether x equals
     shift. -> an array with the order of memory of x. Raises UnsupportedError as `reduced`.
     """
-    order, back, merged, _, _ = _plan(x.shape, x.strides, axes)
+    plan = _plan(x.shape, x.strides, axes)
     given = [x, dy] if shift is None else [x, dy, shift]
-    views = [reshape_view(np.broadcast_to(each, x.shape).transpose(order), merged) for each in given]
-    dx = empty([x.shape[i] for i in order], dtype)
-    _gradient(dx.reshape(merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
-    return dx.transpose(back)
+    views = [reshape_view(plan.in_order(np.broadcast_to(each, x.shape)), plan.merged) for each in given]
+    dx = empty(plan.in_order(x).shape, dtype)
+    _gradient(dx.reshape(plan.merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
+    return dx.transpose(plan.back)
 
 
 def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
