@@ -161,11 +161,11 @@ def test_any_layout_gives_the_same_bits(shape, dtype):
 SHORT = re.findall(r"^FUNCTION_SHORT\((\w+), (\d)", (Path(table.__file__).parent / "functions.h").read_text(), re.M)
 
 
-def _ways(shape, place):
-    """A tensor of 16-bit values with what is not finite among them, a number, and a tensor of one value."""
-    tensor = (np.random.default_rng(place).standard_normal(shape) * 3).astype(np.float32)
+def _ways(shape, place, dtype):
+    """A tensor with what is not finite among its values, a number, and a tensor of one value."""
+    tensor = (np.random.default_rng(place).standard_normal(shape) * 3).astype(dtype)
     tensor.ravel()[[3, 2000 % tensor.size]] = (np.inf, np.nan, 0.0)[place]
-    return tensor, np.float32(1.5 + place), np.broadcast_to(np.float32(2.5 - place), shape)
+    return tensor, 1.5 + place, np.broadcast_to(np.array(2.5 - place, dtype), shape)
 
 
 def _run_both(name, dy, operands, gradients, dtype):
@@ -177,12 +177,11 @@ def _run_both(name, dy, operands, gradients, dtype):
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # as the kernels round
 def test_loops_that_read_what_is_stored_give_the_bits_of_those_of_float32(name, tensors, dtype):
     shape, gradients = (5, 1037), int(tensors)
-    for dy, x, y in itertools.product(*(_ways(shape, place) for place in range(3))):
+    for dy, x, y in itertools.product(*(_ways(shape, place, dtype) for place in range(3))):
         if not isinstance(dy, np.ndarray) or (not isinstance(x, np.ndarray) and not isinstance(y, np.ndarray)):
             continue  # no gradients come as numbers, and a function has a tensor among its operands
-        given = [array.astype(dtype) if isinstance(array, np.ndarray) else array for array in (dy, x, y)]
-        dense = [np.full(shape, array, np.float32) for array in given]  # reads no tensor in its dtype of 16 bits
-        got = _run_both(name, given[0], (*given[1:], 3.0), gradients, dtype)
+        dense = [np.full(shape, operand, np.float32) for operand in (dy, x, y)]
+        got = _run_both(name, dy, (x, y, 3.0), gradients, dtype)
         want = _run_both(name, dense[0], (*dense[1:], np.full(shape, np.float32(3))), gradients, float32)
         for one, other in zip(got, want, strict=True):
             full = np.broadcast_to(one, shape).astype(np.float32)
