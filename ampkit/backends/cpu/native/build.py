@@ -28,7 +28,7 @@ SOURCES = HERE.parent / "kernels"
 SHARED = HERE.parents[1] / "elementwise"  # the functions that CUDA's kernels include too
 LIBRARIES = HERE / "lib"
 MANIFEST = "manifest.json"  # the digest of the sources, and of each library by its file's name
-_INSTRUCTION_SETS = {"x86_64": ("x86-64", "x86-64-v3", "x86-64-v4"), "aarch64": ("armv8-a",), "arm64": ("armv8-a",)}
+_INSTRUCTION_SETS = {"x86_64": ("x86-64", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"), "aarch64": ("armv8-a",), "arm64": ("armv8-a",)}
 _FLAGS = [
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fopenmp-simd"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror", "-s"),
@@ -85,13 +85,16 @@ def library_name(instruction_set: str) -> str:
 def command(compile_with: list[str], instruction_set: str, target: Path) -> list[str]:
     """The command that compiles all sources into the library `target`, with the further flags of $CXXFLAGS."""
     zig = "ziglang" in compile_with
-    march = instruction_set.replace("x86-64", "x86_64").replace("-v", "_v") if zig else instruction_set
+    level = instruction_set.removesuffix("-bf16")
+    march = level.replace("x86-64", "x86_64").replace("-v", "_v") if zig else level
     machine = [f"-mcpu={march}" if zig else f"-march={march}"]
+    if level != instruction_set:
+        machine.append("-mavx512bf16")
     if zig and instruction_set == "armv8-a":
         machine = ["-mcpu=generic"]
     if zig and sys.platform == "linux":  # symbols of glibc 2.17 only, so that the library loads on old systems
         machine += ["-target", f"{platform.machine()}-linux-gnu.2.17"]
-    if instruction_set == "x86-64-v4":
+    if level == "x86-64-v4":
         machine.append("-mprefer-vector-width=512")
     clang = [] if "g++" in Path(compile_with[-1]).name and "clang" not in compile_with[-1] else _CLANG_FLAGS
     further = shlex.split(os.environ.get("CXXFLAGS", ""))

@@ -20,7 +20,11 @@ from . import build, numpy_arrays
 # The flags of /proc/cpuinfo that an instruction set needs beyond the one before.
 _V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
 _V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-_NEEDS = {"x86-64": set[str](), "x86-64-v3": _V3, "x86-64-v4": _V3 | _V4, "armv8-a": set[str]()}
+_BF16 = {"avx512_bf16"}
+_NEEDS = {
+    "x86-64": set[str](), "x86-64-v3": _V3, "x86-64-v4": _V3 | _V4, "x86-64-v4-bf16": _V3 | _V4 | _BF16,
+    "armv8-a": set[str](),
+}  # fmt: skip
 
 
 def library() -> Any:

@@ -60,6 +60,20 @@ struct float16 {  // by integer arithmetic, on CPUs without instructions for it
 };
 #endif
 
+// store(to, x): a result, rounded. Some CPUs round to bfloat16 by one instruction, which makes subnormals 0; casts keep them.
+// Clang takes it for slow and would choose short vectors, so loops of `store` name their length.
+template <class T>
+inline void store(T& to, float x) { to = x; }
+#if defined(__AVX512BF16__) && defined(__clang__)
+inline void store(bfloat16& to, float x) {
+    __bf16 rounded = static_cast<__bf16>(x);
+    memcpy(&to.bits, &rounded, 2);
+}
+#define SIMD_STORE _Pragma("clang loop vectorize(assume_safety) vectorize_width(16) interleave_count(1)")
+#else
+#define SIMD_STORE SIMD
+#endif
+
 // A view of up to three axes, passed by value: data is null for an array that is not there. Strides in elements.
 // Arrays of fewer axes are aligned to the right: a vector has size {1, 1, n}.
 struct Array {
@@ -134,13 +148,25 @@ inline void read_floats(float* buffer, const void* data, int64 kind, int64 start
     with_type(kind, const_cast<void*>(data), [=](auto* from) { convert(buffer, 1, from + start, stride, count); });
 }
 
+template <class T>
+inline void store_run(T* __restrict to, int64 stride, const float* __restrict from, int64 count) {
+    if (stride == 1) {
+        SIMD_STORE for (int64 i = 0; i < count; i++) store(to[i], from[i]);
+    } else {
+        for (int64 i = 0; i < count; i++) store(to[i * stride], from[i]);
+    }
+}
+inline void store_run(float* __restrict to, int64 stride, const float* __restrict from, int64 count) {
+    convert(to, stride, from, 1, count);
+}
+
 // Writes `count` float32 values, rounded once, `stride` elements apart from element `start` of `data`.
 inline void write_floats(const float* buffer, void* data, int64 kind, int64 start, int64 stride, int64 count) {
     if (kind == BOOL) {
         uint8_t* to = static_cast<uint8_t*>(data) + start;
         for (int64 i = 0; i < count; i++) to[i * stride] = buffer[i] != 0.0f;
     } else {
-        with_type(kind, data, [=](auto* to) { convert(to + start, stride, buffer, 1, count); });
+        with_type(kind, data, [=](auto* to) { store_run(to + start, stride, buffer, count); });
     }
 }
 

@@ -35,12 +35,32 @@ struct Shape {
 // A run: elements of one plane, or one row. Element `k` is `step` elements after the one before.
 struct Run { int64 sample, channel, position, count, axis; };
 
+inline int64 start_of(const Array& a, const Run& run) { return a.offset(run.sample, run.channel, run.position); }
+
 // The run as float32: in place where it is, else in `buffer`.
 inline const float* read_run(const Array& a, const Run& run, float* buffer) {
-    int64 start = a.offset(run.sample, run.channel, run.position), stride = a.stride[run.axis];
+    int64 start = start_of(a, run), stride = a.stride[run.axis];
     if (a.kind == FLOAT32 && stride == 1) return static_cast<const float*>(a.data) + start;
     read_floats(buffer, a.data, a.kind, start, stride, run.count);
     return buffer;
+}
+
+// visit(out, x, dy) with the run of each array, null for one that is not there: as they are stored where all are adjacent
+// elements of one dtype, else as float32, in the buffers.
+template <class Visit>
+inline void with_runs(const Run& run, const Array& out, const Array& x, const Array& dy, float* out_buffer, float* x_buffer,
+                      float* dy_buffer, const Visit& visit) {
+    auto as_x = [&](const Array& a) { return !a || (a.kind == x.kind && a.stride[run.axis] == 1); };
+    if (as_x(out) && as_x(x) && as_x(dy)) {
+        return with_float_type(x.kind, x.data, [&](auto* data) {
+            auto at = [&](const Array& a) { return a ? static_cast<decltype(data)>(a.data) + start_of(a, run) : nullptr; };
+            visit(at(out), at(x), at(dy));
+        });
+    }
+    bool in_place = out && out.kind == FLOAT32 && out.stride[run.axis] == 1;
+    float* to = in_place ? static_cast<float*>(out.data) + start_of(out, run) : out_buffer;
+    visit(to, read_run(x, run, x_buffer), dy ? read_run(dy, run, dy_buffer) : static_cast<const float*>(nullptr));
+    if (out && !in_place) write_floats(to, out.data, out.kind, start_of(out, run), out.stride[run.axis], run.count);
 }
 
 inline Run row_of(const Shape& shape, int64 sample, int64 row) {

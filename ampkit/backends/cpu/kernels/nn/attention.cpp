@@ -57,9 +57,9 @@ static void mask_scores(float* x, int64 count, float scale, const Masks& by, int
 template <class T>
 static void write_kept(T* to, const float* values, const uint8_t* keep, float keep_scale, int64 count) {
     if (keep) {
-        SIMD for (int64 k = 0; k < count; k++) to[k] = keep[k] ? values[k] * keep_scale : 0.0f;
+        SIMD_STORE for (int64 k = 0; k < count; k++) store(to[k], keep[k] ? values[k] * keep_scale : 0.0f);
     } else {
-        SIMD for (int64 k = 0; k < count; k++) to[k] = values[k];
+        SIMD_STORE for (int64 k = 0; k < count; k++) store(to[k], values[k]);
     }
 }
 
@@ -184,7 +184,7 @@ static void attention_gradients(Array weights, Array ds, Array scores, Array dw,
             });
             with_float_type(ds.kind, ds.data, [&](auto* to) {
                 to += ds.offset(head, row);
-                SIMD for (int64 k = 0; k < count; k++) to[k] = g[k] * scale;
+                SIMD_STORE for (int64 k = 0; k < count; k++) store(to[k], g[k] * scale);
                 write_zeros(to + count, columns - count);
             });
         }

@@ -20,15 +20,16 @@ void moments_of_plane(const Array& x, const Shape& shape, int64 plane, Moments* 
     float buffer[BLOCK];
     for (int64 at = 0; at < shape.positions; at += BLOCK) {
         Run run = block_of(shape, plane, at);
-        const float* v = read_run(x, run, buffer);
-        float sum = 0.0f, rest = 0.0f, square = 0.0f;
-        SIMD_SUM(sum) for (int64 k = 0; k < run.count; k++) sum += v[k];
-        float centre = sum / float(run.count);
-        SIMD_SUM(rest, square) for (int64 k = 0; k < run.count; k++) {
-            float d = v[k] - centre;
-            rest += d, square += d * d;
-        }
-        found->merge(centre, rest, square, run.count);
+        with_runs(run, Array(), x, Array(), nullptr, buffer, nullptr, [&](auto*, const auto* v, auto*) {
+            float sum = 0.0f, rest = 0.0f, square = 0.0f;
+            SIMD_SUM(sum) for (int64 k = 0; k < run.count; k++) sum += v[k];
+            float centre = sum / float(run.count);
+            SIMD_SUM(rest, square) for (int64 k = 0; k < run.count; k++) {
+                float d = v[k] - centre;
+                rest += d, square += d * d;
+            }
+            found->merge(centre, rest, square, run.count);
+        });
     }
 }
 
@@ -38,18 +39,18 @@ void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sa
     Scratch<float> buffer(width);
     if (!buffer) return;
     float *rest = centre + width, *square = rest + width;
-    for (int64 row = begin; row < end; row++) {
-        const float* v = read_run(x, row_of(shape, sample, row), buffer);
-        SIMD for (int64 k = 0; k < width; k++) centre[k] += v[k];
-    }
+    auto for_rows = [&](const auto& add) {
+        for (int64 row = begin; row < end; row++)
+            with_runs(row_of(shape, sample, row), Array(), x, Array(), nullptr, buffer, nullptr, add);
+    };
+    for_rows([=](auto*, const auto* v, auto*) { SIMD for (int64 k = 0; k < width; k++) centre[k] += v[k]; });
     for (int64 k = 0; k < width; k++) centre[k] /= float(end - begin);
-    for (int64 row = begin; row < end; row++) {
-        const float* v = read_run(x, row_of(shape, sample, row), buffer);
+    for_rows([=](auto*, const auto* v, auto*) {
         SIMD for (int64 k = 0; k < width; k++) {
             float d = v[k] - centre[k];
             rest[k] += d, square[k] += d * d;
         }
-    }
+    });
 }
 
 void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
@@ -76,26 +77,26 @@ void read_channels(float* buffer, const Array& array, int64 channels, float miss
 float* number(const Array& array, int64 at) { return address<float>(array, 0, 0, at); }
 
 // y = (x - mean) * scale + shift, but `least` where it is below. each: whether each element has coefficients of its own.
-template <bool each>
-void normalize(float* y, const float* x, const float* mean, const float* scale, const float* shift, float least,
+template <bool each, class T>
+void normalize(T* y, const T* x, const float* mean, const float* scale, const float* shift, float least,
                int64 n) {
     const float m = *mean, a = *scale, b = *shift;
-    SIMD for (int64 k = 0; k < n; k++) {
+    SIMD_STORE for (int64 k = 0; k < n; k++) {
         float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? shift[k] : b);
-        y[k] = v <= least ? least : v;
+        store(y[k], v <= least ? least : v);
     }
 }
 
 // The gradient of x; ReLU lets pass dy where its input is above `least`. given: the statistics do not depend on x.
-template <bool each>
-void input_gradient(float* dx, const float* dy, const float* x, const float* mean, const float* scale,
+template <bool each, class T>
+void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale,
                     const float* shift, const float* factor, const float* offset, float least, bool given,
                     int64 n) {
     const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
-    SIMD for (int64 k = 0; k < n; k++) {
+    SIMD_STORE for (int64 k = 0; k < n; k++) {
         float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m);
-        float g = d * by + (each ? shift[k] : b) <= least ? 0.0f : dy[k];
-        dx[k] = g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o));
+        float g = d * by + (each ? shift[k] : b) <= least ? 0.0f : float(dy[k]);
+        store(dx[k], g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o)));
     }
 }
 
@@ -107,14 +108,15 @@ void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coeffici
     float x_buffer[BLOCK], dy_buffer[BLOCK];
     for (int64 at = 0; at < shape.positions; at += BLOCK) {
         Run run = block_of(shape, plane, at);
-        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
         const float mean = *c.of(0, run), scale = *c.of(1, run), shift = *c.of(2, run);
-        float sum = 0.0f, dot = 0.0f, rest = 0.0f;
-        SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
-            float d = v[k] - mean, g = d * scale + shift <= least ? 0.0f : grad[k];
-            sum += g, dot += g * d, rest += d;
-        }
-        found->grad += sum, found->dot += dot, found->rest += rest;
+        with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [&](auto*, const auto* v, const auto* grad) {
+            float sum = 0.0f, dot = 0.0f, rest = 0.0f;
+            SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
+                float d = v[k] - mean, g = d * scale + shift <= least ? 0.0f : float(grad[k]);
+                sum += g, dot += g * d, rest += d;
+            }
+            found->grad += sum, found->dot += dot, found->rest += rest;
+        });
     }
 }
 
@@ -127,11 +129,12 @@ void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficie
     float *dot = sum + width, *rest = dot + width;
     for (int64 row = begin; row < end; row++) {
         Run run = row_of(shape, sample, row);
-        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
-        SIMD for (int64 k = 0; k < width; k++) {
-            float d = v[k] - mean[k], g = d * scale[k] + shift[k] <= least ? 0.0f : grad[k];
-            sum[k] += g, dot[k] += g * d, rest[k] += d;
-        }
+        with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [=](auto*, const auto* v, const auto* grad) {
+            SIMD for (int64 k = 0; k < width; k++) {
+                float d = v[k] - mean[k], g = d * scale[k] + shift[k] <= least ? 0.0f : float(grad[k]);
+                sum[k] += g, dot[k] += g * d, rest[k] += d;
+            }
+        });
     }
 }
 
@@ -200,14 +203,11 @@ static void channel_norm_forward(Array out, Array mean, Array variance, Array rs
     set_coefficients(c, mean, rstd, scales, shifts, given ? nullptr : static_cast<double*>(rounding));
     float least = relu ? 0.0f : NO_RELU;
     for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float*) {
-        const float* v = read_run(x, run, x_buffer);
         const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
-        int64 start = out.offset(run.sample, run.channel, run.position), stride = out.stride[run.axis];
-        bool in_place = out.kind == FLOAT32 && stride == 1;
-        float* y = in_place ? static_cast<float*>(out.data) + start : y_buffer;
-        if (shape.lanes) normalize<true>(y, v, centre, scale, shift, least, run.count);
-        else normalize<false>(y, v, centre, scale, shift, least, run.count);
-        if (!in_place) write_floats(y, out.data, out.kind, start, stride, run.count);
+        with_runs(run, out, x, Array(), y_buffer, x_buffer, nullptr, [=, &shape](auto* y, const auto* v, auto*) {
+            if (shape.lanes) normalize<true>(y, v, centre, scale, shift, least, run.count);
+            else normalize<false>(y, v, centre, scale, shift, least, run.count);
+        });
     });
 }
 KERNEL(channel_norm_forward)
@@ -255,15 +255,12 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
     }
     if (!dx) return;
     for_each_run(shape, [&](const Run& run, float* x_buffer, float* dy_buffer, float* dx_buffer) {
-        const float *v = read_run(x, run, x_buffer), *grad = read_run(dy, run, dy_buffer);
         const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
         const float *factor = c.of(3, run), *offset = c.of(4, run);
-        int64 start = dx.offset(run.sample, run.channel, run.position), stride = dx.stride[run.axis];
-        bool in_place = dx.kind == FLOAT32 && stride == 1;
-        float* to = in_place ? static_cast<float*>(dx.data) + start : dx_buffer;
-        if (shape.lanes) input_gradient<true>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
-        else input_gradient<false>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
-        if (!in_place) write_floats(to, dx.data, dx.kind, start, stride, run.count);
+        with_runs(run, dx, x, dy, dx_buffer, x_buffer, dy_buffer, [=, &shape](auto* to, const auto* v, const auto* grad) {
+            if (shape.lanes) input_gradient<true>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
+            else input_gradient<false>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
+        });
     });
 }
 KERNEL(channel_norm_backward)

@@ -115,7 +115,7 @@ KERNEL(power_sum)
 static void scale_gradients(Array values, float factor) {
     parallel_for(values.size[2], PARALLEL_ELEMENTS, [=](int64 begin, int64 end) {
         with_float_type(values.kind, values.data, [=](auto* x) {
-            SIMD for (int64 i = begin; i < end; i++) x[i] = x[i] * factor;
+            SIMD_STORE for (int64 i = begin; i < end; i++) store(x[i], x[i] * factor);
         });
     });
 }

@@ -175,6 +175,13 @@ struct Job {
 
 constexpr int VALUE = -1;
 
+// Whether vectors are so wide that it pays to read and write tensors as they are stored; without, the build is quicker.
+#if defined(__AVX2__) || defined(__aarch64__)
+constexpr bool IS_WIDE = true;
+#else
+constexpr bool IS_WIDE = false;
+#endif
+
 // The value of a function, or the gradient of its input number RESULT.
 template <class F, int RESULT>
 inline __attribute__((always_inline)) float compute(float a, float b, float c, float d) {
@@ -207,9 +214,9 @@ void stored_loop(const void* const* rows, const float* numbers, void* to, int64 
             *__restrict c = static_cast<const T*>(rows[2]);
     const float number_a = numbers[0], number_b = numbers[1], number_c = numbers[2], d = numbers[3];
     T* __restrict result = static_cast<T*>(to);
-    SIMD for (int64 i = 0; i < n; i++) {
-        result[i] = compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
-                                       ROWS & 4 ? float(c[i]) : number_c, d);
+    SIMD_STORE for (int64 i = 0; i < n; i++) {
+        store(result[i], compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
+                                            ROWS & 4 ? float(c[i]) : number_c, d));
     }
 }
 
@@ -228,7 +235,7 @@ constexpr Loops loops_of() {
     if constexpr (RESULT < F::GRADIENTS) {
         if constexpr (PLAIN) loops.float32 = plain_loop<F, RESULT>;
         else loops.float32 = float32_loop<F, RESULT>;
-        if constexpr (tensors > 0) {
+        if constexpr (tensors > 0 && IS_WIDE) {
             constexpr int ALL = (1 << (RESULT == VALUE ? tensors : tensors + 1)) - 1;  // a gradient's operands are dy and these
             add_stored<F, RESULT, float, ALL>(loops.stored[FLOAT32]);
             add_stored<F, RESULT, bfloat16, ALL>(loops.stored[BFLOAT16]);
@@ -258,7 +265,10 @@ void fill(Loop loop, const float* numbers, void* out, int64 kind, int64 count) {
     const float* operands[OPERANDS] = {numbers, numbers + 1, numbers + 2, numbers + 3};
     float value;
     loop(operands, &value, 1);
-    with_float_type(kind, out, [&](auto* to) { convert(to, 1, &value, 0, count); });
+    with_float_type(kind, out, [&](auto* to) {
+        store(*to, value);
+        convert(to + 1, 1, to, 0, count - 1);
+    });
 }
 
 // The outputs of a tile whose operands are rows of the outputs' dtype, or constant, by the loops for them. -> whether there are.

@@ -19,6 +19,8 @@ constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
+bool is_smallest(int64 term) { return term == MINIMUM || term == SMALLEST_ABSOLUTE; }
+
 INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
 
 // The terms value(x, shift), which are added, or of which the largest is found.
@@ -36,16 +38,15 @@ Terms<LARGEST, Value> terms(Value value) { return {value}; }
 
 template <class Visit>
 void with_terms(int64 term, const Visit& visit) {
+    const float sign = is_smallest(term) ? -1.0f : 1.0f;  // the smallest is the largest of the negated terms
     switch (term) {
         case SUM: return visit(terms<false>([](float x, float) { return x; }));
         case ABSOLUTE: return visit(terms<false>([](float x, float) { return fabsf(x); }));
         case SQUARE: return visit(terms<false>([](float x, float shift) { return (x - shift) * (x - shift); }));
         case EQUAL: return visit(terms<false>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
         case EXPONENTIAL: return visit(terms<false>([](float x, float shift) { return expf(x - shift); }));
-        case MAXIMUM: return visit(terms<true>([](float x, float) { return x; }));
-        case MINIMUM: return visit(terms<true>([](float x, float) { return -x; }));
-        case LARGEST_ABSOLUTE: return visit(terms<true>([](float x, float) { return fabsf(x); }));
-        default: return visit(terms<true>([](float x, float) { return -fabsf(x); }));
+        case MAXIMUM: case MINIMUM: return visit(terms<true>([=](float x, float) { return x * sign; }));
+        default: return visit(terms<true>([=](float x, float) { return fabsf(x) * sign; }));
     }
 }
 
@@ -74,21 +75,34 @@ struct Result {
 };
 
 template <class T, class Terms>
-INLINE double reduce_row(const T* __restrict row, int64 stride, int64 count, float shift, Terms terms) {
+INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Terms terms) {
     double total = Terms::none;
     for (int64 at = 0; at < count; at += TERMS) {
         int64 n = min(TERMS, count - at);
-        const T* __restrict x = row + at * stride;
+        const T* __restrict x = row + at;
         float block = 0.0f;
         if (Terms::largest) {
-            auto value = [=](int64 k) { return terms.value(x[k * stride], shift); };
+            auto value = [=](int64 k) { return terms.value(x[k], shift); };
             float values[SHORT];
             SIMD for (int64 k = 0; k < (n < SHORT ? n : 0); k++) values[k] = value(k);
             block = n < SHORT ? max_of(values, n) : max_in_lanes(n, value);
         } else {
-            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k * stride], shift);
+            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k], shift);
         }
         total = Terms::join(total, double(block));
+    }
+    return total;
+}
+
+// The same of elements that are not adjacent, which are copied first.
+template <class Terms>
+double reduce_scattered_row(const Array& x, int64 start, int64 count, float shift, Terms terms) {
+    float copies[TERMS];
+    double total = Terms::none;
+    for (int64 at = 0; at < count; at += TERMS) {
+        int64 n = min(TERMS, count - at);
+        read_floats(copies, x.data, x.kind, start + at * x.stride[2], x.stride[2], n);
+        total = Terms::join(total, reduce_row(copies, n, shift, terms));
     }
     return total;
 }
@@ -103,12 +117,12 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
     parallel_rows(rows * chunks, min(n, chunk), [&, total](int64 begin, int64 end) {
         with_float_type(x.kind, x.data, [&](auto* data) {
             // The place of each item is counted up: four divisions would take as long as 200 elements.
-            int64 i = begin / chunks / inner, j = begin / chunks % inner, at = begin % chunks * chunk, stride = x.stride[2];
+            int64 i = begin / chunks / inner, j = begin / chunks % inner, at = begin % chunks * chunk;
             for (int64 item = begin; item < end; item++) {
                 int64 count = min(chunk, n - at);
                 float shift = result.shift_of_row(i, j);
-                auto* row = data + x.offset(i, j, at);
-                total[item] = stride == 1 ? reduce_row(row, 1, count, shift, terms) : reduce_row(row, stride, count, shift, terms);
+                total[item] = x.stride[2] == 1 ? reduce_row(data + x.offset(i, j, at), count, shift, terms)
+                                               : reduce_scattered_row(x, x.offset(i, j, at), count, shift, terms);
                 if ((at += chunk) >= n) at = 0, j++;
                 if (j == inner) j = 0, i++;
             }
@@ -135,28 +149,43 @@ INLINE float joined(const T* x, int64 step, float shift, Terms terms) {
 
 // total[k] joined with the terms of `rows` rows of `columns` elements, `step` elements apart.
 template <class T, class Terms>
-INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 stride, int64 rows,
-                           int64 columns, const float* __restrict shift, Terms terms) {
+INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 rows, int64 columns,
+                           const float* __restrict shift, Terms terms) {
     float first[BLOCK], last[BLOCK];
     int64 done = 0;
     for (; done + 4 * TOGETHER <= rows; done += 4 * TOGETHER) {
         const T *__restrict a = x + done * step, *__restrict b = a + TOGETHER * step, *__restrict c = b + TOGETHER * step,
                 *__restrict d = c + TOGETHER * step;
-        SIMD for (int64 k = 0; k < columns; k++) first[k] = joined<TOGETHER>(a + k * stride, step, shift[k], terms);
+        SIMD for (int64 k = 0; k < columns; k++) first[k] = joined<TOGETHER>(a + k, step, shift[k], terms);
         SIMD for (int64 k = 0; k < columns; k++)
-            first[k] = Terms::join(first[k], joined<TOGETHER>(b + k * stride, step, shift[k], terms));
-        SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k * stride, step, shift[k], terms);
+            first[k] = Terms::join(first[k], joined<TOGETHER>(b + k, step, shift[k], terms));
+        SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k, step, shift[k], terms);
         SIMD for (int64 k = 0; k < columns; k++) {
-            float half = Terms::join(last[k], joined<TOGETHER>(d + k * stride, step, shift[k], terms));
+            float half = Terms::join(last[k], joined<TOGETHER>(d + k, step, shift[k], terms));
             total[k] = Terms::join(total[k], double(Terms::join(first[k], half)));
         }
     }
     for (; done < rows; done++) {
         const T* __restrict row = x + done * step;
-        SIMD for (int64 k = 0; k < columns; k++)
-            total[k] = Terms::join(total[k], double(terms.value(row[k * stride], shift[k])));
+        SIMD for (int64 k = 0; k < columns; k++) total[k] = Terms::join(total[k], double(terms.value(row[k], shift[k])));
     }
 }
+
+// The same of elements that are not adjacent, which are copied first.
+template <class Terms>
+void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* shift,
+                              Terms terms) {
+    constexpr int64 COPIED = 4 * TOGETHER;
+    float copies[COPIED * BLOCK];
+    for (int64 first = 0; first < rows; first += COPIED) {
+        int64 count = min(COPIED, rows - first);
+        for (int64 i = 0; i < count; i++)
+            read_floats(copies + i * columns, x.data, x.kind, start + (first + i) * x.stride[1], x.stride[2], columns);
+        reduce_columns(total, copies, columns, count, columns, shift, terms);
+    }
+}
+
+constexpr bool FOLDED_THEN_REST[] = {true, false};
 
 template <class Terms>
 void reduce_middle(const Array& x, const Result& result, Terms terms) {
@@ -179,16 +208,16 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
             for (int64 fold = 0; s && fold < folded; fold++) {
                 read_floats(shift + fold * columns, s.data, s.kind, s.offset(i, 0, k), s.stride[2], columns);
             }
-            with_float_type(x.kind, x.data, [&](auto* data) {
-                auto *block = data + x.offset(i, at, k), *rest = block + wide * folded * x.stride[1];
-                int64 step = x.stride[1], left = rows - wide * folded;
-                if (x.stride[2] == 1) {
-                    reduce_columns(parts, block, step * folded, 1, wide, columns * folded, shift, terms);
-                    reduce_columns(parts, rest, step, 1, left, columns, shift, terms);
-                } else {
-                    reduce_columns(parts, block, step, x.stride[2], rows, columns, shift, terms);
-                }
-            });
+            if (x.stride[2] == 1) {
+                with_float_type(x.kind, x.data, [&](auto* data) {
+                    for (bool fold : FOLDED_THEN_REST) {
+                        int64 first = fold ? 0 : wide * folded, by = fold ? folded : 1, count = fold ? wide : rows - first;
+                        reduce_columns(parts, data + x.offset(i, at + first, k), x.stride[1] * by, count, columns * by, shift, terms);
+                    }
+                });
+            } else {
+                reduce_scattered_columns(parts, x, x.offset(i, at, k), rows, columns, shift, terms);
+            }
             for (int64 p = 0; p < columns; p++) {
                 total[p] = parts[p];
                 for (int64 fold = 1; fold < folded; fold++) total[p] = Terms::join(total[p], parts[fold * columns + p]);
@@ -211,7 +240,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
 // out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. shift, of out's
 // shape, or null for 0: what is subtracted from x, or compared with it. axis: the one that is reduced; 0: the last one too.
 static void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
-    if (term == MINIMUM || term == SMALLEST_ABSOLUTE) factor = -factor;
+    if (is_smallest(term)) factor = -factor;
     bool across_planes = axis == 0;
     if (across_planes) shift.stride[0] = 0;
     Result result{out, shift, factor, root, term == EXPONENTIAL ? PARALLEL_ELEMENTS : PARALLEL_TERMS};
