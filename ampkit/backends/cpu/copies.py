@@ -82,7 +82,6 @@ def _layout(
             axes[-1] = (axes[-1][0] * size, axes[-1][1], axes[-1][2])
         else:
             axes.append((size, to_stride, from_stride))
-    axes[1:] = sorted(axes[1:], key=lambda axis: abs(axis[2]))  # rows in the order of the source, which is read ahead
     axes += [(1, 1, 1)] * (2 - len(axes))
     if len(axes) > _AXES or not prod(shape):
         return None

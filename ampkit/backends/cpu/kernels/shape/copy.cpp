@@ -35,6 +35,17 @@ class Walk {
     int64 first_;
 };
 
+// `rows` rows of `columns` elements: element i of row j is i * stride[0] + j * stride[1] elements behind the first.
+template <class To, class From>
+static void convert_rows(To* to, const int64* to_stride, const From* from, const int64* from_stride, int64 rows, int64 columns) {
+    const int64 to_row = to_stride[1], from_row = from_stride[1], to_step = to_stride[0], from_step = from_stride[0];
+    if (to_step == 1 && from_step == 1) {
+        for (; rows--; to += to_row, from += from_row) convert_run(to, from, columns);
+    } else {
+        for (; rows--; to += to_row, from += from_row) convert(to, to_step, from, from_step, columns);
+    }
+}
+
 // Rows along axis 0, long ones in pieces, several of axis 1 at a time.
 template <class To, class From>
 static void copy_rows(To* to, const From* from, const Layout& layout) {
@@ -45,9 +56,7 @@ static void copy_rows(To* to, const From* from, const Layout& layout) {
         Walk at(layout, 0, step, begin);
         for (int64 item = begin; item < end; item++, at.next()) {
             int64 columns = min(piece, layout.size[0] - at.position[0]), rows = min(several, layout.size[1] - at.position[1]);
-            for (int64 i = 0; i < rows; i++)
-                convert(to + at.to + i * layout.to_stride[1], layout.to_stride[0],
-                        from + at.from + i * layout.from_stride[1], layout.from_stride[0], columns);
+            convert_rows(to + at.to, layout.to_stride, from + at.from, layout.from_stride, rows, columns);
         }
     });
 }
