@@ -15,13 +15,12 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from ..base.dtypes import Array as Array
 from ..base.dtypes import DType
 from ..base.errors import DeviceError
 from . import cuda as cuda
 from . import cudnn as cudnn
 from .cpu.device import CPU
-
-Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 
 class Device(str):

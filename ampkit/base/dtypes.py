@@ -15,6 +15,7 @@ import numpy as np
 from .errors import DTypeError
 
 DType = np.dtype[Any]
+Array = Any  # a NumPy or CuPy array; both follow NumPy's array protocols
 
 float64: DType = np.dtype(np.float64)
 float32: DType = np.dtype(np.float32)

@@ -15,8 +15,7 @@ from ..base.dtypes import float64
 from ..base.errors import ArgumentError
 from ..core.op import ops as registry
 from ..core.tensor import Tensor
-
-Array = np.ndarray[Any, Any]
+from .closeness import Array
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from ..core.op import ops as registry
 from ..core.policy import Cast, autocast
 from ..core.tensor import Tensor
 from .cases import Case, placed
-from .closeness import GRADIENT_TOLERANCE, assert_close, values_of
+from .closeness import GRADIENT_TOLERANCE, Array, assert_close, values_of
 from .differences import floats_of, gradcheck, gradgradcheck, gradients_of
-
-Array = np.ndarray[Any, Any]
 
 
 def check_gradients(case: Case) -> None:

@@ -12,9 +12,8 @@ from ..base.errors import DTypeError
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
 from .cases import placed
-from .closeness import GRADIENT_TOLERANCE, assert_close, values_of
+from .closeness import GRADIENT_TOLERANCE, Array, assert_close, values_of
 
-Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 
 STEP = (

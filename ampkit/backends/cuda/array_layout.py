@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ampkit import backends
-from ampkit.base.dtypes import DType, float32, int32, int64
+from ampkit.base.dtypes import Array, DType, float32, int32, int64
 
 from .nvrtc import MAX_ELEMENTS, STORED
-
-Array = Any
 
 
 def supports_dtypes(stored: DType, answered: DType) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import DeviceError, UnsupportedError
 
 from . import allocator, install
@@ -25,7 +25,6 @@ from .multi_device import Gpus, On
 from .nvrtc import SHARED, STATIC, STORED, Kernels
 from .transfer import Staging
 
-Array = Any  # a CuPy array
 _HERE = nullcontext()
 
 

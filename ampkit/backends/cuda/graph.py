@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.base import observe
+from ampkit.base.dtypes import Array
 
-from .device import CUDA, Array
+from .device import CUDA
 from .graph_pool import Footprint, Work
 
 MAX_DROPS = 3  # a step dropped this often because others' arrays overlap its temporaries gets a pool of its own

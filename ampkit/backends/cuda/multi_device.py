@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ampkit.base.dtypes import Array
 from ampkit.base.errors import DeviceError, StateError
 
 if TYPE_CHECKING:
     from .device import CUDA
-
-Array = Any  # a CuPy array
 
 
 class Gpus:

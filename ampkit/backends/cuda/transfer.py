@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a CuPy array
+from ampkit.base.dtypes import Array
 
 
 class Staging:

@@ -7,18 +7,15 @@ dtype; `hidden`, `out` and the gradients of the gates have the dtype of the laye
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import accumulator
+from ampkit.base.dtypes import Array, accumulator
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
 
 __all__: list[str] = []
-
-Array = Any
 
 
 def write_rounded(array: Array, *outs: Array | None) -> None:

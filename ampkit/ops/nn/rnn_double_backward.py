@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from ampkit import backends
+from ampkit.base.dtypes import Array
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
@@ -16,7 +16,6 @@ from .rnn_loop import RNNOperands, Sizes, steps_of
 
 __all__: list[str] = []
 
-Array = Any
 # (input gates, *states) -> the new states; the first of them is the output
 Step = Callable[..., tuple[Array, ...]]
 

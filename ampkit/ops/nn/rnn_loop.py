@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, accumulator
+from ampkit.base.dtypes import Array, DType, accumulator
 from ampkit.core.autograd.saved import Saved
 
 from .rnn_cell import (
@@ -32,7 +32,6 @@ from .rnn_cell import (
 
 __all__: list[str] = []
 
-Array = Any
 Sizes = Sequence[int]
 
 

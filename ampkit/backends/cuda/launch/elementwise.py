@@ -19,12 +19,11 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
-from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+from ampkit.base.dtypes import Array, DType, bfloat16, bool_, float16, float32
 from ampkit.base.errors import UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, blocks_for, launch
 
-Array = Any
 Operand = Any  # an array or a Python number
 
 BLOCK, PER_THREAD = 256, 8  # threads per block, elements per thread; as in elementwise.cuh

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ampkit.base.dtypes import DType, bfloat16, float16
+from ampkit.base.dtypes import Array, DType, bfloat16, float16
 
 from ..nvrtc import blocks_for
 
-Array = Any  # a CuPy array
 BLOCK = 256  # threads
 BLOCKS = 4096  # per update: several waves of blocks, so that few multiprocessors idle at the end
 

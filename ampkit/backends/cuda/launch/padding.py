@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 
 from ..nvrtc import MAX_ELEMENTS, WORD_TYPES, blocks_for, launch, typed
 
-Array = Any
 Widths = tuple[tuple[int, int], ...]
 BLOCK, BLOCKS, AXES = 256, 4096, 5
 MODES = {"constant": 0, "reflect": 1, "replicate": 2, "circular": 3}

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, bool_, float32
+from ampkit.base.dtypes import Array, DType, bool_, float32
 from ampkit.base.errors import UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
-Array = Any
 BLOCK = 256
 PART = 1 << 14  # elements of a row that a block reduces
 BLOCKS = 1024  # enough to occupy a large GPU

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import LOW, DType
+from ampkit.base.dtypes import LOW, Array, DType
 
 from ..nvrtc import MAX_ELEMENTS, launch
-
-Array = Any  # a CuPy array
 
 STEP = 8  # 16-bit values between boundaries
 BOUNDARY = 16  # bytes

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ampkit import backends
+from ampkit.base.dtypes import Array
 
 from ..nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
 from . import segment_sum
 
-Array = Any
 BLOCK, BLOCKS = 256, 4096
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 
 from ..array_layout import vector_width
 from ..nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 
-Array = Any
 WARPS = 4  # warps per block, where a warp has a row
 PARTS = 528  # blocks of a backward that sums over rows: four per multiprocessor of an H100
 CHUNKS = 64  # partial sums per column, where a thread has a column

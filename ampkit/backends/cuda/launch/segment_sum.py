@@ -6,17 +6,16 @@ sums, so results are bitwise reproducible. `last`, the last row of each key, nee
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, float32, int32
+from ampkit.base.dtypes import Array, DType, float32, int32
 
 from ..array_layout import contiguous, to_int32_or_int64
 from ..nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 
-Array = Any
 TILE, RUN, BLOCK = 2048, 64, 256  # as in segment_sum.cu
 BLOCKS = 4096
 UINT32: DType = np.dtype(np.uint32)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cudnn import AttentionArrays, aligned
+from ampkit.base.dtypes import Array
 
-Array = Any  # a CuPy array
+from .cudnn import AttentionArrays, aligned
 
 WORKSPACE = 256 * 10**6  # bytes of workspace per call, unless the call has a single head of key
 

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
-from ampkit.base.dtypes import LOW, DType
+from ampkit.base.dtypes import LOW, Array, DType
 
 from .. import install
 from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
@@ -24,7 +24,6 @@ from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Pla
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
 
-Array = Any  # a CuPy array
 
 ALIGNED = 16  # alignment in bytes of every array
 MIN_VERSION = 90000  # cuDNN 9, which the frontend needs

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.precision import get_float32_matmul_precision
-from ampkit.base.dtypes import LOW, DType, accumulator, bfloat16, float16, float32, float64
+from ampkit.base.dtypes import LOW, Array, DType, accumulator, bfloat16, float16, float32, float64
 from ampkit.base.errors import UnsupportedError
 
 from ..array_layout import cast
@@ -32,8 +32,6 @@ from ..nvrtc import STORED
 from .blas import Compute, Epilogue, Memory
 from .cublaslt import TYPES
 from .matrices import ArrayKey, Calls, plan_calls
-
-Array = Any  # a CuPy array
 
 AUX_ROWS = 8  # the leading dimension of aux is a multiple of this
 MAX_ALIGNMENT = 256  # bytes: the alignment of CuPy's pools, and the largest that cublasLt distinguishes

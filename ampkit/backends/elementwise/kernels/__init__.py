@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+from ampkit.base.dtypes import Array, DType, bfloat16, bool_, float16, float32
 from ampkit.core.autograd.saved import Saved
 
-Array = Any
 Function = str | Callable[..., tuple[str, tuple[Any, ...]]]  # a name, or: the op's parameters -> name, scalar operands
 STORED = frozenset({float32, float16, bfloat16})  # storage dtypes; arithmetic is float32
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ampkit.base.dtypes import DType, bool_, float32
+from ampkit.base.dtypes import Array, DType, bool_, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import bce, regression
 
-from . import Array, Launcher, supports, supports_backward
+from . import Launcher, supports, supports_backward
 
 Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # the op's parameters -> function name, scalars
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ampkit.amp.exponents import count_exponents, count_lost_updates
 from ampkit.backends.cuda.launch.flat import BLOCK, grid_for, in_order
 from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.backends.elementwise.layout import memory_order
-from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.base.dtypes import Array, bfloat16, float16, float32
 
-Array = Any  # a CuPy array
 BLOCKS = 512  # each adds its counts to those in global memory once
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ampkit import backends
@@ -11,9 +9,7 @@ from ampkit.amp.found_inf import unscale
 from ampkit.amp.loss_scale import update_scale
 from ampkit.backends.cuda.launch.flat import BLOCK, BLOCKS, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
-from ampkit.base.dtypes import float32, int64
-
-Array = Any  # a CuPy array
+from ampkit.base.dtypes import Array, float32, int64
 
 
 def _fits(gradient: Array, inverse: Array | None, flags: Array) -> bool:

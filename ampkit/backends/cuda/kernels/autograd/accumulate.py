@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.elementwise.kernels import supports
+from ampkit.base.dtypes import Array
 from ampkit.core.autograd.accumulate import sum_of_two
-
-Array = Any
 
 
 @sum_of_two.on("cuda", when=lambda held, gradient: supports(held, gradient))

@@ -14,11 +14,9 @@ from ampkit.backends.cuda.array_layout import contiguous
 from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
-from ampkit.base.dtypes import int32, int64
+from ampkit.base.dtypes import Array, int32, int64
 from ampkit.base.errors import UnsupportedError
 from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
-
-Array = Any
 
 
 class IndexArrays(NamedTuple):

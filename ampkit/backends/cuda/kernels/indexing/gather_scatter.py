@@ -16,12 +16,11 @@ from ampkit.backends.cuda.array_layout import cast, contiguous, to_int32_or_int6
 from ampkit.backends.cuda.launch import elementwise, segment_sum
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, WORD_TYPES, blocks_for, launch, typed
 from ampkit.backends.elementwise.layout import merged
-from ampkit.base.dtypes import DType, float32, int32
+from ampkit.base.dtypes import Array, DType, float32, int32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
 
-Array = Any
 BLOCK, BLOCKS, AXES = 256, 4096, 6
 _UNIT = np.dtype(np.int8)  # itemsize 1: strides are counted in elements
 _ITERATION = np.dtype(

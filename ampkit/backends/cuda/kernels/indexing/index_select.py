@@ -6,12 +6,10 @@ from math import prod
 from typing import Any
 
 from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.index_select import index_select
-
-Array = Any
 
 
 def _supports(input: Array, dim: int, index: Array) -> bool:

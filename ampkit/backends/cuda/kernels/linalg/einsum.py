@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.libs.gemm import fits, product
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg.einsum import (
     einsum_,
@@ -14,8 +14,6 @@ from ampkit.ops.linalg.einsum import (
     matrix_product_gradients,
     parse_equation,
 )
-
-Array = Any  # a CuPy array
 
 
 @einsum_.on("cuda", when=lambda operands, equation: fits(*operands) and is_matrix_product(operands, equation))

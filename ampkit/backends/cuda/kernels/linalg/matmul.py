@@ -19,12 +19,10 @@ from ampkit.backends.cuda.libs.gemm import (
     product,
     rounds_operands,
 )
-from ampkit.base.dtypes import DType, accumulator
+from ampkit.base.dtypes import Array, DType, accumulator
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
-
-Array = Any  # a CuPy array
 
 
 def _transposed(array: Array) -> Array:

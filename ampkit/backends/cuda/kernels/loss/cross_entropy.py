@@ -14,12 +14,10 @@ from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, to_int64
 from ampkit.backends.cuda.launch.row_alignment import empty_aligned
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
-from ampkit.base.dtypes import LOW, DType, float32
+from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
-
-Array = Any
 
 
 def _supports(input: Array) -> bool:

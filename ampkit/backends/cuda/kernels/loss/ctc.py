@@ -9,11 +9,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, to_int64
 from ampkit.backends.cuda.nvrtc import SHARED, STORED, launch, typed
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.ctc import ctc_loss_, reduce_loss, unreduced_grad
 
-Array = Any
 MAX_THREADS = 512  # per block
 
 

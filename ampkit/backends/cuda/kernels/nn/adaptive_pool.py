@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import adaptive_pool
@@ -14,8 +14,6 @@ from ampkit.ops.nn.conv_geometry import batched
 
 from .pool import register
 from .pool_windows import adaptive_geometry, fits, gradient, is_channels_last, max_indices, pooled
-
-Array = Any
 
 
 def _global_means(input: Array, axes: int, dtype: DType) -> Array:

@@ -19,13 +19,11 @@ from ampkit.backends.cuda.array_layout import cast
 from ampkit.backends.cuda.libs import attention_slices
 from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
-from ampkit.base.dtypes import LOW, DType, bfloat16, float16, float32
+from ampkit.base.dtypes import LOW, Array, DType, bfloat16, float16, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.dropout import mask
-
-Array = Any  # a CuPy array
 
 MAX_HEAD_SIZE = 256
 LANE = 8  # head sizes and row strides are multiples of this many elements

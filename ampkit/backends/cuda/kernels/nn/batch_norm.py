@@ -16,11 +16,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, vector_width
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
 
-Array = Any
 THREADS = 256
 BLOCKS = 1056  # per launch: eight per multiprocessor of an H100
 MIN_ACCESSES = 8  # per thread, before more blocks are used

@@ -19,13 +19,11 @@ from ampkit.backends.cuda.array_layout import cast, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.precision import convolutions_use_tf32
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
-
-Array = Any  # a CuPy array
 
 
 def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:

@@ -14,11 +14,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import contiguous, supports_array
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, drawn, launch, typed
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.dropout import dropout_, dropout_scale, mask
 
-Array = Any
 THREADS = 256
 
 

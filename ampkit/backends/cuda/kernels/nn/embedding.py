@@ -6,11 +6,9 @@ from typing import Any
 
 from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.embedding import check_indices, embedding
-
-Array = Any
 
 
 @embedding.on("cuda", when=lambda input, weight, *rest, **params: can_gather_rows(weight, input, len(weight)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ampkit import backends
 from ampkit.backends.cuda.libs.gemm import as_matrix, fits, with_gelu, with_gelu_backward
-from ampkit.base.dtypes import LOW, DType
+from ampkit.base.dtypes import LOW, Array, DType
 from ampkit.core import dispatch
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg.matmul import linear
@@ -21,8 +21,6 @@ from ampkit.ops.nn.fused import (
     linear_gelu_linear_by_op,
     saved_hidden,
 )
-
-Array = Any
 
 
 def _fits(approximate: str, rows: Array, *others: Array | None) -> bool:

@@ -26,11 +26,10 @@ from ampkit.backends.cuda.launch.rows import (
     weight_sums,
 )
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, cached_columns, launch, typed
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 
-Array = Any
 EPS = float(np.finfo(np.float32).eps)
 
 

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ampkit.backends.cuda.nvrtc import STORED
-from ampkit.base.dtypes import DType, float32, uint8
+from ampkit.base.dtypes import Array, DType, float32, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import int_tuple
@@ -14,8 +14,6 @@ from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import batched
 
 from .pool_windows import fits, gradient, is_channels_last, pooled
-
-Array = Any
 
 
 def _register_max_pool(op: Any, axes: int) -> None:

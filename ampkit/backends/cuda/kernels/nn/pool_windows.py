@@ -13,11 +13,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import supports_array
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
-from ampkit.base.dtypes import DType, int64, uint8
+from ampkit.base.dtypes import Array, DType, int64, uint8
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
-Array = Any
 BLOCK, BLOCKS = 256, 1 << 16
 AXES = 3  # depth, height, width: an image is a volume of depth 1
 _PER_AXIS = ("kernel", "stride", "dilation", "pad", "size", "count", "counted_pad")

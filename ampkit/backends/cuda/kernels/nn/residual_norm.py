@@ -15,12 +15,10 @@ from ampkit import backends
 from ampkit.backends.cuda.array_layout import contiguous, supports_array, to_float32
 from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, row_plan, weight_columns, weight_sums
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, typed
-from ampkit.base.dtypes import LOW, DType, float32
+from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved, widen
 from ampkit.ops.nn.dropout import dropout_scale
 from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_norm, saved_of_sum
-
-Array = Any
 
 
 def _supports_dtypes(residual: DType, branch: DType, norm: DType) -> bool:

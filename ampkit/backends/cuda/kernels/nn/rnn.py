@@ -13,10 +13,9 @@ import numpy as np
 from ampkit.backends.cuda.libs import gemm
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
 from ampkit.backends.passthrough import runs_as_stored
-from ampkit.base.dtypes import accumulator, float32
+from ampkit.base.dtypes import Array, accumulator, float32
 from ampkit.ops.nn import rnn, rnn_cell
 
-Array = Any
 THREADS = 256
 LANE = 8  # row lengths are multiples of this many 16-bit values
 

@@ -16,11 +16,10 @@ from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 from ampkit.backends.elementwise.kernels import supports, supports_backward
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
 
-Array = Any
 WARPS = 4  # rows per block where each row has a warp
 
 

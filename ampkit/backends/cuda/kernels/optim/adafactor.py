@@ -13,10 +13,9 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch
-from ampkit.base.dtypes import float32, float64
+from ampkit.base.dtypes import Array, float32, float64
 from ampkit.optim.adafactor import adafactor_update, floor_of
 
-Array = Any  # a CuPy array
 PARTS = 512  # blocks of a sum, at most
 ROW_BLOCKS = 4096  # blocks of sums over rows, at most
 ROWS_PER_PART = 64  # rows that a thread adds up for a column, or as many more as leave PARTS parts

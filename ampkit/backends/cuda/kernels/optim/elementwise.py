@@ -17,7 +17,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
-from ampkit.base.dtypes import LOW, float32, float64
+from ampkit.base.dtypes import LOW, Array, float32, float64
 from ampkit.optim.adadelta import Adadelta
 from ampkit.optim.adagrad import Adagrad
 from ampkit.optim.adam import Adam, Adamax
@@ -33,7 +33,6 @@ from ampkit.optim.rmsprop import RMSprop
 from ampkit.optim.rprop import Rprop
 from ampkit.optim.sgd import SGD
 
-Array = Any  # a CuPy array
 PARTS = 1024  # blocks of a sum, at most; one block adds up their results
 
 

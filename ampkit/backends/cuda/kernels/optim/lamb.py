@@ -13,11 +13,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
-from ampkit.base.dtypes import float32, float64
+from ampkit.base.dtypes import Array, float32, float64
 from ampkit.optim.elementwise import Step
 from ampkit.optim.lamb import LAMB, lamb_update
 
-Array = Any  # a CuPy array
 SEGMENTS = 64  # parameters per launch, as in lamb.cu
 PARTS = 512  # blocks per parameter, at most
 _TABLE = np.dtype([(name, np.int64, SEGMENTS) for name in ("start", "stop")])

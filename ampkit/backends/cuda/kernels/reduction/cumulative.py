@@ -9,11 +9,10 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.ops.reduction.cumulative import cumsum
 
-Array = Any
 BLOCK = 256
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ampkit.backends.cuda.libs.gemm import fits, multiply, product
+from ampkit.base.dtypes import Array
 from ampkit.base.errors import UnsupportedError
 from ampkit.ops.reduction.dot_products import matmul_arrays
-
-Array = Any
 
 
 @matmul_arrays.on("cuda", when=lambda a, b, out=None: fits(a, b, out) and a.size > 0 and b.size > 0)

@@ -6,11 +6,9 @@ from typing import Any
 
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import norms as ops
-
-Array = Any
 
 _NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
 _NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]  # other orders have no flag

@@ -9,12 +9,11 @@ from ampkit import backends
 from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import Finish, axes_of, reduced
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
-from ampkit.base.dtypes import DType, bool_, float32, int64
+from ampkit.base.dtypes import Array, DType, bool_, float32, int64
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import reductions as ops
 
-Array = Any
 EXACT = 2**24  # the largest count that a float32 sum of ones reaches exactly
 
 

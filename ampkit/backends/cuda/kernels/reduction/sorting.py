@@ -8,11 +8,9 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, launch, typed
-from ampkit.base.dtypes import DType, int64
+from ampkit.base.dtypes import Array, DType, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import sorting
-
-Array = Any
 
 
 def _supports(input: Array, dim: Any, keepdim: bool = False) -> bool:

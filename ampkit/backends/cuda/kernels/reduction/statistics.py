@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction.statistics import std_, var_
 
 from .reductions import _count, _float
-
-Array = Any
 
 
 def _supports(input: Array, dim: Any, keepdim: bool, correction: float) -> bool:

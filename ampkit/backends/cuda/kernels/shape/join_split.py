@@ -14,11 +14,10 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.row_copy import WORDS
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape import join_split
 
-Array = Any
 PIECES = 16  # per launch; their addresses are a kernel argument
 BLOCK, BLOCKS = 256, 2048
 _TABLE = np.dtype([(name, np.int64, PIECES) for name in ("from", "start", "length")])

@@ -6,11 +6,9 @@ from typing import Any
 
 from ampkit.backends.cuda.launch.padding import added, extended, fits, widened
 from ampkit.backends.cuda.nvrtc import STORED
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.padding import pad_, pad_from_input
-
-Array = Any
 
 
 @pad_.on("cuda", when=lambda input, widths, value: fits(input, widened(input.shape, widths)))

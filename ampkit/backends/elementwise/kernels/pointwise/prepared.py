@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType, finfo, float32
+from ampkit.base.dtypes import Array, DType, finfo, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.piecewise_activations import prelu
 from ampkit.ops.pointwise.selection import clamp, nan_to_num
 from ampkit.ops.pointwise.smooth_activations import glu
 
-from .. import Array, Launcher, grad_dtype, gradients, register_backward, round_scalars, supports, supports_backward
+from .. import Launcher, grad_dtype, gradients, register_backward, round_scalars, supports, supports_backward
 
 
 def register_prepared(launcher: Launcher) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from ampkit.base.dtypes import FLOATS, DType, bool_
+from ampkit.base.dtypes import FLOATS, Array, DType, bool_
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise import (
     arithmetic,
@@ -24,7 +24,6 @@ from ampkit.ops.pointwise import (
 )
 
 from .. import (
-    Array,
     Launcher,
     grad_dtype,
     gradients,
