@@ -10,17 +10,6 @@ from .ranges import Ranges
 from .tuning import Tuning, tune
 
 __all__ = [
-    "Finding",
-    "Ledger",
-    "PrecisionPlan",
-    "Range",
-    "Ranges",
-    "Sample",
-    "Tuning",
-    "Updates",
-    "detect_nonfinite",
-    "explain",
-    "ledger",
-    "plan",
-    "tune",
-]
+    "Finding", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates", "detect_nonfinite",
+    "explain", "ledger", "plan", "tune",
+]  # fmt: skip

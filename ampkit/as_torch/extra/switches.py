@@ -9,16 +9,9 @@ from ...backends.determinism import are_deterministic_algorithms_enabled
 from ...core.random import default as default_generator
 
 __all__ = [
-    "default_generator",
-    "get_deterministic_debug_mode",
-    "get_device_module",
-    "get_num_interop_threads",
-    "is_deterministic_algorithms_warn_only_enabled",
-    "is_warn_always_enabled",
-    "set_flush_denormal",
-    "set_num_interop_threads",
-    "set_printoptions",
-    "set_warn_always",
+    "default_generator", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads",
+    "is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled", "set_flush_denormal",
+    "set_num_interop_threads", "set_printoptions", "set_warn_always",
 ]  # fmt: skip
 
 

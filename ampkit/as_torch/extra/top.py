@@ -16,30 +16,9 @@ from ...core.tensor_base import Shape
 from .utils.library import ops
 
 __all__ = [
-    "Size",
-    "UntypedStorage",
-    "__version__",
-    "_assert",
-    "cdouble",
-    "cfloat",
-    "compile",
-    "complex64",
-    "complex128",
-    "dtype",
-    "float4_e2m1fn_x2",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float8_e8m0fnu",
-    "is_autocast_available",
-    "layout",
-    "memory_format",
-    "ops",
-    "typename",
-    "uint16",
-    "uint32",
-    "uint64",
+    "Size", "UntypedStorage", "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128",
+    "dtype", "float4_e2m1fn_x2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "is_autocast_available", "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION

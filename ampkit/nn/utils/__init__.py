@@ -8,22 +8,8 @@ from .fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval
 from .weights import remove_spectral_norm, remove_weight_norm, spectral_norm, weight_norm
 
 __all__ = [
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "func",
-    "fuse_conv_bn_eval",
-    "fuse_conv_bn_weights",
-    "fuse_linear_bn_eval",
-    "fuse_linear_bn_weights",
-    "get_total_norm",
-    "parameters_to_vector",
-    "parametrizations",
-    "parametrize",
-    "remove_spectral_norm",
-    "remove_weight_norm",
-    "rnn",
-    "spectral_norm",
-    "vector_to_parameters",
+    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "func", "fuse_conv_bn_eval", "fuse_conv_bn_weights",
+    "fuse_linear_bn_eval", "fuse_linear_bn_weights", "get_total_norm", "parameters_to_vector", "parametrizations",
+    "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters",
     "weight_norm",
 ]  # fmt: skip

@@ -5,12 +5,7 @@ from __future__ import annotations
 from ...refused import refused
 
 __all__ = [
-    "_DEFAULT_SPARSE_BLOCK_SIZE",
-    "AuxRequest",
-    "BlockMask",
-    "create_block_mask",
-    "create_mask",
-    "flex_attention",
+    "_DEFAULT_SPARSE_BLOCK_SIZE", "AuxRequest", "BlockMask", "create_block_mask", "create_mask", "flex_attention",
 ]  # fmt: skip
 
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
