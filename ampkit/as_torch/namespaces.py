@@ -73,7 +73,7 @@ SOURCES = {
     "torch.nn.functional": "ampkit.ops .nn.multihead",
     **_below("torch.nn", "grad functional.grad", ".nn.grad"),
     "torch.nn._reduction": ".nn.reduction",
-    "torch.nn.init": ".nn.init",
+    "torch.nn.init": "ampkit.nn.init .nn.init",
     "torch.nn.modules": "ampkit.nn",
     **_below("torch.nn.modules", "activation adaptive batchnorm channelshuffle container conv distance dropout flatten",
              "ampkit.nn .nn.modules"),

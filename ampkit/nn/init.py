@@ -16,6 +16,11 @@ from ..core import random
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
 
+__all__ = [
+    "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
+    "orthogonal_", "sparse_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+]  # fmt: skip
+
 # Gains that preserve the variance through each nonlinearity (He et al. 2015, arXiv:1502.01852; for tanh and selu
 # PyTorch's customary values).
 _GAINS = {
