@@ -54,12 +54,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
     if not dtypes.is_float(wanted):
         check_representable("full", wanted, fill_value)
     return tensor_from_values(
-        np.full(parse_size("full", (size,)), fill_value),
-        dtype,
-        device,
-        requires_grad,
-        kind,
-        constant=True,
+        np.full(parse_size("full", (size,)), fill_value), dtype, device, requires_grad, kind, constant=True
     )
 
 

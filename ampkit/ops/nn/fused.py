@@ -22,12 +22,7 @@ __all__ = ["linear_gelu_linear"]
 
 @op(cast=Cast.LOW)
 def linear_gelu_linear(
-    input: Array,
-    weight: Array,
-    bias: Array | None,
-    weight2: Array,
-    bias2: Array | None = None,
-    approximate="none",
+    input: Array, weight: Array, bias: Array | None, weight2: Array, bias2: Array | None = None, approximate="none"
 ):
     """linear(gelu(linear(input, weight, bias)), weight2, bias2): the feed-forward layer of a transformer.
 

@@ -169,11 +169,7 @@ def addcmul(input: Array, tensor1: Array, tensor2: Array, *, value: float = 1):
 
 @addcmul.backward(tensor1="tensor2", tensor2="tensor1")
 def addcmul_backward(dy, saved, needs, value):
-    return (
-        dy,
-        value * dy * saved.tensor2 if needs[1] else None,
-        value * dy * saved.tensor1 if needs[2] else None,
-    )
+    return dy, value * dy * saved.tensor2 if needs[1] else None, value * dy * saved.tensor1 if needs[2] else None
 
 
 @op(cast=Cast.WIDEST, integers="refuse")

@@ -97,19 +97,7 @@ def gru_step_cuda(
 def gru_step_backward_cuda(
     gates: Array, hidden_n: Array, previous: Array, dy: Array, dh: Array, dx_gates: Array, dh_gates: Array
 ) -> None:
-    _launch(
-        "gru_backward",
-        dx_gates,
-        dh.size,
-        gates,
-        hidden_n,
-        previous,
-        dy,
-        dh,
-        dx_gates,
-        dh_gates,
-        *_sizes(dh),
-    )
+    _launch("gru_backward", dx_gates, dh.size, gates, hidden_n, previous, dy, dh, dx_gates, dh_gates, *_sizes(dh))
 
 
 def _supports_grad(gates: Array, dgates: Array, dy: Array | None, *others: Array) -> bool:

@@ -69,16 +69,8 @@ def _copy(out: Array, rows: int, width: int, pieces: list[tuple[Array, int, int]
         table["from"][0, i], table["start"][0, i], table["length"][0, i] = array.data.ptr, start // size, length // size
     words = rows * max(length for _, _, length in pieces) // size
     grid = min(blocks_for(words, BLOCK), BLOCKS), len(pieces)
-    launch(
-        "shape/join_split",
-        typed("concatenate", WORDS[size]),
-        grid,
-        BLOCK,
-        out,
-        table,
-        np.int32(rows),
-        np.int64(width // size),
-    )
+    args = out, table, np.int32(rows), np.int64(width // size)
+    launch("shape/join_split", typed("concatenate", WORDS[size]), grid, BLOCK, *args)
 
 
 def _word(*offsets: int) -> int:
