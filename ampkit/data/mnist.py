@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from ..base import files
 from ..base.errors import ArgumentError, FileError
-from ..base.files import opened
 from ..base.registry import Splits, register_dataset
 from .download import Source, fetch
 
@@ -86,7 +85,7 @@ def read_idx(path: Path, dims: int) -> NDArray[np.uint8]:
     values, and for one that gzip cannot read.
     """
     where = str(path)
-    with opened(path, "mnist") as file:
+    with files.opened(path, "mnist") as file:
         plain = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
         return _parse_idx(where, files.Stream(plain, where, "a whole idx file", "download it anew"), dims)
 

@@ -15,7 +15,6 @@ from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Layers, Positive, Probability, Size
 from ..base.registry import Fault, divides, register_model
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_probability, check_sizes, new_parameter
 from ..nn.modules.fused import norm_of_sum
 from .token_models import need_tokens, preset_sizes
@@ -238,7 +237,7 @@ class BertForMaskedLM(nn.Module):
 
     def _reset_head(self) -> None:
         _initialize(self.cls.predictions.transform, self.bert.config.initializer_range)
-        init.zeros_(self.cls.predictions.bias)
+        nn.init.zeros_(self.cls.predictions.bias)
 
     def forward(
         self,
@@ -258,10 +257,10 @@ class BertForMaskedLM(nn.Module):
 def _initialize(model: nn.Module, std: float) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            init.normal_(module.weight, std=std)
-            init.zeros_(module.bias)
+            nn.init.normal_(module.weight, std=std)
+            nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=std)
+            nn.init.normal_(module.weight, std=std)
             module._zero_padding_row()
 
 

@@ -16,7 +16,6 @@ from ..base.errors import ArgumentError
 from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_probability, check_sizes
 
 
@@ -165,12 +164,12 @@ def _blocks(stage: Stage, chances: list[float]) -> list[MBConv]:
 
 def _initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
-        init.kaiming_normal_(module.weight, mode="fan_out")
+        nn.init.kaiming_normal_(module.weight, mode="fan_out")
     elif isinstance(module, nn.Linear):
         bound = 1 / math.sqrt(module.out_features)
-        init.uniform_(module.weight, -bound, bound)
+        nn.init.uniform_(module.weight, -bound, bound)
     if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
-        init.zeros_(module.bias)
+        nn.init.zeros_(module.bias)
 
 
 def efficientnet_b0(

@@ -13,7 +13,6 @@ from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Classes, Size
 from ..base.registry import Fault, register_model, smallest_image, square_images
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_sizes
 
 SMALLEST = 12  # pixels: the smallest image, of which the second pool leaves one pixel
@@ -46,8 +45,8 @@ class LeNet5(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all weights and biases."""
         for layer in self.children():
-            init.xavier_uniform_(layer.weight)
-            init.zeros_(layer.bias)
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         wanted = (self.in_channels, self.image_size, self.image_size)

@@ -15,7 +15,6 @@ from ..base.errors import ArgumentError
 from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_sizes
 from ..nn.modules.fused import chain
 
@@ -138,12 +137,12 @@ def _stage(
 
 def _initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
-        init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def _zero_last(module: nn.Module) -> None:
     if isinstance(module, (BasicBlock, Bottleneck)):
-        init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
+        nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
 
 def deep(layers: tuple[int, ...], depth: float) -> Any:

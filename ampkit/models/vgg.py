@@ -13,7 +13,6 @@ from ..base.errors import ArgumentError
 from ..base.limits import Classes, Probability, Size, Sizes
 from ..base.registry import Fault, register_model, smallest_image
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_sizes
 
 # Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
@@ -73,11 +72,11 @@ def _conv(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Modu
 
 def _initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
-        init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        init.zeros_(module.bias)
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(module.bias)
     elif isinstance(module, nn.Linear):
-        init.normal_(module.weight, std=0.01)
-        init.zeros_(module.bias)
+        nn.init.normal_(module.weight, std=0.01)
+        nn.init.zeros_(module.bias)
 
 
 def vgg11(**changes: Any) -> VGG:

@@ -15,7 +15,6 @@ from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Classes, Layers, Probability, Size
 from ..base.registry import Fault, divides, register_model, square_images
 from ..core.tensor import Tensor
-from ..nn import init
 from ..nn.factory import check_sizes, new_parameter
 from ..nn.modules.fused import add_norm
 
@@ -106,21 +105,21 @@ class VisionTransformer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialize all weights but those of the norms."""
-        init.zeros_(self.class_token)
-        init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / init.fan_in(self.conv_proj.weight)))
-        init.zeros_(self.conv_proj.bias)
-        init.normal_(self.encoder.pos_embedding, std=0.02)
+        nn.init.zeros_(self.class_token)
+        nn.init.trunc_normal_(self.conv_proj.weight, std=math.sqrt(1 / nn.init.fan_in(self.conv_proj.weight)))
+        nn.init.zeros_(self.conv_proj.bias)
+        nn.init.normal_(self.encoder.pos_embedding, std=0.02)
         for block in self.encoder.layers:
             block.self_attention.reset_parameters()
             for linear in (block.mlp[0], block.mlp[3]):
-                init.xavier_uniform_(linear.weight)
-                init.normal_(linear.bias, std=1e-6)
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.normal_(linear.bias, std=1e-6)
         for name, layer in self.heads.named_children():
             if name == "pre_logits":
-                init.trunc_normal_(layer.weight, std=math.sqrt(1 / init.fan_in(layer.weight)))
-                init.zeros_(layer.bias)
-        init.zeros_(self.heads.head.weight)
-        init.zeros_(self.heads.head.bias)
+                nn.init.trunc_normal_(layer.weight, std=math.sqrt(1 / nn.init.fan_in(layer.weight)))
+                nn.init.zeros_(layer.bias)
+        nn.init.zeros_(self.heads.head.weight)
+        nn.init.zeros_(self.heads.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         wanted = (self.in_channels, self.image_size, self.image_size)
