@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType, float32, float64, int32, int64
+from ..base.dtypes import Array, DType, bfloat16, float16, float32, float64, int32, int64
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
 
@@ -128,7 +126,7 @@ def _count_lost_updates(before: Array, after: Array, counts: Array) -> None:
     with ignore_fp_errors():
         update = np.subtract(after, before)
         counts[0] += np.count_nonzero(update)
-        for place, dtype in enumerate((dtypes.float16, dtypes.bfloat16), 1):
+        for place, dtype in enumerate((float16, bfloat16), 1):
             counts[place] += _lost(backend, before, update, dtype)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base.dtypes import float64
+from ..base.dtypes import Array, float64
 from ..base.errors import DTypeError, StateError, switch
 from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from ..core.fp_errors import ignore_fp_errors

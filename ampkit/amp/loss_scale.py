@@ -9,15 +9,14 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Backend
-from ..base import dtypes
-from ..base.dtypes import float32
+from ..base.dtypes import finfo, float32, int32
 from ..base.errors import ArgumentError, StateError
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..optim.flat.memory import read_scalar
 
 TINY = 2.0**-126  # the smallest normal float32: below it the scale's inverse would overflow
-LARGEST = dtypes.finfo(float32).max
+LARGEST = finfo(float32).max
 _ABOVE_ONE, _BELOW_ONE = math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0)
 
 
@@ -98,7 +97,7 @@ class LossScale:
     def on(self, backend: Backend) -> ScaleState:
         """The state on the device, created on `backend` at the first call."""
         if self.state is None:
-            self.state = ScaleState(*(backend.zeros((), dtype) for dtype in (float32, dtypes.int32, dtypes.int32)))
+            self.state = ScaleState(*(backend.zeros((), dtype) for dtype in (float32, int32, int32)))
             self._write_initial()
         return self.state
 

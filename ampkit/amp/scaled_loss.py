@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
 from ..base import dtypes, observe
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType
 from ..core.autograd.backward_pass import BackwardPass
 from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.autograd.node import Node, attach

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..base import dtypes
-from ..base.dtypes import FLOATS, LOW, DType, float32, float64
+from ..base.dtypes import FLOATS, LOW, DType, accumulator, bool_, float32, float64, int64, promote
 from ..base.errors import DTypeError
 from . import policy
 from .policy import Cast, Policy
@@ -34,7 +33,7 @@ class Plan:
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
 Entry = Any
 
-_WEAK: dict[type, DType] = {bool: dtypes.bool_, int: dtypes.int64, float: float32}
+_WEAK: dict[type, DType] = {bool: bool_, int: int64, float: float32}
 _RANK = {"b": 0, "i": 1, "u": 1}
 
 
@@ -60,7 +59,7 @@ def make_plan(
     out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, stored)
     casts = _casts(op, cast, widest, answer, out, key, kinds)
     floats = [d for d in stored if d in FLOATS]
-    compute = None if op.moves or out not in FLOATS else dtypes.accumulator(dtypes.promote(out, *floats))
+    compute = None if op.moves or out not in FLOATS else accumulator(promote(out, *floats))
     read = tuple([_dtype(k) if c is None else c for k, c in zip(key, casts, strict=True)])
     casts = casts if any(c is not None and c != _dtype(k) for k, c in zip(key, casts, strict=True)) else ()
     widens = compute is not None and any(d in FLOATS and d != compute for d in read)
@@ -139,7 +138,7 @@ def result_type(entries: list[Entry]) -> DType:
     axes = [k for k in entries if not isinstance(k, (tuple, type))]
     zeros = [k[0] for k in entries if type(k) is tuple]
     weak = [_WEAK[k] for k in entries if isinstance(k, type)]
-    groups = [dtypes.promote(*group) for group in (axes, zeros, weak) if group]
+    groups = [promote(*group) for group in (axes, zeros, weak) if group]
     found = groups[0]
     for other in groups[1:]:
         found = other if _rank(other) > _rank(found) else found

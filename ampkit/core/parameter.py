@@ -8,9 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType, accumulator
 from ..base.errors import ShapeError, switch
 from .arguments import shown
 from .autograd import hooks
@@ -90,7 +88,7 @@ class Parameter(Tensor):
         return super()._new_grad_buffer(gradient) if self.segment is None else self.segment.gradient
 
     def _grad_dtype(self) -> DType:
-        return dtypes.accumulator(self.array.dtype)
+        return accumulator(self.array.dtype)
 
     def _is_worth_caching(self) -> bool:
         return True

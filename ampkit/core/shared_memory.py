@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType
 from ..base.errors import DeviceError, StateError
 from .tensor import Tensor
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Device
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import DType, uint8
 from ..base.errors import FileError
 
 
@@ -43,7 +42,7 @@ class UntypedStorage:
     @property
     def dtype(self) -> DType:
         """uint8."""
-        return dtypes.uint8
+        return uint8
 
     @property
     def shape(self) -> tuple[int]:
@@ -73,7 +72,7 @@ class UntypedStorage:
 
 def of_array(array: Array) -> UntypedStorage:
     """The storage of the array that `array` is a view of, at last; bytes below that are the allocator's."""
-    while type(array.base) is type(array) and array.base.dtype == array.dtype != dtypes.uint8:
+    while type(array.base) is type(array) and array.base.dtype == array.dtype != uint8:
         array = array.base
     return UntypedStorage(array)
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from .. import backends
-from ..backends import Array
 from ..base import dtypes, observe
-from ..base.dtypes import LOW, DType
+from ..base.dtypes import LOW, Array, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter

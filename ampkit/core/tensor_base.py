@@ -9,8 +9,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Device
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import DType, bool_, float32, int64, is_float
 from ..base.errors import DTypeError, RangeError, ShapeError, StateError, switch
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from .autograd.grad_mode import is_grad_enabled
@@ -100,7 +99,7 @@ class TensorBase:
         return steps[dim]
 
     def is_floating_point(self) -> bool:
-        return dtypes.is_float(self.dtype)
+        return is_float(self.dtype)
 
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Whether the memory is in that format, by default row-major. Raises ArgumentError for an unknown one."""
@@ -143,7 +142,7 @@ class TensorBase:
         return bool(self.item())
 
     def __index__(self) -> int:
-        if dtypes.is_float(self.dtype):
+        if is_float(self.dtype):
             raise DTypeError("index", "an integer tensor", self.dtype.name)
         return int(self.item())
 
@@ -159,7 +158,7 @@ class TensorBase:
         values = backends.backend_of(self.array).to_numpy(self.array)
         shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
-        plain = self.dtype in (dtypes.float32, dtypes.int64, dtypes.bool_)
+        plain = self.dtype in (float32, int64, bool_)
         kind = "" if plain else f", dtype={self.dtype.name}"
         grad = f", grad_fn=<{self.node.name()}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
         return f"tensor({text}{kind}{grad})"

@@ -9,7 +9,6 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes
-from ..base.dtypes import DType
 from ..base.errors import ArgumentError, DTypeError, ShapeError
 from .fp_errors import ignore_fp_errors
 from .tensor import Tensor
@@ -29,7 +28,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
     return Tensor(made, requires_grad)
 
 
-def _array(values: Any, wanted: DType | None) -> Array:
+def _array(values: Any, wanted: dtypes.DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
         kind = dtypes.parse(values.dtype)
         return np.array(values, kind if wanted is None else wanted)
@@ -63,7 +62,7 @@ class TensorType:
     `isinstance(x, FloatTensor)`, `x.type(FloatTensor)` and `x.type() == "torch.FloatTensor"` ask and cast.
     """
 
-    def __init__(self, name: str, dtype: DType, device: str):
+    def __init__(self, name: str, dtype: dtypes.DType, device: str):
         self.name, self.dtype, self.device = name, dtype, device
 
     def __or__(self, other: Any) -> Any:
@@ -81,7 +80,7 @@ class TensorType:
         return self.name
 
 
-def made_of(args: tuple[Any, ...], dtype: DType, device: str | None) -> Tensor:
+def made_of(args: tuple[Any, ...], dtype: dtypes.DType, device: str | None) -> Tensor:
     """What a constructor of PyTorch's older kind makes: zeros of a shape, or a tensor of values."""
     if len(args) == 1 and not isinstance(args[0], (int, Shape)):
         return tensor(args[0], dtype, device)

@@ -20,8 +20,7 @@ import numpy as np
 
 from .. import backends
 from ..amp import exponents
-from ..backends import Array
-from ..base.dtypes import FLOATS, DType, int64
+from ..base.dtypes import FLOATS, Array, DType, int64
 from ..base.errors import ArgumentError, StateError
 from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
 from ..core.module_path import current, follow, path_in_words

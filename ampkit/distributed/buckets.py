@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from ..optim.flat.arena import spans

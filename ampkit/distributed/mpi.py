@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import NAMES, Array, DType
 from ..base.errors import StateError
 from .startup import READING_SECONDS, initialized
 from .transport import Call, DistError, Transport, mismatch, need_present
@@ -27,7 +25,7 @@ DESCRIBE = 32767  # the tag of a message that says which call a rank has made, a
 DESCRIPTION_SECONDS = 5.0  # to wait for it
 POLLS, PAUSE, LONGEST_PAUSE = 20, 20e-6, 3e-3  # polls without a pause between them; then pauses, in seconds
 PATIENT = POLLS + 100  # polls after which a rank also looks whether those that it waits for have ended
-DTYPES = list(dtypes.NAMES.values())  # in a message's tag: the place here
+DTYPES = list(NAMES.values())  # in a message's tag: the place here
 
 
 def connect(timeout: float, kind: type[MPITransport] | None = None, start_timeout: float | None = None) -> MPITransport:

@@ -12,8 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..backends import Array
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType
 from ..base.errors import ArgumentError, DTypeError
 from ..core.tensor import Tensor
 from . import reduction

@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import LOW, Array, DType, accumulator, is_float
 from ..base.errors import DTypeError
 from ..core.fp_errors import ignore_fp_errors
 from .transport import Call, Transport
@@ -51,12 +49,12 @@ def check(where: str, op: ReduceOp, dtype: DType, wire: DType | None = None) -> 
     """Raise DTypeError for bits of floats, means of integers, and a wire dtype of anything but sums of floats."""
     if not isinstance(op, ReduceOp):
         raise DTypeError(where, "one of ReduceOp", repr(op))
-    floats = dtypes.is_float(dtype)
+    floats = is_float(dtype)
     if op in _BITWISE and floats:
         raise DTypeError(where, f"integers or bool for {op.name}", dtype.name)
     if op is ReduceOp.AVG and not floats:
         raise DTypeError(where, "floats for AVG", dtype.name, "use SUM, and divide it")
-    if wire is not None and (wire not in dtypes.LOW or not floats or op not in (ReduceOp.SUM, ReduceOp.AVG)):
+    if wire is not None and (wire not in LOW or not floats or op not in (ReduceOp.SUM, ReduceOp.AVG)):
         raise DTypeError(where, "float16 or bfloat16 as wire_dtype of a SUM or AVG of floats", f"{wire} for {op.name}")
 
 
@@ -127,7 +125,7 @@ def combined(rows: Sequence[Array], op: ReduceOp, out: Array, first_nonfinite: A
     `out` may be one of the rows. first_nonfinite: int32 [1], lowered to the first row that has inf or NaN, if any has.
     """
     dtype = rows[0].dtype
-    carried, copy = dtypes.accumulator(dtype) if dtypes.is_float(dtype) else dtype, backends.backend_of(out).copy
+    carried, copy = accumulator(dtype) if is_float(dtype) else dtype, backends.backend_of(out).copy
     for part in _blocks(out):
         total = _cast(rows[0][part], carried)
         for row in rows[1:]:

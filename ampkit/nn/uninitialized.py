@@ -7,7 +7,6 @@ from typing import Any, Self
 from .. import backends
 from ..backends import Array, Device
 from ..base import dtypes
-from ..base.dtypes import DType
 from ..base.errors import ShapeError
 from ..core.parameter import Buffer, Parameter
 from ..core.tensor import Tensor
@@ -40,7 +39,7 @@ class Uninitialized(Tensor):
         _slot.__set__(self, value)
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> dtypes.DType:
         return _slot.__get__(self).dtype
 
     @property
@@ -70,7 +69,7 @@ class Uninitialized(Tensor):
         self.rebind(array)
         self.requires_grad = trained
 
-    def set_destination(self, device: Any, dtype: DType | None) -> None:
+    def set_destination(self, device: Any, dtype: dtypes.DType | None) -> None:
         """Be of that dtype and on that device once there is a shape; None leaves it."""
         there = backends.get(self.device if device is None else device)
         self.array = there.empty((0,), self.dtype if dtype is None else dtype)

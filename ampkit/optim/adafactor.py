@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType
+from ..base.dtypes import Array, DType, float64
 from ..base.errors import ArgumentError
 from ..base.limits import AtLeastOne, Limits, NotNegative, NotPositive
 from ..base.registry import register_optimizer
@@ -40,8 +38,8 @@ def _adafactor_update(
     maximize: bool,
 ) -> None:
     kind, backend = master.dtype, backends.backend_of(master)
-    flat, count = master.reshape(-1), (steps + 1).astype(dtypes.float64)
-    wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
+    flat, count = master.reshape(-1), (steps + 1).astype(float64)
+    wide = backend.empty((min(CHUNK, master.size),), float64)
     new = np.power(count, beta2_decay).astype(kind)
     scale = np.maximum(least_scale, _rms(flat, wide)) * np.minimum(lr, 1 / np.sqrt(count))
     g = -gradient if maximize else gradient

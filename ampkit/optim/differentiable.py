@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array
-from ..base import dtypes
-from ..base.dtypes import DType, accumulator
+from ..base.dtypes import Array, DType, accumulator, float32, float64, int64
 from ..base.errors import StateError
 from ..core.autograd.grad_mode import enable_grad
 from ..core.autograd.inplace import succeed
@@ -83,7 +81,7 @@ class RecordedSpan:
         assert gradient is not None
         self.gradient = TracedArray(gradient.to(self._dtype))
         taken = int(to_python(state.get("step", 1 if state else 0)))
-        self.steps: Array = self._backend.asarray(np.array(taken, dtypes.int64))
+        self.steps: Array = self._backend.asarray(np.array(taken, int64))
 
     @property
     def arena(self) -> RecordedSpan:
@@ -111,7 +109,7 @@ class RecordedSpan:
         """Give the parameter and its state what the update made; graphs of earlier steps keep the earlier values."""
         succeed(self.parameter, self.weights.tensor)
         if counts_steps:
-            self.state["step"] = Tensor((self.steps + 1).astype(dtypes.float32))
+            self.state["step"] = Tensor((self.steps + 1).astype(float32))
         self.state.update({name: array.tensor for name, array in self._arrays.items()})
 
 
@@ -153,4 +151,4 @@ def _traced(value: Any) -> RecordedArray:
 
 
 def _float64(value: Any) -> Tensor:
-    return value.to(dtypes.float64) if isinstance(value, Tensor) else Tensor(np.array(value, dtypes.float64))
+    return value.to(float64) if isinstance(value, Tensor) else Tensor(np.array(value, float64))

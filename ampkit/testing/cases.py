@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base import dtypes
-from ..base.dtypes import float64
+from ..base.dtypes import float64, is_float
 from ..base.errors import ArgumentError
 from ..core.op import ops as registry
 from ..core.tensor import Tensor
@@ -109,7 +108,7 @@ class Case:
         made = [a.astype(dtype) if a.dtype == float64 else a.copy() for a in arrays or self.arrays()]
         for array in made:
             array.flags.writeable = False
-        return [placed(a, dtypes.is_float(a.dtype)) for a in made]
+        return [placed(a, is_float(a.dtype)) for a in made]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         """Call the function with `tensors` in place of the Draws; returns its outputs as a list."""

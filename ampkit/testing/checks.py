@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base import dtypes
-from ..base.dtypes import DType, bfloat16, float16, float32
+from ..base.dtypes import DType, bfloat16, float16, float32, is_float
 from ..core.autograd.grad_mode import no_grad
 from ..core.op import ops as registry
 from ..core.policy import Cast, autocast
@@ -81,8 +80,8 @@ def check_dtypes(case: Case) -> None:
             continue
         with no_grad():
             out = case(*tensors)[0]
-            assert out.dtype == dtype or not dtypes.is_float(out.dtype), f"{out.dtype} out of {dtype}"
-            if not dtypes.is_float(out.dtype) or op.cast is Cast.BANNED:
+            assert out.dtype == dtype or not is_float(out.dtype), f"{out.dtype} out of {dtype}"
+            if not is_float(out.dtype) or op.cast is Cast.BANNED:
                 continue
             with autocast(dtype=float16):
                 inside = case(*tensors)[0].dtype

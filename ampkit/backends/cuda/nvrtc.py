@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base import dtypes
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from ampkit.base.errors import DeviceError
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -34,18 +33,18 @@ def _digest() -> str:
 
 OPTIONS = ("-std=c++17", *(f"-I{folder}" for folder in FOLDERS), f"-DAMPKIT_SOURCES=0x{_digest()[:8]}")
 C_NAMES: dict[DType, str] = {
-    dtypes.float64: "double",
-    dtypes.float32: "float",
-    dtypes.float16: "__half",
-    dtypes.bfloat16: "__nv_bfloat16",
-    dtypes.int64: "long long",
-    dtypes.int32: "int",
-    dtypes.int16: "short",
-    dtypes.int8: "signed char",
-    dtypes.uint8: "unsigned char",
-    dtypes.bool_: "bool",
+    float64: "double",
+    float32: "float",
+    float16: "__half",
+    bfloat16: "__nv_bfloat16",
+    int64: "long long",
+    int32: "int",
+    int16: "short",
+    int8: "signed char",
+    uint8: "unsigned char",
+    bool_: "bool",
 }
-STORED = frozenset({dtypes.float32, dtypes.float16, dtypes.bfloat16})  # storage dtypes; arithmetic is float32
+STORED = frozenset({float32, float16, bfloat16})  # storage dtypes; arithmetic is float32
 WORD_TYPES = {8: "unsigned long long", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}  # by size in bytes
 NULL = np.uintp(0)  # None, as CuPy passes it, is the address 0xffffffff before CuPy 14 (cupy#9046)
 STATIC = 1 << 10  # bytes: limit of static shared memory of a kernel that also has dynamic shared memory

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from ampkit.backends import Array
-from ampkit.base.dtypes import FLOATS, DType
+from ampkit.base.dtypes import FLOATS, Array, DType
 
 from ..module_path import ModuleCall, current, following
 from ..tensor import Edge, Tensor, tick

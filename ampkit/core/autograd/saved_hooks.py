@@ -10,8 +10,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, Self
 
 from ampkit import backends
-from ampkit.backends import Array
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 
 from ..tensor import Tensor

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends import Array
-from ampkit.base.dtypes import float64
+from ampkit.base.dtypes import Array, float64
 from ampkit.base.errors import StateError
 
 NO_RANK = 2**31 - 1

@@ -8,7 +8,6 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base import dtypes
-from ampkit.base.dtypes import FLOATS, DType
 from ampkit.base.errors import ArgumentError
 from ampkit.base.memory_format import (
     channels_are_last,
@@ -60,10 +59,10 @@ def to(
     return clone(out) if copy and out is input else out
 
 
-def _cast(input: Tensor, dtype: DType) -> Tensor:
+def _cast(input: Tensor, dtype: dtypes.DType) -> Tensor:
     if input.dtype == dtype:
         return input
-    if input.dtype in FLOATS and dtype in FLOATS:
+    if input.dtype in dtypes.FLOATS and dtype in dtypes.FLOATS:
         return to_(input, dtype=dtype)
     with ignore_fp_errors():
         return Tensor(backends.backend_of(input.array).cast(input.array, dtype))

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base import dtypes
-from ampkit.base.dtypes import FLOATS, finfo
+from ampkit.base.dtypes import FLOATS, bool_, finfo, float32, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.op import Array, Index, Saved, op
@@ -101,7 +100,7 @@ def where_(condition: Index, input: Array, other: Array):
 
 @where_.check
 def where_check(condition, input, other):
-    if getattr(condition, "dtype", dtypes.bool_) != dtypes.bool_:
+    if getattr(condition, "dtype", bool_) != bool_:
         raise DTypeError("where", "a condition of dtype bool", condition.dtype.name, "compare it: x != 0")
     for array, number in ((input, other), (other, input)):
         if type(number) is int and hasattr(array, "dtype"):
@@ -130,7 +129,7 @@ def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor 
         raise ArgumentError("where", "input and other, or neither", "one of them")
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         kinds = {type(input), type(other)}
-        wanted = dtypes.float32 if float in kinds else dtypes.bool_ if kinds == {bool} else dtypes.int64
+        wanted = float32 if float in kinds else bool_ if kinds == {bool} else int64
         other = Tensor(np.full_like(condition.array, other, dtype=wanted))
     return where_(condition, input, other)
 
@@ -155,7 +154,7 @@ def masked_fill_(input: Array, mask: Index, value: float):
 @masked_fill_.check
 def masked_fill_check(input, mask, value):
     check_representable("masked_fill", input.dtype, value)
-    if getattr(mask, "dtype", None) != dtypes.bool_:
+    if getattr(mask, "dtype", None) != bool_:
         got = getattr(mask, "dtype", type(mask)).name if hasattr(mask, "dtype") else type(mask).__name__
         raise DTypeError("masked_fill", "a mask of dtype bool", got, "compare it: mask != 0")
     if mask.shape != input.shape and broadcast_or_none(mask.shape, input.shape) is None:

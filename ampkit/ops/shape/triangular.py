@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base import dtypes
-from ampkit.base.dtypes import is_float
+from ampkit.base.dtypes import int64, is_float
 from ampkit.base.errors import RangeError, ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.op import Array, Saved, op
@@ -64,14 +63,14 @@ triu.check(tril_check)
 
 
 def tril_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
     """The row and column indices of the lower triangle of [row, col], in row-major order: [2, n]; see `tril`."""
     return _triangle_indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(
-    row: int, col: int, offset: int = 0, *, dtype: Any = dtypes.int64, device: Any = "cpu", layout: CompatArg = None
+    row: int, col: int, offset: int = 0, *, dtype: Any = int64, device: Any = "cpu", layout: CompatArg = None
 ) -> Tensor:
     """The row and column indices of the upper triangle of [row, col], in row-major order: [2, n]; see `triu`."""
     return _triangle_indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)

@@ -18,8 +18,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends import Array, Backend
-from ampkit.base import dtypes
-from ampkit.base.dtypes import LOW, DType, accumulator
+from ampkit.base.dtypes import LOW, DType, accumulator, bool_, int64
 from ampkit.base.errors import DeviceError
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
@@ -51,7 +50,7 @@ class Arena:
         self.random_bits: RandomBits | None = None
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
-        self.steps = backend.zeros((len(parameters),), dtypes.int64)
+        self.steps = backend.zeros((len(parameters),), int64)
         # Segments of one number have been present at the same steps, so that they are equal in `steps`, on the host.
         self._step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
@@ -98,7 +97,7 @@ class Arena:
     def nonfinite_scratch(self) -> Array:
         """A flat bool array of CHUNK elements (fewer in a smaller arena), for the finite check to work in."""
         if self._nonfinite is None:
-            self._nonfinite = self.backend.empty((min(CHUNK, self.size),), dtypes.bool_)
+            self._nonfinite = self.backend.empty((min(CHUNK, self.size),), bool_)
         return self._nonfinite
 
     def begin_step(self, present: list[Segment]) -> list[Span]:
@@ -129,7 +128,7 @@ class Arena:
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
-            self.steps[...] = self.backend.asarray(counts, dtypes.int64)
+            self.steps[...] = self.backend.asarray(counts, int64)
         self._step_classes = list(counts)
 
 

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends import Array
-from ampkit.base import dtypes
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import Array, DType, bfloat16, float16, float32, int16, int32, int64
 from ampkit.core import random
 from ampkit.core.dispatch import Primitive
 
@@ -56,16 +54,16 @@ def _round_stochastically(values: Array, out: Array, random_bits: RandomBits) ->
     seed, call, start = random_bits
     words = backend.asarray(random.random_bits(seed, call, values.size, start).astype(np.int32))
     dropped_bits, largest = _ROUNDING[out.dtype]
-    bits = values.view(dtypes.int32)
+    bits = values.view(int32)
     magnitude = np.bitwise_and(bits, 0x7FFFFFFF)
     # A random word added to the dropped bits carries with the probability that they are, as a fraction of a unit.
     rounded = np.bitwise_and(magnitude + np.right_shift(words, 16 - dropped_bits), -1 << dropped_bits)
-    if out.dtype == dtypes.float16:
+    if out.dtype == float16:
         subnormal = magnitude < _FLOAT16_NORMAL
-        rounded = np.where(subnormal, _round_subnormal(magnitude.view(dtypes.float32), words), rounded)
+        rounded = np.where(subnormal, _round_subnormal(magnitude.view(float32), words), rounded)
     rounded = np.where(magnitude < _INFINITY, np.minimum(rounded, largest), magnitude)
-    signed = np.bitwise_or(rounded, np.bitwise_and(bits, -(2**31))).astype(dtypes.int32)
-    out[...] = backend.cast(signed.view(dtypes.float32), out.dtype)
+    signed = np.bitwise_or(rounded, np.bitwise_and(bits, -(2**31))).astype(int32)
+    out[...] = backend.cast(signed.view(float32), out.dtype)
 
 
 def _round_subnormal(magnitude: Array, words: Array) -> Array:
@@ -73,11 +71,11 @@ def _round_subnormal(magnitude: Array, words: Array) -> Array:
     scaled = np.multiply(magnitude, 2.0**24)
     floor = np.floor(scaled)
     up = np.floor((scaled - floor) * 65536) > words
-    return ((floor + up.astype(dtypes.float32)) * 2.0**-24).astype(dtypes.float32).view(dtypes.int32)
+    return ((floor + up.astype(float32)) * 2.0**-24).astype(float32).view(int32)
 
 
 # of a float32: how many bits of the mantissa are dropped, and the bit pattern of the largest finite result
-_ROUNDING: dict[DType, tuple[int, int]] = {dtypes.bfloat16: (16, 0x7F7F0000), dtypes.float16: (13, 0x477FE000)}
+_ROUNDING: dict[DType, tuple[int, int]] = {bfloat16: (16, 0x7F7F0000), float16: (13, 0x477FE000)}
 # bit patterns of float32: 2^-14, the smallest normal float16, and infinity
 _FLOAT16_NORMAL, _INFINITY = 0x38800000, 0x7F800000
 
@@ -88,7 +86,7 @@ round_stochastically = Primitive("round_stochastically", "optim.elementwise", _r
 
 # select: `flag` is a 0-d bool array on the device, or None for true; NaN and infinity are discarded, not multiplied
 
-_INTEGERS: dict[int, DType] = {2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+_INTEGERS: dict[int, DType] = {2: int16, 4: int32, 8: int64}
 
 
 def flag_mask(flag: Array | None, dtype: DType) -> Array | None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends import Array
-from ampkit.base.dtypes import LOW, DType
+from ampkit.base.dtypes import LOW, Array, DType
 from ampkit.base.errors import StateError
 from ampkit.core.parameter import Parameter
 

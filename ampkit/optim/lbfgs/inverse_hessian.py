@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends import Array, Backend
-from ampkit.base import dtypes
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import DType, float64
 from ampkit.base.errors import ArgumentError
 from ampkit.core.tensor import Tensor
 
@@ -104,7 +103,7 @@ def dot(one: Array, other: Array) -> float:
     """The dot product of two vectors in float64; waits for the device."""
     total = 0.0
     for chunk in chunks(one.size):
-        total += float(read_scalar(np.dot(one[chunk].astype(dtypes.float64), other[chunk].astype(dtypes.float64))))
+        total += float(read_scalar(np.dot(one[chunk].astype(float64), other[chunk].astype(float64))))
     return total
 
 

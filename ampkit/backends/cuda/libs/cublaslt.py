@@ -21,15 +21,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ampkit.base import dtypes
-from ampkit.base.dtypes import LOW
+from ampkit.base.dtypes import LOW, bfloat16, float16, float32, float64
 
 from .. import install
 from .blas import Compute, Matrix, Memory, Product
 
 WORKSPACE = 32 << 20  # bytes: NVIDIA's recommendation for Hopper; older devices use less
 PLANS = 4096  # descriptions whose plans are cached
-TYPES = {dtypes.float32: 0, dtypes.float64: 1, dtypes.float16: 2, dtypes.bfloat16: 14}  # cudaDataType
+TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}  # cudaDataType
 
 _STATUS = {  # cublasStatus_t
     1: "not initialized", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "execution failed",
@@ -127,7 +126,7 @@ def _call(lib: Any, name: str, *arguments: Any) -> None:
 
 def operation(lib: Any, product: Product) -> Descriptor:
     """The operation descriptor, without the addresses of bias and aux."""
-    scale = TYPES[dtypes.float64 if product.compute is Compute.FLOAT64 else dtypes.float32]
+    scale = TYPES[float64 if product.compute is Compute.FLOAT64 else float32]
     descriptor = Descriptor(lib, "MatmulDesc", product.compute, scale)
     descriptor.set(TRANS_A, product.transposed[0])
     descriptor.set(TRANS_B, product.transposed[1])
