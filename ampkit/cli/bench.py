@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from .. import config
 from ..base.errors import FileError
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Benchmark the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))
     for name in ("json", "report"):
-        _need_writable(f"--{name}", getattr(options, name))
+        display.need_writable(f"--{name}", getattr(options, name))
     before = [] if options.against is None else [_earlier(Path(options.against), recipe, console)]
     found = list(_benchmark(recipe, console))
     results = [result for result, _ in found]
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             f"the steps of {compared[0].dtype} have no ledger; `ampkit report --measure {options.against}` makes it"
         )
     for line in in_words(compared, _units(recipe.train.device), unknown, compiled):
-        console.print(escape(line), soft_wrap=True)
+        display.print_line(console, line)
     failed = [result for result in results if result.error]
     for result in failed:
         display.print_error(f"{result.dtype} failed: {result.error}", 1)
@@ -91,7 +90,7 @@ def _earlier(directory: Path, recipe: config.Recipe, console: Console) -> RunDat
     if not run.steps.get("step"):
         raise FileError("--against", "the directory of a run with metrics", f"{str(directory)!r}, which has none")
     for line in (*run.notes, *_differences(run.settings, recipe.model_dump(mode="json"))):
-        console.print(escape(f"{run.name}: {line}"), soft_wrap=True)
+        display.print_line(console, f"{run.name}: {line}")
     return run
 
 
@@ -111,14 +110,6 @@ def _units(device: str) -> dict[str, str]:
     findings = {finding.topic: finding for finding in doctor.examine_cpu()} if device == "cpu" else {}
     units = {dtype: findings.get(f"{dtype} on the CPU") for dtype in ("bfloat16", "float16")}
     return {dtype: f"{found.found}; {found.cure}" for dtype, found in units.items() if found and found.cure}
-
-
-def _need_writable(option: str, path: str | None) -> None:
-    try:
-        if path is not None:
-            Path(path).touch()
-    except OSError as error:
-        raise FileError(option, "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
 
 
 def _write_results(options: argparse.Namespace, results: list[Result]) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO, cast
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
-from ..base.errors import AmpkitError, NonFiniteError
+from ..base.errors import AmpkitError, FileError, NonFiniteError
 from ..config import Recipe
 from ..config.keys import Key
 from ..core.op import Op
@@ -84,7 +85,21 @@ def failure(error: BaseException) -> tuple[str, int]:
     return f"failed: {error}", FAILED
 
 
+def need_writable(option: str, path: str | None) -> None:
+    """Raise FileError now, for `option`, if its file could not be written in the end."""
+    try:
+        if path is not None:
+            Path(path).touch()
+    except OSError as error:
+        raise FileError(option, "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+
+
 _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print `line` as it is, however long: nothing in it is markup."""
+    console.print(escape(line), soft_wrap=True)
 
 
 def print_error(line: str, status: int) -> int:

@@ -14,14 +14,13 @@ from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from .. import config
 from ..backends.cpu.threads import usable_cpus
 from ..base.errors import ConfigError
 from ..run.run_dir import default_directories
 from . import train
-from .display import WRONG
+from .display import WRONG, print_line
 
 # A rank that a signal ends cannot say so, and a launcher names the process. Signals to stop reach the program itself.
 # It ends by the same signal: MPICH lets the others wait for a rank that only exits, if that is before MPI_Init.
@@ -62,8 +61,8 @@ def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence
             status, stopped = _supervise([*launcher, *(again if restart else first)], options.n, restart, signals)
             if status in (0, WRONG) or stopped or restart == options.max_restarts:
                 break
-            line = f"a rank ended with status {status}: restart {restart + 1} of {options.max_restarts}"
-            console.print(escape(line), soft_wrap=True)
+            again_in_words = f"restart {restart + 1} of {options.max_restarts}"
+            print_line(console, f"a rank ended with status {status}: {again_in_words}")
     return status
 
 

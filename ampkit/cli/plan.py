@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from .. import config, debug
 from ..debug.plan_row import PlanRow
@@ -18,6 +17,7 @@ from ..debug.plan_table import WIDTH
 from ..debug.planning import parse_policy
 from ..run.loop import Run
 from ..serialization import write
+from .display import print_line
 from .train import overrides
 
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     width = console.width if console.is_terminal else WIDTH
     if found.policy is None and options.policy is None:
         found.notes.append("the recipe trains in float32: --policy bfloat16 plans it in 16 bits")
-    console.print(escape(found.text(width) if other is None else found.diff(other, width)), soft_wrap=True)
+    print_line(console, found.text(width) if other is None else found.diff(other, width))
     if options.json:
         content = _as_json(found)
         if other is not None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from ..base.errors import AmpkitError
 from ..run.measure import measure_run
 from ..run.report import report
+from .display import print_line
 from .progress import status
 
 
@@ -33,8 +33,7 @@ def _measure(directory: Path, console: Console) -> None:
         with status(console, f"running steps of {directory.name}"):
             measure_run(directory)
     except (AmpkitError, OSError, MemoryError) as error:
-        line = f"{directory.name}: its steps cannot be measured here: {error}"
-        console.print(escape(line), soft_wrap=True)
+        print_line(console, f"{directory.name}: its steps cannot be measured here: {error}")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -45,8 +44,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         _measure(Path(run_directory), console)
     for found in report(options.runs, out):
         for note in found.notes:
-            console.print(escape(f"{found.name}: {note}"), soft_wrap=True)
-    console.print(escape(f"report: {out}"), soft_wrap=True)
+            print_line(console, f"{found.name}: {note}")
+    print_line(console, f"report: {out}")
     if options.open and not webbrowser.open(out.resolve().as_uri()):
-        console.print("no browser was found: open the file by hand", soft_wrap=True)
+        print_line(console, "no browser was found: open the file by hand")
     return 0

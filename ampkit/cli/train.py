@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 
 from .. import config
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             options.resume = options.resume or bool(options.run_dir)
             if ranks.rank == 0:
                 who, left = _named(died), f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
-                console.print(f"{who} died: going on with {left} from the last checkpoint", soft_wrap=True)
+                display.print_line(console, f"{who} died: going on with {left} from the last checkpoint")
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -150,23 +150,21 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
     _print_damaged(run, console)
     metrics, (after, mark) = directory.metrics, _resume_point(run)
     if after is not None and (fault := examine(read(metrics), after, mark)[1]):
-        console.print(escape(f"{metrics}: {fault}"), soft_wrap=True)
+        display.print_line(console, f"{metrics}: {fault}")
     line = f"{directory.path}: all {run.done} steps are done; train.steps={2 * run.done} would continue"
-    console.print(escape(line), soft_wrap=True)
+    display.print_line(console, line)
     return 0
 
 
 def _train(run: Run, directory: RunDirectory, signals: Signals, options: argparse.Namespace, console: Console) -> int:
-    (after, mark), rows = _resume_point(run), list[Row]()
-    log, ranges_log = run.ranks.agreed(lambda: _logs(run, directory, after, mark))
+    rows: list[Row] = []
+    log, ranges_log = run.ranks.agreed(lambda: _logs(run, directory))
     directory.notices += ranges_log.notices
     _print_start(run, directory, options.resume, console)
-    where, onward = (
-        f"metrics are in {directory.metrics}",
-        f"to resume: {_resume_command(options, directory.path, run.ranks)}",
-    )
+    where = f"metrics are in {directory.metrics}"
+    onward = f"to resume: {_resume_command(options, directory.path, run.ranks)}"
     start = Start(directory.path, run.recipe.model_dump(mode="json"), run.done)
-    loggers = Loggers(run.recipe.train.loggers, start, lambda line: console.print(escape(line), soft_wrap=True))
+    loggers = Loggers(run.recipe.train.loggers, start, partial(display.print_line, console))
     try:
         with loggers, run.ranks.raising_alike():
             for row in _rows(run, log, ranges_log, signals, console):
@@ -181,17 +179,15 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
     console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
     for advice in run.ranges.recommendations() if run.ranges is not None else ():
-        console.print(escape(f"- {advice}"), soft_wrap=True)
+        display.print_line(console, f"- {advice}")
     return 0
 
 
-def _logs(
-    run: Run, directory: RunDirectory, after: ResumePoint | None, mark: dict[str, Any] | None
-) -> tuple[MetricsLog, RangesLog]:
+def _logs(run: Run, directory: RunDirectory) -> tuple[MetricsLog, RangesLog]:
+    after, mark = _resume_point(run)
     about = {"ranks": run.ranks.size, "per_step": run.per_step, "unit": run.unit}
-    return directory.begin(run.recipe, after, mark, about), RangesLog(
-        directory.path / "ranges.jsonl", run.ranges, after
-    )
+    log = directory.begin(run.recipe, after, mark, about)
+    return log, RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
 
 
 def _resume_point(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
@@ -201,7 +197,7 @@ def _resume_point(run: Run) -> tuple[ResumePoint | None, dict[str, Any] | None]:
 
 def _print_damaged(run: Run, console: Console) -> None:
     for line in run.resumed.damaged if run.resumed else ():
-        console.print(f"skipped a damaged checkpoint: {escape(line)}", soft_wrap=True)
+        display.print_line(console, f"skipped a damaged checkpoint: {line}")
 
 
 def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Console) -> None:
@@ -211,13 +207,11 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
         threads = run.recipe.train.threads
         console.print(f"training on {size} ranks, this one with {threads} thread{'s' if threads != 1 else ''}")
     for line in directory.notices:
-        console.print(escape(line), soft_wrap=True)
+        display.print_line(console, line)
     if run.resumed is not None:
-        line = f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}"
-        console.print(escape(line), soft_wrap=True)
+        display.print_line(console, f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}")
     elif resume:
-        line = f"{directory.path} holds no checkpoint to resume from: starting at step 1"
-        console.print(escape(line), soft_wrap=True)
+        display.print_line(console, f"{directory.path} holds no checkpoint to resume from: starting at step 1")
 
 
 def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, console: Console) -> Iterator[Row]:
@@ -234,7 +228,7 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
         return log.sync()
 
     run.before_saving, signals.stop = sync, stop
-    run.notice = lambda text: console.print(escape(text), soft_wrap=True)
+    run.notice = partial(display.print_line, console)
     with log, ranges, meter:
         try:
             for row in run:
@@ -249,15 +243,5 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
 def _resume_command(options: argparse.Namespace, directory: Path, ranks: Ranks) -> str:
     launcher = ["mpiexec", "-n", str(ranks.size)] if ranks.size > 1 else []
     device = ["--device", options.device] if options.device else []
-    words = [
-        *launcher,
-        "ampkit",
-        "train",
-        options.recipe,
-        *options.overrides,
-        *device,
-        "--resume",
-        "--run-dir",
-        str(directory),
-    ]
-    return shlex.join(words)
+    recipe = ["ampkit", "train", options.recipe, *options.overrides]
+    return shlex.join([*launcher, *recipe, *device, "--resume", "--run-dir", str(directory)])

@@ -17,12 +17,12 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from .. import config
-from ..base.errors import FileError
 from ..debug.choices import Choice
 from ..debug.cost import Cost
 from ..debug.sensitivity import Sensitivity
 from ..debug.tuning import Progress, Tuning, percent
 from ..run.tune import Trained, TunedRecipe, tune_recipe
+from .display import need_writable, print_line
 from .train import overrides
 
 _LONG = 5.0  # seconds: a stage that takes longer says so when it starts
@@ -58,25 +58,18 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Tune the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))
-    if options.json:
-        try:
-            Path(options.json).touch()
-        except OSError as error:
-            got = f"{str(options.json)!r}: {error.strerror}"
-            raise FileError("--json", "a file that can be written", got) from None
+    need_writable("--json", options.json)
     start = time.perf_counter()
     with _Meter(console) as meter:
         found = tune_recipe(recipe, options.dtype, options.error, options.batches, options.steps, meter.show)
     console.print(_choices(found.tuning))
-    console.print(escape(found.tuning.summary()), soft_wrap=True)
+    print_line(console, found.tuning.summary())
     console.print(_policies(found))
     for each in found.trained:
         if each.failure:
-            console.print(escape(f"{each.timed.name} failed: {each.failure}"), soft_wrap=True)
-    console.print(escape(found.note), soft_wrap=True)
-    console.print(
-        escape(f"\n{found.toml()}\n{found.policy!r}" if found.policy else f"\n{found.toml()}"), soft_wrap=True
-    )
+            print_line(console, f"{each.timed.name} failed: {each.failure}")
+    print_line(console, found.note)
+    print_line(console, f"\n{found.toml()}\n{found.policy!r}" if found.policy else f"\n{found.toml()}")
     console.print(f"whole time: {time.perf_counter() - start:.1f} s")
     if options.json:
         Path(options.json).write_text(json.dumps(_as_json(options, found), indent=2) + "\n", "utf-8")
@@ -110,11 +103,9 @@ class _Meter:
             return
         if done == 1 and (now - self._start) * left > _LONG:
             line = f"{progress.stage}: {progress.total} passes, about {(now - self._start) * left:.0f} s"
-            self._console.print(line, soft_wrap=True)
+            print_line(self._console, line)
         elif not left and progress.total > 1:
-            self._console.print(
-                f"{progress.stage}: {progress.total} passes in {now - self._start:.1f} s", soft_wrap=True
-            )
+            print_line(self._console, f"{progress.stage}: {progress.total} passes in {now - self._start:.1f} s")
 
 
 def _choices(tuning: Tuning) -> Table:
