@@ -18,6 +18,7 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import LOW, Array, DType, accumulator, is_float
 from ..base.errors import DTypeError
+from ..core.autograd.saved import cast
 from ..core.fp_errors import ignore_fp_errors
 from .transport import Call, Transport
 
@@ -127,11 +128,11 @@ def combined(rows: Sequence[Array], op: ReduceOp, out: Array, first_nonfinite: A
     dtype = rows[0].dtype
     carried, copy = accumulator(dtype) if is_float(dtype) else dtype, backends.backend_of(out).copy
     for part in _blocks(out):
-        total = _cast(rows[0][part], carried)
+        total = cast(rows[0][part], carried)
         for row in rows[1:]:
-            total = _COMBINE[op](total, _cast(row[part], carried))
+            total = _COMBINE[op](total, cast(row[part], carried))
         if first_nonfinite is not None:
-            _lower(first_nonfinite, total, (_cast(row[part], carried) for row in rows))
+            _lower(first_nonfinite, total, (cast(row[part], carried) for row in rows))
         copy(out[part], total / carried.type(len(rows)) if op is ReduceOp.AVG else total)
 
 
@@ -148,7 +149,3 @@ def _blocks(array: Array) -> Iterator[slice]:
     """`array` in parts so small that a CPU's cache holds their sums; a GPU's array as one part."""
     size = BLOCK if backends.backend_of(array).name == "cpu" else max(array.size, 1)
     return (slice(begin, begin + size) for begin in range(0, array.size, size))
-
-
-def _cast(array: Array, dtype: DType) -> Array:
-    return array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ampkit import backends
-from ampkit.base.dtypes import FLOATS, DType
+from ampkit.base.dtypes import FLOATS, DType, accumulator
 
 if TYPE_CHECKING:
     from .node import Node
@@ -28,6 +28,11 @@ def cast(array: Any, dtype: DType) -> Any:
     if array.dtype == dtype:
         return array
     return array.astype(dtype) if is_traced(array) else backends.backend_of(array).cast(array, dtype)
+
+
+def to_accumulator(array: Any) -> Any:
+    """An array, traced or not, in its accumulator dtype."""
+    return cast(array, accumulator(array.dtype))
 
 
 def widen(value: Any, compute: DType | None) -> Any:

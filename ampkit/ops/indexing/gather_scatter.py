@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
@@ -19,7 +20,7 @@ from ..pointwise.selection import select_or_zero, where
 from ..shape.broadcasting import broadcast_shapes, broadcast_to
 from ..shape.view import flatten
 from .deterministic_scatter import assign_last_wins
-from .getitem import advanced_getitem, getitem, put_into_zeros, to_accumulator
+from .getitem import advanced_getitem, getitem, put_into_zeros
 
 __all__ = ["gather", "masked_scatter", "scatter_add", "take", "take_along_dim"]
 

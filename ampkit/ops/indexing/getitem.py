@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ampkit.core.arguments import is_whole
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -21,12 +21,6 @@ from ..shape.broadcasting import broadcast_to
 from .deterministic_scatter import add_at, index_on_device_of
 
 __all__ = ["masked_select", "narrow", "select"]
-
-
-def to_accumulator(dy: Any) -> Any:
-    """Cast `dy` to its accumulator dtype."""
-    dtype = accumulator(dy.dtype)
-    return dy if dy.dtype == dtype else dy.astype(dtype)
 
 
 # getitem and its transpose

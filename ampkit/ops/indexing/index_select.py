@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
@@ -19,7 +20,7 @@ from ..shape.broadcasting import broadcast_to
 from ..shape.view import flatten, reshape
 from .deterministic_scatter import add_at, assign_last_wins
 from .gather_scatter import scatter_
-from .getitem import advanced_getitem, parse_index_item, put_into_zeros, to_accumulator
+from .getitem import advanced_getitem, parse_index_item, put_into_zeros
 
 __all__ = ["index_add", "index_copy", "index_fill", "index_put", "index_select", "put"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ampkit import backends
-from ampkit.base.dtypes import Array, accumulator
+from ampkit.base.dtypes import Array
+from ampkit.core.autograd.saved import cast, to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
 
@@ -21,20 +21,9 @@ __all__: list[str] = []
 def write_rounded(array: Array, *outs: Array | None) -> None:
     """Write `array`, rounded once, to each of `outs` that is not None; they have one dtype."""
     found = [out for out in outs if out is not None]
-    rounded = cast_like(array, found[0])
+    rounded = cast(array, found[0].dtype)
     for out in found:
         out[...] = rounded
-
-
-def cast_like(array: Array, like: Array) -> Array:
-    """`array` in the dtype of `like`."""
-    return array if array.dtype == like.dtype else backends.backend_of(array).cast(array, like.dtype)
-
-
-def to_accumulator(array: Array) -> Array:
-    """`array` in its accumulator dtype."""
-    wide = accumulator(array.dtype)
-    return array if array.dtype == wide else backends.backend_of(array).cast(array, wide)
 
 
 # products
@@ -45,7 +34,7 @@ def _matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accu
     if bias is not None:
         product += bias
     if accumulate:
-        out += cast_like(product, out)
+        out += cast(product, out.dtype)
     else:
         write_rounded(product, out)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, accumulator
-from ampkit.core.autograd.saved import Saved
+from ampkit.core.autograd.saved import Saved, to_accumulator
 
 from .rnn_cell import (
     column_sums,
@@ -26,7 +26,6 @@ from .rnn_cell import (
     matmul_into,
     rnn_step,
     rnn_step_backward,
-    to_accumulator,
     write_rounded,
 )
 

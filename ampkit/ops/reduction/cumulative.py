@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from ampkit.base.dtypes import accumulator
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -15,7 +16,7 @@ from ampkit.core.tensor import Tensor
 
 from ..argument_checks import normalize_axis
 from ..indexing.gather_scatter import along_axis_index
-from ..indexing.getitem import put_into_zeros, to_accumulator
+from ..indexing.getitem import put_into_zeros
 from ..named import named
 from .reductions import exclusive_cumprod
 from .sorting import ValuesIndices

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_addressable, check_representable
-from ..indexing.getitem import getitem, to_accumulator
+from ..indexing.getitem import getitem
 from ..pointwise.conversion import stored_like
 
 __all__ = ["pad"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -17,7 +18,6 @@ from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import check_addressable, normalize_axes, normalize_axis, normalize_axis_of, parse_shape
 from ..creation.ranges import arange
-from ..indexing.getitem import to_accumulator
 from ..indexing.index_select import index_select
 from .view import flatten, movedim, reshape, transpose
 
