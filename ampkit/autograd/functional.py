@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import ArgumentError, DTypeError, StateError, check_choice
 from ..core.autograd.grad_mode import enable_grad
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
@@ -64,8 +64,7 @@ def jacobian(
     One backward pass per element of the outputs. vectorize and strategy, which in PyTorch choose how, change nothing;
     strategy="forward-mode" needs vectorize=True there, and so here.
     """
-    if strategy not in ("reverse-mode", "forward-mode"):
-        raise ArgumentError("jacobian", "strategy 'reverse-mode' or 'forward-mode'", repr(strategy))
+    check_choice("jacobian", "strategy", strategy, "reverse-mode", "forward-mode")
     if strategy == "forward-mode" and (create_graph or not vectorize):
         raise NotImplementedError("jacobian: strategy='forward-mode' needs vectorize=True and create_graph=False")
     _need_one("jacobian", strict, vectorize)

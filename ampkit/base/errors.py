@@ -6,7 +6,7 @@ caller of Python would expect (`ShapeError` is a `ValueError`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -41,6 +41,18 @@ def switch(where: str, name: str, value: Any) -> bool:
         return bool(value)
     except (TypeError, ValueError):  # an array of several
         raise ArgumentError(where, f"{name} True or False", f"a {type(value).__name__}") from None
+
+
+def check_choice(where: str, name: str, value: Any, *allowed: Any) -> None:
+    """Raise ArgumentError unless `value` is one of `allowed`, which are two or more."""
+    if value not in allowed:
+        raise ArgumentError(where, f"{name} {one_of(allowed)}", repr(value))
+
+
+def one_of(values: Iterable[Any]) -> str:
+    """The values in words: `'a', 'b' or 'c'`."""
+    *others, last = map(repr, values)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def unquoted(name: str, value: Any) -> str | None:

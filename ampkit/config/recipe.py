@@ -9,6 +9,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from ..base import registry
+from ..base.errors import one_of
 from ..base.registry import DATASETS, MODELS, Fault
 from .field_types import Section
 from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Parallel, Schedule, Train
@@ -41,7 +42,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     model, data, train = sections.get("model"), sections.get("data"), sections.get("train")
     if model is not None and data is not None and MODELS[model.name].samples != DATASETS[data.name].samples:
         fitting = [name for name, entry in DATASETS.items() if entry.samples == MODELS[model.name].samples]
-        yield Fault("data.name", f"{_one_of(fitting)} for {model.name}", repr(data.name))
+        yield Fault("data.name", f"{one_of(fitting)} for {model.name}", repr(data.name))
         data = None
     yield from _data_misfits(data, model)
     if model is not None:
@@ -50,11 +51,6 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
     if (optimizer := sections.get("optimizer")) is not None:
         yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
-
-
-def _one_of(names: list[str]) -> str:
-    *most, last = map(repr, names)
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _data_misfits(data: Any, model: Any) -> Iterator[Fault]:

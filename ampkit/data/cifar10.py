@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, FileError
+from ..base.errors import FileError, check_choice
 from ..base.files import Stream, foreign, opened
 from ..base.registry import Splits, register_dataset
 from .download import Source, fetch
@@ -58,8 +58,7 @@ def load(
     also if it exists already.
     Raises ArgumentError for another split, FileError for files that are missing, corrupt or of another format.
     """
-    if split not in _FILES:
-        raise ArgumentError("cifar10.load", "split 'train' or 'test'", repr(split))
+    check_choice("cifar10.load", "split", split, *_FILES)
     folder = Path(folder)
     if download:
         fetch(source, folder)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError
+from ..base.errors import check_choice
 from ..base.registry import Splits, register_dataset
 
 SHAPE = (1, 8, 8)
@@ -28,8 +28,7 @@ def load(split: Literal["train", "test"] = "train") -> tuple[NDArray[np.float32]
     is a test image. The same people wrote the digits of both splits.
     Raises ArgumentError for another split.
     """
-    if split not in ("train", "test"):
-        raise ArgumentError("digits.load", "split 'train' or 'test'", repr(split))
+    check_choice("digits.load", "split", split, "train", "test")
     images, labels = _read()
     chosen = _is_test(labels) == (split == "test")
     scaled = images[chosen].reshape(-1, *SHAPE) / np.float32(_DARKEST)

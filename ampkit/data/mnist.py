@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import files
-from ..base.errors import ArgumentError, FileError
+from ..base.errors import FileError, check_choice
 from ..base.registry import Splits, register_dataset
 from .download import Source, fetch
 
@@ -51,8 +51,7 @@ def load(
     by name, into `folder` (`download.fetch`); size and SHA-256 are checked, also of files that exist already.
     Raises ArgumentError for another split, FileError for files that are missing, corrupt or of another format.
     """
-    if split not in _PARTS:
-        raise ArgumentError("mnist.load", "split 'train' or 'test'", repr(split))
+    check_choice("mnist.load", "split", split, *_PARTS)
     found = [_found(f"{_PARTS[split]}-{kind}", Path(folder), download, sources) for kind in _KINDS]
     images, labels = (read_idx(path, dims) for path, dims in zip(found, (3, 1), strict=True))
     if images.shape[1:] != SHAPE[1:]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from .. import nn
-from ..base.errors import ArgumentError
+from ..base.errors import check_choice
 from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
@@ -92,8 +92,7 @@ class ResNet(nn.Module):
     ):
         super().__init__()
         check_sizes("ResNet", num_classes=num_classes, in_channels=in_channels, width=width)
-        if stem not in get_args(Stem):
-            raise ArgumentError("ResNet", "stem 'imagenet' or 'cifar'", repr(stem))
+        check_choice("ResNet", "stem", stem, *get_args(Stem))
         large = stem == "imagenet"
         self.conv1, self.bn1 = _conv(in_channels, width, 7 if large else 3, 2 if large else 1), nn.BatchNorm2d(width)
         self.relu = nn.ReLU()

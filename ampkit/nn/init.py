@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, ShapeError, check_choice
 from ..core import random
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
@@ -204,8 +204,7 @@ def fan_in(tensor: Tensor) -> int:
 
 
 def _fan(where: str, tensor: Tensor, mode: str) -> int:
-    if mode not in ("fan_in", "fan_out"):
-        raise ArgumentError(where, "mode 'fan_in' or 'fan_out'", repr(mode))
+    check_choice(where, "mode", mode, "fan_in", "fan_out")
     return _fans(where, tensor)[mode == "fan_out"]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import StateError, check_choice
 
 from ..tensor import Tensor
 from .backward_pass import BackwardPass
@@ -36,8 +36,7 @@ def register_multi_grad_hook(tensors: Sequence[Tensor], fn: Callable[[Any], Any]
     through recomputed functions, since the tensors that it reaches are not known before.
     """
     need_callable(fn, "register_multi_grad_hook")
-    if mode not in ("all", "any"):
-        raise ArgumentError("register_multi_grad_hook", "mode 'all' or 'any'", repr(mode))
+    check_choice("register_multi_grad_hook", "mode", mode, "all", "any")
     calls = _Any(fn) if mode == "any" else _All(fn, tensors)
     return MultiHandle([register_hook(tensor, calls.hook(place)) for place, tensor in enumerate(tensors)])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, ShapeError, check_choice
 from ampkit.core.arguments import shown
 from ampkit.core.tensor import Tensor
 
@@ -108,8 +108,7 @@ class GELU(UnaryOpModule, op=ops.gelu):
     approximate: str = "none"
 
     def __post_init__(self) -> None:
-        if self.approximate not in ("none", "tanh"):
-            raise ArgumentError("GELU", "approximate 'none' or 'tanh'", repr(self.approximate))
+        check_choice("GELU", "approximate", self.approximate, "none", "tanh")
 
 
 class SiLU(UnaryOpModule, op=ops.silu):

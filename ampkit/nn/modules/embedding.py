@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, ShapeError, check_choice
 from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
@@ -130,8 +130,7 @@ class EmbeddingBag(Embedding):
         dtype: Any = None,
     ):
         refuse_unsupported("EmbeddingBag", scale_grad_by_freq=scale_grad_by_freq)
-        if mode not in ("sum", "mean", "max"):
-            raise ArgumentError("EmbeddingBag", "mode 'sum', 'mean' or 'max'", repr(mode))
+        check_choice("EmbeddingBag", "mode", mode, "sum", "mean", "max")
         options = {"sparse": sparse, "_weight": _weight, "device": device, "dtype": dtype}
         super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, **options)
         self.mode, self.include_last_offset = mode, include_last_offset

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, InitVar
 from typing import Any, ClassVar
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError
+from ampkit.base.errors import ArgumentError, check_choice
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import reduction_of
 
@@ -212,8 +212,7 @@ class MultiMarginLoss(_TargetLoss, op=ops.multi_margin_loss):
 
     def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
         super().__post_init__(size_average, reduce)
-        if self.p not in (1, 2):
-            raise ArgumentError("MultiMarginLoss", "p 1 or 2", repr(self.p))
+        check_choice("MultiMarginLoss", "p", self.p, 1, 2)
 
 
 class HingeEmbeddingLoss(_TargetLoss, op=ops.hinge_embedding_loss):

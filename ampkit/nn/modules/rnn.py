@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.rnn import gru_, lstm_, rnn_relu_, rnn_tanh_
@@ -214,8 +214,7 @@ class RNN(RNNBase):
         device: Any = None,
         dtype: Any = None,
     ):
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError("RNN", "nonlinearity 'tanh' or 'relu'", repr(nonlinearity))
+        check_choice("RNN", "nonlinearity", nonlinearity, "tanh", "relu")
         mode = f"RNN_{nonlinearity.upper()}"
         super().__init__(
             mode, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ampkit import ops
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import DTypeError, ShapeError, check_choice
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import checked
 
@@ -78,8 +78,7 @@ class RNNCell(RNNCellBase):
         device: Any = None,
         dtype: Any = None,
     ):
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError("RNNCell", "nonlinearity 'tanh' or 'relu'", repr(nonlinearity))
+        check_choice("RNNCell", "nonlinearity", nonlinearity, "tanh", "relu")
         super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
 

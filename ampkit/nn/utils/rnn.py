@@ -13,7 +13,7 @@ import numpy as np
 
 from ampkit import backends, ops
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError, check_choice
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
 
@@ -194,8 +194,7 @@ def pad_sequence(
     """
     where = "pad_sequence"
     rows = _checked_sequences(where, sequences)
-    if padding_side not in ("left", "right"):
-        raise ArgumentError(where, "padding_side 'left' or 'right'", repr(padding_side))
+    check_choice(where, "padding_side", padding_side, "left", "right")
     longest = max(len(row) for row in rows)
     padded = [_padded(row, longest - len(row), padding_value, padding_side == "left") for row in rows]
     return ops.stack(padded, 0 if batch_first else 1)

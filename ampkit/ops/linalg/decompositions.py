@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.base.dtypes import accumulator, finfo
-from ampkit.base.errors import ArgumentError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, ShapeError, StateError, check_choice
 from ampkit.core.autograd.traced_array import TracedArray
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
@@ -72,8 +72,7 @@ def _identity_like(values: Any) -> Any:
 
 def linalg_eigh(A: Tensor, UPLO: str = "L") -> EighResult:  # noqa: N803 - PyTorch's names
     """(eigenvalues [.., M], eigenvectors [.., M, M]) of symmetric matrices; of (A + A^T) / 2 for either UPLO."""
-    if UPLO not in ("L", "U"):
-        raise ArgumentError("eigh", "UPLO 'L' or 'U'", repr(UPLO))
+    check_choice("eigh", "UPLO", UPLO, "L", "U")
     values, vectors = eigh_(A)
     return EighResult(values, to(vectors, values.dtype))
 

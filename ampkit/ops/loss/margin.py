@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import DTypeError, ShapeError, check_choice
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
@@ -55,8 +55,7 @@ def multi_margin_loss(
 def multi_margin_loss_check(input, target, p, margin, weight, reduction):
     where, classes = "multi_margin_loss", np.shape(input)[-1:] or (1,)
     _check(where, input, target, reduction, np.shape(input)[:-1])
-    if p not in (1, 2):
-        raise ArgumentError(where, "p 1 or 2", f"{p}")
+    check_choice(where, "p", p, 1, 2)
     if weight is not None and np.shape(weight) != classes:
         raise ShapeError(where, f"a weight for each of {classes[0]} classes", f"shape {tuple(np.shape(weight))}")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import accumulator
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, check_choice
+from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Index, Saved, op
@@ -63,9 +63,7 @@ def embedding_backward(dy, saved, needs, padding_idx):
     index = plain(saved.input)
     if padding_idx is not None:
         dy = np.where((index != padding_idx % saved.rows)[..., None], dy, 0)
-    wide = accumulator(dy.dtype)
-    dy = dy if dy.dtype == wide else dy.astype(wide)
-    return None, apply(sum_rows, dy, index, rows=saved.rows)
+    return None, apply(sum_rows, to_accumulator(dy), index, rows=saved.rows)
 
 
 @op(cast=Cast.KEEP)
@@ -131,8 +129,7 @@ def embedding_bag(
     ArgumentError for another mode, and for per_sample_weights without "sum".
     """
     where = "embedding_bag"
-    if mode not in ("sum", "mean", "max"):
-        raise ArgumentError(where, "mode 'sum', 'mean' or 'max'", repr(mode))
+    check_choice(where, "mode", mode, "sum", "mean", "max")
     _check_bag_weights(input, weight, per_sample_weights, mode)
     starts, longest = _bag_starts(input, offsets, include_last_offset)
     rows = reshape(embedding(reshape(input, (-1,)), weight, padding_idx), (input.array.size, weight.shape[1]))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import LOW, accumulator, float32
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import normalize_axes, normalize_axis, normalize_axis_of
@@ -114,8 +114,7 @@ def gradient(
     steps = list(spacing) if isinstance(spacing, (tuple, list)) else [1 if spacing is None else spacing] * len(dims)
     if len(steps) != len(dims):
         raise ArgumentError("gradient", f"{len(dims)} spacings, one per axis", f"{len(steps)}")
-    if edge_order not in (1, 2):
-        raise ArgumentError("gradient", "edge_order 1 or 2", repr(edge_order))
+    check_choice("gradient", "edge_order", edge_order, 1, 2)
     found = [_axis_gradient(_to_accumulator(input), at, step, edge_order) for at, step in zip(dims, steps, strict=True)]
     return tuple(_round_like(grad, input) for grad in found)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
 from ampkit.core.tensor import Tensor
 
 from ..indexing.index_select import index_select
@@ -29,8 +29,7 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
     vectors: Any = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)) else tensors
     if not all(isinstance(t, Tensor) for t in vectors):
         raise DTypeError("meshgrid", "Tensors", "a list among them")
-    if indexing not in ("ij", "xy"):
-        raise ArgumentError("meshgrid", "indexing 'ij' or 'xy'", repr(indexing))
+    check_choice("meshgrid", "indexing", indexing, "ij", "xy")
     if any(t.ndim > 1 for t in vectors):
         raise ShapeError("meshgrid", "vectors", ", ".join(str(tuple(t.shape)) for t in vectors))
     order = list(range(len(vectors)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ampkit.base.errors import ArgumentError, DTypeError, switch
+from ampkit.base.errors import ArgumentError, DTypeError, check_choice, switch
 
 from ..optimizer import Optimizer
 from ..param_group import ParamGroup
@@ -79,8 +79,7 @@ class CyclicLR(_CyclicMomentum):
         groups = len(optimizer.param_groups)
         if scale_fn is None and mode not in _SCALES:
             raise ArgumentError("CyclicLR", "mode 'triangular', 'triangular2' or 'exp_range', or scale_fn", repr(mode))
-        if scale_mode not in ("cycle", "iterations"):
-            raise ArgumentError("CyclicLR", "scale_mode 'cycle' or 'iterations'", repr(scale_mode))
+        check_choice("CyclicLR", "scale_mode", scale_mode, "cycle", "iterations")
         self.mode, self.gamma, self._scale_fn = mode, gamma, scale_fn
         self._scale_mode = scale_mode if scale_fn is not None else _SCALES[mode][1]
         self._base = per_group("CyclicLR", "base_lr", base_lr, groups)
@@ -150,8 +149,7 @@ class OneCycleLR(_CyclicMomentum):
         three_phase = switch("OneCycleLR", "three_phase", three_phase)
         groups = len(optimizer.param_groups)
         self.total_steps = _total(total_steps, epochs, steps_per_epoch)
-        if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError("OneCycleLR", "anneal_strategy 'cos' or 'linear'", repr(anneal_strategy))
+        check_choice("OneCycleLR", "anneal_strategy", anneal_strategy, "cos", "linear")
         self.anneal_strategy = anneal_strategy
         up = fraction("OneCycleLR", "pct_start", pct_start) * self.total_steps
         self._phases = [up - 1, 2 * up - 2, self.total_steps - 1] if three_phase else [up - 1, self.total_steps - 1]
@@ -220,8 +218,7 @@ class SWALR(LRScheduler):
     ):
         if not isinstance(optimizer, Optimizer):
             raise DTypeError("SWALR", "an Optimizer", type(optimizer).__name__)
-        if anneal_strategy not in ("cos", "linear"):
-            raise ArgumentError("SWALR", "anneal_strategy 'cos' or 'linear'", repr(anneal_strategy))
+        check_choice("SWALR", "anneal_strategy", anneal_strategy, "cos", "linear")
         if isinstance(anneal_epochs, bool) or not isinstance(anneal_epochs, int) or anneal_epochs < 0:
             raise ArgumentError("SWALR", "anneal_epochs as an integer >= 0", repr(anneal_epochs))
         self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
