@@ -93,9 +93,7 @@ def mm(input: Array, mat2: Array):
     return input @ mat2, Saved(input=input, mat2=mat2)
 
 
-@mm.check
-def mm_check(input, mat2):
-    check_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]")
+mm.check(lambda input, mat2: check_factor("mm", "mat2", mat2, "input", input, "[{1}, N]", "[M, K]"))
 
 
 @op(cast=Cast.WIDEST)
@@ -115,9 +113,7 @@ def bmm(input: Array, mat2: Array):
     return input @ mat2, Saved(input=input, mat2=mat2)
 
 
-@bmm.check
-def bmm_check(input, mat2):
-    check_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]")
+bmm.check(lambda input, mat2: check_factor("bmm", "mat2", mat2, "input", input, "[{0}, {2}, N]", "[B, M, K]"))
 
 
 def matrix_product_backward(dy, saved, needs):
@@ -135,9 +131,7 @@ def mv(input: Array, vec: Array):
     return input @ vec, Saved(input=input, vec=vec)
 
 
-@mv.check
-def mv_check(input, vec):
-    check_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]")
+mv.check(lambda input, vec: check_factor("mv", "vec", vec, "input", input, "[{1}]", "[M, K]"))
 
 
 @mv.backward(input="vec", vec="input")
@@ -152,9 +146,7 @@ def dot(input: Array, tensor: Array):
     return input @ tensor, Saved(input=input, tensor=tensor)
 
 
-@dot.check
-def dot_check(input, tensor):
-    check_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]")
+dot.check(lambda input, tensor: check_factor("dot", "tensor", tensor, "input", input, "[{0}]", "[K]"))
 
 
 @dot.backward(input="tensor", tensor="input")
@@ -168,9 +160,7 @@ def vdot(input: Array, other: Array):
     return input @ other, Saved(input=input, other=other)
 
 
-@vdot.check
-def vdot_check(input, other):
-    check_factor("vdot", "other", other, "input", input, "[{0}]", "[K]")
+vdot.check(lambda input, other: check_factor("vdot", "other", other, "input", input, "[{0}]", "[K]"))
 
 
 @vdot.backward(input="other", other="input")

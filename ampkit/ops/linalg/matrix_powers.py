@@ -119,9 +119,7 @@ def matrix_exp(input: Array):
     return out, Saved(input=input)
 
 
-@matrix_exp.check
-def check_matrix_exp(input):
-    check_square("matrix_exp", input)
+matrix_exp.check(lambda input: check_square("matrix_exp", input))
 
 
 @matrix_exp.backward

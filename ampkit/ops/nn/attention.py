@@ -151,9 +151,7 @@ def self_attention_(input: Array, num_heads, dropout_p, draw, is_causal):
     return out.swapaxes(1, 2).reshape(*input.shape[:2], input.shape[2] // 3), Saved(input=input, lse=lse)
 
 
-@self_attention_.check
-def self_attention_check(input, num_heads, dropout_p, draw, is_causal):
-    _check_packed(np.shape(input), num_heads)
+self_attention_.check(lambda input, num_heads, dropout_p, draw, is_causal: _check_packed(np.shape(input), num_heads))
 
 
 def _check_packed(shape: tuple[int, ...], num_heads: Any) -> None:

@@ -111,9 +111,7 @@ def logsumexp(input: Array, dim, keepdim=False):
     return (out if keepdim else out.squeeze(over)), Saved(input=input)
 
 
-@logsumexp.check
-def logsumexp_check(input, dim, keepdim):
-    normalize_axes("logsumexp", dim, input.ndim)
+logsumexp.check(lambda input, dim, keepdim: normalize_axes("logsumexp", dim, input.ndim))
 
 
 @logsumexp.backward

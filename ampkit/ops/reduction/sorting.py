@@ -124,9 +124,7 @@ def sort_(input: Array, dim=-1, descending=False):
     return (np.take_along_axis(input, at, dim), at), Saved(at=at)
 
 
-@sort_.check
-def sort_check(input, dim, descending):
-    normalize_axis("sort", dim, input.ndim)
+sort_.check(lambda input, dim, descending: normalize_axis("sort", dim, input.ndim))
 
 
 @sort_.backward

@@ -81,9 +81,7 @@ def pad_(input: Array, widths, value):
     return stored_like(plain(input), padded), Saved()
 
 
-@pad_.check
-def pad_check(input, widths, value):
-    check_representable("pad", input.dtype, value)
+pad_.check(lambda input, widths, value: check_representable("pad", input.dtype, value))
 
 
 @pad_.backward

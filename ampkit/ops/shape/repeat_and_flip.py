@@ -62,9 +62,7 @@ def repeat_interleave_(input: Array, repeats, dim):
     return np.repeat(input, repeats, dim), Saved(shape=input.shape)
 
 
-@repeat_interleave_.check
-def repeat_interleave_check(input, repeats, dim):
-    check_addressable("repeat_interleave", (repeats, input.size))
+repeat_interleave_.check(lambda input, repeats, dim: check_addressable("repeat_interleave", (repeats, input.size)))
 
 
 @repeat_interleave_.backward
