@@ -111,6 +111,11 @@ def _seed(seed: Any) -> int:
 default = Stream()
 
 
+def next_draw(stream: Stream | None = None) -> np.random.Generator:
+    """A NumPy Generator over the random bits of the next draw of `stream`, which without one is the default stream."""
+    return generator(*(stream or default).take())
+
+
 def manual_seed(seed: int) -> Stream:
     """Seed the default stream and return it. Raises ArgumentError for a seed outside [0, 2^64)."""
     default.restore((seed, 0))

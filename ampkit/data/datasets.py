@@ -188,7 +188,7 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: random.Strea
             parts[i % len(parts)] += 1
     if sum(parts) != total or any(not isinstance(n, int) or n < 0 for n in parts):
         raise ArgumentError("random_split", f"lengths that add up to {total}, or shares to 1", f"{list(lengths)}")
-    order = random.generator(*(generator or random.default).take()).permutation(total).tolist()
+    order = random.next_draw(generator).permutation(total).tolist()
     ends = list(accumulate(parts))
     return [Subset(dataset, order[end - n : end]) for n, end in zip(parts, ends, strict=True)]
 

@@ -75,7 +75,7 @@ class RandomSampler(Sampler[int]):
         return len(self.data_source) if self._count is None else self._count
 
     def __iter__(self) -> Iterator[int]:
-        draw, total = _draw(self.generator), len(self.data_source)
+        draw, total = random.next_draw(self.generator), len(self.data_source)
         if self.replacement:
             blocks = (draw.integers(0, total, min(_BLOCK, self.num_samples)) for _ in count())
         else:
@@ -93,7 +93,7 @@ class SubsetRandomSampler(Sampler[int]):
         self.indices, self.generator = indices, generator
 
     def __iter__(self) -> Iterator[int]:
-        return (self.indices[i] for i in _draw(self.generator).permutation(len(self.indices)).tolist())
+        return (self.indices[i] for i in random.next_draw(self.generator).permutation(len(self.indices)).tolist())
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -124,8 +124,8 @@ class WeightedRandomSampler(Sampler[int]):
             raise ArgumentError("WeightedRandomSampler", needs, f"{most} positive weights, num_samples={num_samples}")
 
     def __iter__(self) -> Iterator[int]:
-        share = self.weights / self.weights.sum()
-        return iter(_draw(self.generator).choice(len(share), self.num_samples, self.replacement, share).tolist())
+        share, draw = self.weights / self.weights.sum(), random.next_draw(self.generator)
+        return iter(draw.choice(len(share), self.num_samples, self.replacement, share).tolist())
 
     def __len__(self) -> int:
         return self.num_samples
@@ -194,7 +194,3 @@ class BatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         full, rest = divmod(len(self.sampler), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
-
-
-def _draw(generator: random.Stream | None) -> np.random.Generator:
-    return random.generator(*(generator or random.default).take())

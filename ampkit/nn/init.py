@@ -50,14 +50,14 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.S
     """Values from the uniform distribution on [a, b)."""
     if not -math.inf < a <= b < math.inf:
         raise ArgumentError("uniform_", "finite a <= b", f"a={a}, b={b}")
-    return _fill(tensor, _draw(generator).uniform(a, b, tensor.shape))
+    return _fill(tensor, random.next_draw(generator).uniform(a, b, tensor.shape))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the normal distribution N(mean, std^2)."""
     if not 0 <= std < math.inf:
         raise ArgumentError("normal_", "std >= 0", f"{std}")
-    return _fill(tensor, _draw(generator).normal(mean, std, tensor.shape))
+    return _fill(tensor, random.next_draw(generator).normal(mean, std, tensor.shape))
 
 
 def trunc_normal_(
@@ -75,7 +75,7 @@ def trunc_normal_(
     if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
         got = f"mean={mean}, std={std}, a={a}, b={b}"
         raise ArgumentError("trunc_normal_", "std > 0 and [a, b] near the mean", got)
-    draw = _draw(generator)
+    draw = random.next_draw(generator)
     values = draw.normal(mean, std, tensor.shape)
     while (out := (values < a) | (values > b)).any():
         values[out] = draw.normal(mean, std, int(out.sum()))
@@ -137,7 +137,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: rando
         raise ArgumentError("sparse_", "a sparsity from 0 to 1", repr(sparsity))
     if not 0 <= std < math.inf:
         raise ArgumentError("sparse_", "a finite std from 0", f"{std}")
-    draw = _draw(generator)
+    draw = random.next_draw(generator)
     values = draw.normal(0, std, tensor.shape)
     order = draw.random(tensor.shape).argsort(0)
     np.put_along_axis(values, order[: math.ceil(sparsity * tensor.shape[0])], 0.0, 0)
@@ -192,7 +192,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None
         raise ShapeError("orthogonal_", "a tensor of two axes or more", f"shape {tuple(tensor.shape)}")
     rows = tensor.shape[0]
     columns = tensor.numel() // max(rows, 1)
-    flat = _draw(generator).normal(size=(max(rows, columns), min(rows, columns)))
+    flat = random.next_draw(generator).normal(size=(max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(flat)
     q = q * np.sign(np.diagonal(r))
     return _fill(tensor, gain * (q if rows >= columns else q.T).reshape(tensor.shape))
@@ -213,10 +213,6 @@ def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
         raise ShapeError(where, "a tensor of two axes or more, none empty", f"shape {tuple(tensor.shape)}")
     field = math.prod(tensor.shape[2:])
     return tensor.shape[1] * field, tensor.shape[0] * field
-
-
-def _draw(generator: random.Stream | None) -> np.random.Generator:
-    return random.generator(*(generator or random.default).take())
 
 
 def _fill(tensor: Tensor, values: Any) -> Tensor:

@@ -188,7 +188,7 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
 
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
     with ignore_fp_errors():
-        values = draw(random.generator(*(generator or random.default).take()))
+        values = draw(random.next_draw(generator))
     return write(self, tensor(values, self.dtype, self.device).array)
 
 

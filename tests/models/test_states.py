@@ -53,7 +53,7 @@ class NoDraw:
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    monkeypatch.setattr(init, "_draw", lambda generator: NoDraw())
+    monkeypatch.setattr(init.random, "next_draw", lambda stream=None: NoDraw())
     monkeypatch.setattr(init, "_fill", lambda tensor, values: tensor)
 
 

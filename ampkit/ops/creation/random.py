@@ -42,9 +42,7 @@ def _draw(
     generator: Stream | None,
     default: DType | None = None,
 ) -> Tensor:
-    return tensor_from_values(
-        draw(random.generator(*(generator or random.default).take())), dtype, device, requires_grad, default
-    )
+    return tensor_from_values(draw(random.next_draw(generator)), dtype, device, requires_grad, default)
 
 
 def draw_dtype(dtype: Any) -> Any:

@@ -173,5 +173,5 @@ def rrelu(
     check_floating("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
-    drawn = random.generator(*random.default.take()).uniform(lower, upper, input.shape)
+    drawn = random.next_draw().uniform(lower, upper, input.shape)
     return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))

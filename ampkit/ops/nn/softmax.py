@@ -139,7 +139,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     if not tau > 0:
         raise ArgumentError("gumbel_softmax", "a positive tau", f"{tau}")
     check_floating("gumbel_softmax", logits)
-    drawn = random.generator(*random.default.take()).gumbel(size=logits.shape)
+    drawn = random.next_draw().gumbel(size=logits.shape)
     soft = softmax((logits + tensor(drawn, logits.dtype, logits.device)) / tau, at)
     if not hard:
         return soft
