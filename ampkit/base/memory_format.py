@@ -31,7 +31,7 @@ def need_format(where: str, memory_format: Any, ndim: int | None = None) -> str:
 def is_stored_as(array: Any, memory_format: str) -> bool:
     """Whether an array is stored in that format; False where the format has another number of axes."""
     if memory_format in _AXES:
-        return bool(array.ndim == _AXES[memory_format] and _channels_inner(array).flags.c_contiguous)
+        return bool(array.ndim == _AXES[memory_format] and with_channels_inner(array).flags.c_contiguous)
     return bool(array.flags.c_contiguous)
 
 
@@ -64,5 +64,6 @@ def channels_are_last(array: Any) -> bool:
     return True
 
 
-def _channels_inner(array: Any) -> Any:
+def with_channels_inner(array: Any) -> Any:
+    """[N, C, *size] -> [N, *size, C], a view."""
     return array.transpose(0, *range(2, array.ndim), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, float32, int32, int64
 
@@ -16,6 +18,12 @@ def supports_dtypes(stored: DType, answered: DType) -> bool:
 def supports_array(array: Array) -> bool:
     """Whether kernels read `array`: its dtype is in STORED, and it is neither empty nor too large."""
     return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
+
+
+def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
+    """Allocate [N, C, H, W] or [N, C, D, H, W] on the device of `like`, stored channels-last."""
+    n, c, *size = shape
+    return backends.backend_of(like).empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
 
 
 def contiguous(array: Array) -> Array:

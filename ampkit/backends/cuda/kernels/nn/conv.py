@@ -15,31 +15,21 @@ from contextlib import suppress
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import cast, supports_array
+from ampkit.backends.cuda.array_layout import cast, channels_last, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.base.errors import UnsupportedError
+from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
 
-def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
-    """Allocate [N, C, H, W] or [N, C, D, H, W] on the device of `like`, stored channels-last."""
-    n, c, *size = shape
-    return backends.backend_of(like).empty((n, *size, c), dtype).transpose(0, len(size) + 1, *range(1, len(size) + 1))
-
-
-def _nhwc(images: Array) -> Array:
-    """[N, C, H, W] -> [N, H, W, C], a view."""
-    return images.transpose(0, *range(2, images.ndim), 1)
-
-
 def as_channels_last(images: Array, dtype: DType) -> Array:
     """Images [N, C, H, W] in `dtype`, channels-last and aligned; copied only if they are not."""
-    if images.dtype == dtype and _nhwc(images).flags.c_contiguous and aligned(images):
+    if images.dtype == dtype and with_channels_inner(images).flags.c_contiguous and aligned(images):
         return images
     out = channels_last(images, images.shape, dtype)
     out[...] = images
@@ -84,7 +74,7 @@ def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: 
 def _grad_pointwise(images: Array, outputs: Array, geometry: ConvGeometry, dtype: DType) -> Array:
     """`_grad_weight` of kernels of one element: a matrix product, over all places that the stride reaches."""
     reached = images[(slice(None), slice(None), *(slice(None, None, step) for step in geometry.stride))]
-    rows = [_nhwc(as_channels_last(x, x.dtype)).reshape(-1, x.shape[1]) for x in (outputs, reached)]
+    rows = [with_channels_inner(as_channels_last(x, x.dtype)).reshape(-1, x.shape[1]) for x in (outputs, reached)]
     weight = product(rows[0].T, rows[1], dtype)
     return weight.reshape(*weight.shape, *geometry.kernel)
 
@@ -126,7 +116,7 @@ def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bo
 
 
 def _grad_bias(grad: Array, need: DType | None) -> Array | None:
-    return None if need is None else column_sums(_nhwc(grad).reshape(-1, grad.shape[1]), need)
+    return None if need is None else column_sums(with_channels_inner(grad).reshape(-1, grad.shape[1]), need)
 
 
 def _apply(

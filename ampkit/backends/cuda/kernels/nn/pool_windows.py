@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import supports_array
+from ampkit.backends.cuda.array_layout import channels_last, supports_array
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import Array, DType, int64, uint8
+from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
@@ -32,15 +33,12 @@ _GEOMETRY = np.dtype(  # struct Geometry of pool.cu
 
 def is_channels_last(images: Array) -> bool:
     """Whether images [N, C, ...] are stored channels-last and have more than one channel."""
-    return images.shape[1] > 1 and bool(images.transpose(0, *range(2, images.ndim), 1).flags.c_contiguous)
+    return images.shape[1] > 1 and bool(with_channels_inner(images).flags.c_contiguous)
 
 
 def _empty(like: Array, shape: tuple[int, ...], dtype: DType, last: bool) -> Array:
     """Allocate an array [N, C, ...], stored channels-last if `last`."""
-    backend, (batch, channels, *size) = backends.backend_of(like), shape
-    if not last:
-        return backend.empty(shape, dtype)
-    return backend.empty((batch, *size, channels), dtype).transpose(0, -1, *range(1, len(shape) - 1))
+    return channels_last(like, shape, dtype) if last else backends.backend_of(like).empty(shape, dtype)
 
 
 def _strides(array: Array) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
+from ampkit.backends.cuda.array_layout import supports_array
+from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.ops.reduction.cumulative import cumsum
@@ -17,7 +18,7 @@ BLOCK = 256
 
 
 def _supports(x: Array, *args: Any, **params: Any) -> bool:
-    return x.dtype in STORED and x.ndim > 0 and 0 < x.size <= MAX_ELEMENTS and bool(x.flags.c_contiguous)
+    return supports_array(x) and x.ndim > 0 and bool(x.flags.c_contiguous)
 
 
 def _cumsum(x: Array, dim: int, dtype: DType, reverse: bool) -> Any:

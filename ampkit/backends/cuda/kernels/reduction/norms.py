@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.backends.cuda.array_layout import supports_array
 from ampkit.backends.cuda.launch.reduction import Finish, reduced
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import norms as ops
@@ -15,7 +15,7 @@ _NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignor
 
 
 def _supports(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
-    return p in _NORMS and input.dtype in STORED and 0 < input.size <= MAX_ELEMENTS
+    return p in _NORMS and supports_array(input)
 
 
 @ops.norm_.on("cuda", when=_supports)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, launch, typed
+from ampkit.backends.cuda.array_layout import supports_array
+from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import Array, DType, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import sorting
@@ -15,13 +16,7 @@ from ampkit.ops.reduction import sorting
 
 def _supports(input: Array, dim: Any, keepdim: bool = False) -> bool:
     last = dim is None or dim in (-1, input.ndim - 1)
-    return (
-        last
-        and input.dtype in STORED
-        and bool(input.flags.c_contiguous)
-        and 0 < input.size <= MAX_ELEMENTS
-        and input.ndim > 0
-    )
+    return last and supports_array(input) and bool(input.flags.c_contiguous) and input.ndim > 0
 
 
 def _arg_extreme(kind: str, input: Array, dim: Any, keepdim: bool) -> Array:
