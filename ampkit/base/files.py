@@ -72,9 +72,8 @@ def opened(path: str | os.PathLike[str], where: str) -> BinaryIO:
             raise
         raise FileError(where, "a file that can be read", f"{os.fspath(path)!r}: {reason(error)}") from None
     try:
-        _need_regular(
-            path, where, os.fstat(file.fileno()).st_mode
-        )  # the path may have been replaced between stat and open
+        # The path may have been replaced between stat and open.
+        _need_regular(path, where, os.fstat(file.fileno()).st_mode)
     except FileError:
         file.close()
         raise

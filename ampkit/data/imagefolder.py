@@ -37,9 +37,8 @@ _NUMPY = re.compile(
     rb"'shape': \((?P<shape>(?:\d{1,20},? ?){0,64}+)\), *+\} *+\n"
 )
 
-_Fits = Callable[
-    [tuple[int, ...]], None
-]  # called with the shape [channels, h, w]; raises FileError for another than expected
+# Called with the shape [channels, h, w]; raises FileError for another than expected.
+_Fits = Callable[[tuple[int, ...]], None]
 
 
 class ImageFolder:

@@ -72,12 +72,7 @@ def _matches(pattern: str) -> list[Path]:
         if path.is_file():
             return [path]
         return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # the pattern below the root
-    except (
-        ValueError,
-        IndexError,
-        NotImplementedError,
-        OSError,
-    ) as error:  # what pathlib raises for malformed patterns
+    except (ValueError, IndexError, NotImplementedError, OSError) as error:  # of pathlib, for malformed patterns
         got = f"{pattern!r}: {reason(error)}"
         raise FileError("columns", 'a path, or a pattern such as "part-*.parquet"', got) from None
 

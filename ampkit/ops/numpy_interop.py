@@ -31,9 +31,8 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: A
     Raises DTypeError for an array operand, StateError for a Tensor that requires grad.
     """
     first = inputs[0]
-    if (
-        ufunc in _OPERATORS and isinstance(first, (np.generic, np.ndarray)) and not first.ndim
-    ):  # comparisons pass 0-d arrays
+    # Comparisons pass 0-d arrays.
+    if ufunc in _OPERATORS and isinstance(first, (np.generic, np.ndarray)) and not first.ndim:
         return _OPERATORS[ufunc](first.item(), inputs[1])
     if any(isinstance(i, np.ndarray) for i in inputs):
         raise DTypeError(ufunc.__name__, "Tensors and numbers", "ndarray", "wrap arrays with ampkit.tensor(...)")

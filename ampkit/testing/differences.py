@@ -16,9 +16,8 @@ from .closeness import GRADIENT_TOLERANCE, Array, assert_close, values_of
 
 Function = Callable[..., Any]
 
-STEP = (
-    1e-5  # of central differences in float64: truncation error ~ step^2, rounding error ~ 2^-53 / step, both near 1e-11
-)
+# Of central differences in float64: truncation error ~ step^2, rounding error ~ 2^-53 / step, both near 1e-11.
+STEP = 1e-5
 
 
 def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:

@@ -37,9 +37,8 @@ def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
     return blocked_sum(cast(gradient, accumulator(gradient.dtype)), axes, True)
 
 
-sum_over = Primitive(
-    "sum_over", "reduction.reductions", _sum_over
-)  # (gradient, axes): summed over them, which stay with length 1
+# (gradient, axes): summed over them, which stay with length 1
+sum_over = Primitive("sum_over", "reduction.reductions", _sum_over)
 
 
 def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:
@@ -101,6 +100,5 @@ def _add(held: Any, gradient: Any) -> Any:
     return cast(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
 
 
-sum_of_two = Primitive(
-    "sum_of_two", "autograd.accumulate", _add
-)  # (gradient, another of its shape): their sum, like the first
+# (gradient, another of its shape): their sum, like the first
+sum_of_two = Primitive("sum_of_two", "autograd.accumulate", _add)

@@ -94,9 +94,8 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
         raise DTypeError("index_put", "a tuple of index tensors", type(indices).__name__)
     parts = tuple([slice(None) if i is None else _parse_tensor_index(i) for i in indices])
     _check_indices(input, parts)
-    if (
-        input.requires_grad or values.requires_grad
-    ):  # copied: backward reads the indices, and the caller may change them before
+    if input.requires_grad or values.requires_grad:
+        # Copied: backward reads the indices, and the caller may change them before.
         parts = tuple([p if type(p) is slice else p.copy() for p in parts])
     return index_put_(input, values, parts, bool(accumulate))
 

@@ -35,9 +35,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 def einsum_(operands: Arrays, equation):
     """`einsum` of a list of operands."""
     parts, out = parse_equation(equation, operands)
-    if (
-        len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0]))
-    ):  # a pure reduction sums in int64, as `sum` does
+    if len(operands) == 1 and operands[0].dtype.kind in "biu" and len(out) < len(set(parts[0])):
+        # A pure reduction sums in int64, as `sum` does.
         operands = [operands[0].astype(np.int64)]
     return np.einsum(f"{','.join(parts)}->{out}", *operands, optimize=True), Saved(operands=tuple(operands))
 

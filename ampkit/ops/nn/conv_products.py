@@ -39,9 +39,7 @@ def input_gradient(dy: Array, weight: Array, geometry: ConvGeometry, groups: int
         columns = kernels @ _by_group(dy, groups)
         return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), geometry)
     rows = _rows(dy, groups)
-    multiply = (
-        np.multiply if rows.shape[1] == 1 else matmul_arrays
-    )  # with one output channel per group, an outer product
+    multiply = np.multiply if rows.shape[1] == 1 else matmul_arrays  # an outer product of one output channel per group
     if geometry.pointwise:
         return batch_first(multiply(kernels, rows).reshape(channels, *geometry.input_size, batch))
     out = np.zeros_like(dy, shape=(channels, *geometry.padded_size, batch), order="C")

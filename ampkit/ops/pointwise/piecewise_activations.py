@@ -37,9 +37,8 @@ def relu(input: Array, inplace: CompatArg = False):
 
 @relu.backward
 def relu_backward(dy, saved, needs):
-    return select_or_zero(
-        dy, plain(saved.out).astype(bool)
-    )  # not 0: `out` is positive or NaN, and 16-bit compares are slow
+    # Where `out` is not 0 it is positive or NaN, and 16-bit compares are slow.
+    return select_or_zero(dy, plain(saved.out).astype(bool))
 
 
 @op(cast=Cast.KEEP, integers="refuse")

@@ -103,13 +103,8 @@ def linalg_vector_norm(
 
 # matrices
 
-_ROW_COLUMN_NORMS = {
-    1: (0, amax),
-    -1: (0, amin),
-    math.inf: (1, amax),
-    -math.inf: (1, amin),
-}  # sums along rows or columns
-
+# sums along rows or columns
+_ROW_COLUMN_NORMS = {1: (0, amax), -1: (0, amin), math.inf: (1, amax), -math.inf: (1, amin)}
 _SINGULAR_VALUE_NORMS = ("nuc", 2, -2)
 
 

@@ -206,14 +206,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     is_factor = False
     constants = ("T_0", "T_mult", "eta_min")
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        T_0: int,  # noqa: N803
-        T_mult: int = 1,  # noqa: N803
-        eta_min: float = 0.0,
-        last_epoch: int = -1,
-    ):
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1):  # noqa: N803
         where = "CosineAnnealingWarmRestarts"
         self.T_0 = positive_integer(where, "T_0", T_0)
         self.T_mult, self.eta_min = positive_integer(where, "T_mult", T_mult), eta_min
