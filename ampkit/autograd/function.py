@@ -213,9 +213,8 @@ def _bound(forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any], split: b
 def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tuple[Any, ...]) -> Node:
     for out in outs:
         if not isinstance(out, Tensor) and (backends.is_array(out) or next(tensors_in(out), None) is not None):
-            got = f"a {type(out).__name__}"
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
-            raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", got, cure)
+            raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", f"a {type(out).__name__}", cure)
     made = named_node_type(f"{ctx._name}Backward", FunctionNode)
     node = made(Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])

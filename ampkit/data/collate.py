@@ -72,8 +72,7 @@ def _stack(arrays: list[Any]) -> Tensor:
         raise ShapeError("DataLoader", "items of one shape in a batch", f"{shapes}", "give a collate_fn")
     kinds = sorted({array.dtype.name for array in arrays})
     if len(kinds) != 1:
-        cure = "cast them in __getitem__"
-        raise DTypeError("DataLoader", "items of one dtype in a batch", ", ".join(kinds), cure)
+        raise DTypeError("DataLoader", "items of one dtype in a batch", ", ".join(kinds), "cast them in __getitem__")
     if kinds[0] not in dtypes.NAMES:
         raise DTypeError("DataLoader", "tensors, arrays or numbers", f"arrays of {kinds[0]}", "give a collate_fn")
     return Tensor(np.stack(arrays))

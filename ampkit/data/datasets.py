@@ -73,8 +73,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
     def __init__(self, *tensors: Tensor):
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
-                cure = "wrap it: ampkit.tensor(array)"
-                raise DTypeError("TensorDataset", "tensors", type(tensor).__name__, cure)
+                raise DTypeError("TensorDataset", "tensors", type(tensor).__name__, "wrap it: ampkit.tensor(array)")
         if len({tensor.shape[:1] for tensor in tensors}) != 1 or tensors[0].ndim == 0:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "none"
             raise ShapeError("TensorDataset", "tensors of one length along axis 0", shapes)

@@ -97,8 +97,7 @@ def _start_count(data: NDArray[np.uint8], context: int) -> int:
         raise ArgumentError("text", "a context of at least 1 byte", str(context))
     if len(data) <= context:
         cure = "give more text, a shorter context or another share for validation"
-        needs = f"more than {context} bytes, a window and its next byte"
-        raise ConfigError("text", needs, f"{len(data)} bytes", cure)
+        raise ConfigError("text", f"more than {context} bytes, a window and its next byte", f"{len(data)} bytes", cure)
     return len(data) - context
 
 

@@ -18,8 +18,7 @@ __all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
 
 def _given(where: str, probs: Any, logits: Any) -> Tensor:
     if (probs is None) == (logits is None):
-        got = "neither" if probs is None else "both"
-        raise ArgumentError(where, "probs or logits", got)
+        raise ArgumentError(where, "probs or logits", "neither" if probs is None else "both")
     return parameters(logits if probs is None else probs)[0]
 
 

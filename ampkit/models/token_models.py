@@ -12,8 +12,7 @@ from ..core.tensor import Tensor
 def need_tokens(where: str, name: str, tokens: Tensor, longest: int) -> None:
     """Raise ShapeError unless `tokens` is [N, T] with 1 <= T <= longest, DTypeError unless it holds integers."""
     if tokens.ndim != 2 or not tokens.numel() or tokens.shape[1] > longest:
-        needs = f"{name} [N, T] with N >= 1 and 1 <= T <= {longest}"
-        raise ShapeError(where, needs, f"shape {tuple(tokens.shape)}")
+        raise ShapeError(where, f"{name} [N, T] with N >= 1 and 1 <= T <= {longest}", f"shape {tuple(tokens.shape)}")
     if tokens.is_floating_point() or tokens.dtype == dtypes.bool_:
         raise DTypeError(where, f"{name} of integers", tokens.dtype.name)
 

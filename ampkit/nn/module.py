@@ -87,9 +87,8 @@ class Module(ModuleHooks):
             if name in table:
                 if value is None or (table is self._buffers and isinstance(value, Tensor)):
                     return table
-                got = f"a {type(value).__name__}"
                 cure = f"to set its values: {name}.data = ..." if table is self._parameters else f"`del` {name} first"
-                raise DTypeError(f"{type(self).__name__}.{name}", f"{kind} or None", got, cure)
+                raise DTypeError(f"{type(self).__name__}.{name}", f"{kind} or None", f"a {type(value).__name__}", cure)
         return None
 
     def __getattr__(self, name: str) -> Any:

@@ -31,8 +31,7 @@ class Uninitialized(Tensor):
 
     @property
     def array(self) -> Array:  # which Tensor has as a slot
-        got = "a parameter or buffer without one"
-        raise ShapeError(type(self).__name__, "a shape", got, RUN_FIRST)
+        raise ShapeError(type(self).__name__, "a shape", "a parameter or buffer without one", RUN_FIRST)
 
     @array.setter
     def array(self, value: Array) -> None:

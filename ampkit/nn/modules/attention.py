@@ -154,8 +154,7 @@ class MultiheadAttention(Module):
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         if query.ndim != 3:
-            got = f"query {list(query.shape)}"
-            raise ShapeError("MultiheadAttention", "query [L, E] or a batch of 3 axes", got)
+            raise ShapeError("MultiheadAttention", "query [L, E] or a batch of 3 axes", f"query {list(query.shape)}")
         batch, length = query.shape[0], (key.shape[1:2] or (0,))[0]
         needs = ((batch, query.shape[1], self.embed_dim), (batch, length, self.kdim), (batch, length, self.vdim))
         for name, tensor, shape in zip(("query", "key", "value"), (query, key, value), needs, strict=True):

@@ -192,8 +192,7 @@ class _Named(_Container, Generic[_Entry]):
 
     def __getitem__(self, key: str) -> _Entry:
         if key not in self._entries:
-            needs = f"one of {', '.join(self._entries) or 'no names'}"
-            raise _UnknownError(type(self).__name__, needs, repr(key))
+            raise _UnknownError(type(self).__name__, f"one of {', '.join(self._entries) or 'no names'}", repr(key))
         return self._entries[key]
 
     def __delitem__(self, key: str) -> None:
@@ -244,8 +243,7 @@ class ParameterDict(_Named[Parameter]):
     def __setitem__(self, key: str, parameter: Tensor) -> None:
         entry = Parameter(parameter) if type(parameter) is Tensor else parameter
         if not isinstance(entry, Parameter):
-            got = f"a {type(parameter).__name__}"
-            raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", got)
+            raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", f"a {type(parameter).__name__}")
         self.register_parameter(key, entry)
 
     def copy(self) -> ParameterDict:

@@ -130,8 +130,7 @@ class RNNBase(Module):
 
     def _run_packed(self, input: PackedSequence, hx: Any) -> Any:
         if input.data.ndim != 2 or input.data.shape[1] != self.input_size:
-            needs = f"packed data [rows, {self.input_size}]"
-            raise ShapeError(type(self).__name__, needs, f"{list(input.data.shape)}")
+            raise ShapeError(type(self).__name__, f"packed data [rows, {self.input_size}]", f"{list(input.data.shape)}")
         counts = tuple(int(n) for n in input.batch_sizes.numpy())
         data, last = self._run(input.data, counts, _permuted(hx, input.sorted_indices))
         return input.with_data(data), _permuted(last, input.unsorted_indices)

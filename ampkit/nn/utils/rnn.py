@@ -103,8 +103,7 @@ def _inverse(order: Tensor | None) -> Tensor | None:
 def _lengths(where: str, lengths: Any, count: int, longest: int) -> np.ndarray[Any, Any]:
     # The lengths of `count` sequences as a NumPy array, each from 1 to `longest`.
     if isinstance(lengths, Tensor) and lengths.device != "cpu":
-        cure = "lengths decide shapes: lengths.cpu()"
-        raise DeviceError(where, "lengths on the CPU", str(lengths.device), cure)
+        raise DeviceError(where, "lengths on the CPU", str(lengths.device), "lengths decide shapes: lengths.cpu()")
     found = np.asarray(lengths.numpy() if isinstance(lengths, Tensor) else lengths)
     if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != count:
         raise ArgumentError(where, f"lengths as {count} integers, one per sequence", repr(lengths)[:60])

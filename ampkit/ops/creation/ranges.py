@@ -41,8 +41,7 @@ def arange(
     kind = dtypes.default() if fractions else int64
     kind = kind if dtype is None else dtypes.parse(dtype)
     if last is None or delta == 0 or (last - first) * delta < 0:
-        got = f"start={first}, end={last}, step={delta}"
-        raise ArgumentError("arange", "a step that leads from start to end", got)
+        raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={delta}")
     check_addressable("arange", (int((last - first) / delta),))
     values = (
         _integer_steps(first, last, delta, kind) if fractions and _is_whole(kind) else np.arange(first, last, delta)

@@ -66,8 +66,7 @@ def _row_differences(x1: Any, x2: Any) -> Iterator[Any]:
 @cdist.check
 def cdist_check(x1, x2, p):
     if min(x1.ndim, x2.ndim) < 2 or x1.shape[-1] != x2.shape[-1]:
-        got = f"{tuple(x1.shape)} and {tuple(x2.shape)}"
-        raise ShapeError("cdist", "x1 [.., P, M] and x2 [.., R, M]", got)
+        raise ShapeError("cdist", "x1 [.., P, M] and x2 [.., R, M]", f"{tuple(x1.shape)} and {tuple(x2.shape)}")
     broadcast_shape("cdist", x1.shape[:-2], x2.shape[:-2])
     if not p >= 0:
         raise ArgumentError("cdist", "p from 0 on, or inf", f"{p}")

@@ -144,9 +144,8 @@ def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
     shape = (input.shape[1],)
     check_scales("batch_norm", shape, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
     if running_mean is None and input.shape[0] * math.prod(input.shape[2:]) < 2:
-        cure = "use a larger batch, or eval mode"
         needs = "more than one value per channel in training"
-        raise ShapeError("batch_norm", needs, f"shape {tuple(input.shape)}", cure)
+        raise ShapeError("batch_norm", needs, f"shape {tuple(input.shape)}", "use a larger batch, or eval mode")
 
 
 @batch_norm_.backward

@@ -47,8 +47,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     Raises ShapeError for fewer than two axes and for dim1 = dim2, RangeError for an axis out of range.
     """
     if input.ndim < 2 or normalize_axis("diagonal", dim1, input.ndim) == normalize_axis("diagonal", dim2, input.ndim):
-        got = f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}"
-        raise ShapeError("diagonal", "two different axes", got)
+        raise ShapeError("diagonal", "two different axes", f"shape {tuple(input.shape)}, dim1={dim1}, dim2={dim2}")
     return diagonal_(
         input, offset, normalize_axis("diagonal", dim1, input.ndim), normalize_axis("diagonal", dim2, input.ndim)
     )

@@ -76,8 +76,7 @@ def stack_(tensors: Arrays, dim=0):
 def stack_check(tensors, dim):
     normalize_axis("stack", dim, tensors[0].ndim + 1)
     if any(t.shape != tensors[0].shape for t in tensors):
-        found = ", ".join(str(tuple(t.shape)) for t in tensors)
-        raise ShapeError("stack", "equal shapes", found)
+        raise ShapeError("stack", "equal shapes", ", ".join(str(tuple(t.shape)) for t in tensors))
 
 
 @stack_.backward

@@ -26,8 +26,7 @@ class SummaryWriter:
             self._tensor = import_module("tensorboard.compat.proto.tensor_pb2")
             files: Any = import_module("tensorboard.summary.writer.event_file_writer")
         except ImportError:
-            cure = "pip install tensorboard"
-            raise StateError("SummaryWriter", "the package tensorboard", "none", cure) from None
+            raise StateError("SummaryWriter", "the package tensorboard", "none", "pip install tensorboard") from None
         self.log_dir = str(log_dir) if log_dir else str(Path("runs", time.strftime("%b%d_%H-%M-%S") + comment))
         self._file = files.EventFileWriter(self.log_dir)
 
