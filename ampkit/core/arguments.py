@@ -72,20 +72,12 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def _is_bool_or_integer(value: Any) -> bool:
-    return isinstance(value, (int, np.bool_, np.integer))
-
-
-def _accepts_none_else(value: Any) -> bool:
-    return False
-
-
 _SIMPLE = {
     "int": Kind("an integer", (), is_whole),
     "float": Kind("a number", (float,), is_number),
-    "bool": Kind("True or False", (bool,), _is_bool_or_integer),
+    "bool": Kind("True or False", (bool,), lambda value: isinstance(value, (int, np.bool_, np.integer))),
     "str": Kind("text", (str,), lambda value: isinstance(value, str)),
-    "None": Kind("None", (type(None),), _accepts_none_else),
+    "None": Kind("None", (type(None),), lambda value: False),
     "Tensor": Kind("a Tensor", (Tensor,), lambda value: isinstance(value, Tensor)),
 }
 

@@ -180,9 +180,7 @@ def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[T
 
 
 def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    if not isinstance(tensors, Iterable):
-        raise DTypeError(where, "Tensors", type(tensors).__name__, "pass model.parameters()")
-    found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    found = [tensors] if isinstance(tensors, Tensor) or not isinstance(tensors, Iterable) else list(tensors)
     for item in found:
         if not isinstance(item, Tensor):
             raise DTypeError(where, "Tensors", type(item).__name__, "pass model.parameters()")

@@ -134,10 +134,8 @@ class AveragedModel(Module):
             tensor.grad = None
             if tensor.dtype in dtypes.LOW:
                 with backends.device_guard(source.array):
-                    tensor.array, tensor.copies = (
-                        _master_values(source, dtypes.float32).reshape(source.shape).copy(),
-                        None,
-                    )
+                    tensor.array = _master_values(source, dtypes.float32).reshape(source.shape).copy()
+                tensor.copies = None
                 tensor.changed()
         if device is not None:
             self.module.to(device)

@@ -101,10 +101,7 @@ def _pixels_at(rows: Array, index: Array, inside: Array) -> Array:
 
 
 def _product(weights: Any) -> Any:
-    found = weights[0]
-    for weight in weights[1:]:
-        found = found * weight
-    return found
+    return prod(weights[1:], start=weights[0])
 
 
 def _taps_of_samples(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:

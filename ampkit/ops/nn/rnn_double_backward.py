@@ -12,6 +12,7 @@ from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.tensor import Tensor
 
 from ..pointwise.smooth_activations import sigmoid
+from .rnn_cell import split_gates
 from .rnn_loop import RNNOperands, Sizes, steps_of
 
 __all__: list[str] = []
@@ -34,7 +35,7 @@ def rnn_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool, relu: bool)
 
 def lstm_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array, c: Array) -> tuple[Array, Array]:
-        i, f, new, o = _split_gates(x + _add_bias(h @ operands.w_hh.T, operands.b_hh), 4)
+        i, f, new, o = split_gates(x + _add_bias(h @ operands.w_hh.T, operands.b_hh), 4)
         c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(new)
         h = _sigmoid(o) * np.tanh(c)
         return h if operands.w_hr is None else h @ operands.w_hr.T, c
@@ -45,7 +46,7 @@ def lstm_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[A
 
 def gru_unrolled(operands: RNNOperands, sizes: Sizes, reverse: bool) -> tuple[Array, ...]:
     def step(x: Array, h: Array) -> tuple[Array]:
-        (r, z, n), (h_r, h_z, h_n) = _split_gates(x, 3), _split_gates(_add_bias(h @ operands.w_hh.T, operands.b_hh), 3)
+        (r, z, n), (h_r, h_z, h_n) = split_gates(x, 3), split_gates(_add_bias(h @ operands.w_hh.T, operands.b_hh), 3)
         new, update = np.tanh(n + _sigmoid(r + h_r) * h_n), _sigmoid(z + h_z)
         return (new + update * (h - new),)
 
@@ -81,8 +82,3 @@ def _add_bias(x: Array, bias: Array | None) -> Array:
 
 def _sigmoid(x: Array) -> Array:
     return apply(sigmoid, x)
-
-
-def _split_gates(x: Array, count: int) -> list[Array]:
-    width = x.shape[1] // count
-    return [x[:, i * width : (i + 1) * width] for i in range(count)]

@@ -28,16 +28,12 @@ def precision_data(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     recommend, in words.
     """
     groups = _split(rows, COLUMNS)
-    layers: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        for found in row.get("ranges", ()):
-            layers.setdefault(_key(found), [])
     columns = [_by_key(group) for group in groups]
     quarters = [_by_key(group) for group in _split(rows, QUARTERS)]
     return {
         "steps": [group[-1]["step"] for group in groups],
         "formats": FORMATS,
-        "layers": [_layer(key, columns, quarters) for key in layers],
+        "layers": [_layer(key, columns, quarters) for key in _by_key(rows)],
         "updates": _updates(groups),
         "recommendations": _recommendations(rows),
     }
