@@ -23,9 +23,6 @@ from ampkit.core.autograd.traced_array import plain
 from ampkit.core.nested import tensors_in
 from ampkit.core.tensor import Tensor
 
-__all__: list[str] = []
-
-
 # functions whose tensors may be on several devices; the first one's becomes current
 _OF_SEVERAL_DEVICES = {"to", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"}
 

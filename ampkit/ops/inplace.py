@@ -29,8 +29,6 @@ from .pointwise.conversion import to
 from .shape.broadcasting import broadcast_to
 from .shape.view import reshape
 
-__all__: list[str] = []
-
 
 def in_place_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a method that writes the result of `function(self, ...)` into self: see core/autograd/inplace.py."""

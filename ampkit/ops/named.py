@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__: list[str] = []
-
 
 def named(name: str, doc: str, module: str | None = None) -> Callable[[Any], Any]:
     """Decorate a function to give it a name, a docstring, and a module other than the one it is written in."""

@@ -14,8 +14,6 @@ import numpy as np
 from ampkit.base.errors import DTypeError
 from ampkit.core.tensor import Tensor
 
-__all__: list[str] = []
-
 _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
     np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.true_divide: operator.truediv,
     np.floor_divide: operator.floordiv, np.remainder: operator.mod, np.power: operator.pow, np.matmul: operator.matmul,

@@ -20,9 +20,6 @@ from .indexing.getitem import getitem
 from .pointwise.arithmetic import div_, rdiv
 from .shape.repeat_and_flip import unfold_axis
 
-__all__: list[str] = []
-
-
 # Functions that are methods too, with self as first argument, and have an in-place form, `add_`: its result has self's
 # shape and is rounded to its dtype.
 IN_PLACE = [

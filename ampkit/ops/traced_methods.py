@@ -30,8 +30,6 @@ from .shape.join_split import cat, stack
 from .shape.repeat_and_flip import flip, roll, tile
 from .shape.view import movedim, permute, reshape, squeeze, transpose, unsqueeze
 
-__all__: list[str] = []
-
 
 def _reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def reduced(x: Tensor, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:

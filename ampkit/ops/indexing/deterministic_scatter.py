@@ -11,8 +11,6 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.core.dispatch import Primitive
 
-__all__: list[str] = []
-
 
 def assign_last_wins(out: Any, index: Any, values: Any) -> None:
     """out[index] = values, in place; of several values for one element the last wins.

@@ -18,8 +18,6 @@ from ampkit.core.op import Array
 from ..reduction.dot_products import dot_along, matmul_arrays
 from .dropout import mask
 
-__all__: list[str] = []
-
 # Scores per block: half a MiB of float32, which with its temporaries fits a second-level cache.
 BLOCK = 2**17
 # Rows per block under a causal mask: columns beyond its last row are skipped.

@@ -24,8 +24,6 @@ from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_addressable, describe_int_tuple, int_tuple
 
-__all__ = ["fold", "unfold"]
-
 Axes: TypeAlias = tuple[int, ...]  # a number for each axis
 Index: TypeAlias = tuple[Any, ...]
 

@@ -18,8 +18,6 @@ from ampkit.core.op import Array
 from ..reduction.dot_products import matmul_arrays
 from .conv_geometry import ConvGeometry, add_columns, batch_first, batch_last, fold_, padded, unfold_
 
-__all__: list[str] = []
-
 
 def convolve(images: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:
     """The output of a convolution: each window times each kernel."""

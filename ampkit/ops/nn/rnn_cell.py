@@ -15,8 +15,6 @@ from ampkit.core.autograd.saved import cast, to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
 
-__all__: list[str] = []
-
 
 def write_rounded(array: Array, *outs: Array | None) -> None:
     """Write `array`, rounded once, to each of `outs` that is not None; they have one dtype."""

@@ -15,8 +15,6 @@ from ..pointwise.smooth_activations import sigmoid
 from .rnn_cell import split_gates
 from .rnn_loop import RNNOperands, Sizes, steps_of
 
-__all__: list[str] = []
-
 # (input gates, *states) -> the new states; the first of them is the output
 Step = Callable[..., tuple[Array, ...]]
 

@@ -29,8 +29,6 @@ from .rnn_cell import (
     write_rounded,
 )
 
-__all__: list[str] = []
-
 Sizes = Sequence[int]
 
 

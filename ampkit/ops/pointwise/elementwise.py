@@ -11,8 +11,6 @@ from ampkit.core.policy import Cast
 
 from ..named import named
 
-__all__: list[str] = []
-
 
 def unary(
     module: str,

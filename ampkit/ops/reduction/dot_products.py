@@ -13,8 +13,6 @@ import numpy as np
 from ampkit.core.blocked_sum import BLOCK, blocked_sum
 from ampkit.core.dispatch import Primitive
 
-__all__: list[str] = []
-
 _EINSUM_RUN = 1024  # products per einsum call: its vectorized sum is accurate up to this length
 
 
