@@ -37,9 +37,7 @@ def is_available() -> bool:
 
 def version() -> int | None:
     """The version of cuDNN, as 90100 for 9.1.0; None where it is not available."""
-    if not is_available():
-        return None
-    return int(import_module("cudnn").backend_version())
+    return int(import_module("cudnn").backend_version()) if is_available() else None
 
 
 @contextmanager

@@ -95,9 +95,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 def _attempt(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
     try:
-        if ranks.rank == 0:
-            return _lead(options, ranks, console)
-        return _follow(options, ranks)
+        return _lead(options, ranks, console) if ranks.rank == 0 else _follow(options, ranks)
     except (AmpkitError, OSError, MemoryError) as error:
         if ranks.rank and ranks.in_agreement:
             return display.failure(error)[1]  # rank 0 says why

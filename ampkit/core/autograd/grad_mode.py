@@ -44,9 +44,7 @@ class _Region(_Recording):
 
     def __new__(cls, orig_func: Any = None) -> Any:
         made = super().__new__(cls)
-        if orig_func is None:
-            return made
-        return decorate(cls, orig_func, cls.__name__)
+        return made if orig_func is None else decorate(cls, orig_func, cls.__name__)
 
     def __init__(self, orig_func: Any = None) -> None:
         super().__init__()

@@ -207,9 +207,7 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 
 
 def _norm(input: Any, p: float, dim: int) -> Any:
-    if p == 2:
-        return np.sqrt(dot_along(input, input, dim))
-    return p_norm(input, p, dim, True)
+    return np.sqrt(dot_along(input, input, dim)) if p == 2 else p_norm(input, p, dim, True)
 
 
 @normalize.check

@@ -159,6 +159,4 @@ def _lse_shape(query: Array, key: Array, grouped: bool) -> tuple[int, ...]:
 
 def _as_needed(gradient: Array, like: Array, need: DType | None) -> Array | None:
     """`gradient` with the rank of `like`, cast to `need`; None if it is not needed."""
-    if need is None:
-        return None
-    return cast(_from_4d(gradient, like.ndim), need)
+    return None if need is None else cast(_from_4d(gradient, like.ndim), need)
