@@ -1,7 +1,5 @@
 """The base class of all recipe sections, and types of keys that no signature has."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

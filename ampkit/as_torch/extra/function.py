@@ -1,7 +1,5 @@
 """Old names of `torch.autograd.function`."""
 
-from __future__ import annotations
-
 from ...autograd.function import Function
 
 __all__ = ["InplaceFunction"]

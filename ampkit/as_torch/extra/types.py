@@ -1,7 +1,5 @@
 """`torch.types`: names for annotations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`torch.nn.attention`: which kernel attention may use, which ampkit's dispatch decides."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 from ..backends.cuda import sdp_kernel

@@ -1,7 +1,5 @@
 """`torch.nn.attention.flex_attention`: can be imported, and says what to use instead."""
 
-from __future__ import annotations
-
 from ...refused import refused
 
 __all__ = [

@@ -1,7 +1,5 @@
 """`torch.hub`: nothing is downloaded, and no code of others is run."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import urlparse
 
