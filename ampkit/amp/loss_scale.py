@@ -13,6 +13,7 @@ from ..base.dtypes import finfo, float32, int32
 from ..base.errors import ArgumentError, StateError
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
+from ..core.saved_state import need_keys
 from ..optim.flat.memory import read_scalar
 
 TINY = 2.0**-126  # the smallest normal float32: below it the scale's inverse would overflow
@@ -139,14 +140,10 @@ class LossScale:
         if not isinstance(state_dict, dict):
             raise ArgumentError(where, "the dict of state_dict()", f"a {type(state_dict).__name__}")
         if not state_dict:
-            line = (
-                "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"
-            )
-            raise StateError(f"{line}.", help="load the state of an enabled GradScaler, or disable this one")
+            why = "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"
+            raise StateError(f"{why}.", help="load the state of an enabled GradScaler, or disable this one")
         keys = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-        missing = [key for key in keys if key not in state_dict]
-        if missing:
-            raise ArgumentError(where, "the whole state", f"one without {', '.join(missing)}")
+        need_keys(where, state_dict, keys)
         checked = LossScale(*(state_dict[key] for key in keys[:4]))
         tracker = integer("_growth_tracker", state_dict["_growth_tracker"], 0)
         saved = state_dict.get("_hysteresis_tracker", self.hysteresis)
