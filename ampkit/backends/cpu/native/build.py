@@ -28,7 +28,11 @@ SOURCES = HERE.parent / "kernels"
 SHARED = HERE.parents[1] / "elementwise"  # the functions that CUDA's kernels include too
 LIBRARIES = HERE / "lib"
 MANIFEST = "manifest.json"  # the digest of the sources, and of each library by its file's name
-_INSTRUCTION_SETS = {"x86_64": ("x86-64", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"), "aarch64": ("armv8-a",), "arm64": ("armv8-a",)}
+_INSTRUCTION_SETS = {
+    "x86_64": ("x86-64", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"),
+    "aarch64": ("armv8-a",),
+    "arm64": ("armv8-a",),
+}
 _FLAGS = [
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fopenmp-simd"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror", "-s"),
