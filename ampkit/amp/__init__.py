@@ -56,7 +56,7 @@ def custom_fwd(fwd: Callable[..., Any] | None = None, *, device_type: str, cast_
         with autocast(kind, enabled=False):
             return fwd(*args, **kwargs)
 
-    forward.casts_inputs = dtype  # type: ignore[attr-defined]  # read by custom_bwd
+    forward.__dict__["casts_inputs"] = dtype  # read by custom_bwd
     return forward
 
 

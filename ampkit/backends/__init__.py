@@ -174,7 +174,8 @@ def _gpu(name: str) -> Backend:
     if gpus is not None and not number:
         return gpus.current()
     if number:
-        _BY_NAME[name] = gpus.at(int(number)) if gpus is not None else _BY_NAME["cuda"].at(int(number))  # type: ignore[attr-defined]  # of the CUDA backend
+        devices: Any = _BY_NAME["cuda"] if gpus is None else gpus
+        _BY_NAME[name] = devices.at(int(number))
     return _BY_NAME[name]
 
 

@@ -30,9 +30,10 @@ def is_available() -> bool:
     from . import get
 
     try:
-        return not get("cuda").cudnn.unavailable_reason()  # type: ignore[attr-defined]  # of the CUDA backend
+        gpu: Any = get("cuda")
     except DeviceError:
         return False
+    return not gpu.cudnn.unavailable_reason()
 
 
 def version() -> int | None:

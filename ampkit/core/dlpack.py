@@ -84,8 +84,8 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     low = _type_of(capsule).code == _BFLOAT
     if low:
         _type_of(capsule).code = _UINT
-    library: Any = backends.get(f"cuda:{location[1]}").xp if location[0] in _GPU else np  # type: ignore[attr-defined]  # of the CUDA backend
-    array = library.from_dlpack(_Capsule(capsule, location))
+    gpu: Any = backends.get(f"cuda:{location[1]}") if location[0] in _GPU else None
+    array = (np if gpu is None else gpu.xp).from_dlpack(_Capsule(capsule, location))
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     copied = copy is not None and switch("from_dlpack", "copy", copy)

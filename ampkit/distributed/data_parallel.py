@@ -113,8 +113,8 @@ class DistributedDataParallel(Module):
         self._buckets = buckets(trained, min(FIRST_BUCKET, self._bucket_bytes), self._bucket_bytes)
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         _remove(self._hooks)
-        complete = weakref.WeakMethod(self._complete)
-        self._hooks += [p.register_post_accumulate_grad_hook(lambda p: complete()(p)) for p in trained]  # type: ignore[misc]
+        complete: Any = weakref.WeakMethod(self._complete)
+        self._hooks += [p.register_post_accumulate_grad_hook(lambda p: complete()(p)) for p in trained]
 
     # forward
 

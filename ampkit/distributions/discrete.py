@@ -37,7 +37,7 @@ class Bernoulli(Distribution):
         if logits is None:
             self._need("probs", (given >= 0) & (given <= 1), "from 0 to 1")
         self.__dict__["probs" if logits is None else "logits"] = given
-        self.names = ("probs",) if logits is None else ("logits",)  # type: ignore[misc]
+        self.names = ("probs",) if logits is None else ("logits",)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -86,7 +86,7 @@ class Categorical(Distribution):
             self.__dict__["probs"] = given / given.sum(-1, keepdim=True)
         else:
             self.__dict__["logits"] = ops.log_softmax(given, -1)
-        self.names = ("probs",) if logits is None else ("logits",)  # type: ignore[misc]
+        self.names = ("probs",) if logits is None else ("logits",)
 
     @cached_property
     def probs(self) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from .. import ops
 from ..base.errors import ArgumentError, StateError
@@ -26,7 +26,7 @@ class Distribution:
     axes as event_shape has, and checks them in its constructor unless validate_args is False.
     """
 
-    names: ClassVar[tuple[str, ...]] = ()
+    names: tuple[str, ...] = ()
     has_rsample = False
 
     def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: Any = None):

@@ -22,7 +22,7 @@ class Uninitialized(Tensor):
     """
 
     __slots__ = ()
-    initialized: type[Tensor] = Tensor
+    initialized: Any = Tensor  # the class that it becomes
 
     def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None):
         kind = dtypes.default() if dtype is None else dtypes.parse(dtype)
@@ -64,7 +64,7 @@ class Uninitialized(Tensor):
         """Become a Parameter, or a buffer, that holds `array`."""
         trained = self.requires_grad
         self.edge = None
-        self.__class__ = self.initialized  # type: ignore[assignment]
+        self.__class__ = self.initialized
         self.rebind(array)
         self.requires_grad = trained
 

@@ -99,7 +99,7 @@ def _method(name: str, member: Callable[..., Any], imports: set[str]) -> str:
         if function is not None:
             return _definition(name, function, imports, of_self=True)
     if list(signature.parameters)[1:] in (["other"], ["args", "kwargs"]) and name.startswith("__"):
-        ignore = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
+        ignore = "  # type: ignore[override]  # a Tensor of bools" if name in ("__eq__", "__ne__") else ""
         return f"def {name}(self, other: {'object' if ignore else 'Operand'}) -> Tensor: ...{ignore}"
     return _definition(name, member, imports, of_self=True)
 

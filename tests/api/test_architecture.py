@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -176,3 +177,16 @@ def test_no_module_bears_the_name_of_a_public_function():
 
     functions = {name for name in ampkit.__all__ if callable(getattr(ampkit, name)) and "." not in name}
     assert not functions & set(MODULES)
+
+
+def test_the_type_checker_is_overruled_rarely_and_with_a_reason():
+    comment = re.compile(r"# type: " r"ignore.*")
+    found = [
+        f"{path.relative_to(ROOT.parent)}: {match}"
+        for folder in (ROOT, ROOT.parent / "tests", ROOT.parent / "recipes")
+        for path in sorted(folder.rglob("*.py"))
+        for match in comment.findall(path.read_text())
+    ]
+    assert len(found) < 40, f"{len(found)} comments overrule the type checker"
+    reasoned = re.compile(r"ignore(\[[a-z, -]+\])?  # \S")
+    assert not [each for each in found if not reasoned.search(each)]

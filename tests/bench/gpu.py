@@ -151,7 +151,8 @@ class Bench:
             held["rounds"] = task.round
 
     def _rows(self, task: Task) -> dict[str, Any]:
-        return self.results["steps"].setdefault(task.section, {})  # type: ignore[no-any-return]
+        rows: dict[str, Any] = self.results["steps"].setdefault(task.section, {})
+        return rows
 
     def _kernels(self, limit: float) -> None:
         # A call that crashes the process or hangs fails alone: a new process measures the rows after it.
@@ -205,13 +206,13 @@ def begun(folder: Path, about: dict[str, str], fresh: bool, tiny: bool) -> Resul
     old, new = folder / "gpu.json", {"about": about, "tiny": tiny, "steps": {}, "kernels": {}, "products": {}}
     if not old.exists():
         return new
-    held = json.loads(old.read_text("utf-8"))
+    held: dict[str, Any] = json.loads(old.read_text("utf-8"))
     why = "--fresh" if fresh else "; ".join(gpu_facts.differences(held["about"], about))
     why = why or ("sizes of --tiny" if held["tiny"] != tiny else "")
     if not why:
         changed = held["about"]["ampkit"] != about["ampkit"]
         held["about"]["ampkit"] += f"; later rows: {about['ampkit']}" if changed else ""
-        return held  # type: ignore[no-any-return]
+        return held
     kept = folder / f"gpu-{held['about']['date'].replace(':', '')}.json"
     old.rename(kept)
     print(f"begun anew ({why}); the old figures are in {kept}")

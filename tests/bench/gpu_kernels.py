@@ -68,7 +68,8 @@ def _forward(
 
     def theirs() -> Call:
         _, call = _theirs(beside, name, dtype, sizes)
-        return beside.torch.no_grad()(call)  # type: ignore[no-any-return]
+        without_graph: Call = beside.torch.no_grad()(call)
+        return without_graph
 
     with ampkit.no_grad():
         if checked:
@@ -136,7 +137,8 @@ def _adamw(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:
     def theirs() -> Call:
         weight = beside.make(size, grad=True)
         weight.grad = beside.torch.ones_like(weight)
-        return beside.torch.optim.AdamW([weight], lr=1e-3, fused=True).step  # type: ignore[no-any-return]
+        step: Call = beside.torch.optim.AdamW([weight], lr=1e-3, fused=True).step
+        return step
 
     return _bytes(row(optimizer.step, theirs, beside, count), (28 + 2 * len(run.copies)) * size)
 

@@ -326,7 +326,7 @@ class _DevicePool:
                     again()
                 continue
             self.total += size
-            return found  # type: ignore[return-value]
+            return found  # type: ignore[return-value]  # CuPy's type, emulated
         raise OutOfMemoryError(size, self.total, self.limit)
 
     def _collect(self) -> None:

@@ -308,7 +308,7 @@ def _make_metrics(folder: Path, draw: Random) -> list[Path]:
 
 
 def _read_metrics(path: Path) -> Any:
-    return metrics_log.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]
+    return metrics_log.examine(path.read_bytes(), _PLACE, None)[0].splitlines()  # type: ignore[attr-defined]  # bytes
 
 
 def _true_metrics(path: Path) -> Any:

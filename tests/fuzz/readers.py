@@ -93,7 +93,7 @@ def _same(values: Any, form: Format, path: Path) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            truth = form.truth(path)  # type: ignore[misc]
+            truth = form.truth(path)  # type: ignore[misc]  # a form without one is not read so
         except Exception:  # the other reader refuses the file
             return True
         return _equal(values, truth)

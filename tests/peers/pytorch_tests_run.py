@@ -200,7 +200,7 @@ def mount(internal: Path) -> None:
     torch.nn.modules.__all__ = [name for name in json.loads(GOLDEN.read_text())["torch.nn"] if name[0].isupper()]
     torch.complex32 = torch.chalf = np.dtype("V4")  # in tables of dtypes, where it must be one
     for kind in (alias.Namespace, type(torch.ao.nn), type(torch.ops.aten)):
-        kind.__getattr__ = lenient(kind.__getattr__)  # type: ignore[method-assign]
+        kind.__getattr__ = lenient(kind.__getattr__)  # type: ignore[method-assign]  # for the tests alone
 
 
 def lenient(answer: Any) -> Any:
@@ -368,7 +368,8 @@ def tests(module: ModuleType) -> list[unittest.TestCase]:
     """The tests of the classes that a file defines; those it imports belong to other files."""
     mine = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
     load = unittest.defaultTestLoader.loadTestsFromTestCase
-    return [test for kind in mine if issubclass(kind, unittest.TestCase) for test in load(kind)]  # type: ignore[misc]
+    suites: list[Any] = [load(kind) for kind in mine if issubclass(kind, unittest.TestCase)]
+    return [test for suite in suites for test in suite]
 
 
 def _late(signum: int, frame: Any) -> None:

@@ -34,12 +34,12 @@ def assert_close(
     if isinstance(actual, Mapping):
         assert actual.keys() == expected.keys(), f"keys {sorted(actual)} are not {sorted(expected)}"
         actual, expected = [*actual.values()], [expected[key] for key in actual]
-    options = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "check_device": check_device,
+    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "check_device": check_device,
                "check_dtype": check_dtype, "msg": msg}  # fmt: skip
     if isinstance(actual, Sequence) and not isinstance(actual, str):
         assert len(actual) == len(expected), f"length {len(actual)} is not {len(expected)}"
         for one, other in zip(actual, expected, strict=True):
-            assert_close(one, other, **options)  # type: ignore[arg-type]
+            assert_close(one, other, **options)
         return
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
         for name, wanted in (("shape", True), ("dtype", check_dtype), ("device", check_device)):

@@ -58,6 +58,6 @@ def is_shortage(xp: Any, error: Exception) -> bool:
     return isinstance(error, xp.cuda.memory.OutOfMemoryError) or getattr(error, "status", None) == NO_MEMORY
 
 
-def shortage(xp: Any, error: Exception) -> Exception:
+def shortage(xp: Any, error: Any) -> Exception:
     """The OutOfMemoryError for a CuPy error on the current device: what was requested, and who holds how much."""
-    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)  # type: ignore[arg-type]  # CuPy's error
+    return backends.get(f"cuda:{xp.cuda.runtime.getDevice()}").out_of_memory_error(error)

@@ -244,9 +244,9 @@ def remove(module: Module, name: str) -> Module:
     for key, method in found:
         values = method.apply_mask(module).detach()
         del module._forward_pre_hooks[key]
-    original = module._parameters.pop(f"{name}_orig")
+    original: Any = module._parameters.pop(f"{name}_orig")
     del module._buffers[f"{name}_mask"]
-    original.data = values  # type: ignore[union-attr]
+    original.data = values
     delattr(module, name)
     module.register_parameter(name, original)
     return module

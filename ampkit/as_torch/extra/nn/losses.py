@@ -50,7 +50,7 @@ def _loss(name: str, defaults: dict[str, Any]) -> Callable[..., Any]:
 
     loss.__name__ = loss.__qualname__ = name
     loss.__doc__ = f"`torch.nn.functional.{name}`, whose reduction may be a number: 0 none, 1 mean, 2 sum."
-    loss.__signature__ = signature  # type: ignore[attr-defined]  # functions may have one
+    loss.__dict__["__signature__"] = signature
     return loss
 
 

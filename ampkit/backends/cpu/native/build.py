@@ -139,16 +139,14 @@ def _say(line: str) -> None:
 
 
 def _compile(compile_with: list[str], chosen: list[str], folder: Path, quiet: bool) -> None:
-    running = []
-    for each in chosen:
-        line = command(compile_with, each, folder / library_name(each))
-        if not quiet:
-            _say(f"ampkit: compiling the CPU kernels for {each}")
-        running.append(subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    lines = [command(compile_with, each, folder / library_name(each)) for each in chosen]
+    if not quiet:
+        _say(f"ampkit: compiling the CPU kernels for {', '.join(chosen)}")
+    running = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for line in lines]
     outputs = [process.communicate()[0] for process in running]
-    for process, output in zip(running, outputs, strict=True):
+    for line, process, output in zip(lines, running, outputs, strict=True):
         if process.returncode:
-            raise RuntimeError(f"the CPU kernels do not compile: {shlex.join(process.args)}\n{output}")  # type: ignore[arg-type]  # a list
+            raise RuntimeError(f"the CPU kernels do not compile: {shlex.join(line)}\n{output}")
 
 
 if __name__ == "__main__":

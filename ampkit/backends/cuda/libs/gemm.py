@@ -187,7 +187,8 @@ def as_matrix(array: Array) -> Array:
 
 
 def _cublaslt(array: Array) -> Any:
-    return backends.backend_of(array).cublaslt  # type: ignore[attr-defined]  # of the CUDA backend
+    gpu: Any = backends.backend_of(array)
+    return gpu.cublaslt
 
 
 def _multiply_empty(out: Array, bias: Array | None, addend: Array | None, beta: float) -> bool:

@@ -40,9 +40,9 @@ def _planes(array: HostArray, merge: bool) -> HostArray | None:
 def _views(groups: int, *arrays: HostArray) -> list[HostArray]:
     """The arrays [N, C, ...] as the kernels read them; for batch norm as one sample where no copy is needed."""
     for merge in (False,) if groups else (True, False):
-        found = [_planes(a, merge) for a in arrays]
-        if all(view is not None for view in found):
-            return found  # type: ignore[return-value]  # no None is among them
+        found = [view for a in arrays if (view := _planes(a, merge)) is not None]
+        if len(found) == len(arrays):
+            return found
     return [contiguous(a).reshape(*a.shape[:2], -1) for a in arrays]
 
 

@@ -50,7 +50,8 @@ def numbers_of(step: Step) -> HostArray:
 
 def two_copies(copies: list[HostArray]) -> tuple[HostArray | None, HostArray | None]:
     """The 16-bit copies that kernels write, or None."""
-    return (*copies, None, None)[:2]  # type: ignore[return-value]  # two
+    first, second, *_ = *copies, None, None
+    return first, second
 
 
 def only_copies(weights: HostArray, copies: list[HostArray]) -> None:

@@ -51,7 +51,8 @@ def _fits(
 
 
 def _library(array: Array) -> Any:
-    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
+    gpu: Any = backends.backend_of(array)
+    return gpu.cudnn
 
 
 @attention.on("cuda", when=_fits, dtypes=eq)

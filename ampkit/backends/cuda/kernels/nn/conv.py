@@ -40,7 +40,8 @@ def as_channels_last(images: Array, dtype: DType) -> Array:
 
 
 def _library(array: Array) -> Any:
-    return backends.backend_of(array).cudnn  # type: ignore[attr-defined]  # of the CUDA backend
+    gpu: Any = backends.backend_of(array)
+    return gpu.cudnn
 
 
 def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array:

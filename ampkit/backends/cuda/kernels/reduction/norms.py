@@ -10,8 +10,11 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import norms as ops
 
-_NORMS = {"fro": ("AddSquares", True), None: ("AddSquares", True), 2: ("AddSquares", True)}
-_NORMS |= {1: ("AddAbs", False), float("inf"): ("MaxAbs", False)}  # type: ignore[dict-item]  # other orders have no flag
+_NORMS: dict[Any, tuple[str, bool]] = {
+    **dict.fromkeys(("fro", None, 2), ("AddSquares", True)),
+    1: ("AddAbs", False),
+    float("inf"): ("MaxAbs", False),
+}
 
 
 def _supports(input: Array, p: Any, *rest: Any, **params: Any) -> bool:
