@@ -8,8 +8,8 @@
 // REGISTER_SHORT(name, tensors) and REGISTER_LOOPING(name), what it makes of a function; NOT_A_NUMBER; the functions of
 // <math.h>; and normal_cdf(x), the standard normal distribution function.
 //
-// FUNCTION_SHORT(name, tensors, ...): one of so few instructions that reading and writing takes longer, with how many of
-// the operands of its value are tensors.
+// FUNCTION_SHORT(name, tensors, ...): one of so few instructions that the time of reading and writing shows, with how many
+// of the operands of its value are tensors.
 #pragma once
 
 #define COUNT(...) COUNT_(__VA_ARGS__, 3, 2, 1, 0)

@@ -148,16 +148,17 @@ inline void read_floats(float* buffer, const void* data, int64 kind, int64 start
     with_type(kind, const_cast<void*>(data), [=](auto* from) { convert(buffer, 1, from + start, stride, count); });
 }
 
+// to[i] = from[i], rounded as `store` does.
 template <class T>
 inline void store_run(T* __restrict to, int64 stride, const float* __restrict from, int64 count) {
+    convert(to, stride, from, 1, count);
+}
+inline void store_run(bfloat16* __restrict to, int64 stride, const float* __restrict from, int64 count) {
     if (stride == 1) {
         SIMD_STORE for (int64 i = 0; i < count; i++) store(to[i], from[i]);
     } else {
         for (int64 i = 0; i < count; i++) store(to[i * stride], from[i]);
     }
-}
-inline void store_run(float* __restrict to, int64 stride, const float* __restrict from, int64 count) {
-    convert(to, stride, from, 1, count);
 }
 
 // Writes `count` float32 values, rounded once, `stride` elements apart from element `start` of `data`.
