@@ -185,7 +185,7 @@ void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 
     }
 }
 
-constexpr bool FOLDED_THEN_REST[] = {true, false};
+constexpr bool FOLDED_THEN_REST[] = {true, false};  // two turns of one loop: reduce_columns is compiled into it once
 
 template <class Terms>
 void reduce_middle(const Array& x, const Result& result, Terms terms) {
