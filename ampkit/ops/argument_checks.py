@@ -273,7 +273,7 @@ def check_floating(where: str, input: Tensor) -> None:
 def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
     """Raise RangeError for an index outside [lowest, length). On a GPU the error comes from a later call."""
     if isinstance(index, np.ndarray) and index.size and lowest <= index.min() and index.max() < length:
-        return  # most calls: a mask takes seven times as long
+        return  # most calls: making a mask takes longer
     check_values(name, index, (index < lowest) | (index >= length), f"indices from {lowest} to {length - 1}")
 
 

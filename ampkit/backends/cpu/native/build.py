@@ -5,8 +5,8 @@
 
 `pip install` and `python -m build` run it too, through the setuptools commands below. So this file imports nothing of
 ampkit. The compiler is $CXX if set, with the further flags $CXXFLAGS, else Clang: that of the wheel `ziglang`, a build
-requirement, or the system's. Without one, nothing is built and the NumPy references run. AMPKIT_BUILD_KERNELS=0 builds
-nothing.
+requirement, or the system's, 16 or later. Without one, nothing is built and the NumPy references run.
+AMPKIT_BUILD_KERNELS=0 builds nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLAGS = [
 ]
 # A loop marked to vectorize that does not fails the build. No C++ runtime library is linked. Pragmas may forbid fused
 # multiply-adds, which -ffp-contract=fast ignores.
-_CLANG_FLAGS = ["-Werror=pass-failed", "-nostdlib++", "-ffp-contract=fast-honor-pragmas"]
+_CLANG_FLAGS = ["-Werror=pass-failed", "-nostdlib++", "-Xclang", "-ffp-contract=fast-honor-pragmas"]
 
 
 def instruction_sets() -> tuple[str, ...]:

@@ -64,7 +64,7 @@ struct float16 {  // by integer arithmetic, on CPUs without instructions for it
 // Clang takes it for slow and would choose short vectors, so loops of `store` name their length.
 template <class T>
 inline void store(T& to, float x) { to = x; }
-#if defined(__AVX512BF16__) && defined(__clang__)
+#if defined(__AVX512BF16__) && __clang_major__ >= 17  // before, __bf16 had no conversions; 0 in other compilers
 inline void store(bfloat16& to, float x) {
     __bf16 rounded = static_cast<__bf16>(x);
     memcpy(&to.bits, &rounded, 2);
