@@ -191,6 +191,23 @@ def test_a_scale_that_collapses_raises_in_a_later_launch(device):
     run = Training(mlp, ampkit.float16, compiled=True)
     with pytest.raises(ampkit.ScaleCollapseError, match="50 steps in a row"):
         _all(run.step, ((x * float("inf"), y) for x, y in batches(60)))
+    device.synchronize()  # steps that were queued before the error was known do not raise it again
+
+
+def test_an_error_of_one_check_leaves_the_pending_checks_of_others(device, monkeypatch):
+    def fail(value):
+        raise ampkit.StateError("a check", "0", str(value))
+
+    seen, values = [], ampkit.ones(3, device="cuda").array
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "_call_ready", lambda: None)
+        for number in range(3):
+            device.call_when_ready([values[number]], fail)
+            device.call_when_ready([values[number]], seen.append)
+    with pytest.raises(ampkit.StateError, match="a check"):
+        device.synchronize()
+    device.synchronize()
+    assert len(seen) == 3
 
 
 def test_a_schedule_outside_the_step_changes_the_learning_rate(device):

@@ -6,14 +6,14 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType
-from ampkit.base.errors import DeviceError, UnsupportedError
+from ampkit.base.errors import AmpkitError, DeviceError, UnsupportedError
 
 from . import allocator, install
 from .detection import device_problem, one_line, two_of_cupy, why_not
@@ -218,11 +218,19 @@ class CUDA:
         return pinned
 
     def _call_ready(self, synchronized: bool = False) -> None:
-        """Run pending callbacks in order, up to the first whose values the device has not copied yet."""
+        """Run pending callbacks in order, up to the first whose values the device has not copied yet.
+
+        Where one raises, the later ones of the same function, of steps queued before its error was known, are dropped:
+        they would raise it again, amid work that has nothing to do with it.
+        """
         while self._waiting and (synchronized or self._waiting[0][0].done):
             _, host, then = self._waiting.popleft()
             self._sound(host)
-            then(*[values.item() if values.size == 1 else values for values in host])
+            try:
+                then(*[values.item() if values.size == 1 else values for values in host])
+            except AmpkitError:
+                self._waiting = deque(w for w in self._waiting if _function(w[2]) != _function(then))
+                raise
 
     def record_event(self, name: str | None = None) -> Any:
         """An event on the stream, for `elapsed_time`; name: of the NVTX range that starts here, None ends the last one.
@@ -267,6 +275,10 @@ class CUDA:
                 fail(value, position[0] if len(position) == 1 else position)
 
         self.call_when_ready(looked_at, fail_if_found)
+
+
+def _function(callback: Any) -> Any:
+    return callback.func if isinstance(callback, partial) else callback
 
 
 def connect(index: int | None = None) -> CUDA:
