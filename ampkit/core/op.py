@@ -63,6 +63,7 @@ class Op:
         self.backward_primitive: Primitive | None = None
         self.checks: Callable[..., Any] | None = None
         self.saved_for: dict[str, tuple[str, ...]] = {}
+        self.stand_ins: dict[str, Callable[[Any], Array]] = {}
         self.plans: dict[Any, Plan] = {}
         self.signature = Signature(self.name, reference)
         self.call = self.signature.call
@@ -89,6 +90,18 @@ class Op:
         }
         self.backward_primitive = Primitive(f"{self.name}_backward", self.forward.module, function)
         return self.backward_primitive
+
+    def stand_in(self, name: str) -> Callable[[Callable[[Any], Array]], Callable[[Any], Array]]:
+        """Decorate `(saved) -> array`, which takes the place of the input `name`, not saved, in second derivatives.
+
+        They run the reference again: the array leads to its derivatives, if not to its value. Without one, zeros do.
+        """
+
+        def decorate(function: Callable[[Any], Array]) -> Callable[[Any], Array]:
+            self.stand_ins[name] = function
+            return function
+
+        return decorate
 
     def on(
         self,

@@ -65,7 +65,7 @@ def sync_batch_norm(
         update_running_statistics(running_mean.array, running_var.array, mean.array, unbiased.array, 1.0, momentum)
         running_mean.changed()
         running_var.changed()
-    return batch_norm_(input, weight, bias, mean, var, eps)
+    return batch_norm_(input, weight, bias, mean, var, None, eps)
 
 
 def _statistics(input: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
-from ..nn.modules.fused import chain
+from ..nn.modules.fused import chain, norm_add_relu
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -40,9 +40,8 @@ class BasicBlock(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        out = chain(x, self.conv1, self.bn1, self.relu)
-        out = self.bn2(self.conv2(out))
-        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+        out = self.conv2(chain(x, self.conv1, self.bn1, self.relu))
+        return norm_add_relu(out, self.bn2, x if self.downsample is None else self.downsample(x), self.relu)
 
 
 class Bottleneck(nn.Module):
@@ -63,9 +62,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = chain(x, self.conv1, self.bn1, self.relu)
-        out = chain(out, self.conv2, self.bn2, self.relu)
-        out = self.bn3(self.conv3(out))
-        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+        out = self.conv3(chain(out, self.conv2, self.bn2, self.relu))
+        return norm_add_relu(out, self.bn3, x if self.downsample is None else self.downsample(x), self.relu)
 
 
 class ResNet(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, nn, observe, ops
 from ampkit.base.dtypes import bfloat16, float16, float32
-from ampkit.nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
+from ampkit.nn.modules.fused import add_norm, chain, norm_add_relu, norm_of_sum, self_attention
 
 
 def images(dtype=float32):
@@ -80,6 +80,35 @@ def test_a_policy_with_changes_of_its_own_is_followed_op_by_op():
         assert chain(images(), *pair()).dtype == bfloat16
     with autocast(dtype=bfloat16):
         assert ran(lambda: chain(images(), *pair())) == ["batch_norm"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_norm_a_residual_and_relu_are_one_op_of_the_same_bits_that_leaves_the_same_state(training):
+    found = []
+    for run in (norm_add_relu, lambda x, norm, residual, relu: relu(norm(x) + residual)):
+        (norm, relu), x, residual = pair(), images().requires_grad_(), images().flip(0).requires_grad_()
+        norm.train(training)
+        out = run(x, norm, residual, relu)
+        (out * images()).sum().backward()
+        found.append([out, x.grad, residual.grad, norm.weight.grad, norm.bias.grad, *norm.state_dict().values()])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.numpy(force=True), other.numpy(force=True))
+    assert ran(lambda: norm_add_relu(x, norm, residual, relu)) == ["batch_norm"]
+
+
+def test_what_would_show_that_a_norm_a_residual_and_relu_are_one_op_runs_them_apart():
+    (norm, relu), x = pair(), images()
+    row = x[:1]
+    links = ["batch_norm", "add", "relu"]
+    for override in ({"relu": "low"}, {"add": "float32"}, {"batch_norm": "float32"}):
+        with autocast(policy=Policy("bfloat16", **override)):
+            assert ran(lambda: norm_add_relu(x, norm, x, relu)) == links
+    assert ran(lambda: norm_add_relu(x, norm, row, relu)) == links
+    assert ran(lambda: norm_add_relu(x.half(), norm, x, relu))[-3:] == links
+    assert norm_add_relu(x.half(), norm, x, relu).dtype == float32
+    assert "gelu" in ran(lambda: norm_add_relu(x, norm, x, nn.GELU()))
+    norm.register_forward_hook(lambda module, args, out: None)
+    assert ran(lambda: norm_add_relu(x, norm, x, relu)) == links
 
 
 def test_what_is_between_others_is_found_and_nothing_is_an_identity():

@@ -1,11 +1,11 @@
-"""Second derivatives far from 0, where the exponentials in a first one overflow float32."""
+"""Second derivatives: far from 0, where the exponentials in a first one overflow float32, and of fused ops."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from ampkit import ops, tensor
+from ampkit import Tensor, ops, tensor
 from ampkit.core.autograd.tape import grad
 
 FAR = np.array([-1e4, -100, 100, 1e4], np.float32)
@@ -55,3 +55,19 @@ def test_far_from_zero_gradients_are_finite_and_do_not_change(name):
     assert np.isfinite(gradient.detach().numpy()).all()
     (bend,) = grad(gradient.sum(), x)
     assert abs(bend.numpy()).max() < 1e-30
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("channels", [3, 24])  # without a kernel and with one
+def test_batch_norm_with_a_residual_and_relu_has_the_second_derivatives_of_its_parts(channels, training):
+    rng = np.random.default_rng(0)
+    shapes = (16, channels, 7, 9), (16, channels, 7, 9), (channels,)
+    x, residual, weight = (Tensor(rng.standard_normal(s).astype(np.float32), True) for s in shapes)
+    statistics = (None, None) if training else (ops.zeros(channels), ops.ones(channels))
+    given = (*statistics, weight, None, training)
+    found = []
+    for y in (ops.batch_norm_add_relu(x, residual, *given), ops.relu(ops.batch_norm(x, *given) + residual)):
+        firsts = grad((y * y * y).sum(), [x, residual, weight], create_graph=True)
+        found.append([*firsts, *grad(sum((g * g).sum() for g in firsts), [x, residual, weight])])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one.detach().numpy(), other.detach().numpy(), rtol=1e-4, atol=1e-4)

@@ -64,11 +64,9 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held
         if held is None and edge is not None:  # its value serves no gradient: any value will do
-            other = getattr(node.saved, f"as_{op.signature.name_of(i)}", None)
-            compute = node.plan.compute
-            held = TracedArray(
-                alias(zeros(edge[2], compute or edge[3]) if other is None else widen(other, compute), edge)
-            )
+            other, compute = op.stand_ins.get(op.signature.name_of(i)), node.plan.compute
+            array = zeros(edge[2], compute or edge[3]) if other is None else widen(other(node.saved), compute)
+            held = TracedArray(alias(array, edge))
         inputs.append(held)
     out = op.call(op.forward.reference.run, inputs, node.params)
     out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out

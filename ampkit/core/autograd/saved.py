@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # What a backward needs, by name: an item with the name of an input is that input, `out` is the (first) output; a float
 # item with any other name is a statistic. Second derivatives compute statistics anew; where an input itself was not
-# saved, they start from zeros of its shape, or from the item `as_<input>`, if there is one.
+# saved, they start from zeros of its shape, or from what `op.stand_in` makes.
 Saved = SimpleNamespace
 NOTHING = Saved()
 

@@ -1,8 +1,9 @@
-"""Fused calls of several modules: neighbours in a chain, a residual sum and its norm, self-attention."""
+"""Fused calls of several modules: neighbours in a chain, a residual sum with its norm or ReLU, self-attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from ampkit import backends, ops
@@ -22,10 +23,14 @@ from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 
 
 def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
+    return _normalized(ops.batch_norm_relu, input, norm)
+
+
+def _normalized(function: Callable[..., Tensor], input: Tensor, norm: Any) -> Tensor:
     if module_path.following:  # the op is the norm's
         with module_path.running(module_path.new_call(norm)):
-            return norm.normalized(ops.batch_norm_relu, input)
-    return norm.normalized(ops.batch_norm_relu, input)
+            return norm.normalized(function, input)
+    return norm.normalized(function, input)
 
 
 def _linear_gelu_linear(input: Tensor, first: Linear, gelu: GELU, second: Linear) -> Tensor:
@@ -72,6 +77,18 @@ def _fused_sum(residual: Tensor, branch: Tensor, dropout: Any, norm: Any, normed
     return add_layer_norm_unchecked(
         residual, branch, norm.normalized_shape, norm.weight, norm.bias, norm.eps, p, normed
     )
+
+
+def norm_add_relu(input: Tensor, norm: Module, residual: Tensor, relu: Module) -> Tensor:
+    """`relu` of the sum of `norm` of `input` and the residual, as one op for a BatchNorm and a ReLU that allow it."""
+    alike = residual.array.shape == input.array.shape and residual.array.dtype == input.array.dtype
+    if not alike or _fusion_of((norm, relu)) is not _batch_norm_relu or "add" in _overrides():
+        return relu(norm(input) + residual)
+    return _normalized(partial(_add_relu, residual), input, norm)
+
+
+def _add_relu(residual: Tensor, input: Tensor, *state: Any) -> Tensor:
+    return ops.batch_norm_add_relu(input, residual, *state)
 
 
 def _is_fusible(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:

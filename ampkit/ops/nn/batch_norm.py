@@ -11,6 +11,7 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_recomputing
+from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -23,7 +24,7 @@ from ..reduction.dot_products import dot_channels, flatten_spatial, sum_channels
 from ..shape.repeat_and_flip import tile
 from ..shape.view import reshape
 
-__all__ = ["batch_norm", "batch_norm_relu", "instance_norm"]
+__all__ = ["batch_norm", "batch_norm_add_relu", "batch_norm_relu", "instance_norm"]
 
 
 def batch_norm(
@@ -62,6 +63,24 @@ def batch_norm_relu(
     return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, True)
 
 
+def batch_norm_add_relu(
+    input: Tensor,
+    residual: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """relu(batch_norm(...) + residual) in one pass, as at the end of a block of a ResNet, and rounded once.
+
+    residual: of the input's shape. Shapes, precision and errors otherwise are those of `batch_norm`.
+    """
+    return _batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps, True, residual)
+
+
 def _batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -72,18 +91,19 @@ def _batch_norm(
     momentum: float,
     eps: float,
     relu: bool,
+    residual: Tensor | None = None,
 ) -> Tensor:
     if not training:
         if running_mean is None or running_var is None:
             raise ArgumentError("batch_norm", "running_mean and running_var", "None", "without them, use training=True")
-        return batch_norm_(input, weight, bias, running_mean, running_var, eps, relu)
+        return batch_norm_(input, weight, bias, running_mean, running_var, residual, eps, relu)
     if input.ndim > 1:
         running = {"running_mean": running_mean, "running_var": running_var}
         check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in running.items() if v is not None})
     if not input.numel():  # has no statistics
         zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
-        return batch_norm_(input, weight, bias, zeros, zeros, eps, relu)
-    y, mean, var = batch_norm_(input, weight, bias, None, None, eps, relu)
+        return batch_norm_(input, weight, bias, zeros, zeros, residual, eps, relu)
+    y, mean, var = batch_norm_(input, weight, bias, None, None, residual, eps, relu)
     if running_mean is not None and running_var is not None and not is_recomputing():
         count = input.array.size // mean.array.size
         unbiased = count / (count - 1)
@@ -100,12 +120,13 @@ def batch_norm_(
     bias: Array | None,
     running_mean: Array | None,
     running_var: Array | None,
+    residual: Array | None,
     eps,
     relu=False,
 ):
     """`batch_norm` by running statistics -> y; without them, by those of the batch -> (y, mean [C], variance [C]).
 
-    The variance is biased. relu: whether ReLU follows; it commutes with rounding y.
+    The variance is biased. relu: whether ReLU follows; it commutes with rounding y. residual: added before the ReLU.
     """
     x = flatten_spatial(input)
     if running_mean is not None and running_var is not None:
@@ -117,10 +138,15 @@ def batch_norm_(
     y *= scale
     y += -residual_mean * scale if bias is None else bias.reshape(-1, 1) - residual_mean * scale
     y = y.reshape(input.shape)
+    if residual is not None:
+        y += residual
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean, rstd=rstd)
     if relu:
-        saved.bias = bias  # the backward recomputes from it where y was positive
         y = select_or_zero(y, np.logical_not(y <= 0))
+        if residual is None:
+            saved.bias = bias  # the backward recomputes from it where y was positive
+        else:
+            saved.out = y
     return (y, saved) if running_mean is not None else ((y, mean, var.reshape(-1)), saved)
 
 
@@ -136,13 +162,16 @@ def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
 
 
 @batch_norm_.check
-def batch_norm_check(input, weight, bias, running_mean, running_var, eps, relu):
+def batch_norm_check(input, weight, bias, running_mean, running_var, residual, eps, relu):
     if not eps > 0:
         raise ArgumentError("batch_norm", "a positive eps", f"{eps}")
     if input.ndim < 2:
         raise ShapeError("batch_norm", "input of shape [N, C, ...]", f"{tuple(input.shape)}")
     shape = (input.shape[1],)
     check_scales("batch_norm", shape, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var)
+    assert relu or residual is None
+    if residual is not None and residual.shape != input.shape:
+        raise ShapeError("batch_norm", f"a residual of the input's shape {tuple(input.shape)}", f"{residual.shape}")
     if running_mean is None and input.shape[0] * math.prod(input.shape[2:]) < 2:
         needs = "more than one value per channel in training"
         raise ShapeError("batch_norm", needs, f"shape {tuple(input.shape)}", "use a larger batch, or eval mode")
@@ -157,9 +186,12 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
     grad, centred = flatten_spatial(dy), flatten_spatial(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = grad.shape[0] * grad.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
-    if relu:
+    if "out" in vars(saved):
+        grad = select_or_zero(grad, flatten_spatial(plain(saved.out)).astype(bool))
+    elif relu:
         y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
         grad = select_or_zero(grad, np.logical_not(y <= 0))
+    dresidual = grad.reshape(dy.shape) if needs[5] is not None else None
     grad_sum = sum_channels(grad)
     grad_dot = dot_channels(grad, centred)
     if running:
@@ -174,7 +206,13 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
         dx = centred
     dweight, dbias = (grad_dot * rstd).reshape(-1), grad_sum.reshape(-1)
     drunning = (-grad_sum * scale).reshape(-1), (-0.5 * grad_dot * scale * rstd * rstd).reshape(-1)
-    return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning
+    return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning, dresidual
+
+
+@batch_norm_.stand_in("residual")
+def gate_for_residual(saved):
+    # Where ReLU passed, the norm plus infinity is positive; elsewhere, the norm minus infinity is not.
+    return np.where(plain(saved.out) <= 0, -np.inf, np.inf)
 
 
 @ignore_fp_errors()
@@ -229,7 +267,7 @@ def instance_norm(
         raise ShapeError(where, "more than one position for the statistics of a sample", f"shape {shape}")
     scale, shift = (None if x is None else tile(x, (batch,)) for x in (weight, bias))
     rows = reshape(input, (1, batch * features, *shape[2:]))
-    y, mean, var = batch_norm_(rows, scale, shift, None, None, eps)
+    y, mean, var = batch_norm_(rows, scale, shift, None, None, None, eps)
     if batch and running_mean is not None and running_var is not None and not is_recomputing():
         with backends.device_guard(mean.array):
             each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]

@@ -108,10 +108,15 @@ def add_layer_norm_backward(dy, saved, needs, normalized_shape, eps, dropout_p, 
     return dx, dbranch, dw, db
 
 
+@add_layer_norm_.stand_in("residual")
+def total_for_residual(saved):
+    return saved.total  # the branch is zeros then
+
+
 def saved_of_sum(norm: Any, keep: Any) -> Any:
     """The saved items of the op, given those of layer_norm of the sum and the dropout mask."""
     items = dict(vars(norm))
-    return Saved(as_residual=items.pop("input"), keep=keep, **items)
+    return Saved(total=items.pop("input"), keep=keep, **items)
 
 
 def saved_of_norm(saved: Any) -> Any:
@@ -119,4 +124,4 @@ def saved_of_norm(saved: Any) -> Any:
     items = dict(vars(saved))
     for name in ("out", "keep"):
         items.pop(name, None)
-    return Saved(input=items.pop("as_residual"), **items)
+    return Saved(input=items.pop("total"), **items)

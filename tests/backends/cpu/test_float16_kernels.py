@@ -41,6 +41,9 @@ CALLS = {
     "batch_norm_relu": lambda x: ops.batch_norm_relu(
         _channels_last(x), None, None, Tensor(np.linspace(0.5, 2, C, dtype=np.float32)), training=True
     ),
+    "batch_norm_add_relu": lambda x: ops.batch_norm_add_relu(
+        _channels_last(x), _channels_last(x * 0.5).detach(), None, None, training=True
+    ),
     "layer_norm": lambda x: ops.layer_norm(x, C, Tensor(np.linspace(0.5, 2, C, dtype=np.float32))),
     "rms_norm": lambda x: ops.rms_norm(x, C),
     "softmax": lambda x: ops.softmax(x, -1, dtype=float32),

@@ -44,25 +44,30 @@ def last(array):
     return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1)
 
 
-def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, relu=False):
-    """The answer and the gradients of x, weight, bias and given statistics, as NumPy arrays; the answer's tensor."""
+def norm(place, x, scales, statistics, dy, asked=(True, True, True), eps=1e-5, relu=False, residual=None):
+    """The answer and the gradients of x, weight, bias, given statistics and the residual; the answer's tensor."""
     tensors = [None if a is None else Tensor(place(a), n) for a, n in zip((x, *scales), asked, strict=True)]
     given = [None if a is None else Tensor(place(a), statistics[0] is not None) for a in statistics]
-    outs = batch_norm_(*tensors, *given, eps, relu)
+    added = None if residual is None else Tensor(place(residual), True)
+    outs = batch_norm_(*tensors, *given, added, eps, relu)
     outs = outs if isinstance(outs, tuple) else (outs,)
-    points = [t for t in (*tensors, *given) if t is not None and t.requires_grad]
+    points = [t for t in (*tensors, *given, added) if t is not None and t.requires_grad]
     seeds = [Tensor(place(np.asarray(d, o.dtype))) for d, o in zip(dy, outs, strict=False)]
     gradients = grad(list(outs[: len(seeds)]), points, seeds)
     return [*(o.numpy(force=True) for o in outs), *(s.numpy(force=True) for s in gradients)], outs[0]
 
 
-def compare(device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), slack=4, relu=False):
+def compare(
+    device, x, scales, statistics=(None, None), asked=(True, True, True), more=(), slack=4, relu=False, residual=None
+):
     """The kernels against the reference in float64, of the same, rounded, values."""
     dy = [draw(x.shape, x.dtype, 5), *more]
-    found, out = norm(device.asarray, x, scales, statistics, dy, asked, relu=relu)
+    found, out = norm(device.asarray, x, scales, statistics, dy, asked, relu=relu, residual=residual)
     double = [[None if a is None else a.astype(float64) for a in arrays] for arrays in (scales, statistics)]
+    args = [x.astype(float64), *double, [d.astype(float64) for d in dy], asked]
     with reference_only():
-        truth, _ = norm(np.asarray, x.astype(float64), *double, [d.astype(float64) for d in dy], asked, relu=relu)
+        wide = None if residual is None else residual.astype(float64)
+        truth, _ = norm(np.asarray, *args, relu=relu, residual=wide)
     for got, want in zip(found, truth, strict=True):
         most = TOLERANCE[got.dtype] * max(1, np.abs(want).max(initial=0)) * slack
         np.testing.assert_allclose(got.astype(float64), want, rtol=TOLERANCE[got.dtype], atol=most)
@@ -115,6 +120,24 @@ def test_relu_behind_it_is_the_same_as_an_op_of_its_own(shape, lie, given, dtype
     apart, _ = norm(device.asarray, x, scales, statistics, [gradient])
     for got, want in zip(found, [np.maximum(y[0], 0), *apart[1:]], strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@DTYPES
+@pytest.mark.parametrize("given", [False, True], ids=["batch", "given"])
+@pytest.mark.parametrize("lie", [np.asarray, last], ids=["first", "last"])
+@pytest.mark.parametrize("shape", [(7, 3), (2, 16, 3, 3), (3, 5, 8)], ids=str)
+def test_a_residual_is_added_before_relu_and_has_the_gradient_that_relu_passes(
+    shape, lie, given, dtype, device, launches
+):
+    channels = shape[1:2]
+    statistics = (draw(channels, float32, 3), np.abs(draw(channels, float32, 4))) if given else (None, None)
+    scales = draw(channels, float32, 1), draw(channels, float32, 2)
+    x, residual = (lie(draw(shape, dtype, seed)) for seed in (0, 6))  # no sum of them is next to 0
+    found, _ = compare(device, x, scales, statistics, relu=True, residual=residual)
+    assert len(launches) == (5 if given else 6) and launches[-1] == "batch_norm_backward"
+    np.testing.assert_array_equal(found[-1], np.where(found[0] > 0, draw(shape, dtype, 5), 0))
+    found, _ = norm(device.asarray, x, scales, statistics, [x], (False,) * 3, relu=True, residual=np.asfortranarray(x))
+    np.testing.assert_array_equal(found[-1], np.where(found[0] > 0, x, 0))
 
 
 @pytest.mark.parametrize("relu", [False, True])

@@ -76,13 +76,15 @@ void read_channels(float* buffer, const Array& array, int64 channels, float miss
 
 float* number(const Array& array, int64 at) { return address<float>(array, 0, 0, at); }
 
-// y = (x - mean) * scale + shift, but `least` where it is below. each: whether each element has coefficients of its own.
-template <bool each, class T>
-void normalize(T* y, const T* x, const float* mean, const float* scale, const float* shift, float least,
-               int64 n) {
+// y = (x - mean) * scale + shift + residual if it is not null, but `least` where it is below. each: whether each
+// element has coefficients of its own.
+template <bool each, bool sum, class T>
+void normalize(T* y, const T* x, const T* residual, const float* mean, const float* scale, const float* shift,
+               float least, int64 n) {
     const float m = *mean, a = *scale, b = *shift;
     SIMD_STORE for (int64 k = 0; k < n; k++) {
         float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? shift[k] : b);
+        if (sum) v += residual[k];
         store(y[k], v <= least ? least : v);
     }
 }
@@ -182,10 +184,10 @@ void statistics_of_sets(const Shape& shape, const Moments* moments, const Array&
 }  // namespace
 
 // mean and variance of each set are written, or read if they are `given`; rstd is written. weight and bias [channels]
-// may be absent.
-static void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array weight, Array bias,
-                                 double eps, int64 groups, int64 given, int64 relu) {
-    Shape shape(x, out, Array(), groups);
+// may be absent, and so may the residual, which is added before the ReLU.
+static void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array residual, Array weight,
+                                 Array bias, double eps, int64 groups, int64 given, int64 relu) {
+    Shape shape(x, out, residual, groups);
     Scratch<double> rounding(shape.sets());
     if (!rounding) return;
     if (!given) {
@@ -202,11 +204,13 @@ static void channel_norm_forward(Array out, Array mean, Array variance, Array rs
     read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
     set_coefficients(c, mean, rstd, scales, shifts, given ? nullptr : static_cast<double*>(rounding));
     float least = relu ? 0.0f : NO_RELU;
-    for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float*) {
+    for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float* buffer) {
         const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
-        with_runs(run, out, x, Array(), y_buffer, x_buffer, nullptr, [=, &shape](auto* y, const auto* v, auto*) {
-            if (shape.lanes) normalize<true>(y, v, centre, scale, shift, least, run.count);
-            else normalize<false>(y, v, centre, scale, shift, least, run.count);
+        with_runs(run, out, x, residual, y_buffer, x_buffer, buffer, [=, &shape](auto* y, const auto* v, const auto* r) {
+            if (shape.lanes && r) normalize<true, true>(y, v, r, centre, scale, shift, least, run.count);
+            else if (shape.lanes) normalize<true, false>(y, v, r, centre, scale, shift, least, run.count);
+            else if (r) normalize<false, true>(y, v, r, centre, scale, shift, least, run.count);
+            else normalize<false, false>(y, v, r, centre, scale, shift, least, run.count);
         });
     });
 }

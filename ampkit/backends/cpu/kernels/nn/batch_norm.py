@@ -1,4 +1,4 @@
-"""CPU kernels of batch_norm and instance_norm, with and without ReLU, and of group_norm (batch_norm.cpp)."""
+"""CPU kernels of batch_norm, with and without a residual and ReLU, instance_norm and group_norm (batch_norm.cpp)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
 
-_forward = Function("channel_norm_forward", "aaaaaaadiii")
+from ..pointwise import elementwise
+
+_forward = Function("channel_norm_forward", "aaaaaaaadiii")
 _backward = Function("channel_norm_backward", "aaaaaaaaaaaiii")
 
 
@@ -63,14 +65,18 @@ def fits(input: HostArray, *scales: HostArray | None) -> bool:
 
 def normalized(
     x: HostArray, weight: HostArray | None, bias: HostArray | None, eps: float, dtype: DType, groups: int = 0,
-    given: tuple[HostArray, HostArray] | None = None, relu: bool = False,
+    given: tuple[HostArray, HostArray] | None = None, relu: bool = False, residual: HostArray | None = None,
 ) -> tuple[HostArray, HostArray, HostArray, HostArray]:  # fmt: skip
-    """(the norm, mean, variance, rstd): these of each channel, or of the groups of each sample; float32."""
+    """(the norm, mean, variance, rstd): these of each channel, or of the groups of each sample; float32.
+
+    residual: of the shape of x, added to the norm before the ReLU.
+    """
     sets = len(x) * groups or x.shape[1]
     mean, variance = given or (empty((sets,), float32), empty((sets,), float32))
     out, rstd = empty_like(x, dtype), empty((sets,), float32)
-    y, values = _views(groups, out, x)
-    _forward(y, mean, variance, rstd, values, weight, bias, eps, groups, given is not None, relu)
+    views = _views(groups, out, x, *([] if residual is None else [_in_order_of(residual, x)]))
+    y, values, added = (*views, None)[:3]
+    _forward(y, mean, variance, rstd, values, added, weight, bias, eps, groups, given is not None, relu)
     return out, mean, variance, rstd
 
 
@@ -90,18 +96,26 @@ def gradients(
     return [dx, dw, db]
 
 
-@batch_norm_.on("cpu", when=lambda x, w, b, m, v, eps, relu: fits(x, w, b, m, v), min_elements=MIN_ELEMENTS)
+def _fits(
+    x: HostArray, weight: Any, bias: Any, mean: Any, var: Any, residual: HostArray | None, eps: float, relu: bool
+) -> bool:
+    return fits(x, weight, bias, mean, var, residual)
+
+
+@batch_norm_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def batch_norm_cpu(
     input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: HostArray | None,
-    running_var: HostArray | None, eps: float, relu: bool, *, dtype: DType,
+    running_var: HostArray | None, residual: HostArray | None, eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
     given = None
     if running_mean is not None and running_var is not None:
         given = in_format(running_mean, float32), in_format(running_var, float32)
-    out, mean, variance, rstd = normalized(input, weight, bias, eps, dtype, given=given, relu=relu)
+    out, mean, variance, rstd = normalized(input, weight, bias, eps, dtype, given=given, relu=relu, residual=residual)
     saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean)
     saved.rstd = rstd.reshape(-1, 1)
-    if relu:
+    if residual is not None:
+        saved.out = out
+    elif relu:
         saved.bias = bias
     return (out, saved) if given else (out, mean, variance, saved)
 
@@ -109,21 +123,27 @@ def batch_norm_cpu(
 def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     running = saved.running_mean is not None
     grad, bias = dy if running else dy[0], getattr(saved, "bias", None)
-    known = fits(saved.input, saved.weight, bias) and supported(grad, saved.mean) and saved.rstd.dtype == float32
+    out = getattr(saved, "out", grad)
+    known = fits(saved.input, saved.weight, bias) and supported(grad, out, saved.mean) and saved.rstd.dtype == float32
     return bool(known) and grad.size >= MIN_ELEMENTS
 
 
 @batch_norm_.on_backward("cpu", when=_back_fits)
 def batch_norm_backward_cpu(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
+    dy, dmean, dvar = dy if saved.running_mean is None else (dy, None, None)
+    dresidual = None
+    if "out" in vars(saved):  # what the ReLU lets pass is the gradient of the residual, and of the norm
+        (dy,), relu = elementwise.backward("Relu", dy, (saved.out,), (dy.dtype,)), False
+        dresidual = dy if needs[5] is None else in_format(dy, needs[5])
     if saved.running_mean is None:
-        return *gradients(dy[0], saved, needs, dmean=dy[1], dvar=dy[2], relu=relu), None, None
+        return *gradients(dy, saved, needs, dmean=dmean, dvar=dvar, relu=relu), None, None, dresidual
     wide = float32 if needs[3] or needs[4] else None
     dx, dw, db = gradients(dy, saved, (needs[0], wide or needs[1], wide or needs[2]), given=True, relu=relu)
     if wide is None:
-        return dx, dw, db, None, None
+        return dx, dw, db, None, None, dresidual
     scale = saved.rstd.reshape(-1) * (1 if saved.weight is None else in_format(saved.weight, float32))
     each = dw, db, -db * scale, -0.5 * dw * scale * saved.rstd.reshape(-1)  # type: ignore[operator]  # wide
-    return dx, *[in_format(d, need) if need else None for d, need in zip(each, needs[1:], strict=True)]
+    return dx, *[in_format(d, need) if need else None for d, need in zip(each, needs[1:5], strict=True)], dresidual
 
 
 @update_running_statistics.on("cpu", when=lambda *arrays: {a.dtype for a in arrays[:4]} == {float32})

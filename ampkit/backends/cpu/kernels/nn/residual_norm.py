@@ -30,7 +30,7 @@ def add_layer_norm_cpu(
 def _back_fits(dy: Any, saved: Saved, needs: Any, **more: Any) -> bool:
     grads = dy if type(dy) is tuple else (dy,)
     fit = grads[0].size >= MIN_ELEMENTS and saved.rstd.dtype == float32
-    return bool(fit) and fits(*grads, saved.as_residual, weight_of(saved))
+    return bool(fit) and fits(*grads, saved.total, weight_of(saved))
 
 
 @add_layer_norm_.on_backward("cpu", when=_back_fits)
@@ -39,7 +39,5 @@ def add_layer_norm_backward_cpu(
 ) -> Any:
     dsum, dnorm = (None, dy) if normed is None else dy
     more = dsum, needs[1], saved.keep, dropout_scale(dropout_p)
-    dx, dw, db, dbranch = norm_gradients(
-        dnorm, saved.as_residual, saved, (needs[0], *needs[2:]), normalized_shape, *more
-    )
+    dx, dw, db, dbranch = norm_gradients(dnorm, saved.total, saved, (needs[0], *needs[2:]), normalized_shape, *more)
     return dx, dbranch, dw, db

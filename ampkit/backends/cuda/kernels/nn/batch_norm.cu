@@ -184,18 +184,21 @@ __global__ void batch_norm_coefficients(const float* var, const float* weight, c
 template <typename S>
 __device__ __forceinline__ bool relu_passes(float y) { return !(to_float(from_float<S>(y)) <= 0.0f); }
 
-// out = (x - shift) * scale + offset, then ReLU if `relu`.
+// out = (x - shift) * scale + offset + residual if it is not null, then ReLU if `relu`.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_forward(const S* x, const float* shift, const float* scale, const float* offset, S* out,
-                                   bool relu, unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_forward(const S* x, const S* residual, const float* shift, const float* scale,
+                                   const float* offset, S* out, bool relu, unsigned samples, unsigned channels,
+                                   unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
     PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), offsets(offset, n);
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
-        float v[V];
+        float v[V], r[V];
         load_floats<V>(x + at, v);
+        if (residual) load_floats<V>(residual + at, r);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             v[j] = (v[j] - shifts[j]) * scales[j] + offsets[j];
+            if (residual) v[j] += r[j];
             if (relu && !relu_passes<S>(v[j])) v[j] = 0.0f;
         }
         store_floats<V>(out + at, v);
@@ -203,11 +206,13 @@ __global__ void batch_norm_forward(const S* x, const float* shift, const float* 
 }
 
 // parts: sum(dy) and sum(dy * (x - shift - centred_mean)), centred_mean null for 0. With scale and offset (null without
-// ReLU) only of the dy that ReLU passes.
+// ReLU, or with a residual) only of the dy that ReLU passes. With a residual `out` shows what ReLU passes, and that dy,
+// else 0, is stored to dresidual.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_grad_sums(const S* dy, const S* x, const float* shift, const float* centred_mean,
-                                     const float* scale, const float* offset, GradSums* parts, unsigned samples,
-                                     unsigned channels, unsigned spatial, unsigned width) {
+__global__ void batch_norm_grad_sums(const S* dy, const S* x, const S* out, S* dresidual, const float* shift,
+                                     const float* centred_mean, const float* scale, const float* offset,
+                                     GradSums* parts, unsigned samples, unsigned channels, unsigned spatial,
+                                     unsigned width) {
     Shape n = {samples, channels, spatial, width};
     constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
     GradSums mine[CHANNELS];
@@ -218,6 +223,14 @@ __global__ void batch_norm_grad_sums(const S* dy, const S* x, const float* shift
         float g[V], v[V];
         load_floats<V>(dy + at, g);
         load_floats<V>(x + at, v);
+        if (out) {
+            float y[V];
+            load_floats<V>(out + at, y);
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                if (y[j] == 0.0f) g[j] = 0.0f;
+            store_floats<V>(dresidual + at, g);
+        }
 #pragma unroll
         for (int j = 0; j < V; j++) {
             GradSums& to = mine[CHANNELS_LAST ? j : 0];

@@ -1,8 +1,9 @@
 """CUDA kernels of batch_norm over channels-first and channels-last images and over rows of features.
 
 Training runs three kernels, two passes over memory: partial moments per block, their combination, the normalization;
-the backward also makes two passes. The output has the memory layout of the input. A ReLU that follows is fused into the
-last pass; its backward recomputes from x where it was active.
+the backward also makes two passes. The output has the memory layout of the input. A residual sum and a ReLU that follow
+are fused into the last pass. The backward of ReLU recomputes from x where it was active; with a residual it reads the
+output, and stores the gradient of the residual in its first pass.
 """
 
 from __future__ import annotations
@@ -89,21 +90,31 @@ def _channel_vectors(like: Array, count: int, channels: int) -> list[Array]:
     return [block[i] for i in range(count)]
 
 
-@batch_norm_.on("cuda", when=lambda input, *more, **params: supports_array(input), dtypes=eq)
+def _supports(
+    input: Array, weight: Any, bias: Any, mean: Any, var: Any, residual: Array | None, eps: float, relu: bool
+) -> bool:
+    return supports_array(input) and (residual is None or residual.dtype == input.dtype)
+
+
+@batch_norm_.on("cuda", when=_supports, dtypes=eq)
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
-    eps: float, relu: bool, *, dtype: DType,
+    residual: Array | None, eps: float, relu: bool, *, dtype: DType,
 ) -> Any:  # fmt: skip
     layout, saved = Layout(input), Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var)
     x, out = layout.dense(input), layout.empty(input)
-    config = layout.walk(x, out)
+    added = () if residual is None else (layout.dense(residual),)
+    config = layout.walk(x, out, *added)
     if running_mean is None:
         var, scale, offset = _batch_stats(layout, config, x, (to_float32(weight), to_float32(bias)), eps, saved)
     else:
         scale, offset = _coeffs(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
-    layout.launch("batch_norm_forward", config, x, saved.shift, scale, offset, out, np.bool_(relu))
+    operands = (x, *(added or (None,)), saved.shift, scale, offset, out, np.bool_(relu))
+    layout.launch("batch_norm_forward", config, *operands)
     result = layout.channels_second(out)
-    if relu:
+    if added:
+        saved.out = result
+    elif relu:
         saved.bias, saved.gate = bias, (scale, offset)
     return (result, saved) if running_mean is not None else (result, saved.mean, var, saved)
 
@@ -139,7 +150,7 @@ def _coeffs(layout: Layout, args: Any, eps: float, saved: Saved) -> tuple[Array,
 def _supports_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     grad, x = dy[0] if type(dy) is tuple else dy, saved.input
     known = "centred_mean" in vars(saved) and supports_array(x) and grad.dtype == x.dtype
-    return known and needs[0] in (None, x.dtype)
+    return known and {needs[0], needs[5]} <= {None, x.dtype}
 
 
 @batch_norm_.on_backward("cuda", when=_supports_backward, wants_cache=True)
@@ -150,10 +161,13 @@ def batch_norm_backward_cuda(
     layout = Layout(saved.input)
     grad, x = layout.dense(grad), layout.dense(saved.input)
     dx = layout.empty(saved.input) if needs[0] else None
-    config = layout.walk(grad, x, *(() if dx is None else (dx,)))
+    out, dresidual = (layout.dense(saved.out), layout.empty(saved.input)) if "out" in vars(saved) else (None, None)
+    config = layout.walk(grad, x, *(a for a in (dx, out, dresidual) if a is not None))
     parts = layout.parts(x, config, 2)
-    gate = saved.gate if relu else (None, None)  # recompute what ReLU saw
-    layout.launch("batch_norm_grad_sums", config, grad, x, saved.shift, saved.centred_mean, *gate, parts, partials=2)
+    gate = saved.gate if relu and out is None else (None, None)  # recompute what ReLU saw
+    operands = grad, x, out, dresidual, saved.shift, saved.centred_mean, *gate, parts
+    layout.launch("batch_norm_grad_sums", config, *operands, partials=2)
+    grad = grad if dresidual is None else dresidual
     sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     dot, scale, x_coef, constant = _channel_vectors(x, 4, layout.channels)
     weight, dstatistics = to_float32(saved.weight), tuple(to_float32(d) for d in of_statistics)
@@ -164,7 +178,8 @@ def batch_norm_backward_cuda(
         x_terms = (None, None) if saved.centred_mean is None else (x_coef, constant)
         layout.launch("batch_norm_backward", config, grad, x, saved.shift, scale, *x_terms, gate[1], dx)
     each = [None if need is None else cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
-    return None if dx is None else layout.channels_second(dx), *each, *_running_grads(saved, needs, sums[1], dot, scale)
+    dx, dresidual = (None if d is None else layout.channels_second(d) for d in (dx, dresidual if needs[5] else None))
+    return dx, *each, *_running_grads(saved, needs, sums[1], dot, scale), dresidual
 
 
 def _sum_output(x: Array, need: DType | None, buffer: Any, channels: int) -> Array:

@@ -58,7 +58,7 @@ def add_layer_norm_cuda(
 
 
 def _supports_backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
-    total, (dresidual, dbranch, *scales) = saved.as_residual, needs
+    total, (dresidual, dbranch, *scales) = saved.total, needs
     known = supports_array(total) and saved.rstd.dtype == float32
     known = known and dresidual in (None, total.dtype) and all(n is None or n in STORED for n in scales)
     return known and bool(dresidual or dbranch) and _supports_dtypes(total.dtype, dbranch or total.dtype, total.dtype)
@@ -70,8 +70,8 @@ def add_layer_norm_backward_cuda(
     versions: Any, grad_buffers: Any,
 ) -> Any:  # fmt: skip
     dsum, dnorm = (None, dy) if normed is None else dy
-    norm_saved, cols = saved_of_norm(saved), cols_of(saved.as_residual, normalized_shape)
-    total, backend = norm_saved.input, backends.backend_of(saved.as_residual)
+    norm_saved, cols = saved_of_norm(saved), cols_of(saved.total, normalized_shape)
+    total, backend = norm_saved.input, backends.backend_of(saved.total)
     rows = total.size // cols
     branch = needs[1] or total.dtype
     if not _supports_dtypes(total.dtype, branch, dnorm.dtype):
