@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops, testing
+from ampkit.backends.cuda.kernels.nn import conv
 from ampkit.backends.precision import set_float32_matmul_precision
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.autograd.tape import grad
@@ -90,6 +91,32 @@ def test_values_and_gradients_agree_with_float64(name, x, w, p, dtype, gpu):
     assert sorted({call for call, _ in gpu.cudnn.calls}) == calls[: 2 if pointwise else 3]
 
 
+_BY_DEPTH = ("conv2d", (2, 6, 7, 6), (6, 1, 3, 3), {"groups": 6, "padding": 1})
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "place", [np.ascontiguousarray, channels_last, np.asfortranarray], ids=["first", "last", "else"]
+)
+@pytest.mark.parametrize("situation", [*SITUATIONS[1:3], SITUATIONS[11], _BY_DEPTH], ids=lambda s: str(s[1]))
+def test_few_channels_are_read_as_eight_where_images_are_large(situation, place, dtype, gpu, monkeypatch):
+    name, x, w, p = situation
+    read, run = [], gpu.cudnn.conv_forward
+
+    def forward(images, *more, **options):
+        read.append(images.shape[1])
+        return run(images, *more, **options)
+
+    monkeypatch.setattr(gpu.cudnn, "conv_forward", forward)
+    monkeypatch.setattr(conv, "LARGE", np.prod(x))
+    arrays = drawn(name, x, w, p, dtype)
+    assert compared(name, arrays, p, gpu, dtype, lambda a: gpu.asarray(place(a) if a.ndim > 1 else a)) == f"{name}_cuda"
+    monkeypatch.setattr(conv, "LARGE", np.prod(x) + 1)
+    compared(name, arrays, p, gpu, dtype)
+    channels = x[-3] if name == "conv2d" else x[0]
+    assert read == [channels if "groups" in p else 8, channels]
+
+
 @pytest.mark.parametrize(
     "lacks", [c for n in (1, 2, 3) for c in itertools.combinations(("conv_forward", "conv_data", "conv_weight"), n)]
 )
@@ -146,8 +173,6 @@ def test_float32_is_rounded_to_tf32_only_where_that_is_asked_for(word, exact, gp
 
 
 def test_a_chain_turns_nothing_but_its_first_images(gpu, monkeypatch):
-    from ampkit.backends.cuda.kernels.nn import conv
-
     turns = []
     monkeypatch.setattr(conv, "channels_last", watching(conv.channels_last, turns))
     generator = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from cuda_on_cpu import emulator
 
 from ampkit import Tensor, nn, ops
 from ampkit.backends.cuda.kernels.nn import pool_windows
-from ampkit.backends.cuda.launch import reduction
+from ampkit.backends.cuda.launch import elementwise, reduction
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
@@ -46,13 +46,15 @@ CASES = {  # op, size, arguments
 
 @pytest.fixture
 def launches(monkeypatch):
-    """The entries that are launched."""
+    """The entries that are launched, without casts."""
     found = []
-    for module in (pool_windows, reduction):
-        launch = module.launch
-        monkeypatch.setattr(
-            module, "launch", lambda *args, launch=launch, **more: (found.append(args[1]), launch(*args, **more))
-        )
+    for module in (pool_windows, reduction, elementwise):
+
+        def launched(source, entry, *args, launch=module.launch, **more):
+            found.extend([] if "Copy" in entry else [entry])
+            launch(source, entry, *args, **more)
+
+        monkeypatch.setattr(module, "launch", launched)
     return found
 
 

@@ -12,19 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, channels_last, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums, product
+from ampkit.backends.cuda.nvrtc import blocks_for, launch
 from ampkit.backends.precision import convolutions_use_tf32
-from ampkit.base.dtypes import Array, DType, float32
+from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
+
+CHANNELS = 8  # as in conv.cu
+LARGE = 1 << 20  # elements; a smaller input is not worth the launches that pad its channels
 
 
 def as_channels_last(images: Array, dtype: DType) -> Array:
@@ -33,6 +40,22 @@ def as_channels_last(images: Array, dtype: DType) -> Array:
         return images
     out = channels_last(images, images.shape, dtype)
     out[...] = images
+    return out
+
+
+def _has_few_channels(images: Array) -> bool:
+    """Whether channels of zeros, up to CHANNELS, are added for engines of cuDNN that read so many at once."""
+    return images.dtype in LOW and images.shape[1] < CHANNELS and images.size >= LARGE
+
+
+def _padded(images: Array) -> Array:
+    """Images [N, C, H, W] of 16 bits as [N, CHANNELS, H, W], channels-last, the added channels zero."""
+    n, c, *size = images.shape
+    out, spatial = channels_last(images, (n, CHANNELS, *size), images.dtype), prod(size)
+    rows = images.reshape(n, c, spatial)
+    steps = [np.int64(step // images.itemsize) for step in (rows.strides[0], rows.strides[1], rows.strides[2])]
+    sizes, pixels = (np.int32(c), np.uint32(spatial)), n * spatial
+    launch("nn/conv", "pad_channels", blocks_for(pixels, 256), 256, rows, out, *sizes, *steps, np.uint32(pixels))
     return out
 
 
@@ -47,6 +70,8 @@ def _library(array: Array) -> Any:
 def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array:
     """The convolution of `images` [N, C, H, W] with `weight` [O, C / groups, KH, KW], plus bias [O], in `dtype`."""
     shape = images.shape[0], weight.shape[0], *geometry.output_size
+    if _has_few_channels(images) and weight.shape[1] == images.shape[1]:
+        images, weight = _padded(images), _padded(weight)
     return _run(_library(images).conv_forward, images, weight, shape, geometry, dtype, bias)
 
 
@@ -65,11 +90,13 @@ def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: 
     with float32 results, which took 85 of the 130 ms of ResNet-50's step on an H100 (2026-11-26); the whole step takes
     54 ms without it.
     """
-    shape, run = (outputs.shape[1], images.shape[1] // groups, *geometry.kernel), _library(outputs).conv_weight
+    channels, run = images.shape[1] // groups, _library(outputs).conv_weight
     if groups == 1 and max(geometry.kernel) == 1 and not any(map(any, geometry.padding)):
         with suppress(UnsupportedError):
             return _grad_pointwise(images, outputs, geometry, dtype)
-    return cast(_run(run, images, outputs, shape, geometry, outputs.dtype), dtype)
+    images = _padded(images) if groups == 1 and _has_few_channels(images) else images
+    shape = outputs.shape[1], images.shape[1] // groups, *geometry.kernel
+    return cast(_run(run, images, outputs, shape, geometry, outputs.dtype)[:, :channels], dtype)
 
 
 def _grad_pointwise(images: Array, outputs: Array, geometry: ConvGeometry, dtype: DType) -> Array:
