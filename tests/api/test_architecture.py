@@ -155,6 +155,13 @@ def test_no_folder_has_more_than_25_entries():
     assert not large
 
 
+def test_the_package_holds_no_file_of_an_unknown_kind():
+    known = {".py", ".pyi", ".cpp", ".h", ".cu", ".cuh", ".html", ".css", ".js", ".json", ".md", ".npz"}
+    built = {".so", ".dylib", ".pyc"}
+    files = [path for path in ROOT.rglob("*") if path.is_file() and path.name != "LICENSE"]
+    assert not [path for path in files if path.suffix not in known | built and path.name != "py.typed"]
+
+
 def is_entry(path: Path) -> bool:
     """Whether a reader opens it; a stub and the marker of types say nothing that its module does not say."""
     return path.name not in ("__pycache__", "py.typed") and path.suffix != ".pyi"

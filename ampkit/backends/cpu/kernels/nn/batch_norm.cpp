@@ -4,7 +4,16 @@
 
 namespace {
 
-constexpr float NO_RELU = __builtin_nanf("");  // no number is below it
+// The flags of a loop, as types: whether ReLU follows, and whether each element has coefficients of its own.
+struct Yes { static constexpr bool value = true; };
+struct No { static constexpr bool value = false; };
+
+// visit(flag) by the value of `flag`.
+template <class Visit>
+void with_flag(bool flag, const Visit& visit) {
+    if (flag) visit(Yes());
+    else visit(No());
+}
 
 // The mean of `count` values, and the sum of their squared deviations from it.
 struct Moments {
@@ -76,12 +85,12 @@ void read_channels(float* buffer, const Array& array, int64 channels, float miss
 
 float* number(const Array& array, int64 at) { return address<float>(array, 0, 0, at); }
 
-// y = (x - mean) * scale + shift + residual if it is not null, but `least` where it is below. each: whether each
-// element has coefficients of its own.
+// y = (x - mean) * scale + shift, + residual if `sum`, then ReLU if `relu`. each: whether each element has coefficients
+// of its own.
 template <bool each, bool sum, class T>
-void normalize(T* y, const T* x, const T* residual, const float* mean, const float* scale, const float* shift,
-               float least, int64 n) {
-    const float m = *mean, a = *scale, b = *shift;
+void normalize(T* y, const T* x, const T* residual, const float* mean, const float* scale, const float* shift, bool relu,
+               int64 n) {
+    const float m = *mean, a = *scale, b = *shift, least = relu ? 0.0f : __builtin_nanf("");  // no number is below NaN
     SIMD_STORE for (int64 k = 0; k < n; k++) {
         float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? shift[k] : b);
         if (sum) v += residual[k];
@@ -89,24 +98,23 @@ void normalize(T* y, const T* x, const T* residual, const float* mean, const flo
     }
 }
 
-// The gradient of x; ReLU lets pass dy where its input is above `least`. given: the statistics do not depend on x.
-template <bool each, class T>
-void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale,
-                    const float* shift, const float* factor, const float* offset, float least, bool given,
-                    int64 n) {
+// The gradient of x, with `relu` of the dy that ReLU lets pass. given: the statistics do not depend on x.
+template <bool each, bool relu, class T>
+void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale, const float* shift,
+                    const float* factor, const float* offset, bool given, int64 n) {
     const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
     SIMD_STORE for (int64 k = 0; k < n; k++) {
         float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m);
-        float g = d * by + (each ? shift[k] : b) <= least ? 0.0f : float(dy[k]);
+        float g = relu && d * by + (each ? shift[k] : b) <= 0.0f ? 0.0f : float(dy[k]);
         store(dx[k], g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o)));
     }
 }
 
-// Of a plane or a set, with x - mean as d: the sums of dy, dy * d and d.
+// Of a plane or a set, with x - mean as d: the sums of dy, with `relu` of that which ReLU lets pass, dy * d and d.
 struct Sums { double grad, dot, rest; };
 
-void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, int64 plane,
-                   Sums* found) {
+template <bool relu>
+void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, int64 plane, Sums* found) {
     float x_buffer[BLOCK], dy_buffer[BLOCK];
     for (int64 at = 0; at < shape.positions; at += BLOCK) {
         Run run = block_of(shape, plane, at);
@@ -114,7 +122,7 @@ void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coeffici
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [&](auto*, const auto* v, const auto* grad) {
             float sum = 0.0f, dot = 0.0f, rest = 0.0f;
             SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
-                float d = v[k] - mean, g = d * scale + shift <= least ? 0.0f : float(grad[k]);
+                float d = v[k] - mean, g = relu && d * scale + shift <= 0.0f ? 0.0f : float(grad[k]);
                 sum += g, dot += g * d, rest += d;
             }
             found->grad += sum, found->dot += dot, found->rest += rest;
@@ -122,8 +130,9 @@ void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coeffici
     }
 }
 
-void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, float* sum,
-                  int64 sample, int64 begin, int64 end) {
+template <bool relu>
+void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float* sum, int64 sample,
+                  int64 begin, int64 end) {
     int64 width = shape.width();
     Scratch<float> x_buffer(width), dy_buffer(width);
     if (!(x_buffer && dy_buffer)) return;
@@ -133,24 +142,25 @@ void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficie
         Run run = row_of(shape, sample, row);
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [=](auto*, const auto* v, const auto* grad) {
             SIMD for (int64 k = 0; k < width; k++) {
-                float d = v[k] - mean[k], g = d * scale[k] + shift[k] <= least ? 0.0f : float(grad[k]);
+                float d = v[k] - mean[k], g = relu && d * scale[k] + shift[k] <= 0.0f ? 0.0f : float(grad[k]);
                 sum[k] += g, dot[k] += g * d, rest[k] += d;
             }
         });
     }
 }
 
-void sums_of_planes(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, float least, Sums* found) {
+template <bool relu>
+void sums_of_planes(const Array& dy, const Array& x, const Shape& shape, Coefficients& c, Sums* found) {
     memset(static_cast<void*>(found), 0, shape.planes * sizeof(Sums));
     if (shape.lanes) {
         sum_columns(shape, [&](float* part, int64 sample, int64 begin, int64 end) {
-            sums_of_rows(dy, x, shape, c, least, part, sample, begin, end);
+            sums_of_rows<relu>(dy, x, shape, c, part, sample, begin, end);
         }, [=](int64 p, int64, float grad, float dot, float rest) {
             found[p].grad += grad, found[p].dot += dot, found[p].rest += rest;
         });
     } else {
         parallel_rows(shape.planes, shape.positions, [&](int64 begin, int64 end) {
-            for (int64 p = begin; p < end; p++) sums_of_plane(dy, x, shape, c, least, p, found + p);
+            for (int64 p = begin; p < end; p++) sums_of_plane<relu>(dy, x, shape, c, p, found + p);
         });
     }
 }
@@ -203,14 +213,14 @@ static void channel_norm_forward(Array out, Array mean, Array variance, Array rs
     if (!(c.values && scales && shifts)) return;
     read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
     set_coefficients(c, mean, rstd, scales, shifts, given ? nullptr : static_cast<double*>(rounding));
-    float least = relu ? 0.0f : NO_RELU;
-    for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float* buffer) {
-        const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
-        with_runs(run, out, x, residual, y_buffer, x_buffer, buffer, [=, &shape](auto* y, const auto* v, const auto* r) {
-            if (shape.lanes && r) normalize<true, true>(y, v, r, centre, scale, shift, least, run.count);
-            else if (shape.lanes) normalize<true, false>(y, v, r, centre, scale, shift, least, run.count);
-            else if (r) normalize<false, true>(y, v, r, centre, scale, shift, least, run.count);
-            else normalize<false, false>(y, v, r, centre, scale, shift, least, run.count);
+    with_flag(shape.lanes, [&](auto each) {
+        with_flag(bool(residual), [&](auto sum) {
+            for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float* buffer) {
+                const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
+                with_runs(run, out, x, residual, y_buffer, x_buffer, buffer, [&](auto* y, const auto* v, const auto* r) {
+                    normalize<each.value, sum.value>(y, v, r, centre, scale, shift, relu, run.count);
+                });
+            });
         });
     });
 }
@@ -227,10 +237,9 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
     if (!(c.values && scales && shifts)) return;
     read_channels(scales, weight, shape.channels, 1.0f), read_channels(shifts, bias, shape.channels, 0.0f);
     set_coefficients(c, mean, rstd, scales, shifts, nullptr);
-    float least = relu ? 0.0f : NO_RELU;
     Scratch<Sums> sums(shape.planes);
     if (!sums) return;
-    sums_of_planes(dy, x, shape, c, least, sums);
+    with_flag(relu, [&](auto gated) { sums_of_planes<gated.value>(dy, x, shape, c, sums); });
     Scratch<double> dscales(shape.channels), dshifts(shape.channels);
     if (!(dscales && dshifts)) return;
     for (int64 channel = 0; channel < shape.channels; channel++) dscales[channel] = dshifts[channel] = 0.0;
@@ -258,12 +267,16 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
         if (dbias) write_floats(&plus, dbias.data, dbias.kind, channel, 1, 1);
     }
     if (!dx) return;
-    for_each_run(shape, [&](const Run& run, float* x_buffer, float* dy_buffer, float* dx_buffer) {
-        const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
-        const float *factor = c.of(3, run), *offset = c.of(4, run);
-        with_runs(run, dx, x, dy, dx_buffer, x_buffer, dy_buffer, [=, &shape](auto* to, const auto* v, const auto* grad) {
-            if (shape.lanes) input_gradient<true>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
-            else input_gradient<false>(to, grad, v, centre, scale, shift, factor, offset, least, given, run.count);
+    with_flag(shape.lanes, [&](auto each) {
+        with_flag(relu, [&](auto gated) {
+            for_each_run(shape, [&](const Run& run, float* x_buffer, float* dy_buffer, float* dx_buffer) {
+                const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
+                const float *factor = c.of(3, run), *offset = c.of(4, run);
+                with_runs(run, dx, x, dy, dx_buffer, x_buffer, dy_buffer, [&](auto* to, const auto* v, const auto* grad) {
+                    input_gradient<each.value, gated.value>(to, grad, v, centre, scale, shift, factor, offset, given,
+                                                            run.count);
+                });
+            });
         });
     });
 }
