@@ -113,6 +113,31 @@ def test_an_index_out_of_range_raises_before_memory_is_read(name, bad):
         calls[name]()
 
 
+@pytest.mark.parametrize("bad", [200, -1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_index_out_of_range_writes_nothing(axis, bad):
+    x, values = Tensor(np.ones((200, 200), np.float32)), Tensor(np.ones((200, 200), np.float32))
+    at = np.zeros((200, 200), int)
+    at[77, 5] = bad
+    for name in ("scatter", "scatter_add"):
+        with pytest.raises(RangeError, match=rf"{name}: .*{bad} at position"):
+            getattr(ops, name)(x, axis, Tensor(at), values)
+    assert (x.numpy() == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, bfloat16, np.float16], ids=str)
+def test_rows_are_added_up_whatever_their_layout(dtype):
+    rng = np.random.default_rng(0)
+    start, values = (rng.integers(-8, 8, (50, n, 3)).astype(dtype) for n in (90, 200))
+    index = rng.integers(0, 90, (50, 200, 3))
+    want = start.astype(float)
+    np.add.at(want, (np.arange(50)[:, None, None], index, np.arange(3)), values.astype(float))
+    for place in (lambda a: a, np.ascontiguousarray, lambda a: a[::-1]):
+        x, at, y, total = (place(np.moveaxis(a, 1, -1)) for a in (start, index, values, want))
+        found = ops.scatter_add(Tensor(x), -1, Tensor(at), Tensor(y)).numpy()
+        np.testing.assert_array_equal(found.astype(float), total)
+
+
 @pytest.mark.parametrize("name", ["gather 0", "gather 2", "rows", "elements", "index_select 0"])
 def test_one_thread_gives_the_same_bits_as_two(name):
     array, answers, before = RNG.standard_normal(SHAPE).astype(np.float32), [], get_num_threads()

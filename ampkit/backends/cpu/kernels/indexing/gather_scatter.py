@@ -6,6 +6,8 @@ indexing too. They raise UnsupportedError for arrays whose axes cannot be merged
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -30,16 +32,18 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
 
-_gather, _scatter, _scatter_add = (Function(name, "aaai") for name in ("gather", "scatter", "scatter_add"))
+_gather, _scatter, _scatter_add = (Function(n, "aaaii", ctypes.c_int64) for n in ("gather", "scatter", "scatter_add"))
+_scatter_add_rows = Function("scatter_add_rows", "aaaa", ctypes.c_int64)
 _take_rows, _sum_rows = Function("take_rows", "aap"), Function("sum_rows", "aapi")
 _sum_short_rows = Function("sum_short_rows", "aap")
 _SHORT = 16  # elements: sum_short_rows takes rows of at most as many
 
 
 def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArray, dim: int) -> HostArray:
-    """Call run(x, other, index, step) with views [a, n, c] of arrays with the shape of `index`, `dim` in the middle.
+    """Call run(x, other, index, step, length) with views [a, n, c] of arrays of index' shape, `dim` in the middle.
 
     x is longer along `dim`, and no shorter on other axes. other: None for gather's result, which is made here.
+    Raises RangeError for an index outside of x, for the op of the kernel's name.
     """
     at = dim % index.ndim
     shape = prod(index.shape[:at]), index.shape[at], prod(index.shape[at + 1 :])
@@ -48,7 +52,8 @@ def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArra
     arrays = x[lead], made, index.astype(np.int64, copy=False)
     views = [reshape_view(np.broadcast_to(a, index.shape), shape) for a in arrays]
     step = x.strides[at] // x.itemsize
-    run(*(views if other is not None else (views[1], views[0], views[2])), step)
+    if run(*(views if other is not None else (views[1], views[0], views[2])), step, x.shape[at]):
+        check_index_range(run.name, index, x.shape[at])
     return made
 
 
@@ -69,6 +74,9 @@ def scatter_added(
     values: HostArray, index: HostArray, dim: int, shape: tuple[int, ...], dtype: DType, start: HostArray | None = None
 ) -> HostArray:
     """Zeros of `shape`, or `start`, plus `values` added in float32 at `index` along `dim`."""
+    if dim % index.ndim == index.ndim - 1 and shape[:-1] == index.shape[:-1]:
+        with suppress(UnsupportedError):  # of arrays with gaps
+            return _added_in_rows(values, index, shape, dtype, start)
     total = empty(shape, float32)
     if start is None:
         total.fill(0)
@@ -76,6 +84,18 @@ def scatter_added(
         copy(total, start)
     _along(_scatter_add, total, values, index, dim)
     return in_format(total, dtype)
+
+
+def _added_in_rows(
+    values: HostArray, index: HostArray, shape: tuple[int, ...], dtype: DType, start: HostArray | None
+) -> HostArray:
+    """`scatter_added` along the last axis: each row is added up in memory of its own, and written once."""
+    out, rows = empty(shape, dtype), prod(shape[:-1])
+    arrays = start, np.broadcast_to(values, index.shape), index.astype(np.int64, copy=False)
+    views = [None if a is None else reshape_view(a, (rows, a.shape[-1])) for a in arrays]
+    if _scatter_add_rows(out.reshape(rows, shape[-1]), *views):
+        check_index_range("scatter_add", index, shape[-1])
+    return out
 
 
 def taken_rows(x: HostArray, keys: HostArray) -> HostArray:
@@ -109,7 +129,6 @@ def _fits(x: HostArray, dim: int, index: HostArray, *arrays: Any) -> bool:
 
 @gather.on("cpu", when=_fits)
 def gather_cpu(input: HostArray, dim: int, index: HostArray, *, dtype: DType) -> Any:
-    check_index_range("gather", index, input.shape[dim])
     return gathered(input, index, dim), Saved(index=index, shape=input.shape)
 
 
@@ -124,7 +143,6 @@ def gather_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> An
 
 @scatter_.on("cpu", when=_fits)
 def scatter_cpu(input: HostArray, dim: int, index: HostArray, src: Any, *, dtype: DType) -> Any:
-    check_index_range("scatter", index, input.shape[dim])
     values = trim_to_index(src, index.shape) if hasattr(src, "dtype") else np.full((), src, dtype)
     out = scattered(in_format(input, dtype), in_format(values, dtype), index, dim)
     return out, Saved(index=index, size=getattr(src, "shape", ()))
@@ -142,7 +160,6 @@ def scatter_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> A
 
 @scatter_add.on("cpu", when=lambda input, dim, index, src: _fits(input, dim, index) and supported(input, src))
 def scatter_add_cpu(input: HostArray, dim: int, index: HostArray, src: HostArray, *, dtype: DType) -> Any:
-    check_index_range("scatter_add", index, input.shape[dim])
     out = scatter_added(trim_to_index(src, index.shape), index, dim, input.shape, dtype, input)
     return out, Saved(index=index, size=src.shape)
 
