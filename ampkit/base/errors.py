@@ -35,6 +35,8 @@ def error_with_text(kind: type[AmpkitError], text: str) -> AmpkitError:
 
 def switch(where: str, name: str, value: Any) -> bool:
     """`value` as True or False. Raises ArgumentError for text: "no" and "False", say, would be true."""
+    if value is True or value is False:
+        return value
     if isinstance(value, (str, bytes)):
         raise ArgumentError(where, f"{name} True or False", repr(value), unquoted(name, value))
     try:

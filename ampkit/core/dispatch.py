@@ -110,11 +110,12 @@ class Primitive:
     def kernels_of(self, backend: str) -> list[Kernel]:
         """The backend's kernels, loaded at the first call; those registered later join the same list."""
         if backend not in self._loaded:
+            self.kernels.setdefault(backend, [])
             self._loaded.add(backend)
             backends.load_kernels(backend, self.module)
             if backend == "cpu":
-                self.min_elements = min((kernel.min_elements for kernel in self.kernels.get("cpu", ())), default=inf)
-        return self.kernels.setdefault(backend, [])
+                self.min_elements = min((kernel.min_elements for kernel in self.kernels["cpu"]), default=inf)
+        return self.kernels[backend]
 
     def choose(
         self, backend: str, call: Function, args: Sequence[Any], params: Any, dtype: DType | None = None
@@ -126,7 +127,7 @@ class Primitive:
         size = args[0].size if args and type(args[0]) is np.ndarray else inf
         if size < self.min_elements:
             return self.reference
-        kernels = self.kernels_of(backend)
+        kernels = self.kernels[backend] if backend in self._loaded else self.kernels_of(backend)
         if kernels and not _reference_only.get():
             for kernel in kernels:
                 if size < kernel.min_elements or not (kernel.when is None or call(kernel.when, args, params)):
@@ -137,13 +138,13 @@ class Primitive:
 
     def select(self, backend: str, *args: Any, **params: Any) -> Kernel:
         """The kernel that runs these arguments on `backend` (see `choose`)."""
-        return self.choose(backend, _call, args, params)
+        return self.choose(backend, call, args, params)
 
     def __call__(self, *args: Any, **params: Any) -> Any:
         """Run the primitive on arrays; the first argument's backend selects the kernel."""
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
-            kernel = self.choose(backends.backend_of(args[0]).name, _call, args, params)
+            kernel = self.choose(backends.backend_of(args[0]).name, call, args, params)
             try:
                 return kernel.run(*args, **params)
             except UnsupportedError:
@@ -154,7 +155,8 @@ class Primitive:
                 backends.gpus.leave(device)
 
 
-def _call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:
+def call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Call a kernel or a predicate of a primitive that takes these arguments as they are."""
     return function(*args, **params)
 
 
@@ -192,9 +194,9 @@ def backward(
     """
     reference = op.backward_primitive.reference
     if kernel is not reference:
-        more = {"versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else {}
+        more = {**params, "versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else params
         try:
-            return kernel.run(dy, saved, needs, **params, **more)
+            return kernel.run(dy, saved, needs, **more)
         except UnsupportedError:
             pass
     if compute is not None:

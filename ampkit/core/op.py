@@ -125,10 +125,11 @@ class Op:
 
     def needs(self, node: Node) -> tuple[DType | None, ...]:
         """Per input, the dtype its gradient is wanted in, or None: a Parameter's accumulator, else what the op read."""
+        stored = node.plan.stored
         return tuple(
             [
-                None if edge is None else edge[3] if isinstance(edge[0], Parameter) else stored
-                for edge, stored in zip(node.edges, node.plan.stored, strict=True)
+                None if edge is None else edge[3] if isinstance(edge[0], Parameter) else stored[i]
+                for i, edge in enumerate(node.edges)
             ]
         )
 
@@ -142,7 +143,9 @@ class Op:
         assert self.backward_primitive is not None
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
-        kernel = node.kernel.own_backward or primitive.select(node.plan.backend, dy, saved, needs, **params)
+        kernel = node.kernel.own_backward or primitive.choose(
+            node.plan.backend, dispatch.call, (dy, saved, needs), params
+        )
         if observe.profilers:
             observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
         grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
@@ -169,14 +172,19 @@ class Op:
         return found
 
     def _check_versions(self, node: Node) -> None:
-        for position, version in enumerate((*node.versions, node.result)):
-            if version[0] <= node.serial:
-                continue
-            name = self.signature.name_of(position) if position < len(node.edges) else "out"
-            if name in node.saved.__dict__ and name not in (node.packed or ()):
-                raise self._changed(f"`{name}` of {self.name}")
-        if node.others and any(version[0] > node.serial for version in node.others):
+        serial = node.serial
+        for position, version in enumerate(node.versions):
+            if version[0] > serial:
+                self._need_not_saved(node, self.signature.name_of(position))
+        if node.result[0] > serial:
+            self._need_not_saved(node, "out")
+        if node.others and any(version[0] > serial for version in node.others):
             raise self._changed(f"an output of {self.name}")
+
+    def _need_not_saved(self, node: Node, name: str) -> None:
+        # For an input, or the output, that has changed since the forward; hooks that packed it have its former values.
+        if name in node.saved.__dict__ and name not in (node.packed or ()):
+            raise self._changed(f"`{name}` of {self.name}")
 
     def _changed(self, what: str) -> StateError:
         got, cure = f"{what} changed in place since", "call backward before optimizer.step() and other changes in place"

@@ -258,11 +258,12 @@ class BackwardPass:
             self._reduce_all(node, gradients, needs)
             run_after(around, gradients, given)
         tag = node.tag or self.tag
-        for edge, place, need in zip(node.edges, range(len(gradients)), needs, strict=False):
-            gradient = gradients[place]  # not from zip, which would hold another reference to it
+        for place in range(len(gradients)):  # indices, as an iterator would hold another reference to the gradient
+            gradient, edge = gradients[place], node.edges[place]
             if edge is None or gradient is None:
                 continue
             source, index, shape, dtype = edge
+            need = needs[place]
             if backends.gpus is not None:  # the gradient of a copy between devices is on the other one
                 _use_device_of(gradient)
             if type(gradient) is not np.ndarray or not gradient.dtype is need is dtype or gradient.shape != shape:

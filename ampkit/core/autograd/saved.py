@@ -46,7 +46,10 @@ def widen(value: Any, compute: DType | None) -> Any:
 
 def widen_saved(saved: Saved, compute: DType | None) -> Saved:
     """`saved` with every floating-point array in `compute`."""
-    return Saved(**{name: widen(value, compute) for name, value in saved.__dict__.items()})
+    for value in saved.__dict__.values():
+        if type(value) is tuple or getattr(value, "dtype", compute) is not compute:
+            return Saved(**{name: widen(value, compute) for name, value in saved.__dict__.items()})
+    return saved  # as most are
 
 
 def with_zeros(node: Node, dys: list[Any]) -> Any:

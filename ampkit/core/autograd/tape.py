@@ -20,7 +20,7 @@ from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
-from .grad_mode import no_grad, set_grad_enabled
+from .grad_mode import _recording, no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
 from .saved import cast
@@ -195,7 +195,7 @@ def _zeros(item: Tensor | GradientEdge, requires_grad: bool) -> Tensor:
 
 def several(items: Any) -> tuple[Any, ...]:
     """One Tensor, or a sequence of them, as a tuple. Raises DTypeError for what is neither."""
-    if isinstance(items, Tensor | GradientEdge):
+    if isinstance(items, (Tensor, GradientEdge)):
         return (items,)
     if type(items) is not tuple and (not isinstance(items, Iterable) or isinstance(items, np.ndarray)):
         raise DTypeError("backward", "a Tensor or a sequence of them", f"a {type(items).__name__}")
@@ -206,21 +206,21 @@ def _run_backward(
     outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, inputs: Any = None
 ) -> BackwardPass:
     backward_pass = BackwardPass(wanted, traced, retain, inputs)
-    region, token = policy.enter(None), fp_errors.push_ignore()
+    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.set(traced)
     device = None if backends.gpus is None else backends.gpus.use(None)
     try:
-        with set_grad_enabled(traced):
-            for out, seed in zip(outs, seeds, strict=True):
-                if device is not None:
-                    backends.gpus.follow(getattr(out, "array", None))
-                start = _seed(out, seed)
-                if observe.observers:
-                    observe.notify_end("backward", (out.array,), start.array, observe.START, tag=start.tag)
-                backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
-            backward_pass.run()
+        for out, seed in zip(outs, seeds, strict=True):
+            if device is not None:
+                backends.gpus.follow(getattr(out, "array", None))
+            start = _seed(out, seed)
+            if observe.observers:
+                observe.notify_end("backward", (out.array,), start.array, observe.START, tag=start.tag)
+            backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
+        backward_pass.run()
     except MemoryError as error:
         raise backends.out_of_memory_error([out.array for out in outs], error) from None
     finally:
+        _recording.reset(recording)
         fp_errors.pop_ignore(token)
         policy.leave(region)
         if device is not None:
@@ -242,10 +242,10 @@ def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
             cure = "reduce it, or pass the gradient: y.backward(dy)"
             raise ShapeError("backward", "a tensor of one element", f"shape {tuple(out.shape)}", cure)
         return Tensor(np.ones_like(out.array))
-    if not isinstance(seed, Tensor) or seed.shape != out.shape:
+    if not isinstance(seed, Tensor) or seed.array.shape != out.array.shape:
         got = f"shape {tuple(seed.shape)}" if isinstance(seed, Tensor) else type(seed).__name__
         raise ShapeError("backward", f"a gradient Tensor of shape {tuple(out.shape)}", got)
-    return seed if is_float(seed.dtype) else Tensor(cast(seed.array, out.array.dtype))  # integers, as in PyTorch
+    return seed if is_float(seed.array.dtype) else Tensor(cast(seed.array, out.array.dtype))  # integers, as in PyTorch
 
 
 def _call_node(self: Node, *grad_outputs: Any) -> Any:

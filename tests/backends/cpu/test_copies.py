@@ -92,3 +92,22 @@ def test_pieces_of_odd_lengths_are_joined_as_numpy_joins_them(dim, dtype):
     for given in (pieces, [piece.T.copy().T for piece in pieces]):
         found = ops.cat([ampkit.tensor(piece) for piece in given], dim)
         assert_same(found.array, np.concatenate(pieces, dim))
+
+
+def test_a_large_reshape_that_copies_is_numpys():
+    values = np.random.default_rng(0).normal(0, 1, (64, 33, 40)).astype(np.float32)
+    given = ampkit.tensor(values, requires_grad=True)
+    moved = given.transpose(0, 2)
+    for shape in ((-1,), (40, 33 * 64), (40 * 33, 64)):
+        given.grad = None
+        out = moved.reshape(shape)
+        np.testing.assert_array_equal(out.detach().numpy(), values.transpose(2, 1, 0).reshape(shape))
+        out.backward(out.detach())
+        np.testing.assert_array_equal(given.grad.numpy(), values)
+
+
+def test_the_gradient_of_a_large_reshape_may_have_any_strides():
+    dy = ampkit.tensor(np.random.default_rng(0).normal(0, 1, (256, 300)).astype(np.float32)).t()
+    given = ampkit.zeros(300 * 256, requires_grad=True)
+    given.reshape(300, 256).backward(dy)
+    np.testing.assert_array_equal(given.grad.numpy(), dy.numpy().reshape(-1))
