@@ -18,7 +18,9 @@ from ampkit.base.dtypes import DType
 
 HostArray = np.ndarray[Any, Any]
 
-MIN_BYTES = 1 << 16  # smaller arrays come from the C library, at no cost worth caching
+# Smaller arrays come from the C library, which maps no memory of its own for them (128 KiB is glibc's M_MMAP_THRESHOLD)
+# and is faster than this allocator.
+MIN_BYTES = 1 << 17
 _PAGE = 1 << 12  # sizes are rounded up to whole pages
 CACHE_LINE = 64  # bytes; arrays begin on a boundary of it
 _Pointer = ctypes.c_void_p

@@ -90,14 +90,16 @@ def rows_along(array: HostArray, dim: int) -> HostArray | None:
     if array.ndim == 0:
         return array.reshape(1, 1, 1)
     at = dim % array.ndim
-    if at == array.ndim - 1 and (flat := merge_axes(array, (prod(array.shape[:-1]), array.shape[-1]))) is not None:
-        return flat[:, None]
+    if at == array.ndim - 1 and (rows := merge_axes(array, (prod(array.shape[:at]), 1, array.shape[at]))) is not None:
+        return rows
     parts = merge_axes(array, (prod(array.shape[:at]), array.shape[at], prod(array.shape[at + 1 :])))
     return None if parts is None else parts.transpose(0, 2, 1)
 
 
 def merge_axes(array: HostArray, shape: Sequence[int]) -> HostArray | None:
     """`array` reshaped as a view; None where that takes a copy."""
+    if array.flags.c_contiguous:  # a view, and without `copy` NumPy takes a third of the time
+        return array.reshape(shape)
     try:
         return array.reshape(tuple(shape), copy=False)
     except ValueError:

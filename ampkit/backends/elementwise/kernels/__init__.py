@@ -71,14 +71,14 @@ def register_forward(
 ) -> None:
     """Register the forward kernel. dtype: of the result, where it is not the one asked for. when: its predicate."""
     count, result = len(op.signature.names), dtype
-    places = [None if save == "out" else op.signature.names.index(save) for save in saves]
+    places = {save: None if save == "out" else op.signature.names.index(save) for save in saves}
 
     def kernel(*args: Any, dtype: DType, **more: Any) -> Any:
         name, scalars = selected(function, (*args[count:], *more.values()))
         out = launcher.forward(name, round_scalars(op, (*args[:count], *scalars)), result or dtype)
         if not saves:
             return out
-        return out, Saved(**dict(zip(saves, [out if at is None else args[at] for at in places], strict=True)))
+        return out, Saved(**{save: out if at is None else args[at] for save, at in places.items()})
 
     launcher.on(op, kernel, when or supports)
 
@@ -121,7 +121,7 @@ def gradients(
     launcher: Launcher, op: Any, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]
 ) -> Any:
     """One gradient per entry of `dtypes`, None where that is None; launches nothing if all are."""
-    if all(dtype is None for dtype in dtypes):
+    if all([dtype is None for dtype in dtypes]):  # noqa: C419  # a generator takes longer, and this is often called
         return tuple(dtypes)
     return launcher.backward(function, dy, round_scalars(op, operands), dtypes)
 
@@ -150,7 +150,8 @@ def supports_dtypes(*operands: Any, **params: Any) -> bool:
 
 def supports_backward(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
     """Whether the kernels read dy and what was saved, and store gradients of the dtypes `needs`."""
-    return supports(dy, *saved.__dict__.values()) and all(need is None or need in STORED for need in needs)
+    known = [need is None or need in STORED for need in needs]
+    return supports(dy, *saved.__dict__.values()) and all(known)
 
 
 def round_scalars(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -158,6 +159,8 @@ def round_scalars(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
     As NumPy does for such ops: 0.1 is then 0.09998. Arithmetic ops take numbers in float32.
     """
-    if not op.moves or not any(getattr(a, "dtype", None) == float16 for a in operands):
+    if not op.moves or len(operands) == 1:  # one operand alone is no number
+        return operands
+    if not any(getattr(a, "dtype", None) == float16 for a in operands):
         return operands
     return tuple([a if hasattr(a, "dtype") else float(np.float16(a)) for a in operands])
