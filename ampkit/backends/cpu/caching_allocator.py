@@ -22,7 +22,7 @@ HostArray = np.ndarray[Any, Any]
 # and is faster than this allocator.
 MIN_BYTES = 1 << 17
 _PAGE = 1 << 12  # sizes are rounded up to whole pages
-CACHE_LINE = 64  # bytes; arrays begin on a boundary of it
+CACHE_LINE = 64  # bytes; large arrays begin on a boundary of it
 _Pointer = ctypes.c_void_p
 DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)  # of the address of the data in NumPy's array object, in CPython
 
@@ -97,17 +97,13 @@ _allocator = CachingAllocator()
 
 
 def empty(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An uninitialized C-contiguous array, aligned to CACHE_LINE: unaligned vector and tile loads are slower.
-
-    Not one below a page, for which that would take longer than its kernel.
+    """An uninitialized C-contiguous array. One of MIN_BYTES or more is aligned to CACHE_LINE: unaligned vector and tile
+    loads are slower, but in a smaller array not by as much as aligning it takes.
     """
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes < _PAGE:
+    if nbytes < MIN_BYTES:
         return np.empty(shape, dtype)
-    if nbytes >= MIN_BYTES:
-        return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
-    raw = np.empty(nbytes + CACHE_LINE, np.uint8)
-    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)
+    return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> HostArray:

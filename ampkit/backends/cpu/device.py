@@ -86,7 +86,7 @@ class CPU:
     def raise_if(self, values: HostArray, bad: HostArray, fail: Callable[[Any, Any], None]) -> None:
         """Call `fail(value, position)` for the first of `values` that `bad` marks, at once."""
         marks = bad.view(np.ndarray)
-        if np.any(marks):
+        if marks.any():
             at = tuple(int(i) for i in np.unravel_index(int(np.argmax(marks)), marks.shape))
             fail(values.view(np.ndarray)[at].item(), at[0] if len(at) == 1 else at)
 

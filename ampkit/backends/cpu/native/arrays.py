@@ -85,6 +85,11 @@ def empty_like(array: HostArray, dtype: DType) -> HostArray:
     return empty([array.shape[axis] for axis in order], dtype).transpose(np.argsort(order))
 
 
+def broadcast_to(array: HostArray, shape: tuple[int, ...]) -> HostArray:
+    """`array` broadcast to `shape`. NumPy takes longer than a small kernel, also where there is nothing to do."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)
+
+
 def rows_along(array: HostArray, dim: int) -> HostArray | None:
     """`array` as a view [before, behind, n] whose last axis is `dim`; None where that takes a copy."""
     if array.ndim == 0:

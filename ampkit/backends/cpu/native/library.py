@@ -27,6 +27,7 @@ _NEEDS = {
 }  # fmt: skip
 
 
+@cache
 def library() -> Any:
     """The loaded library, a ctypes.CDLL, or None where it cannot be used; `unavailable_reason` says why."""
     return _load()[0]

@@ -22,6 +22,7 @@ from ampkit.backends.cpu.native.arrays import (
     Function,
     HostArray,
     available,
+    broadcast_to,
     empty,
     reshape_view,
     supported,
@@ -50,7 +51,7 @@ def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArra
     made = empty(index.shape, x.dtype) if other is None else other
     lead = tuple([slice(1 if i == at else n) for i, n in enumerate(index.shape)])
     arrays = x[lead], made, index.astype(np.int64, copy=False)
-    views = [reshape_view(np.broadcast_to(a, index.shape), shape) for a in arrays]
+    views = [reshape_view(broadcast_to(a, index.shape), shape) for a in arrays]
     step = x.strides[at] // x.itemsize
     if run(*(views if other is not None else (views[1], views[0], views[2])), step, x.shape[at]):
         check_index_range(run.name, index, x.shape[at])

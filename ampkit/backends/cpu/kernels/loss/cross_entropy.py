@@ -13,6 +13,7 @@ from ampkit.backends.cpu.native.arrays import (
     MIN_ELEMENTS,
     Function,
     HostArray,
+    broadcast_to,
     empty,
     empty_like,
     rows_along,
@@ -120,7 +121,7 @@ def cross_entropy_probabilities_backward_cpu(
 ) -> Any:
     x, lse, dx = saved.input, saved.lse, empty_like(saved.input, needs[0])
     grad = in_format(dy, float32) / np.float32(lse.size if reduction == "mean" else 1)
-    grad = np.broadcast_to(grad.reshape(-1), lse.shape)
+    grad = broadcast_to(grad.reshape(-1), lse.shape)
     _of_probabilities(_rows(dx), None, lse, _rows(x), _rows(saved.target), saved.weight, grad, label_smoothing)
     return dx, None, None
 

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format, without_broadcast
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
+from ampkit.backends.cpu.native.arrays import (
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    broadcast_to,
+    empty,
+    reshape_view,
+    supported,
+)
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
@@ -111,8 +119,8 @@ def reduced(
     plan = _plan(array.shape, array.strides, axes)
     x, rest = reshape_view(plan.in_order(array), plan.merged), plan.rest
     if shift is not None:
-        shape = [1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)]
-        shift = reshape_view(plan.in_order(np.broadcast_to(shift, shape)), plan.small)
+        shape = tuple([1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)])
+        shift = reshape_view(plan.in_order(broadcast_to(shift, shape)), plan.small)
     out = empty(plan.small, float32 if rest else dtype)
     _reduce(out, x, shift, term, plan.axis, 1.0 if rest else factor, root and not rest)
     out = out.reshape(plan.ordered)
@@ -129,7 +137,7 @@ def gradient(
     """
     plan = _plan(x.shape, x.strides, axes)
     given = [x, dy] if shift is None else [x, dy, shift]
-    views = [reshape_view(plan.in_order(np.broadcast_to(each, x.shape)), plan.merged) for each in given]
+    views = [reshape_view(plan.in_order(broadcast_to(each, x.shape)), plan.merged) for each in given]
     dx = empty(plan.in_order(x).shape, dtype)
     _gradient(dx.reshape(plan.merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
     return dx.transpose(plan.back)
