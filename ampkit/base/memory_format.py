@@ -49,7 +49,10 @@ def stored_order(array: Any, memory_format: str) -> tuple[int, ...]:
 
 def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     """The permutation that undoes `order`."""
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
+    places = [0] * len(order)
+    for place, axis in enumerate(order):
+        places[axis] = place
+    return tuple(places)
 
 
 def channels_are_last(array: Any) -> bool:

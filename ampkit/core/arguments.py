@@ -85,6 +85,8 @@ _SIMPLE = {
 def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]:
     # Accepts a sequence (or, unless `sized`, any iterable) of `item`; the items of lists and tuples are checked.
     def accepts(value: Any) -> bool:
+        if type(value) in (list, tuple):  # most are
+            return item is None or all(type(one) in item.types or item.accepts(one) for one in value)
         if isinstance(value, Tensor):
             return item is None or item.types == (Tensor,)
         if isinstance(value, np.ndarray):
@@ -198,30 +200,34 @@ class Checks:
     def __init__(self, function: Callable[..., Any]):
         names = getattr(function, "__globals__", {})
         self.by_name: dict[str, Kind] = {}
-        self.positional: list[tuple[str, Kind | None]] = []
+        self.positional: list[tuple[int, str, Kind]] = []  # the place among the arguments, of those that are checked
+        self.positional_count = 0
         self.variadic: tuple[str, Kind] | None = None
         for p in signature(function).parameters.values():
             found = kind(p.annotation, names)
             if found is not None and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
                 self.by_name[p.name] = found
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                self.positional.append((p.name, found))
+                if found is not None:
+                    self.positional.append((self.positional_count, p.name, found))
+                self.positional_count += 1
             elif p.kind is Parameter.VAR_POSITIONAL and found is not None:
                 self.variadic = (p.name, found)
-        self.positional_count = len(self.positional)
-        while self.positional and self.positional[-1][1] is None:
-            self.positional.pop()
 
     def __call__(self, where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Check the arguments of a call; `where` names the function in errors. Raises as `check` does."""
-        for (name, wanted), value in zip(self.positional, args, strict=False):
-            if wanted is not None and type(value) not in wanted.types:
-                check(where, name, wanted, value)
+        given = len(args)
+        for place, name, wanted in self.positional:
+            if place >= given:
+                break
+            if type(args[place]) not in wanted.types:
+                check(where, name, wanted, args[place])
         if self.variadic is not None:
             for value in args[self.positional_count :]:
                 check(where, *self.variadic, value)
-        for name in kwargs.keys() & self.by_name if kwargs else ():
-            check(where, name, self.by_name[name], kwargs[name])
+        for name, value in kwargs.items():
+            if name in self.by_name:
+                check(where, name, self.by_name[name], value)
 
 
 def checked_constructor(cls: type) -> None:

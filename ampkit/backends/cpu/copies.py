@@ -49,17 +49,10 @@ def convert(array: HostArray, dtype: DType) -> HostArray:
 
 
 def _copy_by_kernel(target: HostArray, source: HostArray) -> bool:
-    same = source.dtype == target.dtype
-    known = (same and source.dtype.kind in "fiub" and source.itemsize in (1, 2, 4, 8)) or {
-        source.dtype,
-        target.dtype,
-    } <= FLOATS
-    if not known or not available() or not (source.flags.aligned and target.flags.aligned):
+    layout = _layout(target.shape, target.strides, source.strides, target.dtype, source.dtype)
+    if layout is None or not (source.flags.aligned and target.flags.aligned):
         return False
-    layout = _layout(target.shape, target.strides, source.strides, target.itemsize, source.itemsize)
-    if layout is None:
-        return False
-    if same:
+    if source.dtype == target.dtype:
         _copy_elements(address(target), address(source), source.itemsize, layout)
     else:
         _copy_floats(address(target), KINDS[target.dtype], address(source), KINDS[source.dtype], layout)
@@ -68,9 +61,13 @@ def _copy_by_kernel(target: HostArray, source: HostArray) -> bool:
 
 @lru_cache(4096)
 def _layout(
-    shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], to_size: int, of_size: int
+    shape: tuple[int, ...], to: tuple[int, ...], of: tuple[int, ...], to_dtype: DType, of_dtype: DType
 ) -> ctypes._Pointer[_Layout] | None:
     """The axes from the innermost of the target, merged where both arrays allow; None for what the kernel refuses."""
+    to_size, of_size = to_dtype.itemsize, of_dtype.itemsize
+    known = to_dtype == of_dtype and of_dtype.kind in "fiub" and of_size in (1, 2, 4, 8)
+    if not (known or {to_dtype, of_dtype} <= FLOATS) or not available():
+        return None
     axes: list[tuple[int, int, int]] = []  # size, strides in elements
     for i in sorted(range(len(shape)), key=lambda i: abs(to[i])):
         if shape[i] == 1:

@@ -47,10 +47,15 @@ def numpy_axis(dim: Any, ndim: int) -> Any:
 
 def expand_reduced(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
     """Broadcast dy, the gradient of a reduction over `dim`, to the input's `shape`."""
-    if not keepdim:
-        reduced = normalize_axes("", dim, len(shape))
-        dy = dy.reshape(tuple([1 if i in reduced else n for i, n in enumerate(shape)]))
-    return np.broadcast_to(dy, shape)
+    return np.broadcast_to(with_reduced(dy, shape, dim, keepdim), shape)
+
+
+def with_reduced(dy: Any, shape: tuple[int, ...], dim: Any, keepdim: bool) -> Any:
+    """dy, the gradient of a reduction over `dim` of an input of `shape`, with the reduced axes, of length 1."""
+    if keepdim:
+        return dy
+    reduced = normalize_axes("", dim, len(shape))
+    return dy.reshape(tuple([1 if i in reduced else n for i, n in enumerate(shape)]))
 
 
 def count_reduced(shape: tuple[int, ...], dim: Any) -> int:

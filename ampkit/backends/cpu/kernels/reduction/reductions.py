@@ -170,13 +170,13 @@ def mean_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
 
 @ops.sum.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: needs[0] is not None)
 def sum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
-    return ops.expand_reduced(in_format(dy, needs[0]), saved.shape, dim, keepdim)
+    return broadcast_to(ops.with_reduced(in_format(dy, needs[0]), saved.shape, dim, keepdim), saved.shape)
 
 
 @ops.mean.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: supported(dy))
 def mean_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
     share = np.asarray(in_format(dy, float32) / np.float32(ops.count_reduced(saved.shape, dim)))
-    return ops.expand_reduced(in_format(share, needs[0]), saved.shape, dim, keepdim)
+    return broadcast_to(ops.with_reduced(in_format(share, needs[0]), saved.shape, dim, keepdim), saved.shape)
 
 
 def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
