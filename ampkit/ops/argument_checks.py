@@ -163,6 +163,8 @@ def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> t
 
     Raises ArgumentError for anything else and for integers below `least`.
     """
+    if type(value) is int and least <= value < _MAX_INT:  # most calls
+        return (value,) * axes
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes
@@ -272,8 +274,13 @@ def check_floating(where: str, input: Tensor) -> None:
 
 def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
     """Raise RangeError for an index outside [lowest, length). On a GPU the error comes from a later call."""
-    if isinstance(index, np.ndarray) and index.size and lowest <= index.min() and index.max() < length:
-        return  # most calls: making a mask takes longer
+    if isinstance(index, np.ndarray) and index.size:  # making a mask takes longer
+        if lowest == 0 and index.dtype == np.int64:  # negative numbers, read as unsigned ones, are the largest
+            found = index.view(np.uint64).max() < length
+        else:
+            found = lowest <= index.min() and index.max() < length
+        if found:
+            return
     check_values(name, index, (index < lowest) | (index >= length), f"indices from {lowest} to {length - 1}")
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, broadcast_to, reshape_view, supported
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
 from ampkit.ops.indexing.deterministic_scatter import add_at
@@ -40,16 +40,19 @@ def row_index(index: Any, shape: tuple[int, ...]) -> RowIndex:
         or any(a.dtype.kind not in "iu" for a in arrays)
     ):
         raise UnsupportedError
-    lengths, named = shape[at[0] : at[-1] + 1], np.broadcast_shapes(*[a.shape for a in arrays])
-    keys: Any = 0
+    lengths = shape[at[0] : at[-1] + 1]
+    named = arrays[0].shape if len(arrays) == 1 else np.broadcast_shapes(*[a.shape for a in arrays])
+    keys: Any = None
     for array, n in zip(arrays, lengths, strict=True):
-        if array.size and not -n <= int(array.min()) <= int(array.max()) < n:
+        lowest = int(array.min(initial=0))
+        if array.size and not (-n <= lowest and int(array.max()) < n):
             raise UnsupportedError  # the reference raises the error
         wide = array.astype(np.int64, copy=False)
-        keys = keys * n + (wide if int(array.min(initial=0)) >= 0 else wide % n)
+        rows = wide if lowest >= 0 else wide % n
+        keys = rows if keys is None else keys * n + rows
     before, behind = shape[: at[0]], shape[at[-1] + 1 :]
     sizes = prod(before), prod(lengths), prod(behind)
-    return RowIndex(np.broadcast_to(keys, named).reshape(-1), sizes, (*before, *named, *behind))
+    return RowIndex(broadcast_to(keys, named).reshape(-1), sizes, (*before, *named, *behind))
 
 
 def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray:

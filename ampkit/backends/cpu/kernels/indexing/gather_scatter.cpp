@@ -1,8 +1,8 @@
 // Elements along an axis by an index of the same shape [a, n, c], and rows by an index [n].
 //
-// x has stride 0 along the axis: x[i, j, k] is the element that index[i, j, k] counts from; `step`: from one to the next,
-// in elements. Of the indices of one element, those further along the axis come later: additions have a fixed order. An
-// index that is not below the axis' length counts as 0, and the result is whether there was one.
+// x is [a, 1, c]: x[i, 0, k] is the element that index[i, j, k] counts from; `step`: from one to the next along the
+// axis, in elements. Of the indices of one element, those further along the axis come later: additions have a fixed
+// order. An index that is not below the axis' length counts as 0, and the result is whether there was one.
 #include "../include/parallel.h"
 
 namespace {
@@ -52,7 +52,7 @@ int64 for_each_index(const Array& index, const Array& x, const Array& y, int64 s
             int64 i = item / blocks, first = item % blocks * BLOCK, last = min(c, first + BLOCK);
             for (int64 j = 0; j < n; j++) {
                 const int64* at = address<const int64>(index, i, j);
-                int64 x_row = x.offset(i, j), y_row = y.offset(i, j);
+                int64 x_row = x.offset(i, 0), y_row = y.offset(i, j);
                 int64 at_step = index.stride[2], x_step = x.stride[2], y_step = y.stride[2];
                 for (int64 k = first; k < last; k++) visit(x_row + k * x_step + axis.place(at[k * at_step]), y_row + k * y_step);
             }

@@ -43,17 +43,19 @@ _SHORT = 16  # elements: sum_short_rows takes rows of at most as many
 def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArray, dim: int) -> HostArray:
     """Call run(x, other, index, step, length) with views [a, n, c] of arrays of index' shape, `dim` in the middle.
 
-    x is longer along `dim`, and no shorter on other axes. other: None for gather's result, which is made here.
-    Raises RangeError for an index outside of x, for the op of the kernel's name.
+    x is longer along `dim`, and no shorter on other axes; its view is [a, 1, c], of the first elements along `dim`.
+    other: None for gather's result, which is made here. Raises RangeError for an index outside of x, for the op of the
+    kernel's name.
     """
     at = dim % index.ndim
     shape = prod(index.shape[:at]), index.shape[at], prod(index.shape[at + 1 :])
     made = empty(index.shape, x.dtype) if other is None else other
     lead = tuple([slice(1 if i == at else n) for i, n in enumerate(index.shape)])
-    arrays = x[lead], made, index.astype(np.int64, copy=False)
-    views = [reshape_view(broadcast_to(a, index.shape), shape) for a in arrays]
+    first = reshape_view(x[lead], (shape[0], 1, shape[2]))
+    arrays = made, index.astype(np.int64, copy=False)
+    values, where = [reshape_view(broadcast_to(a, index.shape), shape) for a in arrays]
     step = x.strides[at] // x.itemsize
-    if run(*(views if other is not None else (views[1], views[0], views[2])), step, x.shape[at]):
+    if run(*((values, first) if other is None else (first, values)), where, step, x.shape[at]):
         check_index_range(run.name, index, x.shape[at])
     return made
 
@@ -92,7 +94,7 @@ def _added_in_rows(
 ) -> HostArray:
     """`scatter_added` along the last axis: each row is added up in memory of its own, and written once."""
     out, rows = empty(shape, dtype), prod(shape[:-1])
-    arrays = start, np.broadcast_to(values, index.shape), index.astype(np.int64, copy=False)
+    arrays = start, broadcast_to(values, index.shape), index.astype(np.int64, copy=False)
     views = [None if a is None else reshape_view(a, (rows, a.shape[-1])) for a in arrays]
     if _scatter_add_rows(out.reshape(rows, shape[-1]), *views):
         check_index_range("scatter_add", index, shape[-1])

@@ -144,9 +144,11 @@ def gradient(
 
 
 def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
-    """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`."""
+    """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`; saved as `out`, too."""
     out = found if keepdim else found.squeeze(normalize_axes("", dim, found.ndim))
-    return out, Saved(**{name: out if value is found else value for name, value in saved.items()})
+    if "out" in saved:
+        saved["out"] = out
+    return out, Saved(**saved)
 
 
 def keep_reduced(array: HostArray, x: HostArray, axes: tuple[int, ...]) -> HostArray:
