@@ -16,6 +16,8 @@ import numpy as np
 
 from ampkit.base.dtypes import DType
 
+from . import cpuinfo
+
 HostArray = np.ndarray[Any, Any]
 
 # Smaller arrays come from the C library, which maps no memory of its own for them (128 KiB is glibc's M_MMAP_THRESHOLD)
@@ -23,6 +25,9 @@ HostArray = np.ndarray[Any, Any]
 MIN_BYTES = 1 << 17
 _PAGE = 1 << 12  # sizes are rounded up to whole pages
 CACHE_LINE = 64  # bytes; large arrays begin on a boundary of it
+# Bytes of an array from which it is aligned. AMX reads tiles of 64-byte rows, which take up to 2.7 times as long where
+# they straddle two lines; vector loads lose less by it than aligning a small array takes.
+_ALIGNED = _PAGE if "amx_tile" in cpuinfo.flags() else MIN_BYTES
 _Pointer = ctypes.c_void_p
 DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)  # of the address of the data in NumPy's array object, in CPython
 
@@ -97,13 +102,14 @@ _allocator = CachingAllocator()
 
 
 def empty(shape: Sequence[int], dtype: DType) -> HostArray:
-    """An uninitialized C-contiguous array. One of MIN_BYTES or more is aligned to CACHE_LINE: unaligned vector and tile
-    loads are slower, but in a smaller array not by as much as aligning it takes.
-    """
+    """An uninitialized C-contiguous array, aligned to CACHE_LINE unless it is small."""
     nbytes = prod(shape) * dtype.itemsize
-    if nbytes < MIN_BYTES:
+    if nbytes < _ALIGNED:
         return np.empty(shape, dtype)
-    return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
+    if nbytes >= MIN_BYTES:
+        return np.ndarray(tuple(shape), dtype, _allocator.allocate(nbytes))
+    raw = np.empty(nbytes + CACHE_LINE, np.uint8)
+    return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> HostArray:

@@ -19,12 +19,14 @@ def fresh(monkeypatch):
     monkeypatch.setattr(caching_allocator, "_allocator", caching_allocator.CachingAllocator())
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (300, 1000), (7, 11, 13, 100)])
+@pytest.mark.parametrize("least", [4096, caching_allocator.MIN_BYTES], ids=["AMX", "no AMX"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (80, 90), (300, 1000), (7, 11, 13, 100)])
 @pytest.mark.parametrize("dtype", [float32, bfloat16, np.dtype(bool)], ids=str)
-def test_large_arrays_lie_on_a_boundary_of_64_bytes(shape, dtype):
+def test_large_arrays_lie_on_a_boundary_of_64_bytes(shape, dtype, least, monkeypatch):
+    monkeypatch.setattr(caching_allocator, "_ALIGNED", least)
     array = caching_allocator.empty(shape, dtype)
     assert (array.shape, array.dtype, type(array)) == (shape, dtype, np.ndarray)
-    assert array.nbytes < caching_allocator.MIN_BYTES or array.__array_interface__["data"][0] % 64 == 0
+    assert array.nbytes < least or array.__array_interface__["data"][0] % 64 == 0
     assert caching_allocator.address(array) == array.__array_interface__["data"][0]
     array[...] = 1
     zeros = caching_allocator.zeros(shape, dtype)
