@@ -27,7 +27,8 @@ from .library import library
 from .numpy_arrays import KINDS as KINDS
 from .numpy_arrays import entry
 
-MIN_ELEMENTS = 1 << 12  # elements; below, NumPy is as fast as the call of a kernel
+MIN_ELEMENTS = 1 << 12  # elements; below, NumPy's one or two passes are as fast as the call of a kernel
+MIN_FUSED = 1 << 8  # elements, of an op that NumPy computes in more passes
 FLOATS = frozenset({dtypes.float32, dtypes.bfloat16, dtypes.float16})  # what kernels compute with, in float32
 # One letter per argument of a C function: array, address or bytes, integer, unsigned one, float32, float64.
 _ARGUMENTS: dict[str, Any] = {

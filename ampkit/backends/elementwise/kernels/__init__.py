@@ -24,7 +24,8 @@ class Launcher:
     forward(function, operands, dtype) -> their values. backward(function, dy, operands, dtypes) -> a gradient for each
     of dtypes, None for None. total(function, operands, divisor, dtype) -> the sum of the values / divisor, [].
     sum_over(array, axes) -> its sum in float32. min_elements: of the first array, below which the reference runs;
-    min_float32: likewise if it is float32 and contiguous, by the name of the op, or of the op with `_backward`.
+    min_of: another one for some ops; min_float32: one for contiguous float32 arrays. Both are by the name of the op, or
+    of the op with `_backward`.
     """
 
     backend: str
@@ -33,18 +34,21 @@ class Launcher:
     total: Callable[..., Any]
     sum_over: Callable[..., Any]
     min_elements: int = 0
+    min_of: Mapping[str, int] = field(default_factory=dict)
     min_float32: Mapping[str, float] = field(default_factory=dict)
 
     def on(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of an op, with the predicate `when`."""
         run.__name__ = f"{op.name}_{self.backend}"
-        op.on(self.backend, when=self._if_large(op.name, when), min_elements=self.min_elements)(run)
+        least = self.min_of.get(op.name, self.min_elements)
+        op.on(self.backend, when=self._if_large(op.name, when), min_elements=least)(run)
 
     def on_backward(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of an op's backward, with the predicate `when`."""
         run.__name__ = f"{op.name}_backward_{self.backend}"
-        when = self._if_large(f"{op.name}_backward", when)
-        op.on_backward(self.backend, when=when, min_elements=self.min_elements)(run)
+        name = f"{op.name}_backward"
+        least = self.min_of.get(name, self.min_elements)
+        op.on_backward(self.backend, when=self._if_large(name, when), min_elements=least)(run)
 
     def _if_large(self, name: str, when: Any) -> Any:
         if name not in self.min_float32:

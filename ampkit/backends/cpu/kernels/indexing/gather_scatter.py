@@ -18,7 +18,7 @@ from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
     KINDS,
-    MIN_ELEMENTS,
+    MIN_FUSED,
     Function,
     HostArray,
     available,
@@ -126,7 +126,7 @@ def summed_rows(values: HostArray, keys: HostArray, rows: int, dtype: DType, ski
 
 
 def _fits(x: HostArray, dim: int, index: HostArray, *arrays: Any) -> bool:
-    known = available() and 0 < index.ndim == x.ndim and index.size >= MIN_ELEMENTS and x.size > 0
+    known = available() and 0 < index.ndim == x.ndim and index.size >= MIN_FUSED and x.size > 0
     return known and x.dtype in KINDS and x.flags.aligned
 
 
@@ -136,7 +136,7 @@ def gather_cpu(input: HostArray, dim: int, index: HostArray, *, dtype: DType) ->
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
-    return supported(dy) and len(saved.shape) > 0 and dy.size >= MIN_ELEMENTS
+    return supported(dy) and len(saved.shape) > 0 and dy.size >= MIN_FUSED
 
 
 @gather.on_backward("cpu", when=_backward_fits)

@@ -11,6 +11,7 @@ from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
     FLOATS,
     MIN_ELEMENTS,
+    MIN_FUSED,
     Function,
     HostArray,
     broadcast_to,
@@ -46,7 +47,7 @@ def _reduced(losses: HostArray, over: Any, reduction: str, like: HostArray, dtyp
         return np.asarray(total / over() if reduction == "mean" else total).astype(dtype)
 
 
-@cross_entropy_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
+@cross_entropy_.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def cross_entropy_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
     label_smoothing: float, *, dtype: DType,
@@ -69,7 +70,7 @@ def _int64(labels: HostArray) -> HostArray:
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float) -> bool:
     known = needs[0] is not None and needs[2] is None and saved.lse.dtype == float32
-    return bool(known) and saved.input.size >= MIN_ELEMENTS and _fits(saved.input, saved.target, saved.weight)
+    return bool(known) and saved.input.size >= MIN_FUSED and _fits(saved.input, saved.target, saved.weight)
 
 
 @cross_entropy_.on_backward("cpu", when=_back_fits)
@@ -95,7 +96,7 @@ def _label_grads(dy: HostArray, weight: Any, labels: Any, counted: Any, reductio
 
 
 @cross_entropy_probabilities.on(
-    "cpu", when=lambda x, t, *more: _fits(x, t, *more) and _fits(t, t, None), min_elements=MIN_ELEMENTS
+    "cpu", when=lambda x, t, *more: _fits(x, t, *more) and _fits(t, t, None), min_elements=MIN_FUSED
 )
 def cross_entropy_probabilities_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, reduction: str, label_smoothing: float,

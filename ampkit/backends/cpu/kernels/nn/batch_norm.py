@@ -10,7 +10,7 @@ import numpy as np
 from ampkit.backends.cpu.copies import contiguous, copy
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
-    MIN_ELEMENTS,
+    MIN_FUSED,
     Function,
     HostArray,
     empty,
@@ -102,7 +102,7 @@ def _fits(
     return fits(x, weight, bias, mean, var, residual)
 
 
-@batch_norm_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
+@batch_norm_.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def batch_norm_cpu(
     input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: HostArray | None,
     running_var: HostArray | None, residual: HostArray | None, eps: float, relu: bool, *, dtype: DType,
@@ -125,7 +125,7 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> boo
     grad, bias = dy if running else dy[0], getattr(saved, "bias", None)
     out = getattr(saved, "out", grad)
     known = fits(saved.input, saved.weight, bias) and supported(grad, out, saved.mean) and saved.rstd.dtype == float32
-    return bool(known) and grad.size >= MIN_ELEMENTS
+    return bool(known) and grad.size >= MIN_FUSED
 
 
 @batch_norm_.on_backward("cpu", when=_back_fits)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.native.arrays import KINDS, MIN_ELEMENTS, Function, HostArray, empty, supported
+from ampkit.backends.cpu.native.arrays import KINDS, MIN_FUSED, Function, HostArray, empty, supported
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
@@ -23,7 +23,7 @@ def _fits(input: HostArray, p: float, seed: int, call: int, shape: Any) -> bool:
     return supported(input)
 
 
-@dropout_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
+@dropout_.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def dropout_cpu(input: HostArray, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if prod(shape or input.shape) != input.size or not input.flags.c_contiguous:  # a mask for several values at once
         keep = keep_mask(seed, call, p, shape or input.shape)
@@ -44,6 +44,6 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bo
     return supported(dy)
 
 
-@dropout_.on_backward("cpu", when=_backward_fits, min_elements=MIN_ELEMENTS)
+@dropout_.on_backward("cpu", when=_backward_fits, min_elements=MIN_FUSED)
 def dropout_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Any:
     return _masked(dy, saved.keep, p, needs[0])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, empty, reshape_view, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
@@ -79,7 +79,7 @@ def weight_of(saved: Saved) -> HostArray | None:
     return getattr(saved, "weight", None)
 
 
-@layer_norm.on("cpu", when=lambda x, shape, w, b, eps: fits(x, w, b), min_elements=MIN_ELEMENTS)
+@layer_norm.on("cpu", when=lambda x, shape, w, b, eps: fits(x, w, b), min_elements=MIN_FUSED)
 def layer_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, bias: HostArray | None, eps: float,
     *, dtype: DType,
@@ -93,12 +93,12 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, e
     return known and bool(saved.rstd.dtype == float32) and fits(dy, saved.input, weight_of(saved))
 
 
-@layer_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
+@layer_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_FUSED)
 def layer_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
     return tuple(norm_gradients(dy, saved.input, saved, needs, normalized_shape)[:3])
 
 
-@rms_norm.on("cpu", when=lambda x, shape, w, eps: fits(x, w), min_elements=MIN_ELEMENTS)
+@rms_norm.on("cpu", when=lambda x, shape, w, eps: fits(x, w), min_elements=MIN_FUSED)
 def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
@@ -107,12 +107,12 @@ def rms_norm_cpu(
     return found[0], Saved(input=input, weight=weight, rstd=found[2])
 
 
-@rms_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_ELEMENTS)
+@rms_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_FUSED)
 def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
     return tuple(norm_gradients(dy, saved.input, saved, (*needs, None), normalized_shape)[:2])
 
 
-@group_norm.on("cpu", when=lambda x, groups, w, b, eps: batch_norm.fits(x, w, b), min_elements=MIN_ELEMENTS)
+@group_norm.on("cpu", when=lambda x, groups, w, b, eps: batch_norm.fits(x, w, b), min_elements=MIN_FUSED)
 def group_norm_cpu(
     input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -124,6 +124,6 @@ def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, e
     return bool(saved.rstd.dtype == float32) and supported(dy) and batch_norm.fits(saved.input, weight_of(saved))
 
 
-@group_norm.on_backward("cpu", when=_group_back_fits, min_elements=MIN_ELEMENTS)
+@group_norm.on_backward("cpu", when=_group_back_fits, min_elements=MIN_FUSED)
 def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
     return tuple(batch_norm.gradients(dy, saved, needs, num_groups))

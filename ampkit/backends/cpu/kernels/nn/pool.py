@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, supported
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, supported
 from ampkit.backends.cpu.resample import (
     AxisTaps,
     ImageMap,
@@ -31,7 +31,7 @@ _forward, _backward = Function("max_pool_forward", "aaaip"), Function("max_pool_
 def is_large(array: HostArray, size: tuple[int, ...]) -> bool:
     """Whether kernels take the array, and it or as many images of `size` as there are in it are worth a call."""
     old, new = prod(array.shape[-len(size) :]), prod(size)
-    return bool(old and new) and array.size // old * max(old, new) >= MIN_ELEMENTS and supported(array)
+    return bool(old and new) and array.size // old * max(old, new) >= MIN_FUSED and supported(array)
 
 
 # maxima
@@ -138,7 +138,7 @@ def _averages(op: Any, axes: int) -> None:
 def register(op: Any, forward: Any, back_fits: Any, backward: Any) -> None:
     """Register the kernels of a pool, under names that profiles show."""
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
-    op.on("cpu", when=lambda input, *more: supported(input), min_elements=MIN_ELEMENTS)(forward)
+    op.on("cpu", when=lambda input, *more: supported(input), min_elements=MIN_FUSED)(forward)
     op.on_backward("cpu", when=back_fits)(backward)
 
 

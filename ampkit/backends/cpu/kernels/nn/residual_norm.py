@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, empty
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, empty
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
@@ -14,7 +14,7 @@ from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_sum
 from .layer_norm import fits, norm_gradients, normalized, weight_of
 
 
-@add_layer_norm_.on("cpu", when=lambda x, y, w, b, *more: fits(x, y, w, b), min_elements=MIN_ELEMENTS)
+@add_layer_norm_.on("cpu", when=lambda x, y, w, b, *more: fits(x, y, w, b), min_elements=MIN_FUSED)
 def add_layer_norm_cpu(
     residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
@@ -29,7 +29,7 @@ def add_layer_norm_cpu(
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, **more: Any) -> bool:
     grads = dy if type(dy) is tuple else (dy,)
-    fit = grads[0].size >= MIN_ELEMENTS and saved.rstd.dtype == float32
+    fit = grads[0].size >= MIN_FUSED and saved.rstd.dtype == float32
     return bool(fit) and fits(*grads, saved.total, weight_of(saved))
 
 

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty_like, rows_along, supported
+from ampkit.backends.cpu.native.arrays import (
+    MIN_ELEMENTS,
+    MIN_FUSED,
+    Function,
+    HostArray,
+    empty_like,
+    rows_along,
+    supported,
+)
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
@@ -35,8 +43,8 @@ def _register(op: Any, logarithm: bool) -> None:
         _backward(rows_along(dx, dim), rows_along(dy, dim), rows_along(saved.out, dim), logarithm)
         return dx
 
-    op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
-    op.on_backward("cpu", when=backward_fits, min_elements=MIN_ELEMENTS)(backward)
+    op.on("cpu", when=_fits, min_elements=MIN_FUSED)(forward)
+    op.on_backward("cpu", when=backward_fits, min_elements=MIN_FUSED)(backward)
 
 
 _register(softmax, logarithm=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, available
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, available
 from ampkit.backends.elementwise.kernels import Launcher
 from ampkit.backends.elementwise.kernels.pointwise import register_pointwise
 from ampkit.core.blocked_sum import blocked_sum
@@ -20,8 +20,10 @@ _ONE_PASS = (
     *("sqrt_backward", "square_backward", "tanh_backward", "where_backward"),
 )
 _SINES = ("sin", "cos", "sin_backward", "cos_backward")
+_MANY_PASSES = ("gelu", "binary_cross_entropy_with_logits")
+_MIN_OF = {name: MIN_FUSED for op in _MANY_PASSES for name in (op, f"{op}_backward")}
 _MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fromkeys(_SINES, inf)}
 
-LAUNCHER = Launcher("cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_FLOAT32)
+LAUNCHER = Launcher("cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32)
 if available():
     register_pointwise(LAUNCHER)
