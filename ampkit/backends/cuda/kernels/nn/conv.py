@@ -44,7 +44,7 @@ def as_channels_last(images: Array, dtype: DType) -> Array:
 
 
 def _has_few_channels(images: Array) -> bool:
-    """Whether channels of zeros, up to CHANNELS, are added for engines of cuDNN that read so many at once."""
+    """Whether channels of zeros are added, up to CHANNELS, with which cuDNN plans the engines of wide layers."""
     return images.dtype in LOW and images.shape[1] < CHANNELS and images.size >= LARGE
 
 
