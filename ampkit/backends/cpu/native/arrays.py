@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
+from ampkit.base.memory_format import inverse
 
 from ..caching_allocator import HostArray as HostArray
 from ..caching_allocator import empty as empty
@@ -82,8 +83,15 @@ def empty_like(array: HostArray, dtype: DType) -> HostArray:
     """An uninitialized array of the shape and the memory order of `array`, without gaps."""
     if array.flags.c_contiguous:
         return empty(array.shape, dtype)
-    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-    return empty([array.shape[axis] for axis in order], dtype).transpose(np.argsort(order))
+    order, back = _memory_order(array.strides)
+    return empty([array.shape[axis] for axis in order], dtype).transpose(back)
+
+
+@lru_cache(1024)
+def _memory_order(strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes by falling stride, and the permutation that undoes it."""
+    order = tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+    return order, inverse(order)
 
 
 def broadcast_to(array: HostArray, shape: tuple[int, ...]) -> HostArray:

@@ -23,6 +23,7 @@ from ampkit.backends.cpu.onednn.library import has_fast_matmul, library
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
 from ampkit.backends.cpu.threads import get_num_threads
 from ampkit.base.dtypes import DType, float32
+from ampkit.base.memory_format import inverse
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.attention import self_attention_ as self_attention
@@ -155,7 +156,7 @@ def _in_axis_order(found: HostArray, order: list[int], dtype: DType) -> HostArra
     # `found` in `dtype`, with the memory order of an operand's axes: merging heads is then a view, not a copy.
     if order == sorted(order):
         return in_format(found, dtype)
-    out = empty([found.shape[i] for i in order], dtype).transpose(np.argsort(order))
+    out = empty([found.shape[i] for i in order], dtype).transpose(inverse(tuple(order)))
     copy(out, found)
     return out
 
