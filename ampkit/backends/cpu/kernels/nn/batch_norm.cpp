@@ -102,7 +102,9 @@ void normalize(T* y, const T* x, const T* residual, const float* mean, const flo
 template <bool each, bool relu, class T>
 void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale, const float* shift,
                     const float* factor, const float* offset, bool given, int64 n) {
+#if defined(__clang__)
 #pragma clang fp contract(on)  // by expressions, not as code is generated: the same bits with and without ReLU
+#endif
     const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
     SIMD_STORE for (int64 k = 0; k < n; k++) {
         float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m);
