@@ -25,8 +25,8 @@ HostArray = np.ndarray[Any, Any]
 MIN_BYTES = 1 << 17
 _PAGE = 1 << 12  # sizes are rounded up to whole pages
 CACHE_LINE = 64  # bytes; large arrays begin on a boundary of it
-# Bytes of an array from which it is aligned. AMX reads tiles of 64-byte rows, which take up to 2.7 times as long where
-# they straddle two lines; vector loads lose less by it than aligning a small array takes.
+# Bytes of an array from which it is aligned. AMX reads tiles of 64-byte rows, which are much slower where they
+# straddle two lines; vector loads lose less by it than aligning a small array takes.
 _ALIGNED = _PAGE if "amx_tile" in cpuinfo.flags() else MIN_BYTES
 _Pointer = ctypes.c_void_p
 DATA_OFFSET = 2 * ctypes.sizeof(_Pointer)  # of the address of the data in NumPy's array object, in CPython

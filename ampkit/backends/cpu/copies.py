@@ -83,8 +83,3 @@ def _layout(
     if len(axes) > _AXES or not prod(shape):
         return None
     return ctypes.pointer(_Layout(len(axes), *map(tuple, zip(*axes, strict=True))))
-
-
-def memory_order(array: HostArray) -> list[int]:
-    """The axes of `array` by falling stride."""
-    return sorted(range(array.ndim), key=lambda i: -array.strides[i])

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.copies import copy, memory_order
+from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import FLOATS, KINDS, Function, available
+from ampkit.backends.cpu.native.arrays import FLOATS, KINDS, Function, available, memory_order
 from ampkit.backends.cpu.onednn.gemm import matmul_into
 from ampkit.backends.cpu.onednn.library import has_fast_matmul, library
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
@@ -152,11 +152,11 @@ def _as_heads(array: HostArray) -> HostArray:
     return array.reshape(-1, *array.shape[-2:])
 
 
-def _in_axis_order(found: HostArray, order: list[int], dtype: DType) -> HostArray:
+def _in_axis_order(found: HostArray, order: tuple[int, ...], dtype: DType) -> HostArray:
     # `found` in `dtype`, with the memory order of an operand's axes: merging heads is then a view, not a copy.
-    if order == sorted(order):
+    if order == tuple(range(found.ndim)):
         return in_format(found, dtype)
-    out = empty([found.shape[i] for i in order], dtype).transpose(inverse(tuple(order)))
+    out = empty([found.shape[i] for i in order], dtype).transpose(inverse(order))
     copy(out, found)
     return out
 
@@ -215,7 +215,7 @@ def attention_cpu(
     flat = zip((a.query, a.key, a.value), operands, strict=True)
     parts = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
     named = dict(zip(("query", "key", "value"), parts, strict=True))
-    orders = [memory_order(x) for x in operands]
+    orders = [memory_order(x.strides) for x in operands]
     out = _in_axis_order(found.reshape(*query.shape[:-1], -1), orders[0], dtype)
     saved = Saved(**named, added=added, allowed=allowed, out=out, statistics=statistics, orders=orders)
     return out, saved
@@ -263,7 +263,7 @@ def self_attention_cpu(
     parts = _as_heads(split).reshape(split.shape)
     a = _TiledAttention(parts[0], parts[1], parts[2], _masks(parts[0], parts[0], is_causal, dropout_p, draw), None)
     out, statistics = a.forward(dtype)
-    out = _in_axis_order(out.reshape(parts.shape[1:]), [0, 2, 1, 3], dtype).swapaxes(1, 2).reshape(*input.shape[:2], -1)
+    out = _in_axis_order(out.reshape(parts.shape[1:]), (0, 2, 1, 3), dtype).swapaxes(1, 2).reshape(*input.shape[:2], -1)
     # Save the contiguous parts in place of the input: the same elements in another order.
     return out, Saved(input=parts.transpose(_INPUT_ORDER), out=out, statistics=statistics)
 
@@ -278,7 +278,7 @@ def self_attention_cpu_backward(
     grad, out = (x.reshape(*lead, num_heads, -1).swapaxes(1, 2) for x in (in_format(dy, a.dtype), saved.out))
     a.backward(_as_heads(grad), _as_heads(out), saved.statistics, list(found))
     return (
-        _in_axis_order(found.reshape(parts.shape), list(_INPUT_ORDER), needs[0])
+        _in_axis_order(found.reshape(parts.shape), _INPUT_ORDER, needs[0])
         .transpose(_INPUT_ORDER)
         .reshape(*lead, -1)
     )

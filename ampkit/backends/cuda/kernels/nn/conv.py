@@ -53,7 +53,7 @@ def _padded(images: Array) -> Array:
     n, c, *size = images.shape
     out, spatial = channels_last(images, (n, CHANNELS, *size), images.dtype), prod(size)
     rows = images.reshape(n, c, spatial)
-    steps = [np.int64(step // images.itemsize) for step in (rows.strides[0], rows.strides[1], rows.strides[2])]
+    steps = [np.int64(step // images.itemsize) for step in rows.strides]
     sizes, pixels = (np.int32(c), np.uint32(spatial)), n * spatial
     launch("nn/conv", "pad_channels", blocks_for(pixels, 256), 256, rows, out, *sizes, *steps, np.uint32(pixels))
     return out
