@@ -277,8 +277,4 @@ def self_attention_cpu_backward(
     found = empty((3, *a.query.shape), a.dtype if a.in_one_tile else float32)
     grad, out = (x.reshape(*lead, num_heads, -1).swapaxes(1, 2) for x in (in_format(dy, a.dtype), saved.out))
     a.backward(_as_heads(grad), _as_heads(out), saved.statistics, list(found))
-    return (
-        _in_axis_order(found.reshape(parts.shape), _INPUT_ORDER, needs[0])
-        .transpose(_INPUT_ORDER)
-        .reshape(*lead, -1)
-    )
+    return _in_axis_order(found.reshape(parts.shape), _INPUT_ORDER, needs[0]).transpose(_INPUT_ORDER).reshape(*lead, -1)
