@@ -15,6 +15,7 @@ from ampkit.base.version_counter import derived_value
 from .channels_last import empty_channels_last, nhwc
 from .copies import copy
 from .onednn.gemm import matmul_into
+from .onednn.library import has_amx
 from .onednn.primitive import HostArray, empty
 
 if TYPE_CHECKING:
@@ -22,33 +23,35 @@ if TYPE_CHECKING:
 
     from .onednn.convolution import Conv
 
-_LARGE_WEIGHT, _LARGE_WEIGHT_AMX = 1 << 19, 1 << 18  # elements
+_LARGE_WEIGHT, _LARGE_WEIGHT_BFLOAT16 = 1 << 19, 1 << 18  # elements
 _FEW_WINDOWS, _SOME_WINDOWS = 16, 64  # per image
 
 
 def is_profitable_for_weight_grad(c: Conv) -> bool:
-    """Whether im2col and one product are faster for the weight gradient, in float32 or with AMX."""
-    few, large = (_SOME_WINDOWS, _LARGE_WEIGHT_AMX) if c.dtype == bfloat16 else (_FEW_WINDOWS, _LARGE_WEIGHT)
-    return prod(c.geometry.output_size) <= few and prod(c.kernels) >= large and c.groups == 1
+    """Whether im2col and one product are faster for the weight gradient; in bfloat16 without AMX, with strides only."""
+    few, large = (_SOME_WINDOWS, _LARGE_WEIGHT_BFLOAT16) if c.dtype == bfloat16 else (_FEW_WINDOWS, _LARGE_WEIGHT)
+    known = c.groups == 1 and (c.dtype == float32 or has_amx() or max(c.geometry.stride) > 1)
+    return known and prod(c.geometry.output_size) <= few and prod(c.kernels) >= large
 
 
 def is_profitable_for_output(c: Conv) -> bool:
     """Whether im2col is faster for the output: with AMX only, float32 gains nothing."""
-    return c.dtype == bfloat16 and prod(c.geometry.output_size) <= _FEW_WINDOWS and _has_large_weight(c)
+    return has_amx() and prod(c.geometry.output_size) <= _FEW_WINDOWS and _has_large_bfloat16_weight(c)
 
 
 def is_profitable_for_input_grad(c: Conv) -> bool:
     """Whether im2col is faster for the input gradient: with AMX, and for stride 1 only."""
     return (
-        c.dtype == bfloat16
+        has_amx()
         and prod(c.geometry.input_size) <= _FEW_WINDOWS
         and prod(c.geometry.stride) == 1
-        and _has_large_weight(c)
+        and _has_large_bfloat16_weight(c)
     )
 
 
-def _has_large_weight(c: Conv) -> bool:
-    return prod(c.kernels) >= _LARGE_WEIGHT and c.groups == 1 and not c.geometry.pointwise
+def _has_large_bfloat16_weight(c: Conv) -> bool:
+    large = c.dtype == bfloat16 and prod(c.kernels) >= _LARGE_WEIGHT
+    return large and c.groups == 1 and not c.geometry.pointwise
 
 
 def conv_output(

@@ -1,4 +1,4 @@
-"""Convolution by oneDNN, over channels-last images: output, input gradient and weight gradient.
+"""Convolution over channels-last images: output, input gradient and weight gradient, by oneDNN where nothing is faster.
 
 Where oneDNN has no fast implementation in a 16-bit dtype, operands are cast to float32.
 """
@@ -15,7 +15,7 @@ from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
 
-from .. import im2col
+from .. import im2col, winograd
 from ..channels_last import channels_last_layout, empty_channels_last, onednn_geometry, to_channels_last
 from ..copies import copy
 from ..device import in_format
@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 
 
 class Conv(NamedTuple):
-    """Signature of a convolution: images [N, C, H, W], kernels [O, C / groups, KH, KW], geometry and dtypes."""
+    """Signature of a convolution: images [N, C, H, W], kernels [O, C / groups, KH, KW], geometry and dtypes.
+
+    dtype: what is computed in; out: of the result.
+    """
 
     images: tuple[int, ...]
     kernels: tuple[int, ...]
@@ -58,6 +61,11 @@ class Conv(NamedTuple):
         return self.images[0], self.kernels[0], *self.geometry.output_size
 
     @property
+    def written(self) -> DType:
+        """The dtype of oneDNN's result, which has more bits than `out` where that is narrower than `dtype`."""
+        return float32 if self.dtype == float32 else self.out
+
+    @property
     def grouped(self) -> tuple[int, ...]:
         """The shape of the kernels in oneDNN's convention: with a leading axis for groups, if there are several."""
         o, *rest = self.kernels
@@ -65,7 +73,7 @@ class Conv(NamedTuple):
 
 
 def _forward_parts(c: Conv, with_bias: bool) -> tuple[Any, ...]:
-    of, to = channels_last_layout(c.images, c.dtype), channels_last_layout(c.output, c.out)
+    of, to = channels_last_layout(c.images, c.dtype), channels_last_layout(c.output, c.written)
     kernels = Layout(c.grouped, c.dtype, None)
     bias = Layout.dense(c.kernels[:1], c.dtype) if with_bias else None
     return of, to, kernels, bias
@@ -91,7 +99,7 @@ def _forward_hint(c: Conv) -> Any:
 
 
 def _input_gradient_call(c: Conv) -> Call:
-    to, of = channels_last_layout(c.images, c.out), channels_last_layout(c.output, c.dtype)
+    to, of = channels_last_layout(c.images, c.written), channels_last_layout(c.output, c.dtype)
     kernels = Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
     given = [DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
@@ -145,12 +153,16 @@ def _packed_call(create: Callable[..., Call], c: Conv, *options: bool) -> _Packe
 def _in_float32(c: Conv) -> Conv:
     if c.dtype == float32:
         raise UnsupportedError
-    return c._replace(dtype=float32, out=float32)
+    return c._replace(dtype=float32)
 
 
 def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: Conv, version: Any) -> HostArray:
     """The output [N, O, H, W] in c.out or float32. Raises UnsupportedError where oneDNN computes neither fast."""
     bias = bias if bias is None else np.ascontiguousarray(bias)  # as the call's layout requires
+    if winograd.is_profitable_for_output(c):
+        found = winograd.conv_output(images, kernels, bias, c.geometry, c.out, version)
+        if found is not None:
+            return found
     if im2col.is_profitable_for_output(c):
         row = None if bias is None else in_format(bias, c.dtype)
         found = im2col.conv_output(to_channels_last(images, c.dtype), in_format(kernels, c.dtype), row, c, version)
@@ -159,13 +171,17 @@ def convolve(images: HostArray, kernels: HostArray, bias: HostArray | None, c: C
     ready = _packed_call(_output_call, c, bias is not None)
     if ready is None:
         return convolve(images, kernels, bias, _in_float32(c), version)
-    packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.output, c.out)
+    packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.output, c.written)
     ready.run(to_channels_last(images, c.dtype), packed, out, *([] if bias is None else [in_format(bias, c.dtype)]))
     return out
 
 
 def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> HostArray:
     """The input gradient in c.out or float32. Raises UnsupportedError as `convolve`."""
+    if winograd.is_profitable_for_input_grad(c):
+        found = winograd.input_gradient(dy, kernels, c.geometry, c.out, version)
+        if found is not None:
+            return found
     if im2col.is_profitable_for_input_grad(c):
         found = im2col.input_gradient(to_channels_last(dy, c.dtype), in_format(kernels, c.dtype), c, version)
         if found is not None:
@@ -175,13 +191,17 @@ def input_gradient(dy: HostArray, kernels: HostArray, c: Conv, version: Any) -> 
     ready = None if slow else _packed_call(_input_gradient_call, c)
     if ready is None:
         return input_gradient(dy, kernels, _in_float32(c), version)
-    packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.images, c.out)
+    packed, out = ready.pack(kernels, c.dtype, version), empty_channels_last(c.images, c.written)
     ready.run(to_channels_last(dy, c.dtype), packed, out)
     return out
 
 
 def weight_gradient(images: HostArray, dy: HostArray, c: Conv, buffer: HostArray | None = None) -> HostArray:
     """The weight gradient, float32, written to `buffer` if given. Raises UnsupportedError as `convolve`."""
+    if winograd.is_profitable_for_weight_grad(c):
+        found = winograd.weight_gradient(images, dy, c.geometry, buffer)
+        if found is not None:
+            return found
     images, dy = to_channels_last(images, c.dtype), to_channels_last(dy, c.dtype)
     if im2col.is_profitable_for_weight_grad(c):
         found = im2col.weight_gradient(images, dy, c.geometry, buffer)

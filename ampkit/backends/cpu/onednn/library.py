@@ -174,8 +174,13 @@ def has_fast_matmul(dtype: DType) -> bool:
     """
     if dtype == dtypes.bfloat16:
         amd = cpuinfo.entry("vendor_id") == "AuthenticAMD"
-        return _has(_AMX_BFLOAT16) or (amd and _has(_AVX512_BFLOAT16))
+        return has_amx() or (amd and _has(_AVX512_BFLOAT16))
     return (dtype == dtypes.float32 and library() is not None) or (dtype == dtypes.float16 and _has(_AVX512_FLOAT16))
+
+
+def has_amx() -> bool:
+    """Whether oneDNN multiplies bfloat16 matrices by AMX on this CPU."""
+    return _has(_AMX_BFLOAT16)
 
 
 @cache

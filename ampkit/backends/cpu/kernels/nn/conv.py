@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ampkit.backends.cpu import winograd
 from ampkit.backends.cpu.channels_last import nhwc, to_channels_last
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.kernels.reduction.reductions import column_sums
@@ -32,8 +33,7 @@ def _compute_dtype(dtype: DType) -> DType:
 def _conv(
     images: tuple[int, ...], kernels: tuple[int, ...], w: ConvGeometry, groups: int, stored: DType, out: DType
 ) -> Conv:
-    kind = _compute_dtype(stored)
-    return Conv(images, kernels, w, groups, kind, float32 if kind == float32 else out)
+    return Conv(images, kernels, w, groups, _compute_dtype(stored), out)
 
 
 def _is_profitable(array: HostArray, times: int) -> bool:
@@ -94,7 +94,8 @@ def _register(op: Any, geometry_of: Callable[..., ConvGeometry], transposed: boo
         dy: HostArray, saved: Saved, needs: Any, *, groups: int, versions: Any, grad_buffers: Any, **options: Any
     ) -> Any:
         w, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
-        grad = to_channels_last(to_2d(dy, axes), _compute_dtype(dy.dtype))
+        kind = dy.dtype if winograd.applies(w, groups) else _compute_dtype(dy.dtype)  # that is cast once, here
+        grad = to_channels_last(to_2d(dy, axes), kind)
         if needs[0]:
             back = from_2d(grad, dy.ndim, axes)
             dx = _apply(back, saved.weight, None, w, groups, needs[0], versions[1], not transposed)
