@@ -38,6 +38,11 @@ def instruction_set() -> str:
     return _load()[1]
 
 
+def has_multiply_add() -> bool:
+    """Whether the loaded library has the kernels of products, which need a CPU's instruction for a * b + c."""
+    return instruction_set() not in ("", "x86-64", "armv8-a")
+
+
 def unavailable_reason() -> str:
     """Why the compiled kernels cannot be used, in one line; "" if they can."""
     return _load()[2]

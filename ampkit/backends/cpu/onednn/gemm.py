@@ -1,7 +1,8 @@
 """Matrix products by oneDNN, for operands of any strides.
 
 If the CPU multiplies a 16-bit dtype fast, operands go in as they are stored and the float32 sum is rounded once. If
-not, they are cast to float32, multiplied, and the result is rounded: the same values, up to the order of summation.
+not, a kernel of ours converts them to float32 block by block (widening_matmul.py), or they are cast to float32,
+multiplied, and the result is rounded: the same values, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
 
+from .. import widening_matmul
 from ..copies import contiguous
 from ..device import in_format
 from ..native.arrays import FLOATS
@@ -82,8 +84,8 @@ def gemm(
 
 
 def in_compute_dtype(array: HostArray) -> HostArray:
-    """`array` in the dtype that its products are computed in, cast once for several products."""
-    return array if has_fast_matmul(array.dtype) else in_format(array, float32)
+    """`array` in the dtype that its products read, cast once for several products."""
+    return array if widening_matmul.has_kernel() or has_fast_matmul(array.dtype) else in_format(array, float32)
 
 
 def matmul_into(
@@ -201,6 +203,10 @@ def _strides(bias: HostArray, axes: int) -> tuple[int, ...]:
 def _matmul_float32(
     a: HostArray, b: HostArray, dtype: DType, bias: HostArray | None, buffer: HostArray | None
 ) -> HostArray:
+    if a.shape[:-2] == b.shape[:-2]:
+        out = empty((*a.shape[:-1], b.shape[-1]), dtype) if buffer is None else buffer
+        if widening_matmul.matmul_into(a, b, out, bias):
+            return out
     wide, row = (in_format(a, float32), in_format(b, float32)), None if bias is None else in_format(bias, float32)
     return in_format(gemm(*wide, float32, row, buffer=buffer if dtype == float32 else None), dtype)
 

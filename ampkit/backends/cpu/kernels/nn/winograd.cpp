@@ -9,31 +9,17 @@
 //
 // Where an input is infinite, differences in the transform make NaN of what would be an infinity. So the functions
 // return whether all results are finite; where they are not, the caller computes them by the definition.
-#include "../include/parallel.h"
+#include "../include/multiply.h"
 
 #if defined(__FMA__)  // without it, the rest takes longer than what it saves
 
-#if defined(__clang__)
-#pragma clang fp contract(on)  // multiply and add round once
-#endif
-
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int64 LANES = 16, ROWS = 8;
-#else
-constexpr int64 LANES = 8, ROWS = 4;
-#endif
-constexpr int64 COLUMNS = 2 * LANES;  // `multiply` computes ROWS x COLUMNS sums in registers
-constexpr int64 POSITIONS = 16;       // in a transformed tile
-constexpr int64 TILES = 48;           // tiles that are transformed before their products: they stay in the L2 cache
-constexpr int64 OUTPUTS = 128;        // output channels that are computed from them at a time
-constexpr int64 RUN = 16;             // input channels of kernels that are transformed at a time
-constexpr int64 BLOCK = 64;           // input and output channels of a block of the weight gradient
-constexpr int64 GAP = 16;             // floats between matrices: at distances of 4 KB they would share few sets of a cache
-typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
-
-int64 round_up(int64 count, int64 multiple) { return ceil_div(count, multiple) * multiple; }
+constexpr int64 POSITIONS = 16;  // in a transformed tile
+constexpr int64 TILES = 48;      // tiles that are transformed before their products: they stay in the L2 cache
+constexpr int64 OUTPUTS = 128;   // output channels that are computed from them at a time
+constexpr int64 RUN = 16;        // input channels of kernels that are transformed at a time
+constexpr int64 BLOCK = 64;      // input and output channels of a block of the weight gradient
 
 // The matrices of the 16 positions, one behind the other.
 struct Matrices {
@@ -139,31 +125,6 @@ void transform_kernels(float* __restrict to, int64 step, const float (&taps)[9][
     }
 }
 
-// sums[row * sums_step + column] = sum over k < count of a[row * row_step + k * k_step] * b[k * COLUMNS + column], plus
-// what is there if `add`, for ROWS x COLUMNS sums.
-void multiply(float* sums, int64 sums_step, const float* a, int64 row_step, int64 k_step, const float* b, int64 count, bool add) {
-    Vector total[ROWS][2] = {};
-    if (add)
-        for (int64 row = 0; row < ROWS; row++) memcpy(total[row], sums + row * sums_step, sizeof total[row]);
-    for (int64 k = 0; k < count; k++) {
-        Vector b_k[2];
-        memcpy(b_k, b + k * COLUMNS, sizeof b_k);
-        const float* a_k = a + k * k_step;
-#pragma GCC unroll 8
-        for (int64 row = 0; row < ROWS; row++) {
-            float x = a_k[row * row_step];
-            total[row][0] += x * b_k[0], total[row][1] += x * b_k[1];
-        }
-    }
-    for (int64 row = 0; row < ROWS; row++) memcpy(sums + row * sums_step, total[row], sizeof total[row]);
-}
-
-// How many tiles to compute at a time: so many that `parts` of their channels make 8 tasks, if there are enough.
-int64 tiles_of_task(int64 tiles, int64 parts) {
-    int64 most = min(TILES, round_up(ceil_div(tiles * parts, 8), ROWS));
-    return round_up(ceil_div(tiles, ceil_div(tiles, most)), ROWS);
-}
-
 // Blocks of at most BLOCK channels, of about the same size.
 int64 block_of(int64 channels, int64 multiple) { return round_up(ceil_div(channels, ceil_div(channels, BLOCK)), multiple); }
 
@@ -201,7 +162,7 @@ static int64 winograd_output(Array out, Array images, float* kernels, Array bias
                              int64 left) {
     Tiling tiling(images, out, height, out_height, top, left);
     int64 inputs = images.size[2], outputs = out.size[2], parts = ceil_div(outputs, OUTPUTS);
-    int64 tiles = tiles_of_task(tiling.tiles, parts), blocks = ceil_div(tiling.tiles, tiles), widest = max(inputs, outputs);
+    int64 tiles = rows_of_task(tiling.tiles, parts, TILES), blocks = ceil_div(tiling.tiles, tiles), widest = max(inputs, outputs);
     Matrices factors(kernels, ceil_div(outputs, COLUMNS) * inputs, COLUMNS);
     Scratch<float> offset(outputs);
     if (!offset) return false;
