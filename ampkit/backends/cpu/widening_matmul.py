@@ -1,6 +1,6 @@
 """Products of 16-bit operands on CPUs without units for them: converted to float32 block by block (linalg/matmul.cpp).
 
-Converting whole operands first, for oneDNN to multiply, takes 1.1 times as long.
+Whole operands converted first, for oneDNN to multiply, cost three more passes over memory.
 """
 
 from __future__ import annotations

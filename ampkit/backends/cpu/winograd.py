@@ -1,7 +1,7 @@
 """Convolutions with kernels of 3 x 3 and stride 1 by Winograd's algorithm, in float32: kernels/nn/winograd.cpp.
 
-On a CPU without units for the dtype, they take 0.5 to 0.7 of the time of oneDNN's, which multiply 2.25 times as often.
-16-bit images and kernels are read as they are stored, and results are rounded once.
+They multiply 2.25 times less often than oneDNN's. On a CPU without units for 16 bits, images and kernels are read as
+they are stored, and results are rounded once.
 """
 
 from __future__ import annotations

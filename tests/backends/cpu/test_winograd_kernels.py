@@ -156,6 +156,21 @@ def test_bits_do_not_depend_on_the_number_of_threads(images, kernels, dtype, alw
         np.testing.assert_array_equal(two, one)
 
 
+@pytest.mark.parametrize("shapes", [((2, 64, 24, 24), (64, 64, 3, 3)), ((4, 256, 8, 8), (256, 256, 3, 3))], ids=str)
+def test_rounding_errors_are_those_of_the_definition(shapes, calls, monkeypatch):
+    operands = [values(*shape) for shape in shapes]
+    exact = gradients(*[a.astype(np.float64) for a in operands], padding=1)
+    errors = []
+    for run in (FUNCTIONS, ()):
+        found = gradients(*operands, padding=1)
+        assert sorted(set(calls)) == sorted(run)
+        errors.append([np.sqrt(np.square(got - want).mean()) for got, want in zip(found, exact, strict=True)])
+        monkeypatch.setattr(winograd, "applies", lambda *given: False)
+        del calls[:]
+    (output, dx, dw), direct = errors
+    assert output <= 1.2 * direct[0] and dx <= 1.2 * direct[1] and dw <= 4 * direct[2]
+
+
 VIEWS = {
     "contiguous": lambda a: a,
     "channels last": lambda a: np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2),

@@ -25,7 +25,8 @@ constexpr int64 BLOCK = 64;      // input and output channels of a block of the 
 struct Matrices {
     float* data;
     int64 columns, step;
-    Matrices(float* data_, int64 rows, int64 columns_) : data(data_), columns(columns_), step(size(rows, columns) / POSITIONS) {}
+    Matrices(float* data_, int64 rows, int64 columns_)
+        : data(data_), columns(columns_), step(size(rows, columns) / POSITIONS) {}
     static int64 size(int64 rows, int64 columns) { return POSITIONS * (rows * columns + GAP); }
     float* at(int64 position, int64 row, int64 column = 0) const { return data + position * step + row * columns + column; }
 };
@@ -128,6 +129,83 @@ void transform_kernels(float* __restrict to, int64 step, const float (&taps)[9][
 // Blocks of at most BLOCK channels, of about the same size.
 int64 block_of(int64 channels, int64 multiple) { return round_up(ceil_div(channels, ceil_div(channels, BLOCK)), multiple); }
 
+// to [9][BLOCK] = G^T sums G for a row of the sums of the 16 positions.
+void transform_kernel_sums(float (&to)[9][BLOCK], const float* sums, int64 step, int64 count) {
+    SIMD for (int64 c = 0; c < count; c++) {
+        float rows[3][4];
+        for (int64 j = 0; j < 4; j++) {
+            const float* s = sums + j * step + c;
+            float a = s[0], sum = 0.5f * (s[4 * step] + s[8 * step]), difference = 0.5f * (s[4 * step] - s[8 * step]);
+            rows[0][j] = a + sum, rows[1][j] = difference, rows[2][j] = sum + s[12 * step];
+        }
+        for (int64 i = 0; i < 3; i++) {
+            float *r = rows[i], sum = 0.5f * (r[1] + r[2]);
+            to[3 * i][c] = r[0] + sum, to[3 * i + 1][c] = 0.5f * (r[1] - r[2]), to[3 * i + 2][c] = sum + r[3];
+        }
+    }
+}
+
+// x = B^T x B of `count` input tiles from `first` on, and of the last one again up to a multiple of ROWS.
+void read_tiles(const Matrices& x, const Tiling& tiling, const Array& images, float* zeros, int64 first, int64 count) {
+    with_float_type(images.kind, images.data, [&](auto* data) {
+        decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
+        for (int64 t = 0; t < round_up(count, ROWS); t++) {
+            tiling.find_input(pixels, data, images.size[2], outside, first + min(t, count - 1));
+            transform_input(x.at(0, t), x.step, pixels, 0, images.size[2]);
+        }
+    });
+}
+
+// The output tiles from `first` on, in `width` channels from `from` on; not 0 if a value is not finite.
+float write_tiles(const Array& out, const Tiling& tiling, const Matrices& sums, const float* bias, float* unused, int64 first,
+                  int64 count, int64 from, int64 width) {
+    float check = 0.0f;
+    with_float_type(out.kind, out.data, [&](auto* data) {
+        decltype(data) pixels[4], outside = reinterpret_cast<decltype(data)>(unused);
+        for (int64 t = 0; t < count; t++) {
+            tiling.find_output(pixels, data, out.size[2], outside, first + t);
+            check += transform_sums(pixels, from, sums.at(0, t), sums.step, bias + from, width);
+        }
+    });
+    return check;
+}
+
+// x = B^T x B of `width` channels of the input tiles, as panels [TILES, COLUMNS] one behind the other.
+void read_panels(const Matrices& x, const Tiling& tiling, const Array& images, float* zeros, int64 first, int64 count,
+                 int64 from, int64 width) {
+    with_float_type(images.kind, images.data, [&](auto* data) {
+        decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
+        for (int64 t = 0; t < count; t++) {
+            tiling.find_input(pixels, data, images.size[2], outside, first + t);
+            for (int64 c = 0; c < width; c += COLUMNS)
+                transform_input(x.at(0, c) + t * COLUMNS, x.step, pixels, from + c, min(COLUMNS, width - c));
+        }
+    });
+}
+
+// y = A dy A^T of `width` channels of the tiles of an output gradient.
+void read_gradients(const Matrices& y, const Tiling& tiling, const Array& dy, float* zeros, int64 first, int64 count,
+                    int64 from, int64 width) {
+    with_float_type(dy.kind, dy.data, [&](auto* data) {
+        decltype(data) pixels[4], outside = reinterpret_cast<decltype(data)>(zeros);
+        for (int64 t = 0; t < count; t++) {
+            tiling.find_output(pixels, data, dy.size[2], outside, first + t);
+            transform_gradient(y.at(0, t), y.step, pixels, from, width);
+        }
+    });
+}
+
+// to [outputs, inputs, 9] = G^T sums G for a block of `o_count` outputs and `c_count` inputs; not 0 if a value is not finite.
+float write_kernels(float* to, const Matrices& sums, int64 inputs, int64 o_count, int64 c_count) {
+    float check = 0.0f;
+    for (int64 o = 0; o < o_count; o++) {
+        float taps[9][BLOCK], *row = to + o * inputs * 9;
+        transform_kernel_sums(taps, sums.at(0, o), sums.step, c_count);
+        for (int64 k = 0; k < 9 * c_count; k++) row[k] = taps[k % 9][k / 9], check += row[k] - row[k];
+    }
+    return check;
+}
+
 }  // namespace
 
 // How many floats the transformed kernels of a convolution take.
@@ -147,7 +225,8 @@ static void winograd_kernels(float* to, Array kernels) {
                 float taps[RUN][9][COLUMNS] = {};
                 for (int64 o = 0; o < min(COLUMNS, outputs - first_o); o++)
                     for (int64 c = 0; c < min(RUN, inputs - first_c); c++)
-                        for (int64 tap = 0; tap < 9; tap++) taps[c][tap][o] = data[kernels.offset(first_o + o, first_c + c, tap)];
+                        for (int64 tap = 0; tap < 9; tap++)
+                            taps[c][tap][o] = data[kernels.offset(first_o + o, first_c + c, tap)];
                 for (int64 c = 0; c < min(RUN, inputs - first_c); c++)
                     transform_kernels(out.at(0, task / runs * inputs + first_c + c), out.step, taps[c]);
             }
@@ -162,7 +241,8 @@ static int64 winograd_output(Array out, Array images, float* kernels, Array bias
                              int64 left) {
     Tiling tiling(images, out, height, out_height, top, left);
     int64 inputs = images.size[2], outputs = out.size[2], parts = ceil_div(outputs, OUTPUTS);
-    int64 tiles = rows_of_task(tiling.tiles, parts, TILES), blocks = ceil_div(tiling.tiles, tiles), widest = max(inputs, outputs);
+    int64 tiles = rows_of_task(tiling.tiles, parts, TILES), blocks = ceil_div(tiling.tiles, tiles);
+    int64 widest = max(inputs, outputs);
     Matrices factors(kernels, ceil_div(outputs, COLUMNS) * inputs, COLUMNS);
     Scratch<float> offset(outputs);
     if (!offset) return false;
@@ -176,28 +256,15 @@ static int64 winograd_output(Array out, Array images, float* kernels, Array bias
         memset(zeros, 0, widest * sizeof(float));
         Matrices x(unused + widest, tiles, inputs), sums(x.data + Matrices::size(tiles, inputs), tiles, OUTPUTS);
         for (int64 task = begin; task < end; task++) {
-            int64 first = task / parts * tiles, count = min(tiles, tiling.tiles - first), rows = round_up(count, ROWS);
+            int64 first = task / parts * tiles, count = min(tiles, tiling.tiles - first);
             int64 from = task % parts * OUTPUTS, width = min(OUTPUTS, outputs - from);
-            with_float_type(images.kind, images.data, [&](auto* data) {
-                decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
-                for (int64 t = 0; t < rows; t++) {
-                    tiling.find_input(pixels, data, inputs, outside, min(first + t, tiling.tiles - 1));
-                    transform_input(x.at(0, t), x.step, pixels, 0, inputs);
-                }
-            });
+            read_tiles(x, tiling, images, zeros, first, count);
             for (int64 p = 0; p < POSITIONS; p++)
                 for (int64 column = 0; column < width; column += COLUMNS)
-                    for (int64 t = 0; t < rows; t += ROWS)
+                    for (int64 t = 0; t < count; t += ROWS)
                         multiply(sums.at(p, t, column), OUTPUTS, x.at(p, t), inputs, 1,
                                  factors.at(p, (from + column) / COLUMNS * inputs), inputs, false);
-            float check = 0.0f;
-            with_float_type(out.kind, out.data, [&](auto* data) {
-                decltype(data) pixels[4], outside = reinterpret_cast<decltype(data)>(unused);
-                for (int64 t = 0; t < count; t++) {
-                    tiling.find_output(pixels, data, outputs, outside, first + t);
-                    check += transform_sums(pixels, from, sums.at(0, t), sums.step, offset + from, width);
-                }
-            });
+            float check = write_tiles(out, tiling, sums, offset, unused, first, count, from, width);
             if (check != 0.0f) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
         }
     });
@@ -205,25 +272,10 @@ static int64 winograd_output(Array out, Array images, float* kernels, Array bias
 }
 KERNEL(winograd_output)
 
-// to [9][BLOCK] = G^T sums G for a row of the sums of the 16 positions.
-static void transform_kernel_sums(float (&to)[9][BLOCK], const float* sums, int64 step, int64 count) {
-    SIMD for (int64 c = 0; c < count; c++) {
-        float rows[3][4];
-        for (int64 j = 0; j < 4; j++) {
-            const float* s = sums + j * step + c;
-            float a = s[0], sum = 0.5f * (s[4 * step] + s[8 * step]), difference = 0.5f * (s[4 * step] - s[8 * step]);
-            rows[0][j] = a + sum, rows[1][j] = difference, rows[2][j] = sum + s[12 * step];
-        }
-        for (int64 i = 0; i < 3; i++) {
-            float *r = rows[i], sum = 0.5f * (r[1] + r[2]);
-            to[3 * i][c] = r[0] + sum, to[3 * i + 1][c] = 0.5f * (r[1] - r[2]), to[3 * i + 2][c] = sum + r[3];
-        }
-    }
-}
-
 // out [O, C, 9] = the gradient of the kernels, from images [N * height, width, C] and dy [N * out_height, out_width, O].
 // -> whether all of it is finite and memory was there.
-static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 height, int64 out_height, int64 top, int64 left) {
+static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 height, int64 out_height, int64 top,
+                                      int64 left) {
     Tiling tiling(images, dy, height, out_height, top, left);
     int64 inputs = images.size[2], outputs = dy.size[2], size = outputs * inputs * 9, widest = max(inputs, outputs);
     int64 c_block = block_of(inputs, COLUMNS), o_block = block_of(outputs, ROWS);
@@ -239,7 +291,7 @@ static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 h
         if (!memory) return __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
         float* zeros = memory;
         memset(zeros, 0, (widest + x_size + y_size) * sizeof(float));
-        // x: panels [TILES, COLUMNS] one behind the other
+        // x: as read_panels writes it
         Matrices x(zeros + widest, c_block, TILES), y(x.data + x_size, TILES, o_block), sums(y.data + y_size, o_block, c_block);
         for (int64 task = begin; task < end; task++) {
             int64 group = task / blocks, from_o = task % blocks / across * o_block, from_c = task % across * c_block;
@@ -247,32 +299,16 @@ static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 h
             int64 group_begin = tiling.tiles * group / groups, group_end = tiling.tiles * (group + 1) / groups;
             for (int64 first = group_begin; first < group_end; first += TILES) {
                 int64 count = min(TILES, group_end - first);
-                with_float_type(images.kind, images.data, [&](auto* data) {
-                    decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
-                    for (int64 t = 0; t < count; t++) {
-                        tiling.find_input(pixels, data, inputs, outside, first + t);
-                        for (int64 c = 0; c < c_count; c += COLUMNS)
-                            transform_input(x.at(0, c) + t * COLUMNS, x.step, pixels, from_c + c, min(COLUMNS, c_count - c));
-                    }
-                });
-                with_float_type(dy.kind, dy.data, [&](auto* data) {
-                    decltype(data) pixels[4], outside = reinterpret_cast<decltype(data)>(zeros);
-                    for (int64 t = 0; t < count; t++) {
-                        tiling.find_output(pixels, data, outputs, outside, first + t);
-                        transform_gradient(y.at(0, t), y.step, pixels, from_o, o_count);
-                    }
-                });
+                read_panels(x, tiling, images, zeros, first, count, from_c, c_count);
+                read_gradients(y, tiling, dy, zeros, first, count, from_o, o_count);
                 for (int64 p = 0; p < POSITIONS; p++)
                     for (int64 c = 0; c < c_count; c += COLUMNS)
                         for (int64 o = 0; o < o_count; o += ROWS)
-                            multiply(sums.at(p, o, c), c_block, y.at(p, 0, o), 1, o_block, x.at(p, c), count, first > group_begin);
+                            multiply(sums.at(p, o, c), c_block, y.at(p, 0, o), 1, o_block, x.at(p, c), count,
+                                     first > group_begin);
             }
-            float *to = groups > 1 ? partial + group * size : address<float>(out), check = 0.0f;
-            for (int64 o = 0; o < o_count; o++) {
-                float taps[9][BLOCK], *row = to + ((from_o + o) * inputs + from_c) * 9;
-                transform_kernel_sums(taps, sums.at(0, o), sums.step, c_count);
-                for (int64 k = 0; k < 9 * c_count; k++) row[k] = taps[k % 9][k / 9], check += row[k] - row[k];
-            }
+            float* to = (groups > 1 ? partial + group * size : address<float>(out)) + (from_o * inputs + from_c) * 9;
+            float check = write_kernels(to, sums, inputs, o_count, c_count);
             if (check != 0.0f) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
         }
     });
