@@ -11,7 +11,7 @@ namespace {
 // libgomp's entry for a parallel region: function, its argument, number of threads (0: as set), flags.
 using OpenMP = void (*)(void (*)(void*), void*, unsigned, unsigned);
 OpenMP openmp = nullptr;
-int (*openmp_thread)() = nullptr, (*openmp_threads)() = nullptr;
+int (*openmp_thread)() = nullptr, (*openmp_threads)() = nullptr, (*openmp_limit)() = nullptr;
 int wanted = 1;  // threads of the pool, the caller included
 
 // A pool of wanted - 1 threads. The caller of a task works too; a second caller meanwhile works alone.
@@ -77,9 +77,11 @@ Place place_in_team() {
     return {pool_thread, pool.threads + 1};
 }
 
-// libgomp's GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
-EXPORT void use_openmp(void* parallel, void* thread, void* threads) {
-    openmp = reinterpret_cast<OpenMP>(parallel);
+int64 team_size() { return openmp ? openmp_limit() : wanted; }
+
+// libgomp's GOMP_parallel, omp_get_thread_num, omp_get_num_threads and omp_get_max_threads.
+EXPORT void use_openmp(void* parallel, void* thread, void* threads, void* limit) {
+    openmp = reinterpret_cast<OpenMP>(parallel), openmp_limit = reinterpret_cast<int (*)()>(limit);
     openmp_thread = reinterpret_cast<int (*)()>(thread), openmp_threads = reinterpret_cast<int (*)()>(threads);
 }
 

@@ -91,9 +91,9 @@ def _why_not(name: str) -> str:
 
 def _hand_over_threads(found: Any) -> None:
     # oneDNN's threads, where it runs on libgomp: a second team of as many threads would compete with them.
-    found.use_openmp.argtypes, found.set_pool_threads.argtypes = [ctypes.c_void_p] * 3, [ctypes.c_int64]
+    found.use_openmp.argtypes, found.set_pool_threads.argtypes = [ctypes.c_void_p] * 4, [ctypes.c_int64]
     lib = onednn.library()
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads")
     if lib is not None and all(hasattr(lib.cdll, name) for name in names):
         found.use_openmp(*(ctypes.cast(getattr(lib.cdll, name), ctypes.c_void_p) for name in names))
     found.set_pool_threads(_initial_threads())

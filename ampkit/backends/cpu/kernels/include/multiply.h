@@ -35,8 +35,8 @@ inline void multiply(float* sums, int64 sums_step, const float* a, int64 row_ste
 }
 
 // How many of `rows` to compute at a time, a multiple of ROWS: at most `most`, and so few that `parts` of their columns
-// make 8 tasks, if there are enough.
+// make several tasks for each thread, if there are enough.
 inline int64 rows_of_task(int64 rows, int64 parts, int64 most) {
-    most = min(most, round_up(ceil_div(rows * parts, 8), ROWS));
+    most = min(most, round_up(ceil_div(rows * parts, 4 * team_size()), ROWS));
     return round_up(ceil_div(rows, ceil_div(rows, most)), ROWS);
 }

@@ -15,6 +15,9 @@ void run_on_team(Task task, void* data);
 struct Place { int64 thread, threads; };
 Place place_in_team();
 
+// How many threads a team has, as far as is known outside of a task. No result may depend on it.
+int64 team_size();
+
 constexpr int64 MAX_SHARES = 64;
 constexpr int64 PARALLEL_ELEMENTS = 16384;  // work on fewer elements is not worth waking threads
 // The same for sums and extremes, which are faster: 2 threads start in some 8 us, in which one adds 200,000 elements.
