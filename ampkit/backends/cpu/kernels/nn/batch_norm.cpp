@@ -98,7 +98,8 @@ void normalize(T* y, const T* x, const T* residual, const float* mean, const flo
     }
 }
 
-// The gradient of x, with `relu` of the dy that ReLU lets pass. given: the statistics do not depend on x.
+// The gradient of x, with `relu` of the dy that ReLU lets pass. given: the statistics do not depend on x. AVX2 cannot load
+// 16-bit values by a condition: such a load would be a branch for each element.
 template <bool each, bool relu, class T>
 void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale, const float* shift,
                     const float* factor, const float* offset, bool given, int64 n) {
@@ -107,8 +108,8 @@ void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const flo
 #endif
     const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
     SIMD_STORE for (int64 k = 0; k < n; k++) {
-        float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m);
-        float g = relu && d * by + (each ? shift[k] : b) <= 0.0f ? 0.0f : float(dy[k]);
+        float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m), all = dy[k];
+        float g = relu && d * by + (each ? shift[k] : b) <= 0.0f ? 0.0f : all;
         store(dx[k], g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o)));
     }
 }
@@ -125,7 +126,7 @@ void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coeffici
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [&](auto*, const auto* v, const auto* grad) {
             float sum = 0.0f, dot = 0.0f, rest = 0.0f;
             SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
-                float d = v[k] - mean, g = relu && d * scale + shift <= 0.0f ? 0.0f : float(grad[k]);
+                float d = v[k] - mean, all = grad[k], g = relu && d * scale + shift <= 0.0f ? 0.0f : all;
                 sum += g, dot += g * d, rest += d;
             }
             found->grad += sum, found->dot += dot, found->rest += rest;
@@ -145,7 +146,7 @@ void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficie
         Run run = row_of(shape, sample, row);
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [=](auto*, const auto* v, const auto* grad) {
             SIMD for (int64 k = 0; k < width; k++) {
-                float d = v[k] - mean[k], g = relu && d * scale[k] + shift[k] <= 0.0f ? 0.0f : float(grad[k]);
+                float d = v[k] - mean[k], all = grad[k], g = relu && d * scale[k] + shift[k] <= 0.0f ? 0.0f : all;
                 sum[k] += g, dot[k] += g * d, rest[k] += d;
             }
         });

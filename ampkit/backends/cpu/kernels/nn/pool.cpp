@@ -102,7 +102,10 @@ void scatter_plane(float* dx, const T* dy, const uint8_t* taps, const int64* off
 
 template <class T>
 void add_where(float* __restrict dx, const T* __restrict dy, const uint8_t* __restrict taps, int32_t tap, int64 count) {
-    SIMD for (int64 c = 0; c < count; c++) dx[c] += taps[c] == tap ? float(dy[c]) : 0.0f;
+    SIMD for (int64 c = 0; c < count; c++) {
+        float all = dy[c];  // read without a condition, as AVX2 cannot load 16-bit values by one
+        dx[c] += taps[c] == tap ? all : 0.0f;
+    }
 }
 
 // dx [W * inner] of one row of pixels whose channels are last.
