@@ -8,15 +8,10 @@ from __future__ import annotations
 from ampkit.base.dtypes import float32
 
 from .native.arrays import Function, HostArray, merge_axes, supported
-from .native.library import has_multiply_add
+from .native.library import has_products
 
 _matmul = Function("matmul", "aaaa")
 _MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 8, 32, 16  # of the product; below, blocks are mostly padding
-
-
-def has_kernel() -> bool:
-    """Whether products of 16-bit operands need no copies of them in float32."""
-    return has_multiply_add()
 
 
 def matmul_into(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None) -> bool:
@@ -25,7 +20,7 @@ def matmul_into(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | No
     Of any strides and floating-point dtypes of at most 32 bits; leading axes have the same lengths. float32 operands
     alone are left to oneDNN, and so are products that are too small.
     """
-    if not has_kernel() or a.dtype == b.dtype == float32 or not supported(a, b, out):
+    if not has_products() or a.dtype == b.dtype == float32 or not supported(a, b, out):
         return False
     if out.shape[-2] < _MIN_ROWS or out.shape[-1] < _MIN_COLUMNS or a.shape[-1] < _MIN_DEPTH or not out.size:
         return False

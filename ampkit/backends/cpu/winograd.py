@@ -16,7 +16,7 @@ from ampkit.base.version_counter import derived_value
 from .caching_allocator import address
 from .channels_last import empty_channels_last, nhwc, to_channels_last
 from .native.arrays import Function, HostArray, empty, reshape_view, supported
-from .native.library import has_multiply_add
+from .native.library import has_products
 
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
@@ -35,7 +35,7 @@ _MIN_MACS, _MIN_MACS_OF_GRADIENT = 1 << 22, 1 << 25  # multiply-adds of the defi
 def applies(w: ConvGeometry, groups: int) -> bool:
     """Whether this is the algorithm of such convolutions, at some sizes."""
     known = w.kernel == (3, 3) and w.stride == w.dilation == (1, 1) and groups == 1
-    return known and has_multiply_add()
+    return known and has_products()
 
 
 def _is_profitable(c: Conv, inputs: int, outputs: int, size: tuple[int, ...], min_macs: int) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 from ampkit import ops
 from ampkit.backends.cpu import widening_matmul
+from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.threads import set_num_threads
@@ -16,10 +15,9 @@ from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, check_precision, normal
 
-native = importlib.import_module("ampkit.backends.cpu.native.library")
 pytestmark = [
     pytest.mark.cpu,
-    pytest.mark.skipif(not native.has_multiply_add(), reason="needs kernels for a CPU with multiply-add"),
+    pytest.mark.skipif(not native.has_products(), reason="needs kernels for a CPU with multiply-add"),
 ]
 # M, K, N: blocks are 96 rows, 384 columns and 384 deep; less than a register's, and one more than a multiple.
 SHAPES = [(8, 16, 32), (9, 17, 33), (97, 385, 40), (30, 20, 385), (193, 769, 65), (12, 1200, 400)]

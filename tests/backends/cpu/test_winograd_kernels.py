@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
 from ampkit import nn, no_grad, ops
 from ampkit.backends.cpu import winograd
 from ampkit.backends.cpu.kernels.nn import conv
+from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.threads import set_num_threads
 from ampkit.base.dtypes import bfloat16, float16, float32
@@ -17,12 +16,12 @@ from ampkit.core.dispatch import reference_only
 from ampkit.core.tensor import Tensor
 from ampkit.testing import Case, check_precision, normal
 
-native = importlib.import_module("ampkit.backends.cpu.native.library")
-HAS_KERNELS = native.instruction_set() not in ("", "x86-64", "armv8-a")
 pytestmark = [
     pytest.mark.cpu,
     pytest.mark.skipif(library() is None, reason=unavailable_reason()),
-    pytest.mark.skipif(not HAS_KERNELS, reason=f"{native.instruction_set() or 'no kernels'}: without multiply-add"),
+    pytest.mark.skipif(
+        not native.has_products(), reason=f"{native.instruction_set() or 'no kernels'}: without multiply-add"
+    ),
 ]
 FUNCTIONS = "conv_output", "input_gradient", "weight_gradient"
 GEOMETRIES = [

@@ -38,9 +38,10 @@ def instruction_set() -> str:
     return _load()[1]
 
 
-def has_multiply_add() -> bool:
-    """Whether the loaded library has the kernels of products, which need a CPU's instruction for a * b + c."""
-    return instruction_set() not in ("", "x86-64", "armv8-a")
+@cache
+def has_products() -> bool:
+    """Whether the loaded library has kernels of products, which are compiled for CPUs that multiply and add at once."""
+    return hasattr(library(), "matmul_entry")
 
 
 def unavailable_reason() -> str:

@@ -19,6 +19,7 @@ from .. import widening_matmul
 from ..copies import contiguous
 from ..device import in_format
 from ..native.arrays import FLOATS
+from ..native.library import has_products
 from .library import has_fast_matmul, library
 from .primitive import (
     BIAS,
@@ -85,7 +86,7 @@ def gemm(
 
 def in_compute_dtype(array: HostArray) -> HostArray:
     """`array` in the dtype that its products read, cast once for several products."""
-    return array if widening_matmul.has_kernel() or has_fast_matmul(array.dtype) else in_format(array, float32)
+    return array if has_products() or has_fast_matmul(array.dtype) else in_format(array, float32)
 
 
 def matmul_into(

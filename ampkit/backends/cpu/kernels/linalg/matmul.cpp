@@ -4,7 +4,7 @@
 // `a` and of the sums stay in the L2 cache: Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication".
 #include "../include/multiply.h"
 
-#if defined(__FMA__)  // without it, oneDNN's product of converted operands is as fast
+#if defined(__FMA__)  // `multiply` was written for CPUs that multiply and add at once
 
 constexpr int64 BLOCK_ROWS = 96, BLOCK_COLUMNS = 384, DEPTH = 384;
 

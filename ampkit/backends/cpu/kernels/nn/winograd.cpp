@@ -11,7 +11,7 @@
 // return whether all results are finite; where they are not, the caller computes them by the definition.
 #include "../include/multiply.h"
 
-#if defined(__FMA__)  // without it, the rest takes longer than what it saves
+#if defined(__FMA__)  // `multiply` was written for CPUs that multiply and add at once
 
 namespace {
 
@@ -145,13 +145,16 @@ void transform_kernel_sums(float (&to)[9][BLOCK], const float* sums, int64 step,
     }
 }
 
-// x = B^T x B of `count` input tiles from `first` on, and of the last one again up to a multiple of ROWS.
-void read_tiles(const Matrices& x, const Tiling& tiling, const Array& images, float* zeros, int64 first, int64 count) {
+// x = B^T x B of `width` channels of `count` input tiles, and of the last one again up to a multiple of ROWS; as panels
+// [TILES, panel] one behind the other.
+void read_tiles(const Matrices& x, const Tiling& tiling, const Array& images, float* zeros, int64 first, int64 count,
+                int64 from, int64 width, int64 panel) {
     with_float_type(images.kind, images.data, [&](auto* data) {
         decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
         for (int64 t = 0; t < round_up(count, ROWS); t++) {
             tiling.find_input(pixels, data, images.size[2], outside, first + min(t, count - 1));
-            transform_input(x.at(0, t), x.step, pixels, 0, images.size[2]);
+            for (int64 c = 0; c < width; c += panel)
+                transform_input(x.data + c * TILES + t * panel, x.step, pixels, from + c, min(panel, width - c));
         }
     });
 }
@@ -168,19 +171,6 @@ float write_tiles(const Array& out, const Tiling& tiling, const Matrices& sums, 
         }
     });
     return check;
-}
-
-// x = B^T x B of `width` channels of the input tiles, as panels [TILES, COLUMNS] one behind the other.
-void read_panels(const Matrices& x, const Tiling& tiling, const Array& images, float* zeros, int64 first, int64 count,
-                 int64 from, int64 width) {
-    with_float_type(images.kind, images.data, [&](auto* data) {
-        decltype(data) pixels[16], outside = reinterpret_cast<decltype(data)>(zeros);
-        for (int64 t = 0; t < count; t++) {
-            tiling.find_input(pixels, data, images.size[2], outside, first + t);
-            for (int64 c = 0; c < width; c += COLUMNS)
-                transform_input(x.at(0, c) + t * COLUMNS, x.step, pixels, from + c, min(COLUMNS, width - c));
-        }
-    });
 }
 
 // y = A dy A^T of `width` channels of the tiles of an output gradient.
@@ -258,7 +248,7 @@ static int64 winograd_output(Array out, Array images, float* kernels, Array bias
         for (int64 task = begin; task < end; task++) {
             int64 first = task / parts * tiles, count = min(tiles, tiling.tiles - first);
             int64 from = task % parts * OUTPUTS, width = min(OUTPUTS, outputs - from);
-            read_tiles(x, tiling, images, zeros, first, count);
+            read_tiles(x, tiling, images, zeros, first, count, 0, inputs, inputs);
             for (int64 p = 0; p < POSITIONS; p++)
                 for (int64 column = 0; column < width; column += COLUMNS)
                     for (int64 t = 0; t < count; t += ROWS)
@@ -291,7 +281,6 @@ static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 h
         if (!memory) return __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
         float* zeros = memory;
         memset(zeros, 0, (widest + x_size + y_size) * sizeof(float));
-        // x: as read_panels writes it
         Matrices x(zeros + widest, c_block, TILES), y(x.data + x_size, TILES, o_block), sums(y.data + y_size, o_block, c_block);
         for (int64 task = begin; task < end; task++) {
             int64 group = task / blocks, from_o = task % blocks / across * o_block, from_c = task % across * c_block;
@@ -299,7 +288,7 @@ static int64 winograd_weight_gradient(Array out, Array images, Array dy, int64 h
             int64 group_begin = tiling.tiles * group / groups, group_end = tiling.tiles * (group + 1) / groups;
             for (int64 first = group_begin; first < group_end; first += TILES) {
                 int64 count = min(TILES, group_end - first);
-                read_panels(x, tiling, images, zeros, first, count, from_c, c_count);
+                read_tiles(x, tiling, images, zeros, first, count, from_c, c_count, COLUMNS);
                 read_gradients(y, tiling, dy, zeros, first, count, from_o, o_count);
                 for (int64 p = 0; p < POSITIONS; p++)
                     for (int64 c = 0; c < c_count; c += COLUMNS)
