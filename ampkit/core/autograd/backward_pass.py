@@ -19,6 +19,7 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
 
 from ..module_path import following, running
+from ..parameter import Parameter
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_sole_reference, reduce_to_input
@@ -83,7 +84,8 @@ class BackwardPass:
         That is the optimizer's gradient memory, for the first gradient of a parameter in this step.
         """
         plain = self.wanted is None and self.leaves is None
-        found = [getattr(edge[0], "grad_buffer", None) if plain and edge is not None else None for edge in node.edges]
+        sources = [edge[0] if plain and edge is not None else None for edge in node.edges]
+        found = [source.grad_buffer if isinstance(source, Parameter) else None for source in sources]
         there = [id(buffer) for buffer in found if buffer is not None]
         return found if len(set(there)) == len(there) else [None] * len(found)  # a parameter may be two inputs
 
