@@ -99,7 +99,7 @@ def test_the_compilers_messages_are_shown(tmp_path, monkeypatch):
         build.build(tmp_path / "lib", quiet=True)
 
 
-_LETTERS = {"Array": "a", "int64": "i", "uint64_t": "u", "float": "f", "double": "d"}
+_LETTERS = {"Array": "a", "const NumpyArray*": "a", "int64": "i", "uint64_t": "u", "float": "f", "double": "d"}
 
 
 def test_python_declares_each_function_as_the_source_defines_it():
@@ -108,7 +108,7 @@ def test_python_declares_each_function_as_the_source_defines_it():
         for how, name, parameters in re.findall(r"(EXPORT|static) \w+\*? (\w+)\(([^)]*)\)", text := path.read_text()):
             if how == "EXPORT" or f"\nKERNEL({name})\n" in text:
                 kinds = [parameter.strip().rpartition(" ")[0] for parameter in parameters.split(",")]
-                defined[name] = "".join("p" if kind.endswith("*") else _LETTERS[kind] for kind in kinds)
+                defined[name] = "".join(_LETTERS.get(kind, "p") for kind in kinds)
     declared = {}
     for path in (ROOT / "ampkit" / "backends" / "cpu").rglob("*.py"):
         declared |= dict(re.findall(r'Function\(\s*"(\w+)",\s*"(\w*)"', path.read_text()))

@@ -1,8 +1,9 @@
 """oneDNN on NumPy arrays: memory descriptors, primitives, and a cache of primitives ready to run.
 
-A call sets one address per argument and executes. Creating a primitive takes a thousand times as long, so `cached`
-keeps them by signature, per thread. What oneDNN implements only by its own reference code, up to a thousand times
-slower, is refused: `cached` returns None then, and the kernel falls back to the op's reference.
+A call sets one address per argument and executes, both by one compiled function where there is one. Creating a
+primitive takes a thousand times as long, so `cached` keeps them by signature, per thread. What oneDNN implements only
+by its own reference code, up to a thousand times slower, is refused: `cached` returns None then, and the kernel falls
+back to the op's reference.
 oneDNN 3.2, developer guide: https://uxlfoundation.github.io/oneDNN/v3.2/
 """
 
@@ -22,6 +23,7 @@ from ampkit.base.dtypes import DType
 
 from ..caching_allocator import address
 from ..caching_allocator import empty as empty
+from ..native.arrays import Function, available
 from .library import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, create, library
 
 HostArray = np.ndarray[Any, Any]
@@ -44,8 +46,20 @@ _KINDS: dict[Any, int] = {dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.float32:
 _ANY = 1  # the format tag by which oneDNN chooses the layout
 
 
+_ARRAYS = 5  # of a primitive at most, with the scratchpad; as in kernels/onednn.cpp
+_NONE = (None,) * (_ARRAYS - 1)
+_execute_primitive = Function("execute_primitive", "paaaaa", ctypes.c_int64)
+
+
 class _Argument(ctypes.Structure):
     _fields_ = (("argument", ctypes.c_int), ("memory", Handle))
+
+
+class _Execution(ctypes.Structure):  # as in kernels/onednn.cpp
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("set", "execute", "wait", "primitive", "stream")),
+        *(("count", ctypes.c_int64), ("arguments", ctypes.c_void_p), ("memory", ctypes.c_void_p * _ARRAYS)),
+    )
 
 
 # memory
@@ -134,8 +148,8 @@ class Call:
     """
 
     __slots__ = (
-        "_count", "_execute", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts", "primitive",
-        "primitive_desc", "scratch_bytes",
+        "_count", "_execute", "_execution", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts",
+        "primitive", "primitive_desc", "scratch_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -161,6 +175,14 @@ class Call:
         self._count, self._row = len(pairs), (_Argument * len(pairs))(*pairs)
         self._set, self._wait = lib.pydll.dnnl_memory_set_data_handle, lib.pydll.dnnl_stream_wait
         self._execute, self._stream = slow.dnnl_primitive_execute, lib.stream
+        self._execution = self._as_execution() if available() else None
+
+    def _as_execution(self) -> _Execution:
+        functions = [ctypes.cast(each, ctypes.c_void_p) for each in (self._set, self._execute, self._wait)]
+        handles = [*self._handles, *[None] * (_ARRAYS - 1 - len(self._handles)), self._scratch]
+        memory = (ctypes.c_void_p * _ARRAYS)(*[None if each is None else each.value for each in handles])
+        row = ctypes.addressof(self._row)
+        return _Execution(*functions, self.primitive, self._stream, self._count, row, memory)
 
     def _implementation(self, slow: Any) -> str:
         name = ctypes.c_char_p()
@@ -180,6 +202,12 @@ class Call:
         return self._implementation(_need().cdll)
 
     def __call__(self, *arrays: HostArray) -> None:
+        if self._execution is not None:
+            scratch = _thread.scratchpad(self.scratch_bytes) if self.scratch_bytes else None
+            given = (*arrays, *_NONE[len(arrays) :], scratch)
+            if status := _execute_primitive(ctypes.addressof(self._execution), *given):
+                raise OneDNNError("primitive_execute", status)
+            return
         for memory, array in zip(self._handles, arrays, strict=True):
             self._set(memory, address(array))
         if self._scratch is not None:
