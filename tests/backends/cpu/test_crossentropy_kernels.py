@@ -113,10 +113,22 @@ def test_a_batch_of_ignored_labels_has_no_loss_and_no_gradient():
     assert (gradients.numpy() == 0).all()
 
 
-def test_a_label_that_is_no_class_is_named_with_its_position():
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_labels_of_few_bits_and_of_any_strides_are_read(reduction):
+    rng = np.random.default_rng(0)
+    values, labels = rng.standard_normal((N, C)).astype(np.float32), rng.integers(0, C, N)
+    expected = _run(values, labels, np.ones(N if reduction == "none" else ()), reduction=reduction)
+    for given in (labels.astype(np.uint8), labels.astype(np.int32), np.repeat(labels, 2)[::2]):
+        found = _run(values, given, np.ones(N if reduction == "none" else ()), reduction=reduction)
+        np.testing.assert_array_equal(found[0].numpy(), expected[0].numpy())
+        np.testing.assert_array_equal(found[1].numpy(), expected[1].numpy())
+
+
+@pytest.mark.parametrize("label", [C, -1])
+def test_a_label_that_is_no_class_is_named_with_its_position(label):
     labels = np.zeros(N, int)
-    labels[40] = C
-    with pytest.raises(RangeError, match=f"{C} at position 40"):
+    labels[40] = label
+    with pytest.raises(RangeError, match=f"{label} at position 40"):
         ops.cross_entropy(Tensor(np.ones((N, C), np.float32)), Tensor(labels))
 
 

@@ -25,6 +25,19 @@ struct Weights {
     operator const float*() { return values; }
 };
 
+// Labels as they were given, of which those that are `ignored` do not count.
+struct Labels {
+    const int64* at;
+    int64 ignored;
+    bool counts(int64 row) const { return at[row] != ignored; }
+    int64 of(int64 row) const { return counts(row) ? at[row] : 0; }  // a class in any case
+    double weight(const float* w, int64 rows) const {
+        double sum = 0.0;
+        for (int64 row = 0; row < rows; row++) sum += counts(row) ? w[at[row]] : 0.0f;
+        return sum;
+    }
+};
+
 Row log_sum(const float* x, const float* w, bool smooth, int64 n) {
     float largest = max_of(x, n);
     float log = float(__builtin_log(blocked_sum(n, [=](int64 k) { return expf(x[k] - largest); })));
@@ -85,41 +98,50 @@ void write_gradients(float* dx, const float* x, const float* w, float lse, float
 
 }  // namespace
 
-// loss, lse, share (the weight of the label) [rows] float32; labels [rows] int64, counted [rows] bool: others have no loss.
-static void cross_entropy_forward(Array loss, Array lse, Array share, Array input, Array labels, Array counted,
-                                  Array weight, float smoothing) {
-    int64 n = input.size[2];
+// loss, lse [rows] float32; labels [rows] int64, of which `ignored` ones have no loss. totals [2] float64: the sum of the
+// losses, and that sum divided by the labels' weights. -> the row of the first label that is no class, or -1.
+static int64 cross_entropy_forward(Array loss, Array lse, Array totals, Array input, Array labels, Array weight,
+                                   int64 ignored, float smoothing) {
+    int64 n = input.size[2], rows = labels.size[2];
+    Labels classes{address<int64>(labels, 0, 0), ignored};
+    for (int64 row = 0; row < rows; row++)
+        if (classes.counts(row) && (classes.at[row] < 0 || classes.at[row] >= n)) return row;
     Weights weights(weight, n);
-    if (!weights) return;
+    if (!weights) return -1;
     const float *w = weights, total = weights.total, even = smoothing / float(n);
     for_each_log_sum(input, w, smoothing != 0.0f, [=](int64 row, Row found) {
-        int64 label = *address<int64>(labels, 0, 0, row);
-        bool counts = *address<uint8_t>(counted, 0, 0, row);
+        int64 label = classes.of(row);
         float own = (1.0f - smoothing) * w[label] * (found.log - (score(input, row, label) - found.largest));
         float others = smoothing ? even * (total * found.log + found.spread) : 0.0f;
-        *address<float>(loss, 0, 0, row) = counts ? own + others : 0.0f;
-        *address<float>(share, 0, 0, row) = counts ? w[label] : 0.0f;
+        *address<float>(loss, 0, 0, row) = classes.counts(row) ? own + others : 0.0f;
         *address<float>(lse, 0, 0, row) = found.log + found.largest;
     });
+    double sum = 0.0;
+    for (int64 row = 0; row < rows; row++) sum += *address<float>(loss, 0, 0, row);
+    double* out = address<double>(totals, 0, 0);
+    out[0] = sum, out[1] = sum / classes.weight(w, rows);
+    return -1;
 }
 KERNEL(cross_entropy_forward)
 
-// The gradient of the scores; grad [rows] float32: that of each row's loss, 0 for rows that do not count.
+// The gradient of the scores. grad float32: of each loss [rows], of their sum [1], or of their mean [1] if `mean`.
 static void cross_entropy_backward(Array dx, Array input, Array lse, Array labels, Array grad, Array weight,
-                                   float smoothing) {
+                                   int64 ignored, float smoothing, int64 mean) {
     dx = as_columns(dx), input = as_columns(input);
-    int64 n = input.size[2], inner = input.size[1];
+    int64 n = input.size[2], inner = input.size[1], rows = labels.size[2];
     Weights weights(weight, n);
     if (!weights) return;
     const float *w = weights, total = weights.total;
+    Labels classes{address<int64>(labels, 0, 0), ignored};
+    const float divisor = mean ? float(classes.weight(w, rows)) : 1.0f;
     auto fix_label = [=](int64 row, int64 label, float at, float even) {  // exp(x) - 1 without cancellation
         float x = score(input, row, label) - *address<float>(lse, 0, 0, row);
         float value = expm1f(x) * at + expf(x) * even * total - even * w[label];
         write_floats(&value, dx.data, dx.kind, dx.offset(row / inner, row % inner, label), 1, 1);
     };
     auto parts = [=](int64 row, float* at, float* even) {
-        float g = *address<float>(grad, 0, 0, row);
-        *at = (1.0f - smoothing) * w[*address<int64>(labels, 0, 0, row)] * g, *even = g * (smoothing / float(n));
+        float g = classes.counts(row) ? *address<float>(grad, 0, 0, grad.size[2] > 1 ? row : 0) / divisor : 0.0f;
+        *at = (1.0f - smoothing) * w[classes.of(row)] * g, *even = g * (smoothing / float(n));
     };
     if (has_columns(input))
         return for_each_tile(input, [&](const ColumnTile& tile) {
@@ -133,7 +155,7 @@ static void cross_entropy_backward(Array dx, Array input, Array lse, Array label
                 SIMD for (int64 c = 0; c < count; c++) to[c] = expf(x[c] - log[c]) * by[c] - even[c] * weight;
                 tile.write(dx, k, to);
             }
-            for (int64 c = 0; c < count; c++) fix_label(first + c, *address<int64>(labels, 0, 0, first + c), at[c], even[c]);
+            for (int64 c = 0; c < count; c++) fix_label(first + c, classes.of(first + c), at[c], even[c]);
         });
     parallel_rows(input.size[0] * inner, n, [=](int64 begin, int64 end) {
         Scratch<float> buffer(n), dx_buffer(n);
@@ -144,7 +166,7 @@ static void cross_entropy_backward(Array dx, Array input, Array lse, Array label
             parts(row, &at, &even);
             write_gradients(to, read_row(input, i, j, buffer), w, *address<float>(lse, 0, 0, row), at + even * total, even, n);
             write_row(dx, i, j, to);
-            fix_label(row, *address<int64>(labels, 0, 0, row), at, even);
+            fix_label(row, classes.of(row), at, even);
         }
     });
 }

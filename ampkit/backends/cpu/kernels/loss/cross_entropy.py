@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss.class_labels import checked_labels, class_axis, label_grads, label_weights, split_ignored
 from ampkit.ops.loss.cross_entropy import cross_entropy_, cross_entropy_probabilities, nll_loss
 
-_forward, _backward = Function("cross_entropy_forward", "aaaaaaaf"), Function("cross_entropy_backward", "aaaaaaf")
+_forward = Function("cross_entropy_forward", "aaaaaaif", ctypes.c_int64)
+_backward = Function("cross_entropy_backward", "aaaaaaifi")
 _of_probabilities = Function("cross_entropy_of_probabilities", "aaaaaaaf")
 
 
@@ -52,13 +54,16 @@ def cross_entropy_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
     label_smoothing: float, *, dtype: DType,
 ) -> Any:  # fmt: skip
-    axis, classes = class_axis(input)
-    labels, counted = checked_labels("cross_entropy", target, classes, ignore_index, axis)
-    loss, lse, share = (empty((labels.size,), float32) for _ in range(3))
-    flat = _int64(labels), counted.reshape(-1)
-    _forward(loss, lse, share, _rows(input), *flat, weight, label_smoothing)
-    out = _reduced(loss, lambda: share.sum(dtype=np.float64), reduction, target, dtype)
-    saved = Saved(input=input, target=target, weight=weight, lse=lse.reshape(labels.shape))
+    (axis, classes), labels, totals = class_axis(input), _int64(target), np.empty(2)
+    loss, lse = empty(labels.shape, float32), empty(labels.shape, float32)
+    if _forward(loss, lse, totals, _rows(input), labels, weight, ignore_index, label_smoothing) >= 0:
+        checked_labels("cross_entropy", target, classes, ignore_index, axis)  # raises
+    if reduction == "none":
+        out = in_format(loss.reshape(target.shape), dtype)
+    else:
+        out = np.asarray(totals[1 if reduction == "mean" else 0]).astype(dtype)
+    saved = Saved(input=input, target=target, weight=weight)
+    saved.lse = lse.reshape(*target.shape[:axis], 1, *target.shape[axis:])
     if reduction == "mean" and weight is not None:
         saved.out = out
     return out, saved
@@ -77,12 +82,10 @@ def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: 
 def cross_entropy_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
-    x, dx = saved.input, empty_like(saved.input, needs[0])
-    labels, counted = split_ignored(saved.target, ignore_index, class_axis(x)[0])
-    grad = _label_grads(dy, saved.weight, labels, counted, reduction, x)[0]
-    _backward(
-        _rows(dx), _rows(x), saved.lse.reshape(-1), _int64(labels), grad.reshape(-1), saved.weight, label_smoothing
-    )
+    x, dx, mean = saved.input, empty_like(saved.input, needs[0]), reduction == "mean"
+    labels, grad = _int64(saved.target), in_format(dy, float32).reshape(-1)
+    lse = saved.lse.reshape(-1)
+    _backward(_rows(dx), _rows(x), lse, labels, grad, saved.weight, ignore_index, label_smoothing, mean)
     return dx, None, None
 
 
