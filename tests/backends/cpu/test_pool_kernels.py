@@ -23,6 +23,9 @@ LARGEST = [
     Case("max_pool2d", normal(20, 27, 27), 5, 3, return_indices=True),
     Case("max_pool2d", normal(4, 16, 16, 16), 15),
     Case("max_pool1d", normal(4, 16, 200), 4, 2, 2),
+    Case("max_pool1d", normal(4, 16, 200), 5, 3, 2),
+    Case("max_pool2d", normal(4, 8, 9, 61), 3, 1, 1),
+    Case("max_pool2d", normal(4, 8, 9, 61), 3, 2, 1),
     Case("max_pool3d", normal(2, 16, 6, 9, 10), (2, 3, 2), (2, 2, 1), (1, 1, 0), return_indices=True),
     Case("max_pool3d", normal(16, 8, 9, 10), 3, 2, ceil_mode=True),
 ]

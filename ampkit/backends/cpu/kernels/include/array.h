@@ -18,6 +18,7 @@ enum Kind : int64 { FLOAT32, BFLOAT16, FLOAT16, BOOL, INT64, FLOAT64, INT32, UIN
 inline int64 min(int64 a, int64 b) { return a < b ? a : b; }
 inline int64 max(int64 a, int64 b) { return a > b ? a : b; }
 inline int64 ceil_div(int64 a, int64 b) { return (a + b - 1) / b; }
+inline int64 round_up(int64 count, int64 multiple) { return ceil_div(count, multiple) * multiple; }
 
 inline uint32_t bits_of(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 inline float float_of(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }

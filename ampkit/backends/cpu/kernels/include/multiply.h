@@ -12,8 +12,6 @@ constexpr int64 GAP = 16;             // floats between rows or matrices that ar
                                       // from each other they would be in few sets of a cache
 typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 
-inline int64 round_up(int64 count, int64 multiple) { return ceil_div(count, multiple) * multiple; }
-
 // sums[row * sums_step + column] = sum over k < count of a[row * row_step + k * k_step] * b[k * COLUMNS + column], plus
 // what is there if `add`, for ROWS x COLUMNS sums.
 inline void multiply(float* sums, int64 sums_step, const float* a, int64 row_step, int64 k_step, const float* b, int64 count,

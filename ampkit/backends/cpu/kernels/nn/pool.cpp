@@ -36,54 +36,105 @@ Windows windows_of(const int64* geometry, int64 inner) {
     return w;
 }
 
-// best[i] = max(best[i], x[i]), where = tap where that is new; the first of equal values, the last of NaNs.
-template <class T>
-void take(float* __restrict best, float* __restrict where, const T* __restrict x, float tap, int64 count) {
-    SIMD for (int64 i = 0; i < count; i++) {
-        float value = x[i];
-        bool better = value > best[i] || value != value;
-        best[i] = better ? value : best[i], where[i] = better ? tap : where[i];
-    }
-}
+// Windows side by side, or channels of one, that are computed at a time, in registers.
+constexpr int64 LANES = 16;
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 
-// Splits a row [count] by strides: element i goes to phases [i % stride, i / stride], rows of `length`.
-template <class T>
-void split(float* __restrict phases, const T* __restrict row, int64 stride, int64 length, int64 count) {
-    if (stride == 2) {
-        float* __restrict odd = phases + length;
-        SIMD for (int64 i = 0; i < count / 2; i++) phases[i] = row[2 * i], odd[i] = row[2 * i + 1];
-        if (count % 2) phases[count / 2] = row[count - 1];
-    } else {
-        for (int64 phase = 0; phase < stride; phase++)
-            for (int64 i = phase, k = 0; i < count; i += stride, k++) phases[phase * length + k] = row[i];
-    }
-}
+// The largest values so far and where in their windows they are: the first of equal values, the last of NaNs.
+struct Largest {
+    Vector value = Vector{} - simd::INF, tap = Vector{};
 
-// The maxima [W' * inner] of one row of windows. phases: scratch memory for a row of the input.
+    // x: LANES values side by side.
+    template <class T>
+    void take(const T* x, int64 at) {
+        float read[LANES];
+        SIMD for (int64 k = 0; k < LANES; k++) read[k] = x[k];
+        take_read(read, at);
+    }
+    // x: `count` values, `step` elements apart.
+    template <class T>
+    void take(const T* x, int64 at, int64 step, int64 count) {
+        float read[LANES];
+        for (int64 k = 0; k < LANES; k++) read[k] = k < count ? float(x[k * step]) : -simd::INF;
+        take_read(read, at);
+    }
+    void take_read(const float* read, int64 at) {
+        Vector now;
+        memcpy(&now, read, sizeof now);
+        auto better = (now > value) | (now != now);
+        value = better ? now : value, tap = better ? Vector{} + float(at) : tap;
+    }
+    void store(float* values, float* taps, int64 at) const {
+        memcpy(values + at, &value, sizeof value), memcpy(taps + at, &tap, sizeof tap);
+    }
+};
+
+// Rows of an image as float32, one for each row of a window, surrounded by -inf as far as windows reach. For a stride of 2
+// each is split into its even and its odd pixels, so that windows side by side read elements side by side.
+struct PaddedRows {
+    int64 split, step, left, length;  // split: of each row into [split, length]; step: between windows
+    Scratch<float> values;
+
+    PaddedRows(const Axis& w, int64 rows)
+        : split(w.stride == 2 ? 2 : 1), step(split == 2 ? 1 : w.stride), left(ceil_div(w.before, split)),
+          length(left + ceil_div(pixels_read(w), split) + 1), values(rows * split * length) {
+        for (int64 i = 0; values && i < rows * split * length; i++) values[i] = -simd::INF;
+    }
+
+    // How many pixels from the image's first on are read: LANES at a time where windows read them side by side.
+    static int64 pixels_read(const Axis& w) {
+        int64 windows = w.stride > 2 ? w.out : round_up(w.out, LANES);
+        return max(w.in, w.at(windows - 1, w.kernel - 1) + 1);
+    }
+
+    // pixel: counted from the image's first, down to the padding's.
+    float* at(int64 row, int64 pixel) {
+        int64 padded = pixel + split * left;
+        float* first = values + row * split * length;
+        return split == 1 ? first + padded : first + (padded & 1) * length + (padded >> 1);
+    }
+
+    template <class T>
+    void read(int64 row, const T* from, int64 count) {
+        float *__restrict even = at(row, 0), *__restrict odd = even + length;
+        if (split == 1) SIMD for (int64 k = 0; k < count; k++) even[k] = from[k];
+        else SIMD for (int64 k = 0; k < count / 2; k++) even[k] = from[2 * k], odd[k] = from[2 * k + 1];
+        if (split == 2 && count % 2) even[count / 2] = from[count - 1];
+    }
+};
+
+// The maxima [W', inner] of one row of windows and where they are; may write LANES more. `rows` serves inner == 1.
 template <class T>
-void maxima_of_row(float* best, float* where, float* phases, const T* plane, const Windows& w, int64 d, int64 h) {
+void maxima_of_row(float* best, float* where, PaddedRows& rows, const T* plane, const Windows& w, int64 d, int64 h) {
     const Axis &depth = w.depth, &height = w.height, &width = w.width;
-    int64 stride = width.stride, length = width.in / stride + 1;
-    for (int64 i = 0; i < width.out * w.inner; i++) best[i] = -simd::INF, where[i] = 0.0f;
+    struct { const T* data; int64 tap; } row[256];
+    int64 count = 0, inner = w.inner;
     for (int64 kd = 0; kd < depth.kernel; kd++)
         for (int64 kh = 0; kh < height.kernel; kh++) {
             int64 di = depth.at(d, kd), hi = height.at(h, kh);
             if (!depth.inside(di) || !height.inside(hi)) continue;
-            const T* row = plane + (di * height.in + hi) * width.in * w.inner;
-            if (w.inner == 1 && stride > 1) split(phases, row, stride, length, width.in);
-            for (int64 kw = 0; kw < width.kernel; kw++) {
-                float tap = float((kd * height.kernel + kh) * width.kernel + kw);
-                int64 shift = width.at(0, kw), first = ceil_div(max(0, -shift), stride);
-                int64 end = min(width.out, shift < width.in ? (width.in - 1 - shift) / stride + 1 : 0);
-                int64 start = first * stride + shift;  // in the row
-                if (w.inner > 1)
-                    for (int64 o = first; o < end; o++, start += stride)
-                        take(best + o * w.inner, where + o * w.inner, row + start * w.inner, tap, w.inner);
-                else if (stride > 1)
-                    take(best + first, where + first, phases + start % stride * length + start / stride, tap, end - first);
-                else
-                    take(best + first, where + first, row + start, tap, end - first);
-            }
+            row[count] = {plane + (di * height.in + hi) * width.in * inner, (kd * height.kernel + kh) * width.kernel};
+            if (inner == 1) rows.read(count, row[count].data, width.in);
+            count++;
+        }
+    for (int64 o = 0; o < width.out; o += inner == 1 ? LANES : 1)
+        for (int64 c = 0; c < inner; c += LANES) {
+            Largest found;
+            for (int64 i = 0; i < count; i++)
+                for (int64 kw = 0; kw < width.kernel; kw++) {
+                    int64 pixel = width.at(inner == 1 ? 0 : o, kw), tap = row[i].tap + kw;
+                    if (inner > 1) {
+                        const T* x = row[i].data + pixel * inner + c;
+                        if (!width.inside(pixel)) continue;
+                        if (inner - c >= LANES) found.take(x, tap);
+                        else found.take(x, tap, 1, inner - c);
+                    } else {
+                        const float* x = rows.at(i, pixel) + o * rows.step;
+                        if (rows.step == 1) found.take(x, tap);
+                        else found.take(x, tap, rows.step, width.out - o);
+                    }
+                }
+            found.store(best, where, o * inner + c);
         }
 }
 
@@ -133,12 +184,13 @@ static void max_pool_forward(Array out, Array taps, Array input, int64 inner, co
     int64 lines = w.depth.out * w.height.out, count = w.width.out * inner;
     int64 kernel = w.depth.kernel * w.height.kernel * w.width.kernel;
     parallel_rows(out.size[1] * lines, count * kernel, [=](int64 begin, int64 end) {
-        Scratch<float> best(count), where(count), phases(inner == 1 ? w.width.in + w.width.stride : 0);
-        if (!(best && where && phases)) return;
+        Scratch<float> best(count + LANES), where(count + LANES);
+        PaddedRows rows(w.width, inner == 1 ? w.depth.kernel * w.height.kernel : 0);
+        if (!(best && where && rows.values)) return;
         for (int64 line = begin; line < end; line++) {
             int64 plane = line / lines, start = plane * out.stride[1] + line % lines * count;
             with_float_type(input.kind, input.data, [&](auto* x) {
-                maxima_of_row(best, where, phases, x + plane * input.stride[1], w, line % lines / w.height.out, line % w.height.out);
+                maxima_of_row(best, where, rows, x + plane * input.stride[1], w, line % lines / w.height.out, line % w.height.out);
             });
             write_floats(best, out.data, out.kind, start, 1, count);
             write_floats(where, taps.data, taps.kind, plane * taps.stride[1] + line % lines * count, 1, count);
