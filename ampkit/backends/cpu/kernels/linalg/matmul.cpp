@@ -26,29 +26,35 @@ static void pack_columns(float* to, const T* from, int64 k_stride, int64 stride,
     }
 }
 
-// A block of a in float32: row-major where its rows are contiguous, else column-major.
+// A block of a in float32: row-major where its rows are contiguous, else ROWS rows at a time, [depth, ROWS], so that
+// `multiply` reads adjacent elements.
 struct BlockOfA {
     float* data;
-    int64 row_step, k_step;
+    int64 row_step, k_step, start_step;  // start_step: between rows that `multiply` begins with
 
-    static constexpr int64 SIZE = (BLOCK_ROWS + GAP) * (DEPTH + GAP);
+    static constexpr int64 SIZE = BLOCK_ROWS * (DEPTH + GAP);
 
     // The rows beyond `rows`, to a multiple of ROWS, repeat the last: their sums are not used.
     template <class T>
     void read(const T* from, int64 row_stride, int64 k_stride, int64 rows, int64 depth) {
         int64 padded = round_up(rows, ROWS);
-        row_step = row_stride == 1 ? 1 : DEPTH + GAP, k_step = row_stride == 1 ? BLOCK_ROWS + GAP : 1;
-        if (row_stride == 1) {
-            for (int64 k = 0; k < depth; k++) {
-                convert(data + k * k_step, 1, from + k * k_stride, 1, rows);
-                for (int64 row = rows; row < padded; row++) data[k * k_step + row] = data[k * k_step + rows - 1];
-            }
-        } else {
+        if (row_stride != 1) {
+            row_step = start_step = DEPTH + GAP, k_step = 1;
             for (int64 row = 0; row < padded; row++)
                 convert(data + row * row_step, 1, from + min(row, rows - 1) * row_stride, k_stride, depth);
+            return;
+        }
+        row_step = 1, k_step = ROWS, start_step = depth;
+        float column[BLOCK_ROWS];
+        for (int64 k = 0; k < depth; k++) {
+            convert(column, 1, from + k * k_stride, 1, rows);
+            for (int64 row = rows; row < padded; row++) column[row] = column[rows - 1];
+            for (int64 row = 0; row < padded; row += ROWS)
+                memcpy(data + row * depth + k * ROWS, column + row, ROWS * sizeof(float));
         }
     }
 };
+static_assert(BLOCK_ROWS % ROWS == 0, "");
 
 // out [batch, M, N] = a [batch, M, K] b [batch, K, N] + bias [N], rounded once; of any strides and floating-point dtypes.
 static void matmul(Array out, Array a, Array b, Array bias) {
@@ -72,10 +78,10 @@ static void matmul(Array out, Array a, Array b, Array bias) {
     parallel_for(batch * down * across, 1, [&](int64 begin, int64 end) {
         Scratch<float> memory(BlockOfA::SIZE + height * BLOCK_COLUMNS);
         if (!memory) return;
-        BlockOfA block{memory, 0, 0};
+        BlockOfA block{memory, 0, 0, 0};
         float* sums = block.data + BlockOfA::SIZE;
-        for (int64 task = begin; task < end; task++) {
-            int64 matrix = task / (down * across), row = task / across % down * height, column = task % across * BLOCK_COLUMNS;
+        for (int64 task = begin; task < end; task++) {  // down the rows first: what is read of b stays in a cache
+            int64 matrix = task / (down * across), row = task % down * height, column = task / down % across * BLOCK_COLUMNS;
             int64 rows = min(height, m - row), columns = min(BLOCK_COLUMNS, n - column);
             for (int64 k = 0; k < depth; k += DEPTH) {
                 int64 count = min(DEPTH, depth - k);
@@ -84,8 +90,8 @@ static void matmul(Array out, Array a, Array b, Array bias) {
                 });
                 for (int64 c = 0; c < columns; c += COLUMNS)
                     for (int64 r = 0; r < rows; r += ROWS)
-                        multiply(sums + r * BLOCK_COLUMNS + c, BLOCK_COLUMNS, block.data + r * block.row_step, block.row_step,
-                                 block.k_step, panel(matrix, (column + c) / COLUMNS, k), count, k > 0);
+                        multiply(sums + r * BLOCK_COLUMNS + c, BLOCK_COLUMNS, block.data + r * block.start_step,
+                                 block.row_step, block.k_step, panel(matrix, (column + c) / COLUMNS, k), count, k > 0);
             }
             for (int64 r = 0; r < rows; r++) {
                 float* sum = sums + r * BLOCK_COLUMNS;
