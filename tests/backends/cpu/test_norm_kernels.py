@@ -12,6 +12,7 @@ from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
 from ampkit.core.policy import Policy, autocast
 from ampkit.core.tensor import Tensor
+from ampkit.ops.nn.batch_norm import update_running_statistics
 from ampkit.testing import Case, assert_close, check_precision, normal
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
@@ -202,3 +203,20 @@ def test_a_policy_that_wants_batch_norm_in_float32_gets_it(relu):
     with autocast(policy=Policy("bfloat16", batch_norm="float32")):
         for out in (function(x, *statistics), function(x, None, None, training=True)):
             assert out.dtype == float32 and np.isfinite(out.array).all()
+
+
+@pytest.mark.parametrize("wild", [None, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [2, 3], ids=["mean", "variance"])
+@pytest.mark.parametrize("step", [1, 3], ids=["contiguous", "strided"])
+def test_running_statistics_have_the_bits_of_the_reference(step, place, wild):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(step * 300).astype(np.float32)[::step] for _ in range(4)]
+    if wild is not None:
+        arrays[place][7] = wild
+    found, expected = ([np.repeat(array, step)[::step] for array in arrays] for _ in range(2))
+    assert update_running_statistics.select("cpu", *found, 1.07, 0.1).name == "update_running_statistics_cpu"
+    update_running_statistics(*found, 1.07, 0.1)
+    update_running_statistics.reference.run(*expected, 1.07, 0.1)
+    for each, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(each, other)
+    assert (found[0] == arrays[0]).all() == (wild is not None)

@@ -71,11 +71,11 @@ def available() -> bool:
     return library() is not None
 
 
-def supported(*arrays: HostArray) -> bool:
-    """Whether kernels take these arrays: floating-point of at most 32 bits, aligned to their elements."""
+def supported(*arrays: HostArray | None) -> bool:
+    """Whether kernels take these arrays: floating-point of at most 32 bits, aligned to their elements; None counts."""
     known: bool = library() is not None
     for array in arrays:  # no generator, which takes longer: this runs before nearly every kernel
-        known = known and array.dtype in FLOATS and array.flags.aligned
+        known = known and (array is None or (array.dtype in FLOATS and array.flags.aligned))
     return known
 
 
@@ -113,6 +113,8 @@ def rows_along(array: HostArray, dim: int) -> HostArray | None:
     if array.ndim == 0:
         return array.reshape(1, 1, 1)
     at = dim % array.ndim
+    if array.ndim == 2 and at == 1:
+        return array[:, None]
     if at == array.ndim - 1 and (rows := merge_axes(array, (prod(array.shape[:at]), 1, array.shape[at]))) is not None:
         return rows
     parts = merge_axes(array, (prod(array.shape[:at]), array.shape[at], prod(array.shape[at + 1 :])))

@@ -285,3 +285,22 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
     });
 }
 KERNEL(channel_norm_backward)
+
+// running = running * (1 - momentum) + batch * momentum for means [channels], and for variances with the batch's times
+// `unbiased`; nothing where a number of the batch is not finite. Rounded after each operation, as NumPy does.
+static void update_running_statistics(Array running_mean, Array running_variance, Array mean, Array variance, float unbiased,
+                                      float momentum, float rest) {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+    int64 channels = mean.size[2];
+    float sum = 0.0f;
+    for (int64 c = 0; c < channels; c++) sum += *number(mean, c) * 0.0f + *number(variance, c) * 0.0f;
+    if (sum != 0.0f) return;  // NaN
+    for (int64 c = 0; c < channels; c++) {
+        float *m = number(running_mean, c), *v = number(running_variance, c), batch = *number(variance, c) * unbiased;
+        *m *= rest, *v *= rest;
+        *m += momentum * *number(mean, c), *v += momentum * batch;
+    }
+}
+KERNEL(update_running_statistics)

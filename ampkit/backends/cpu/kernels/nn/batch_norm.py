@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ampkit.backends.cpu.copies import contiguous, copy
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
@@ -26,12 +24,15 @@ from ..pointwise import elementwise
 
 _forward = Function("channel_norm_forward", "aaaaaaaadiii")
 _backward = Function("channel_norm_backward", "aaaaaaaaaaaiii")
+_update = Function("update_running_statistics", "aaaafff")
 
 
 def _planes(array: HostArray, merge: bool) -> HostArray | None:
     """[N, C, ...] as [N, C, S], or merged as [1, C, N * S]; None where that takes a copy."""
     n, c, *size = array.shape
     s = prod(size)
+    if array.flags.c_contiguous and (n == 1 or not merge):  # quickly, as most are
+        return array.reshape(n, c, s)
     planes = merge_axes(array, (n, c, s))
     if planes is None or not merge:
         return planes
@@ -41,7 +42,10 @@ def _planes(array: HostArray, merge: bool) -> HostArray | None:
 
 def _views(groups: int, *arrays: HostArray) -> list[HostArray]:
     """The arrays [N, C, ...] as the kernels read them; for batch norm as one sample where no copy is needed."""
-    for merge in (False,) if groups else (True, False):
+    n, c, *size = arrays[0].shape
+    # Several planes of each channel that are not adjacent in memory, as in most images.
+    apart = min(n, c, prod(size)) > 1 and all(a.flags.c_contiguous for a in arrays)
+    for merge in (False,) if groups or apart else (True, False):
         found = [view for a in arrays if (view := _planes(a, merge)) is not None]
         if len(found) == len(arrays):
             return found
@@ -59,8 +63,8 @@ def _in_order_of(array: HostArray, x: HostArray) -> HostArray:
 
 def fits(input: HostArray, *scales: HostArray | None) -> bool:
     """Whether the kernels take an array [N, C, ...] and these scales [C]."""
-    known = supported(input, *[s for s in scales if s is not None])
-    return known and input.size > 0 and _planes(input, False) is not None
+    known = supported(input, *scales) and input.size > 0
+    return known and (input.flags.c_contiguous or _planes(input, False) is not None)
 
 
 def normalized(
@@ -146,12 +150,11 @@ def batch_norm_backward_cpu(dy: Any, saved: Saved, needs: Any, eps: float, relu:
     return dx, *[in_format(d, need) if need else None for d, need in zip(each, needs[1:5], strict=True)], dresidual
 
 
-@update_running_statistics.on("cpu", when=lambda *arrays: {a.dtype for a in arrays[:4]} == {float32})
+@update_running_statistics.on(
+    "cpu", when=lambda *arrays: supported(*arrays[:4]) and {a.dtype for a in arrays[:4]} == {float32}
+)
 def update_running_statistics_cpu(
     running_mean: HostArray, running_var: HostArray, mean: HostArray, var: HostArray, unbiased: float, momentum: float
 ) -> None:
     """The reference's bits; what is not finite is seen at once, for nobody waits for this CPU."""
-    if np.isfinite(mean).all() and np.isfinite(var).all():
-        for running, batch in ((running_mean, mean), (running_var, var * unbiased)):
-            running *= 1 - momentum
-            running += momentum * batch
+    _update(running_mean, running_var, mean, var, unbiased, momentum, 1 - momentum)

@@ -33,7 +33,7 @@ def _vector(scale: HostArray | None) -> HostArray | None:
 
 def fits(*arrays: HostArray | None) -> bool:
     """Whether the kernels take these arrays; None is left out."""
-    return supported(*[a for a in arrays if a is not None])
+    return supported(*arrays)
 
 
 def normalized(

@@ -56,7 +56,7 @@ def column_sums_cpu(rows: HostArray) -> Any:
 
 
 def _gates_fit(gates: HostArray, *arrays: HostArray | None) -> bool:
-    return bool(gates.dtype == float32) and supported(*[a for a in arrays if a is not None])
+    return bool(gates.dtype == float32) and supported(*arrays)
 
 
 # Primitives that write in place: the C functions have their arguments.
