@@ -44,7 +44,7 @@ def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros"
     Jaderberg, Simonyan, Zisserman, Kavukcuoglu 2015, arXiv:1506.02025, eq. 3-7; Keys 1981, sec. II, with a = -0.75.
     """
     rows, total = _rows(input), 0
-    for index, inside, weights, _ in _taps_of_samples(input.shape, grid, mode, padding_mode, align_corners):
+    for index, inside, weights, _ in taps_of_samples(input.shape, grid, mode, padding_mode, align_corners):
         total = total + _pixels_at(rows, index, inside) * _product(weights).reshape(-1, 1)
     return _images(total, grid), Saved(input=input, grid=grid)
 
@@ -69,7 +69,7 @@ def grid_sample_backward(dy, saved, needs, mode, padding_mode, align_corners):
     rows, grad, shape = _rows(saved.input), _rows(dy), saved.input.shape
     indices, grads = [], []
     dcoordinates: list[Any] = [0] * (len(shape) - 2)
-    for index, inside, weights, derivatives in _taps_of_samples(shape, saved.grid, mode, padding_mode, align_corners):
+    for index, inside, weights, derivatives in taps_of_samples(shape, saved.grid, mode, padding_mode, align_corners):
         if needs[0]:
             indices.append(index)
             grads.append(select_or_zero(grad * _product(weights).reshape(-1, 1), inside.reshape(-1, 1)))
@@ -104,8 +104,8 @@ def _product(weights: Any) -> Any:
     return prod(weights[1:], start=weights[0])
 
 
-def _taps_of_samples(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
-    # Per pixel that a sample reads: (row, whether inside, weight per axis, derivative of the weight per axis).
+def taps_of_samples(shape: Any, grid: Any, mode: str, padding: str, corners: Any) -> Any:
+    """Per pixel that a sample reads: (row, whether inside, weight per axis, derivative of the weight per axis)."""
     size = shape[2:]
     sides = [grid[..., len(size) - 1 - i].reshape(-1) for i in range(len(size))]
     samples = np.arange(sides[0].shape[0], like=plain(grid))
