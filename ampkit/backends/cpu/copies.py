@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 from ampkit.base.dtypes import DType
 
 from .caching_allocator import address
-from .native.arrays import FLOATS, KINDS, MIN_ELEMENTS, Function, HostArray, available, empty, empty_like
+from .native.arrays import FLOATS, KINDS, MIN_ELEMENTS, Function, HostArray, available, empty, empty_like, merge_axes
 
 _AXES = 8  # AXES in copy.cpp
 _copy_floats, _copy_elements = Function("copy_floats", "pipip"), Function("copy_elements", "ppip")
@@ -39,6 +40,12 @@ def contiguous(array: HostArray) -> HostArray:
     out = empty(array.shape, array.dtype)
     copy(out, array)
     return out
+
+
+def reshaped(array: HostArray, shape: Sequence[int]) -> HostArray:
+    """`array` reshaped: a view where that is one, else a copy, which `contiguous` makes."""
+    view = merge_axes(array, shape)
+    return contiguous(array).reshape(shape) if view is None else view
 
 
 def convert(array: HostArray, dtype: DType) -> HostArray:

@@ -126,26 +126,37 @@ def is_matrix_product(operands: Any, equation: Any) -> bool:
     return distinct and same and set(first) ^ set(second) <= set(out)
 
 
-def matrix_product(multiply: Any, first: str, a: Array, second: str, b: Array, out: str, dtype: DType) -> Array:
-    """The sum of products first,second->out, in `dtype`, by multiply(a [..., M, K], b [..., K, N], dtype)."""
+def _reshape(array: Array, shape: Any) -> Array:
+    return array.reshape(shape)
+
+
+def matrix_product(
+    multiply: Any, first: str, a: Array, second: str, b: Array, out: str, dtype: DType, reshape: Any = _reshape
+) -> Array:
+    """The sum of products first,second->out, in `dtype`, by multiply(a [..., M, K], b [..., K, N], dtype).
+
+    reshape(array, shape): how operands are brought into these shapes.
+    """
     batch = [letter for letter in out if letter in first and letter in second]
     summed = [letter for letter in first if letter in second and letter not in out]
     rows, columns = [x for x in first if x not in second], [x for x in second if x not in first]
     lengths = dict(zip(first + second, a.shape + b.shape, strict=True))
     m, k, n = (math.prod(lengths[letter] for letter in letters) for letters in (rows, summed, columns))
     lead = [lengths[letter] for letter in batch]
-    left = a.transpose(*(first.index(letter) for letter in batch + rows + summed)).reshape(*lead, m, k)
-    right = b.transpose(*(second.index(letter) for letter in batch + summed + columns)).reshape(*lead, k, n)
+    left = reshape(a.transpose([first.index(letter) for letter in batch + rows + summed]), (*lead, m, k))
+    right = reshape(b.transpose([second.index(letter) for letter in batch + summed + columns]), (*lead, k, n))
     axes = batch + rows + columns
     found = multiply(left, right, dtype).reshape([lengths[letter] for letter in axes])
     return found.transpose(*(axes.index(letter) for letter in out))
 
 
-def matrix_product_gradients(multiply: Any, dy: Array, operands: Any, needs: Any, equation: Any) -> Any:
-    """The gradients of the two operands, in the dtypes `needs`, by matrix products."""
+def matrix_product_gradients(
+    multiply: Any, dy: Array, operands: Any, needs: Any, equation: Any, reshape: Any = _reshape
+) -> Any:
+    """The gradients of the two operands, in the dtypes `needs`, by matrix products; see `matrix_product`."""
     (a, b), ((first, second), out) = operands, parse_equation(equation, operands)
-    da = matrix_product(multiply, out, dy, second, b, first, needs[0]) if needs[0] else None
-    return da, matrix_product(multiply, first, a, out, dy, second, needs[1]) if needs[1] else None
+    da = matrix_product(multiply, out, dy, second, b, first, needs[0], reshape) if needs[0] else None
+    return da, matrix_product(multiply, first, a, out, dy, second, needs[1], reshape) if needs[1] else None
 
 
 def _numpy_einsum(equation: str, *operands: Any, optimize: Any = None) -> Tensor:
