@@ -82,7 +82,7 @@ class Backend(Protocol):
     def elapsed_time(self, first: Any, second: Any) -> float: ...
 
 
-cpu: Backend = CPU()
+cpu = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
 _default = "cpu"

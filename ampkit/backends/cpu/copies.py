@@ -10,7 +10,18 @@ from math import prod
 from ampkit.base.dtypes import DType
 
 from .caching_allocator import address
-from .native.arrays import FLOATS, KINDS, MIN_ELEMENTS, Function, HostArray, available, empty, empty_like, merge_axes
+from .native.arrays import (
+    FLOATS,
+    KINDS,
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    available,
+    broadcast_to,
+    empty,
+    empty_like,
+    merge_axes,
+)
 
 _AXES = 8  # AXES in copy.cpp
 _copy_floats, _copy_elements = Function("copy_floats", "pipip"), Function("copy_elements", "ppip")
@@ -31,6 +42,11 @@ def copy(target: HostArray, source: HostArray) -> None:
     """Write `source` into `target` [same shape, no memory in common], rounded to nearest even."""
     if target.size < MIN_ELEMENTS or not _copy_by_kernel(target, source):
         target[...] = source
+
+
+def fill(target: HostArray, value: HostArray) -> None:
+    """Write the 0-d array `value`, of the target's dtype, to every element of `target`."""
+    copy(target, broadcast_to(value, target.shape))
 
 
 def contiguous(array: HostArray) -> HostArray:

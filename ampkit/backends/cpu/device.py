@@ -13,7 +13,7 @@ from ampkit.base.dtypes import DType
 from ampkit.base.errors import OutOfMemoryError
 
 from . import caching_allocator
-from .copies import convert, copy
+from .copies import convert, copy, fill
 
 _SMALL = 512  # elements; below, one call of NumPy is cheapest
 HostArray = np.ndarray[Any, Any]
@@ -45,6 +45,12 @@ class CPU:
             return caching_allocator.zeros(shape, dtype)
         except (MemoryError, OverflowError, ValueError) as error:
             raise _too_large(shape, dtype, error) from None
+
+    def full(self, shape: tuple[int, ...], value: HostArray) -> HostArray:
+        """An array of `shape`, every element of it the 0-d array `value`."""
+        out = self.empty(shape, value.dtype)
+        fill(out, value)
+        return out
 
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""

@@ -44,6 +44,14 @@ def parse_size(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 # constants
 
 
+def _filled(shape: tuple[int, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:
+    # The value is converted once, not at every element of an array in its own dtype.
+    with ignore_fp_errors():
+        one = np.asarray(value).astype(dtype)
+    made = backends.cpu.full(shape, one) if one.ndim == 0 else np.full(shape, one)
+    return Tensor(backends.get(device).constant(made), requires_grad)
+
+
 def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of `size`, filled with `fill_value`; bool, int64 or float32 by its type.
 
@@ -53,9 +61,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
     wanted = kind if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         check_representable("full", wanted, fill_value)
-    return tensor_from_values(
-        np.full(parse_size("full", (size,)), fill_value), dtype, device, requires_grad, kind, constant=True
-    )
+    return _filled(parse_size("full", (size,)), fill_value, wanted, device, requires_grad)
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -66,7 +72,8 @@ def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    return tensor_from_values(np.ones(parse_size("ones", size), np.int8), dtype, device, requires_grad, constant=True)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
+    return _filled(parse_size("ones", size), 1, wanted, device, requires_grad)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -79,7 +86,10 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     """The identity matrix [n, m], m = n by default."""
     n, m = check_count("eye", "n", n), check_count("eye", "m", n if m is None else m)
     check_addressable("eye", (n, m))
-    return tensor_from_values(np.eye(n, m), dtype, device, requires_grad, constant=True)
+    wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
+    made = backends.cpu.full((n, m), np.zeros((), wanted))
+    made.reshape(-1)[: m * min(n, m) : m + 1] = 1
+    return Tensor(backends.get(device).constant(made), requires_grad)
 
 
 def _constant_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:

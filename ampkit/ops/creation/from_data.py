@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core.tensor import Tensor
@@ -89,4 +90,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
     check_addressable("one_hot", (labels.size, max(classes, 0)))
     check_values("one_hot", labels, (labels < 0) | (labels >= classes), f"classes from 0 to {classes - 1}")
+    if isinstance(labels, np.ndarray) and labels.flags.c_contiguous:  # where a comparison with each class takes longer
+        out = backends.cpu.full((*labels.shape, max(int(classes), 0)), np.zeros((), np.int64))
+        out.reshape(-1)[np.arange(labels.size) * out.shape[-1] + labels.reshape(-1).astype(np.int64)] = 1
+        return Tensor(out)
     return Tensor((labels[..., None] == np.arange(classes, like=labels)).astype(np.int64))

@@ -155,3 +155,37 @@ def test_normal_numbers_come_in_the_dtype_of_their_mean_else_of_their_deviation(
     assert out.dtype == want
     if want == float64:
         assert (out.numpy() != out.numpy().astype(np.float32)).any()
+
+
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int64, uint8, bool_])
+@pytest.mark.parametrize("shape", [(3,), (70, 80), (0, 5), ()])
+def test_constants_of_any_size_hold_the_value_numpy_rounds(shape, dtype):
+    for value in (0, 1, 3.7, True) if dtype not in (int64, uint8, bool_) else (0, 1, True):
+        found = ops.full(shape, value, dtype=dtype).numpy()
+        truth = np.full(shape, value).astype(dtype)
+        assert (found.shape, found.dtype, found.tobytes()) == (truth.shape, truth.dtype, truth.tobytes())
+    assert ops.ones(shape, dtype=dtype).numpy().tobytes() == np.ones(shape, dtype).tobytes()
+
+
+def test_constants_are_memory_of_their_own_that_can_be_written():
+    first, second = ops.full((100, 100), 2.0), ops.full((100, 100), 2.0)
+    first.fill_(5)
+    assert second.numpy().min() == second.numpy().max() == 2
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int64, bool_])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 2), (2, 5), (0, 3), (3, 0), (200, 90), (90, 200)])
+def test_eye_is_numpys(shape, dtype):
+    found = ops.eye(*shape, dtype=dtype).numpy()
+    np.testing.assert_array_equal(found, np.eye(*shape).astype(dtype))
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i4", "u1"])
+@pytest.mark.parametrize("shape", [(), (7,), (300, 4), (0,)])
+def test_one_hot_marks_the_class_of_each_label(shape, dtype):
+    labels = np.random.default_rng(0).integers(0, 11, shape).astype(dtype)
+    for given in (labels, labels.T):
+        found = ops.one_hot(tensor(given), 11).numpy()
+        np.testing.assert_array_equal(found, given[..., None] == np.arange(11))
+        assert found.dtype == np.int64

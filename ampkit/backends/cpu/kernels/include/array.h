@@ -139,6 +139,8 @@ inline void convert(To* __restrict to, int64 to_stride, const From* __restrict f
     } else if (to_stride == 1 && from_stride == 0) {
         const From value = from[0];
         SIMD for (int64 i = 0; i < count; i++) to[i] = value;
+    } else if (to_stride == 1 && from_stride == -1) {
+        SIMD for (int64 i = 0; i < count; i++) to[i] = from[-i];
     } else {
         for (int64 i = 0; i < count; i++) to[i * to_stride] = from[i * from_stride];
     }

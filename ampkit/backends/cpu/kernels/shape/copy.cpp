@@ -129,3 +129,18 @@ EXPORT void join(char* out, const char* const* pieces, const int64* bytes, int64
             for (int64 i = 0; i < count; to += bytes[i++]) convert_run(to, pieces[i] + begin * bytes[i], bytes[i]);
     });
 }
+
+// out, input: matrices [rows, columns] of elements of `size` bytes. Row i of each keeps its elements before column
+// i + first, or with `upper` those from there on; the others become zero.
+EXPORT void triangle(char* out, const char* input, int64 size, int64 matrices, int64 rows, int64 columns, int64 first, int64 upper) {
+    int64 row_bytes = columns * size;
+    parallel_rows(matrices * rows, row_bytes / sizeof(float), [=](int64 begin, int64 end) {
+        for (int64 row = begin; row < end; row++) {
+            int64 cut = min(max(row % rows + first, 0), columns) * size, from = upper ? cut : 0, to = upper ? row_bytes : cut;
+            char* target = out + row * row_bytes;
+            memset(target, 0, from);
+            convert_run(target + from, input + row * row_bytes + from, to - from);
+            memset(target + to, 0, row_bytes - to);
+        }
+    });
+}
