@@ -222,3 +222,31 @@ def test_a_stride_beyond_the_image_takes_no_memory(pool):
     assert y.shape == (4, 3, 1, 1)
     assert_close(y, pool(x.detach()[..., :2, :2], 2))
     assert x.grad[..., :2, :2].sum().item() == pytest.approx(x.grad.sum().item()) == pytest.approx(12)
+
+
+@pytest.mark.parametrize("layout", ["in order", "channels last", "every other"])
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16])
+@pytest.mark.parametrize(("shape", "out"), [
+    ((4, 8, 16, 24), (4, 3)), ((4, 8, 16, 24), (16, 1)), ((8, 16, 24), (2, 24)), ((4, 8, 200), (25,)),
+    ((2, 8, 6, 8, 10), (3, 4, 1)), ((2, 8, 32, 32), (1, 1)), ((2, 8, 15, 16), (4, 4)),
+])  # fmt: skip
+def test_adaptive_maxima_are_those_of_the_reference(shape, out, dtype, layout):
+    values = np.random.default_rng(0).integers(-3, 3, shape).astype(dtype)  # with many equal ones
+    values[0, ::2, 3::7], values[-1, 1, ::3] = np.nan, -np.inf
+    if layout == "channels last":
+        values = np.moveaxis(np.moveaxis(values, 1, -1).copy(), -1, 1)
+    if layout == "every other":
+        values = np.repeat(values, 2, 0)[::2]
+    pool = getattr(ops, f"adaptive_max_pool{len(out)}d")
+
+    def pooled():
+        x = Tensor(values, requires_grad=True)
+        best, place = pool(x, out, return_indices=True)
+        best.backward(ampkit.ones_like(best))
+        return best.array, place.array, x.grad.array
+
+    found = pooled()
+    with reference_only():
+        for mine, truth in zip(found, pooled(), strict=True):
+            assert (mine.dtype, mine.strides) == (truth.dtype, truth.strides)
+            np.testing.assert_array_equal(mine.astype(float), truth.astype(float))

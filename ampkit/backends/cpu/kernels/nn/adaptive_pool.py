@@ -1,4 +1,4 @@
-"""CPU kernels of adaptive average pooling, a separable linear map."""
+"""CPU kernels of adaptive pooling: means as a separable linear map, maxima of equal windows as those of max pooling."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import HostArray
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, supported
 from ampkit.backends.cpu.resample import AxisTaps, ImageMap
 from ampkit.base.dtypes import DType
 from ampkit.base.memory_format import channels_are_last
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import adaptive_pool
-from ampkit.ops.nn.conv_geometry import batched
+from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
+from ampkit.ops.nn.pool import flat_indices
 
-from .pool import both_ways, is_large, mapped, register
+from .pool import both_ways, is_large, mapped, maxima, register
 
 
 @lru_cache(1024)
@@ -49,3 +50,19 @@ def _register_adaptive_avg(op: Any, axes: int) -> None:
 
 for _axes in (2, 3):
     _register_adaptive_avg(getattr(adaptive_pool, f"adaptive_avg_pool{_axes}d"), _axes)
+
+
+def _windows_are_equal(input: HostArray, output_size: Any) -> bool:
+    sizes = zip(input.shape[-len(output_size) :], output_size, strict=True)
+    return supported(input) and not any(n % m for n, m in sizes)
+
+
+@adaptive_pool.adaptive_max_pool_.on("cpu", when=_windows_are_equal, min_elements=MIN_FUSED)
+def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
+    """The windows do not overlap, so these are max pooling's whose stride is the kernel."""
+    axes = len(output_size)
+    size = input.shape[-axes:]
+    kernel = tuple([n // m for n, m in zip(size, output_size, strict=True)])
+    w = conv_geometry("adaptive_max_pool", kernel, kernel, 0, 1, size)
+    _, taps = maxima(batched(input, axes), w, input.dtype)
+    return np.ascontiguousarray(flat_indices(unbatched(taps, input.ndim), w))

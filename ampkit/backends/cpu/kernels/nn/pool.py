@@ -45,19 +45,27 @@ def _table(w: ConvGeometry) -> HostArray:
     return np.array([*[(1, 1, 1, 1, 1, 0)] * (3 - len(axes)), *axes], np.int64)
 
 
+def maxima(images: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray, HostArray]:
+    """The maximum of each window of `images` [N, C, *size], and its position in the window: uint8.
+
+    Raises UnsupportedError for windows of more pixels than a byte counts.
+    """
+    if prod(w.kernel) > 255:
+        raise UnsupportedError
+    last = channels_are_last(images)
+    best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
+    flat = [planes(array, last) for array in (best, taps, images)]
+    _forward(*flat, images.shape[1] if last else 1, address(_table(w)))
+    return best, taps
+
+
 def _maximum(op: Any, axes: int) -> None:
     def forward(
         input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
         return_indices: bool, *, dtype: DType,
     ) -> Any:  # fmt: skip
         w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
-        if prod(w.kernel) > 255:  # a byte tells the position in a window
-            raise UnsupportedError
-        images = batched(input, axes)
-        last = channels_are_last(images)
-        best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
-        flat = [planes(array, last) for array in (best, taps, images)]
-        _forward(*flat, images.shape[1] if last else 1, address(_table(w)))
+        best, taps = maxima(batched(input, axes), w, dtype)
         best, place = unbatched(best, input.ndim), unbatched(taps, input.ndim)
         saved = Saved(argmax=place, geometry=w)
         return ((best, pool.flat_indices(place, w)), saved) if return_indices else (best, saved)
