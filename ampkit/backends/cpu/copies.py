@@ -24,6 +24,7 @@ from .native.arrays import (
 )
 
 _AXES = 8  # AXES in copy.cpp
+_MIN_FILLED = 1 << 15  # elements; NumPy, which reads nothing to fill an array, fills fewer as fast
 _copy_floats, _copy_elements = Function("copy_floats", "pipip"), Function("copy_elements", "ppip")
 
 
@@ -46,7 +47,10 @@ def copy(target: HostArray, source: HostArray) -> None:
 
 def fill(target: HostArray, value: HostArray) -> None:
     """Write the 0-d array `value`, of the target's dtype, to every element of `target`."""
-    copy(target, broadcast_to(value, target.shape))
+    if target.size < _MIN_FILLED:
+        target[...] = value
+    else:
+        copy(target, broadcast_to(value, target.shape))
 
 
 def contiguous(array: HostArray) -> HostArray:

@@ -16,6 +16,8 @@ from ..argument_checks import check_addressable, check_values
 
 __all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "one_hot", "scalar_tensor", "tensor"]
 
+_MANY = 1 << 12  # elements of one-hot vectors; comparing more labels with each class takes longer than marking it
+
 
 def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     """Convert `data` to a tensor; no copy if it is a tensor or array of this dtype and device already."""
@@ -90,7 +92,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
     check_addressable("one_hot", (labels.size, max(classes, 0)))
     check_values("one_hot", labels, (labels < 0) | (labels >= classes), f"classes from 0 to {classes - 1}")
-    if isinstance(labels, np.ndarray) and labels.flags.c_contiguous:  # where a comparison with each class takes longer
+    if isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.size * classes >= _MANY:
         out = backends.cpu.full((*labels.shape, max(int(classes), 0)), np.zeros((), np.int64))
         out.reshape(-1)[np.arange(labels.size) * out.shape[-1] + labels.reshape(-1).astype(np.int64)] = 1
         return Tensor(out)
