@@ -229,6 +229,7 @@ def test_a_stride_beyond_the_image_takes_no_memory(pool):
 @pytest.mark.parametrize(("shape", "out"), [
     ((4, 8, 16, 24), (4, 3)), ((4, 8, 16, 24), (16, 1)), ((8, 16, 24), (2, 24)), ((4, 8, 200), (25,)),
     ((2, 8, 6, 8, 10), (3, 4, 1)), ((2, 8, 32, 32), (1, 1)), ((2, 8, 15, 16), (4, 4)),
+    ((2, 8, 32, 34), (1, 2)), ((2, 8, 16, 20, 18), (2, 2, 1)), ((2, 8, 600), (2,)), ((8, 2, 300), (1, 1)),
 ])  # fmt: skip
 def test_adaptive_maxima_are_those_of_the_reference(shape, out, dtype, layout):
     values = np.random.default_rng(0).integers(-3, 3, shape).astype(dtype)  # with many equal ones

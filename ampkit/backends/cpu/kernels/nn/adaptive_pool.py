@@ -17,7 +17,7 @@ from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
 from ampkit.ops.nn.pool import flat_indices
 
-from .pool import both_ways, is_large, mapped, maxima, register
+from .pool import MOST_PIXELS, both_ways, is_large, mapped, maxima, register
 
 
 @lru_cache(1024)
@@ -61,8 +61,20 @@ def _windows_are_equal(input: HostArray, output_size: Any) -> bool:
 def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
     """The windows do not overlap, so these are max pooling's whose stride is the kernel."""
     axes = len(output_size)
-    size = input.shape[-axes:]
-    kernel = tuple([n // m for n, m in zip(size, output_size, strict=True)])
-    w = conv_geometry("adaptive_max_pool", kernel, kernel, 0, 1, size)
-    _, taps = maxima(batched(input, axes), w, input.dtype)
-    return np.ascontiguousarray(flat_indices(unbatched(taps, input.ndim), w))
+    kernel = tuple([n // m for n, m in zip(input.shape[-axes:], output_size, strict=True)])
+    images = batched(input, axes)
+    if prod(kernel) <= MOST_PIXELS:
+        _, place = _maxima_and_places(images, kernel)
+    else:  # along the last axis first, then the maximum of these: of equal ones still the first, of NaNs the last
+        rows, in_rows = _maxima_and_places(images, (*[1] * (axes - 1), kernel[-1]))
+        _, of_row = _maxima_and_places(rows, (*kernel[:-1], 1))
+        flat = (*images.shape[:2], -1)
+        place = np.take_along_axis(in_rows.reshape(flat), of_row.reshape(flat), -1).reshape(of_row.shape)
+    return np.ascontiguousarray(unbatched(place, input.ndim))
+
+
+def _maxima_and_places(images: HostArray, kernel: tuple[int, ...]) -> tuple[HostArray, HostArray]:
+    """The maximum of each window of images [N, C, *size], and its flat index in `size`."""
+    w = conv_geometry("adaptive_max_pool", kernel, kernel, 0, 1, images.shape[2:])
+    best, taps = maxima(images, w, images.dtype)
+    return best, flat_indices(taps, w)

@@ -25,6 +25,8 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
 from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
 
+MOST_PIXELS = 255  # of a window of which a byte tells the position of the maximum
+
 _forward, _backward = Function("max_pool_forward", "aaaip"), Function("max_pool_backward", "aaaip")
 
 
@@ -48,9 +50,9 @@ def _table(w: ConvGeometry) -> HostArray:
 def maxima(images: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray, HostArray]:
     """The maximum of each window of `images` [N, C, *size], and its position in the window: uint8.
 
-    Raises UnsupportedError for windows of more pixels than a byte counts.
+    Raises UnsupportedError for windows of more than MOST_PIXELS.
     """
-    if prod(w.kernel) > 255:
+    if prod(w.kernel) > MOST_PIXELS:
         raise UnsupportedError
     last = channels_are_last(images)
     best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
