@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.copies import copy
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, empty
+from ampkit.backends.cpu.native.arrays import HostArray, empty
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.repeat_and_flip import flip_, repeat_, repeat_interleave_, roll_
 
+_LARGE = 1 << 16  # elements; NumPy moves fewer as fast
 
-@repeat_.on("cpu", when=lambda input, sizes: any(n != 1 for n in sizes), min_elements=MIN_ELEMENTS)
+
+@repeat_.on("cpu", when=lambda input, sizes: any(n != 1 for n in sizes), min_elements=_LARGE)
 def repeat_cpu(input: HostArray, sizes: Any, *, dtype: DType) -> Any:
     """The result, seen as [size, length] for each axis, is the input broadcast along each size."""
     shape = (1,) * (len(sizes) - input.ndim) + input.shape
@@ -25,7 +27,7 @@ def repeat_cpu(input: HostArray, sizes: Any, *, dtype: DType) -> Any:
     return out, Saved(shape=input.shape)
 
 
-@repeat_interleave_.on("cpu", min_elements=MIN_ELEMENTS)
+@repeat_interleave_.on("cpu", min_elements=_LARGE)
 def repeat_interleave_cpu(input: HostArray, repeats: int, dim: int, *, dtype: DType) -> Any:
     at = dim % input.ndim + 1
     before, behind = input.shape[:at], input.shape[at:]
@@ -35,7 +37,7 @@ def repeat_interleave_cpu(input: HostArray, repeats: int, dim: int, *, dtype: DT
     return out, Saved(shape=input.shape)
 
 
-@flip_.on("cpu", min_elements=MIN_ELEMENTS)
+@flip_.on("cpu", min_elements=_LARGE)
 def flip_cpu(input: HostArray, dims: Any, *, dtype: DType) -> Any:
     out = empty(input.shape, input.dtype)
     copy(out, np.flip(input, dims))
@@ -67,11 +69,11 @@ def _dense(x: HostArray, *more: Any, **params: Any) -> bool:
     return x.flags.c_contiguous
 
 
-@roll_.on("cpu", when=_dense, min_elements=MIN_ELEMENTS)
+@roll_.on("cpu", when=_dense, min_elements=_LARGE)
 def roll_cpu(input: HostArray, shifts: Any, dims: Any, *, dtype: DType) -> Any:
     return _rolled(input, shifts, dims), Saved()
 
 
-@roll_.on_backward("cpu", when=_dense, min_elements=MIN_ELEMENTS)
+@roll_.on_backward("cpu", when=_dense, min_elements=_LARGE)
 def roll_backward_cpu(dy: HostArray, saved: Saved, needs: Any, shifts: Any, dims: Any) -> HostArray:
     return _rolled(dy, tuple([-s for s in shifts]) if type(shifts) is tuple else -shifts, dims)
