@@ -132,9 +132,13 @@ def embedding_bag(
     check_choice(where, "mode", mode, "sum", "mean", "max")
     _check_bag_weights(input, weight, per_sample_weights, mode)
     starts, longest = _bag_starts(input, offsets, include_last_offset)
-    rows = reshape(embedding(reshape(input, (-1,)), weight, padding_idx), (input.array.size, weight.shape[1]))
-    included = None if padding_idx is None else Tensor(reshape(input, (-1,)).array != padding_idx % len(weight))
+    flat = reshape(input, (-1,))
     scale = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))
+    if type(weight.array) is np.ndarray:
+        embedding_check(flat.array, weight.array, padding_idx)
+        return looked_up_bags(flat, weight, Tensor(starts), scale, mode, longest, padding_idx)
+    rows = reshape(embedding(flat, weight, padding_idx), (flat.array.size, weight.shape[1]))
+    included = None if padding_idx is None else Tensor(flat.array != padding_idx % len(weight))
     return embedding_bag_(rows, Tensor(starts), included, scale, mode, longest)
 
 
@@ -209,12 +213,44 @@ def embedding_bag_backward(dy, saved, needs, mode, longest):
     if mode == "mean":
         dy = dy / _bag_sizes(starts, included, dy.dtype)
     if not saved.size:
-        return np.zeros_like(plain(dy), shape=(0, dy.shape[1])), None, None, scale
+        return dy[:0], None, None, scale
     each = np.where(in_bag[:, None], np.take(dy, bag, 0), 0)
     if mode == "max":
         return np.where(np.take(saved.argmax, bag, 0) == row[:, None], each, 0), None, None, None
     drows = each if scale is None else each * scale.reshape(-1, 1)
     return drows, None, None, blocked_sum(each * saved.input, 1) if needs[3] is not None else None
+
+
+@op(cast=Cast.KEEP)
+def looked_up_bags(
+    input: Index,
+    weight: Array,
+    starts: Index,
+    per_sample_weights: Array | None,
+    mode,
+    longest,
+    padding_idx: int | None = None,
+):
+    """`embedding_bag_` of the rows of `weight` at `input` [n], for a kernel that does not write those rows down."""
+    index, starts = plain(input), plain(starts)
+    check_indices(index, len(weight))
+    rows, included = np.take(weight, index, 0), _not_padding(index, len(weight), padding_idx)
+    out, saved = embedding_bag_.forward.reference.run(rows, starts, included, per_sample_weights, mode, longest)
+    saved.input, saved.weight, saved.rows = input, weight, len(weight)
+    return out, saved
+
+
+@looked_up_bags.backward(weight="per_sample_weights")
+def looked_up_bags_backward(dy, saved, needs, mode, longest, padding_idx):
+    index = plain(saved.input)
+    rows = None if needs[3] is None else np.take(saved.weight, index, 0)
+    bags = Saved(**{**vars(saved), "input": rows, "included": _not_padding(index, saved.rows, padding_idx)})
+    drows, *_, dscale = embedding_bag_backward.reference.run(dy, bags, (None, None, None, needs[3]), mode, longest)
+    return None, None if needs[1] is None else apply(sum_rows, drows, index, rows=saved.rows), None, dscale
+
+
+def _not_padding(index: Any, rows: int, padding_idx: int | None) -> Any:
+    return None if padding_idx is None else index != padding_idx % rows
 
 
 def _bags(starts: Any, size: int) -> tuple[Any, Any]:

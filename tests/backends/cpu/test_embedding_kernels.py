@@ -81,3 +81,61 @@ def test_the_same_bits_every_time():
     gradients = np.random.default_rng(1).standard_normal((*index.shape, 24)).astype(np.float32)
     first = _gradient(index, rows, gradients, float32).numpy().tobytes()
     assert all(_gradient(index, rows, gradients, float32).numpy().tobytes() == first for _ in range(3))
+
+
+BAGS = [
+    (np.arange(41)[:-1].reshape(8, 5) % 7, None),
+    (RNG.integers(0, 7, (3, 100)), None),
+    (RNG.integers(0, 7, 200).astype(np.int32), np.array([0, 0, 3, 90, 200])),
+]
+
+
+def _bags(index, begins, table, mode, padding, scaled):
+    weight = Tensor(table, requires_grad=True)
+    scales = np.random.default_rng(4).standard_normal(index.shape).astype(table.dtype)
+    given = [weight, Tensor(scales, requires_grad=True)] if scaled else [weight]
+    offsets = None if begins is None else Tensor(begins)
+    options = {"mode": mode, "padding_idx": padding, "per_sample_weights": given[1] if scaled else None}
+    out = ops.embedding_bag(Tensor(index), weight, offsets, **options)
+    gradients = np.random.default_rng(5).standard_normal(out.shape).astype(np.float16).astype(table.dtype)
+    return out.detach().numpy(), *(g.numpy() for g in grad(out, given, Tensor(gradients)))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("width", [3, 600])
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean", "max", "scaled"])
+def test_bags_and_their_gradients_are_those_of_the_reference(mode, dtype, padding, width):
+    for index, begins in BAGS:
+        table = (np.random.default_rng(3).integers(-40, 40, (7, width)) / 16).astype(dtype)
+        given = index, begins, table, mode.replace("scaled", "sum"), padding, mode == "scaled"
+        found = _bags(*given)
+        with reference_only():
+            want = _bags(*given)
+        for a, b in zip(found, want, strict=True):
+            assert a.dtype == b.dtype
+            assert_close(a, b, GRADIENT_TOLERANCE[dtype])
+            assert mode != "max" or a.dtype == bfloat16 or np.array_equal(a == 0, b == 0)
+
+
+@pytest.mark.cpu
+def test_of_a_bag_the_first_extreme_row_gets_the_gradient():
+    table = np.full((4, 300), -np.inf, np.float32)
+    table[1, ::2], table[2], table[3, 7] = -0.0, np.where(np.arange(300) % 5, 0, np.nan), np.nan
+    for index in ([[0, 1, 2, 3]], [[3, 2, 1, 0]], [[0, 0, 0, 0]]):
+        given = np.array(index), None, table, "max", None, False
+        with reference_only():
+            want = _bags(*given)
+        for a, b in zip(_bags(*given), want, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(np.signbit(a), np.signbit(b))
+
+
+@pytest.mark.cpu
+def test_the_sum_of_a_long_bag_keeps_its_digits():
+    table = np.random.default_rng(6).uniform(0, 1, (50, 20)).astype(np.float32)
+    index = np.random.default_rng(7).integers(0, 50, (2, 100000))
+    found = ops.embedding_bag(Tensor(index), Tensor(table), mode="sum").numpy()
+    want = np.stack([np.bincount(row, minlength=50) @ table.astype(float) for row in index])
+    np.testing.assert_allclose(found, want, 2e-7)

@@ -132,18 +132,18 @@ static void take_rows(Array out, Array x, const int64* index) {
 }
 KERNEL(take_rows)
 
-// out [a, rows, c] = the sum of the rows [a, n, c] of values for each row that index [n] names; 0 for row `skipped`. In
-// float32 for up to 32 rows, these sums in float64.
-static void sum_rows(Array out, Array values, const int64* index, int64 skipped) {
+// out [a, rows, c] = the sum of the rows of values [a, .., c] for each row that index [n] names; 0 for row `skipped`. In
+// float32 for up to 32 rows, these sums in float64. sources [n]: which rows of values these are; null: the first n.
+static void sum_rows(Array out, Array values, const int64* index, const int64* sources, int64 n, int64 skipped) {
     constexpr int64 BLOCK = 512, RUN = 32;
-    int64 rows = out.size[1], n = values.size[1], c = out.size[2], blocks = ceil_div(c, BLOCK);
+    int64 rows = out.size[1], c = out.size[2], blocks = ceil_div(c, BLOCK);
     Scratch<int64> memory(rows + 1 + n);
     if (!memory) return;
     int64 *ends = memory, *order = ends + rows + 1;  // after the sort, row r has order[ends[r - 1]] to order[ends[r] - 1]
     memset(ends, 0, (rows + 1) * sizeof(int64));
     for (int64 j = 0; j < n; j++) ends[index[j] + 1]++;
     for (int64 r = 0; r < rows; r++) ends[r + 1] += ends[r];
-    for (int64 j = 0; j < n; j++) order[ends[index[j]]++] = j;
+    for (int64 j = 0; j < n; j++) order[ends[index[j]]++] = sources ? sources[j] : j;
     parallel_rows(out.size[0] * rows * blocks, min(c, BLOCK), [=](int64 begin, int64 end) {
         float partial[BLOCK];
         double total[BLOCK];

@@ -35,7 +35,7 @@ from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, tr
 
 _gather, _scatter, _scatter_add = (Function(n, "aaaii", ctypes.c_int64) for n in ("gather", "scatter", "scatter_add"))
 _scatter_add_rows = Function("scatter_add_rows", "aaaa", ctypes.c_int64)
-_take_rows, _sum_rows = Function("take_rows", "aap"), Function("sum_rows", "aapi")
+_take_rows, _sum_rows = Function("take_rows", "aap"), Function("sum_rows", "aappii")
 _sum_short_rows = Function("sum_short_rows", "aap")
 _SHORT = 16  # elements: sum_short_rows takes rows of at most as many
 
@@ -111,14 +111,24 @@ def taken_rows(x: HostArray, keys: HostArray) -> HostArray:
     return out
 
 
-def summed_rows(values: HostArray, keys: HostArray, rows: int, dtype: DType, skipped: int = -1) -> HostArray:
-    """The sums [a, rows, c] of the rows of values [a, n, c] for each of the rows that `keys` [n] name, except one."""
+def summed_rows(
+    values: HostArray,
+    keys: HostArray,
+    rows: int,
+    dtype: DType,
+    skipped: int = -1,
+    sources: HostArray | None = None,
+) -> HostArray:
+    """The sums [a, rows, c] of the rows of values [a, n, c] for each of the rows that `keys` [n] name, except one.
+
+    sources: which row of values each key stands for, int64; None where that is its own place.
+    """
     out = empty((values.shape[0], rows, values.shape[2]), dtype)
     keys = np.ascontiguousarray(keys, np.int64)
-    if values.shape[2] < _SHORT and skipped < 0:
+    if values.shape[2] < _SHORT and skipped < 0 and sources is None:
         _sum_short_rows(out, values, address(keys))
     else:
-        _sum_rows(out, values, address(keys), skipped)
+        _sum_rows(out, values, address(keys), None if sources is None else address(sources), len(keys), skipped)
     return out
 
 

@@ -1,15 +1,21 @@
-"""CPU kernels of embedding: copies of rows, and their sums by index (indexing/gather_scatter.cpp)."""
+"""CPU kernels of embedding: copies of rows, their sums by index (indexing/gather_scatter.cpp), bags (embedding.cpp)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
-from ampkit.base.dtypes import DType
-from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.embedding import check_indices, embedding
+import numpy as np
 
-from ..indexing.gather_scatter import summed_rows, taken_rows
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.device import in_format
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
+from ampkit.base.dtypes import DType, float32, int64
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn.embedding import check_indices, embedding, looked_up_bags
+
+from ..indexing.gather_scatter import scatter_added, summed_rows, taken_rows
+
+_reduce_bags = Function("reduce_bags", "aaaappii")
 
 
 @embedding.on("cpu", when=lambda input, weight, padding_idx: input.size * weight.shape[1] >= MIN_ELEMENTS)
@@ -28,3 +34,57 @@ def embedding_backward_cpu(dy: HostArray, saved: Saved, needs: Any, padding_idx:
     rows = reshape_view(dy, (1, saved.input.size, dy.shape[-1]))
     skipped = -1 if padding_idx is None else padding_idx % saved.rows
     return None, summed_rows(rows, saved.input.reshape(-1), saved.rows, needs[1], skipped)[0]
+
+
+# bags
+
+
+def _bags_fit(input: HostArray, weight: HostArray, starts: HostArray, scale: Any, *args: Any, **params: Any) -> bool:
+    unit = supported(weight, scale) and weight.strides[1] == weight.itemsize
+    return unit and 0 < input.size < 1 << 31 and weight.shape[1] > 0 and starts.size > 1
+
+
+@looked_up_bags.on("cpu", when=_bags_fit)
+def looked_up_bags_cpu(
+    input: HostArray,
+    weight: HostArray,
+    starts: HostArray,
+    per_sample_weights: HostArray | None,
+    mode: str,
+    longest: int,
+    padding_idx: int | None,
+    *,
+    dtype: DType,
+) -> Any:
+    check_indices(input, len(weight))
+    index, begins = (np.ascontiguousarray(each, int64) for each in (input, starts))
+    shape = len(starts) - 1, weight.shape[1]
+    out, places = empty(shape, dtype), empty(shape, int64) if mode == "max" else None
+    scale = None if per_sample_weights is None else np.ascontiguousarray(in_format(per_sample_weights, float32))
+    skipped = -1 if padding_idx is None else padding_idx % len(weight)
+    _reduce_bags(out, places, weight, scale, address(index), address(begins), skipped, mode == "mean")
+    saved = Saved(input=input, weight=weight, starts=starts, per_sample_weights=per_sample_weights)
+    saved.rows, saved.size, saved.argmax = len(weight), input.size, places
+    return out, saved
+
+
+def _bags_backward_fits(dy: HostArray, saved: Saved, needs: Any, *args: Any, **params: Any) -> bool:
+    plain = saved.per_sample_weights is None and needs[1] is not None
+    return plain and supported(dy) and dy.size > 0 and saved.input.size > 0
+
+
+@looked_up_bags.on_backward("cpu", when=_bags_backward_fits)
+def looked_up_bags_backward_cpu(
+    dy: HostArray, saved: Saved, needs: Any, mode: str, longest: int, padding_idx: int | None
+) -> Any:
+    keys, starts = saved.input.astype(np.int64, copy=False), saved.starts
+    if mode == "max":  # the first row that has it; of an empty bag none, to which 0 is added
+        grad = np.where(saved.argmax < 0, 0, in_format(dy, float32))
+        return None, scatter_added(grad, keys[np.maximum(saved.argmax, 0)], 0, (saved.rows, dy.shape[1]), needs[1])
+    sizes, keys = np.diff(starts), keys[: int(starts[-1])]
+    bags, skipped = np.repeat(np.arange(len(sizes)), sizes), -1 if padding_idx is None else padding_idx % saved.rows
+    if mode == "mean":
+        counts = sizes if skipped < 0 else np.bincount(bags, keys != skipped, len(sizes))
+        dy = in_format(dy, float32) / np.maximum(counts, 1).astype(np.float32)[:, None]
+    rows = reshape_view(dy, (1, *dy.shape))
+    return None, summed_rows(rows, keys, saved.rows, needs[1], skipped, sources=bags)[0]
