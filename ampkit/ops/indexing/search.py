@@ -46,12 +46,28 @@ def unique(
     """
     at = None if dim is None else normalize_axis_of("unique", input, dim)
     wide = input.array.astype(accumulator(input.dtype)) if is_float(input.dtype) else input.array
+    if not (return_inverse or return_counts):
+        distinct = _distinct_integers(wide) if at is None else None
+        return Tensor(np.unique(wide, axis=at, equal_nan=False).astype(input.dtype) if distinct is None else distinct)
     found = np.unique(wide, return_inverse=True, return_counts=True, axis=at, equal_nan=False)
     inverse = found[1].reshape(input.shape if at is None else -1)
     outs = [Tensor(found[0].astype(input.dtype))]
     outs += [Tensor(inverse.astype(np.int64))] if return_inverse else []
     outs += [Tensor(found[2].astype(np.int64))] if return_counts else []
-    return outs[0] if len(outs) == 1 else tuple(outs)
+    return tuple(outs)
+
+
+def _distinct_integers(x: Any) -> Any:
+    """The distinct elements of integers on a CPU that lie close together, by marking them in order; else None."""
+    if type(x) is not np.ndarray or x.dtype.kind not in "iu" or not x.size:
+        return None
+    low = int(x.min())
+    span = int(x.max()) - low + 1
+    if span > max(x.size // 4, 1 << 16):
+        return None
+    seen = np.zeros(span, np.bool_)
+    seen[np.subtract(x.reshape(-1), low, dtype=np.int64)] = True
+    return (np.flatnonzero(seen) + low).astype(x.dtype)
 
 
 def unique_consecutive(

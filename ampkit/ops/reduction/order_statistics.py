@@ -10,6 +10,8 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import LOW, float32
 from ampkit.base.errors import ArgumentError, RangeError, ShapeError
+from ampkit.core.op import Array, op
+from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_floating, normalize_axis
@@ -24,8 +26,7 @@ from .sorting import ValuesIndices, sort, stable_order
 __all__ = ["kthvalue", "median", "mode", "nanmedian", "nanquantile", "quantile"]
 
 
-def _gather_found(input: Tensor, at: int, there: Any, keepdim: bool) -> ValuesIndices:
-    found = Tensor(there)
+def _gather_found(input: Tensor, at: int, found: Tensor, keepdim: bool) -> ValuesIndices:
     values = gather(input, at, found)
     return ValuesIndices(values, found) if keepdim else ValuesIndices(squeeze(values, at), squeeze(found, at))
 
@@ -45,7 +46,20 @@ def kthvalue(input: Tensor, k: int, dim: int | None = None, keepdim: bool = Fals
         raise RangeError("kthvalue", f"k from 1 to {length}, the length of dim {dim}", f"{k}")
     if not input.ndim:
         return _zero_dimensional(input)
-    return _gather_found(input, at, np.take(stable_order(input.array, at, False), [k - 1], at), keepdim)
+    return _gather_found(input, at, place_in_order(input.detach(), at, k), keepdim)
+
+
+@op(cast=Cast.KEEP)
+def place_in_order(input: Array, dim, k, skip_nan=False):
+    """The index along `dim`, from 0 on, of the k-th smallest element, k = None: of the `median`. int64 [.., 1, ..]."""
+    order = stable_order(input, dim, False)
+    if k is not None:
+        return np.take(order, [k - 1], dim)
+    length, numbers = input.shape[dim], (input == input).sum(dim, keepdims=True)
+    position = np.maximum(numbers - 1, 0) // 2
+    if not skip_nan:  # NaNs sort last, the first of them first
+        position = np.where(numbers < length, numbers, position)
+    return np.take_along_axis(order, position, dim)
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
@@ -53,19 +67,25 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
 
     Raises ShapeError for an empty axis.
     """
-    at, x = normalize_axis("mode", dim, input.ndim), input.array
+    at = normalize_axis("mode", dim, input.ndim)
     if not input.ndim:
         return _zero_dimensional(input)
-    if not x.shape[at]:
+    if not input.shape[at]:
         raise ShapeError("mode", "at least one element", f"shape {tuple(input.shape)}")
-    order = np.moveaxis(stable_order(x, at, False), at, -1)
-    row = np.take_along_axis(np.moveaxis(x, at, -1), order, -1)
+    return _gather_found(input, at, place_of_mode(input.detach(), at), keepdim)
+
+
+@op(cast=Cast.KEEP)
+def place_of_mode(input: Array, dim):
+    """The index along `dim`, from 0 on, of the `mode`: int64 [.., 1, ..]."""
+    order = np.moveaxis(stable_order(input, dim, False), dim, -1)
+    row = np.take_along_axis(np.moveaxis(input, dim, -1), order, -1)
     begins = np.concatenate([np.ones_like(row[..., :1], np.bool_), row[..., 1:] != row[..., :-1]], -1)
-    line = np.broadcast_to(np.arange(row.shape[-1], like=x), row.shape)
+    line = np.broadcast_to(np.arange(row.shape[-1], like=input), row.shape)
     longest = np.argmax(
         line - cumulative_extremum(np.greater_equal, np.where(begins, line, 0), -1)[0], -1, keepdims=True
     )
-    return _gather_found(input, at, np.moveaxis(np.take_along_axis(order, longest, -1), -1, at), keepdim)
+    return np.moveaxis(np.take_along_axis(order, longest, -1), -1, dim)
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -84,16 +104,12 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 def _median(where: str, input: Tensor, dim: int | None, keepdim: bool, skip_nan: bool) -> Any:
     if dim is None:
         return _median(where, flatten(input), 0, False, skip_nan).values
-    at, x = normalize_axis(where, dim, input.ndim), input.array
+    at = normalize_axis(where, dim, input.ndim)
     if not input.ndim:
         return _zero_dimensional(input)
-    if not x.shape[at]:
+    if not input.shape[at]:
         raise ShapeError(where, "at least one element", f"shape {tuple(input.shape)}")
-    length, numbers = x.shape[at], (x == x).sum(at, keepdims=True)
-    position = np.maximum(numbers - 1, 0) // 2
-    if not skip_nan:  # NaNs sort last, the first of them first
-        position = np.where(numbers < length, numbers, position)
-    return _gather_found(input, at, np.take_along_axis(stable_order(x, at, False), position, at), keepdim)
+    return _gather_found(input, at, place_in_order(input.detach(), at, None, skip_nan), keepdim)
 
 
 def quantile(

@@ -26,6 +26,11 @@ PLACES = {
     "topk smallest": lambda x, dim: ops.topk(x, 2, dim, False),
     "topk of all": lambda x, dim: ops.topk(x, x.shape[dim], dim),
     "topk none": lambda x, dim: ops.topk(x, 0, dim),
+    "kthvalue": lambda x, dim: ops.kthvalue(x, 2, dim),
+    "kthvalue of the last": lambda x, dim: ops.kthvalue(x, x.shape[dim], dim, keepdim=True),
+    "median": lambda x, dim: ops.median(x, dim),
+    "nanmedian": lambda x, dim: ops.nanmedian(x, dim, keepdim=True),
+    "mode": lambda x, dim: ops.mode(x, dim),
     "max": lambda x, dim: ops.max(x, dim),
     "min": lambda x, dim: ops.min(x, dim, keepdim=True),
     "argmax": lambda x, dim: [ops.argmax(x, dim, keepdim=True)],
@@ -82,6 +87,33 @@ def test_selections_of_long_rows_are_right_in_any_order_of_values():
             want = ops.topk(Tensor(rows), 50, 1, largest)
         for a, b in zip(found, want, strict=True):
             np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [float32, float16, float64, int64, np.dtype(np.uint8)], ids=str)
+def test_an_element_of_any_rank_of_a_long_row_is_found(dtype):
+    random = np.random.default_rng(3)
+    n = 20011
+    rows = np.stack([np.arange(n), np.arange(n)[::-1] // 100, random.standard_normal(n) * 40, np.full(n, 7)])
+    rows = np.abs(rows).astype(dtype) if dtype.kind == "u" else rows.astype(dtype)
+    order = np.argsort(rows, 1, kind="stable")
+    for k in (1, 2, 5000, (n + 1) // 2, n - 1, n):
+        found = ops.kthvalue(Tensor(rows), k, 1)
+        np.testing.assert_array_equal(found.indices.numpy(), order[:, k - 1])
+    np.testing.assert_array_equal(ops.median(Tensor(rows), 1).indices.numpy(), order[:, (n - 1) // 2])
+
+
+@pytest.mark.cpu
+def test_a_median_passes_over_nan_or_is_the_first():
+    array = np.random.default_rng(4).standard_normal((300, 9)).astype(np.float32)
+    array[array > 0.8] = np.nan
+    array[7] = np.nan
+    for skips in (ops.median, ops.nanmedian):
+        found = skips(Tensor(array), 1).indices.numpy()
+        for row, at in zip(array, found, strict=True):
+            order, numbers = np.argsort(row, kind="stable"), int((row == row).sum())
+            lost = numbers < 9 and skips is ops.median
+            assert at == order[numbers if lost else max(numbers - 1, 0) // 2]
 
 
 def _gradients(call, array, dim):

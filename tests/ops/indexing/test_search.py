@@ -29,6 +29,16 @@ def test_distinct_values_know_where_they_came_from_and_how_often():
     assert ops.unique(ampkit.tensor([1.5, 1.5, -1.0], dtype="bfloat16")).tolist() == [-1.0, 1.5]
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8, np.int16, np.int8, np.bool_])
+def test_distinct_integers_near_and_far_from_each_other(dtype):
+    random, limits = np.random.default_rng(0), np.iinfo(dtype if dtype is not np.bool_ else np.uint8)
+    for low, high in ((0, 100), (limits.min, limits.max), (limits.max - 90, limits.max), (limits.min, limits.min + 9)):
+        values = random.integers(low, high, (50, 40), np.int64, endpoint=True).astype(dtype)
+        found = ops.unique(ampkit.tensor(values))
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found.numpy(force=True), np.unique(values))
+
+
 def test_whole_numbers_are_counted_or_their_weights_summed():
     assert ops.bincount(ampkit.tensor([3, 0, 3]), minlength=6).tolist() == [1, 0, 0, 2, 0, 0]
     summed = ops.bincount(ampkit.tensor([1, 0, 1]), ampkit.tensor([0.5, 2.0, 0.25]))

@@ -27,7 +27,8 @@ _arg_of_rows, _arg_of_columns = Function("arg_extreme_of_rows", "aai"), Function
 _LONGEST = 1 << 31  # elements along the axis
 
 
-def _sorts(input: HostArray, dim: int, *args: Any, **params: Any) -> bool:
+def sorts(input: HostArray, dim: int, *args: Any, **params: Any) -> bool:
+    """Whether kernels sort these elements along `dim`."""
     known = available() and input.dtype in KINDS and input.flags.aligned
     return known and input.ndim > 0 and 0 < input.shape[dim] < _LONGEST and rows_along(input, dim) is not None
 
@@ -42,13 +43,13 @@ def _first(input: HostArray, k: int, dim: int, descending: bool) -> tuple[HostAr
     return values, places
 
 
-@sorting.sort_.on("cpu", when=_sorts, min_elements=MIN_ELEMENTS)
+@sorting.sort_.on("cpu", when=sorts, min_elements=MIN_ELEMENTS)
 def sort_cpu(input: HostArray, dim: int, descending: bool, *, dtype: DType) -> Any:
     values, places = _first(input, input.shape[dim], dim, descending)
     return (values, places), Saved(at=places)
 
 
-@sorting.topk_.on("cpu", when=lambda input, k, dim, largest: _sorts(input, dim), min_elements=MIN_ELEMENTS)
+@sorting.topk_.on("cpu", when=lambda input, k, dim, largest: sorts(input, dim), min_elements=MIN_ELEMENTS)
 def topk_cpu(input: HostArray, k: int, dim: int, largest: bool, *, dtype: DType) -> Any:
     values, places = _first(input, k, dim, largest)
     return (values, places), Saved(at=places, shape=input.shape)
