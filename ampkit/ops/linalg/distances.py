@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.base.dtypes import accumulator, float32, is_float
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
@@ -93,6 +94,11 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise ShapeError("pdist", "rows [N, M]", f"shape {tuple(input.shape)}")
     if not p >= 0:
         raise ArgumentError("pdist", "p from 0 on, or inf", f"{p}")
+    narrow = is_float(input.dtype) and accumulator(input.dtype) == float32
+    if p == 2 and narrow and type(input.array) is np.ndarray and 0 not in input.shape:
+        # All pairs, each twice, for the kernel of cdist: quicker than copies of the rows of each pair.
+        first, second = np.triu_indices(len(input), 1)
+        return index_select(flatten(cdist(input, input)), 0, Tensor(first * len(input) + second))
     there = backends.backend_of(input.array).constant
     first, second = (index_select(input, 0, Tensor(there(at))) for at in np.triu_indices(len(input), 1))
     found = pairwise_distance(first, second, p, 0.0)

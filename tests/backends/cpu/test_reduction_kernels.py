@@ -111,3 +111,19 @@ def test_sums_of_many_elements_are_exact_to_a_rounding():
     assert ops.sum(Tensor(ones)).item() == 1 << 25
     columns = np.broadcast_to(np.float32(1000.1), (1 << 18, 9)).copy()
     np.testing.assert_allclose(ops.mean(Tensor(columns), 0).numpy(), np.float32(1000.1), 1.2e-7)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_products_of_rows_are_multiplied_in_order(layout, dtype):
+    for shape in ((70, 90), (13, 5, 111), (4096, 3)):
+        array = LAYOUTS[layout](_values(shape, float32).astype(dtype)) if len(shape) == 2 else _values(shape, dtype)
+        if array.flags.writeable:
+            array[1], array[0, ..., 1], array[2, ..., 0] = 1e4 ** np.resize([1.0, -1], shape[-1]), np.nan, np.inf
+        for keep in (False, True):
+            found = ops.prod(Tensor(array), -1, keep)
+            with reference_only():
+                want = ops.prod(Tensor(array), -1, keep)
+            assert found.dtype == want.dtype
+            np.testing.assert_array_equal(found.numpy().astype(float), want.numpy().astype(float))

@@ -284,3 +284,28 @@ static void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 t
     });
 }
 KERNEL(reduction_backward)
+
+// out [a, b, 1] = the product of each row of x, in order, so that it overflows where that of the reference does. Rows are
+// multiplied eight at a time: each multiplication waits for the one before.
+static void products_of_rows(Array out, Array x) {
+    constexpr int TOGETHER = 8;
+    int64 inner = x.size[1], rows = x.size[0] * inner, n = x.size[2], step = x.stride[2];
+    parallel_for(rows, max(TOGETHER, round_up(PARALLEL_ELEMENTS / max(n, 1), TOGETHER)), [=](int64 begin, int64 end) {
+        with_float_type(x.kind, x.data, [&](auto* data) {
+            for (int64 first = begin; first < end; first += TOGETHER) {
+                decltype(data) row[TOGETHER];
+                float product[TOGETHER];
+                for (int r = 0; r < TOGETHER; r++) {  // of fewer, the last one again
+                    int64 item = min(first + r, end - 1);
+                    row[r] = data + x.offset(item / inner, item % inner), product[r] = 1.0f;
+                }
+                for (int64 k = 0; k < n; k++) {
+                    for (int r = 0; r < TOGETHER; r++) product[r] *= float(row[r][k * step]);
+                }
+                for (int64 item = first; item < min(first + TOGETHER, end); item++)
+                    write_floats(product + (item - first), out.data, out.kind, out.offset(item / inner, item % inner), 1, 1);
+            }
+        });
+    });
+}
+KERNEL(products_of_rows)

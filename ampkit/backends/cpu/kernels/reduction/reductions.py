@@ -19,6 +19,7 @@ from ampkit.backends.cpu.native.arrays import (
     broadcast_to,
     empty,
     reshape_view,
+    rows_along,
     supported,
 )
 from ampkit.base.dtypes import DType, float32
@@ -28,6 +29,7 @@ from ampkit.ops.argument_checks import normalize_axes
 from ampkit.ops.reduction import reductions as ops
 
 _reduce, _gradient = Function("reduce", "aaaiidi"), Function("reduction_backward", "aaaai")
+_products_of_rows = Function("products_of_rows", "aa")
 # The numbers of `enum Term` in reductions.cpp.
 SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE = range(9)
 _LONG_ROW = 32  # elements; sums of that many are joined across planes in a time that does not count
@@ -195,6 +197,22 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     if dtype is None:
         return None
     return in_format(sum_over(array, tuple(range(array.ndim - 1))).reshape(-1), dtype)
+
+
+# products of rows; those of columns NumPy multiplies as vectors
+
+
+def _product_fits(input: HostArray, dim: Any, keepdim: bool, dtype: Any = None) -> bool:
+    if dim is None or not input.ndim or not fits(input) or input.strides[dim] != input.itemsize:
+        return False
+    return input.size >= 2 * input.shape[dim] and rows_along(input, dim) is not None
+
+
+@ops.prod.on("cpu", when=_product_fits, min_elements=MIN_ELEMENTS)
+def prod_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
+    out = empty([1 if axis == dim % input.ndim else n for axis, n in enumerate(input.shape)], dtype)
+    _products_of_rows(rows_along(out, dim), rows_along(input, dim))
+    return out if keepdim else out.squeeze(dim), Saved(input=input)
 
 
 # extremes

@@ -1,0 +1,75 @@
+"""Compiled distances of rows and their gradients: against float64, near each other, and where they are 0."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ampkit import ops
+from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
+from ampkit.base.dtypes import bfloat16, float16, float32
+from ampkit.core.autograd.tape import grad
+from ampkit.core.dispatch import reference_only
+from ampkit.core.tensor import Tensor
+from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
+
+pytestmark = pytest.mark.cpu
+SHAPES = [((33, 70), (18, 70)), ((3, 2, 5, 600), (3, 2, 7, 600)), ((1, 5000), (40, 5000)), ((40, 1), (300, 1))]
+
+
+def _normal(shape, dtype, seed):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _run(call, *arrays):
+    inputs = [Tensor(array, requires_grad=True) for array in arrays]
+    y = call(*inputs)
+    dy = Tensor(_normal(y.shape, np.float16, 9).astype(y.dtype))
+    return y.detach().numpy(), *(g.numpy() for g in grad(y, inputs, dy))
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_distances_and_gradients_are_those_of_float64(shapes, dtype):
+    arrays = [_normal(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+    for given in (arrays, [a[..., ::-1] for a in arrays]):
+        found = _run(ops.cdist, *given)
+        with reference_only():
+            want = _run(ops.cdist, *(a.astype(float) for a in given))
+        scale = np.sqrt(max(shapes[0][-2:] + shapes[1][-2:]))
+        assert {f.dtype for f in found} == {np.dtype(dtype)}
+        assert_close(found[0].astype(float) / scale, want[0] / scale, TOLERANCE[dtype])
+        for a, b in zip(found[1:], want[1:], strict=True):
+            assert_close(a.astype(float) / scale, b / scale, GRADIENT_TOLERANCE[dtype])
+
+
+def test_rows_near_each_other_keep_their_digits():
+    base = 1000 + _normal((1, 300), float32, 0)
+    rows = (base + _normal((50, 300), float32, 1) * 1e-3).astype(np.float32)
+    want = np.sqrt(((rows[:, None].astype(float) - rows) ** 2).sum(-1))
+    np.testing.assert_allclose(ops.cdist(Tensor(rows), Tensor(rows)).numpy(), want, 1e-6)
+    np.testing.assert_allclose(ops.pdist(Tensor(rows)).numpy(), want[np.triu_indices(50, 1)], 1e-6)
+
+
+def test_where_rows_are_equal_or_not_finite_the_reference_is_followed():
+    rows = _normal((40, 30), float32, 2)
+    rows[5], rows[7, 3], rows[9, 2] = rows[4], np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        for call in (lambda x: ops.cdist(x, x), ops.pdist):
+            found = _run(call, rows)
+            with reference_only():
+                want = _run(call, rows)
+            for a, b in zip(found, want, strict=True):
+                np.testing.assert_allclose(a, b, 1e-4, 1e-5)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    x, y, threads = _normal((70, 900), float32, 3), _normal((90, 900), float32, 4), get_num_threads()
+    try:
+        found = []
+        for count in (1, 2, 3):
+            set_num_threads(count)
+            found.append([a.tobytes() for a in _run(ops.cdist, x, y)])
+    finally:
+        set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
