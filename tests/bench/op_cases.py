@@ -212,6 +212,8 @@ REDUCTIONS = [
     _reduction("norm of all", lambda lib, x: lib.norm(x)),
     _reduction("norm over columns", lambda lib, x: lib.linalg.vector_norm(x, dim=-1)),
     _reduction("cumsum", lambda lib, x: x.cumsum(-1)),
+    _reduction("prod", lambda lib, x: x.prod(-1)),
+    Case("median", lambda lib, x: x.median(-1)[0], one(ROWS)),
     Case("topk 50", lambda lib, x: lib.topk(x, 50)[0], one(TOPK)),
     Case("sort", lambda lib, x: lib.sort(x)[0], one(SORTED)),
 ]
@@ -244,6 +246,17 @@ COPIES = [
         "index_select",
         lambda lib, x, i: lib.index_select(x, 0, i),
         of(TABLES, lambda n, c, k: [leaf(n, c), index(n, k)]),
+    ),
+    Case("tril", lambda lib, x: x.tril(), one(ROWS)),
+    Case("pad", lambda lib, x: lib.nn.functional.pad(x, (1, 1, 1, 1)), one(IMAGES)),
+    Case("pad by reflection", lambda lib, x: lib.nn.functional.pad(x, (1, 1, 1, 1), "reflect"), one(IMAGES)),
+    Case("tile", lambda lib, x: x.tile(2, 2), one(ROWS)),
+    Case("flip", lambda lib, x: x.flip(0), one(ROWS)),
+    Case("roll", lambda lib, x: x.roll(3, 1), one(ROWS)),
+    Case(
+        "embedding_bag",
+        lambda lib, i, w: lib.nn.functional.embedding_bag(i, w),
+        of(TABLES, lambda n, c, k: [index(n, k, 8), leaf(n, c)]),
     ),
     Case("gather", lambda lib, x, i: lib.gather(x, 1, i), of(ROWS, lambda n, c: [leaf(n, c), index(c, n, c // 2)])),
     Case(

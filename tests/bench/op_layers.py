@@ -46,6 +46,12 @@ ON_IMAGES = [
     _image("avg_pool2d", "avg_pool2d", 2),
     _image("adaptive_avg_pool2d to 1x1", "adaptive_avg_pool2d", 1),
     _image("adaptive_avg_pool2d to 3x3", "adaptive_avg_pool2d", 3),
+    _image("adaptive_max_pool2d to 4x4", "adaptive_max_pool2d", 4),
+    Case(
+        "grid_sample",
+        lambda lib, x, grid: lib.nn.functional.grid_sample(x, grid, align_corners=False),
+        of(IMAGES, lambda n, c, h, w: [leaf(n, c, h, w), leaf(n, h, w, 2)]),
+    ),
     _image("interpolate bilinear", "interpolate", scale_factor=2, mode="bilinear"),
     _image("interpolate nearest", "interpolate", scale_factor=2, mode="nearest"),
     _conv("conv2d 3x3", 3),
@@ -55,6 +61,7 @@ ON_IMAGES = [
 
 # products, attention, recurrent layers
 
+DISTANT = {"tiny": (3, 4, 5), "small": (32, 32, 64), "medium": (256, 256, 256), "large": (512, 512, 768)}
 BATCHED = {"tiny": (2, 3, 4), "small": (8, 64, 32), "medium": (48, 256, 64), "large": (48, 512, 64)}
 ATTENTION = {"tiny": (1, 2, 8, 4), "small": (4, 4, 256, 64), "medium": (1, 8, 1024, 64), "large": (1, 4, 4096, 64)}
 LONG = {"tiny": (1, 1, 16, 4), "large": (1, 4, 8192, 64)}
@@ -91,6 +98,17 @@ LAYERS = [
         lambda lib, x, y: lib.bmm(x, y),
         of(BATCHED, lambda b, t, c: [leaf(b, t, c), leaf(b, c, t)]),
         "transposed",
+    ),
+    Case(
+        "einsum bchw,dc->bdhw",
+        lambda lib, x, w: lib.einsum("bchw,dc->bdhw", x, w),
+        of(IMAGES, lambda n, c, h, w: [leaf(n, c, h, w), leaf(c, c)]),
+    ),
+    Case(
+        "cdist",
+        lambda lib, x, y: lib.cdist(x, y),
+        of(DISTANT, lambda m, n, k: [leaf(m, k), leaf(n, k)]),
+        dtypes=["float32"],
     ),
     _attention("attention", {size: s for size, s in ATTENTION.items() if size != "large"}, causal=False),
     _attention("attention, causal", ATTENTION, causal=True),

@@ -1,4 +1,6 @@
-"""CPU kernels of embedding: copies of rows, their sums by index (indexing/gather_scatter.cpp), bags (embedding.cpp)."""
+"""CPU kernels of embedding: copies of rows, their sums by index (indexing/gather_scatter.cpp), and bags of them
+(indexing/embedding_bag.cpp).
+"""
 
 from __future__ import annotations
 
