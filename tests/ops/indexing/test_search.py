@@ -51,6 +51,21 @@ def test_places_of_what_is_not_zero():
     assert ops.nonzero(ampkit.tensor(5)).shape == (1, 0)
 
 
+@pytest.mark.parametrize("shape", [(50,), (60, 70), (0, 3), (3, 0), (20, 1, 30, 9)])
+def test_places_and_elements_of_a_mask_are_in_row_major_order(shape):
+    values = np.random.default_rng(0).integers(-1, 2, shape)
+    for array in (values, values.astype(np.float32), values > 0, np.asfortranarray(values > 0)):
+        found = ops.nonzero(ampkit.tensor(array))
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found.numpy(force=True), np.argwhere(array))
+    x = ampkit.tensor(values)
+    for turned in (x, x.transpose(0, -1)):
+        picked = turned[turned > 0], ops.masked_select(turned, turned < 1)
+        host = turned.numpy(force=True)
+        for a, b in zip(picked, (host[host > 0], host[host < 1]), strict=True):
+            np.testing.assert_array_equal(a.numpy(force=True), b)
+
+
 @pytest.mark.cpu
 def test_membership_and_places_in_order():
     assert ops.isin(X, ampkit.tensor([1, 7])).tolist() == [[False, True, False], [False, True, False]]

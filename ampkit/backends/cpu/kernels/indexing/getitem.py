@@ -1,8 +1,10 @@
-"""CPU kernels of x[index] for rows, and of its gradient (gather_scatter.cpp)."""
+"""CPU kernels of x[index] for rows and masks, and of its gradient (gather_scatter.cpp)."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
 from ampkit.base.dtypes import DType
@@ -16,6 +18,9 @@ from .gather_scatter import taken_rows
 
 @advanced_getitem.on("cpu", min_elements=MIN_ELEMENTS)
 def getitem_cpu(input: HostArray, index: Any, *, dtype: DType) -> Any:
+    if len(index) == 1 and index[0].dtype == np.bool_ and index[0].shape == input.shape:
+        # The places first: NumPy's own selection by a mask branches for each element.
+        return np.take(input.reshape(-1), np.flatnonzero(index[0])), Saved(shape=input.shape)
     found = row_index(index, input.shape)
     if not found.keys.size:
         raise UnsupportedError
