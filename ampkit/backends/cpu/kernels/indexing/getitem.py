@@ -18,7 +18,7 @@ from .gather_scatter import taken_rows
 
 @advanced_getitem.on("cpu", min_elements=MIN_ELEMENTS)
 def getitem_cpu(input: HostArray, index: Any, *, dtype: DType) -> Any:
-    if len(index) == 1 and index[0].dtype == np.bool_ and index[0].shape == input.shape:
+    if len(index) == 1 and getattr(index[0], "dtype", None) == np.bool_ and index[0].shape == input.shape:
         # The places first: NumPy's own selection by a mask branches for each element.
         return np.take(input.reshape(-1), np.flatnonzero(index[0])), Saved(shape=input.shape)
     found = row_index(index, input.shape)
