@@ -134,12 +134,7 @@ def embedding_bag(
     starts, longest = _bag_starts(input, offsets, include_last_offset)
     flat = reshape(input, (-1,))
     scale = None if per_sample_weights is None else reshape(per_sample_weights, (-1,))
-    if type(weight.array) is np.ndarray:
-        embedding_check(flat.array, weight.array, padding_idx)
-        return looked_up_bags(flat, weight, Tensor(starts), scale, mode, longest, padding_idx)
-    rows = reshape(embedding(flat, weight, padding_idx), (flat.array.size, weight.shape[1]))
-    included = None if padding_idx is None else Tensor(flat.array != padding_idx % len(weight))
-    return embedding_bag_(rows, Tensor(starts), included, scale, mode, longest)
+    return embedding_bag_(flat, weight, Tensor(starts), scale, mode, longest, padding_idx)
 
 
 def _check_bag_weights(input: Tensor, weight: Tensor, scale: Tensor | None, mode: str) -> None:
@@ -182,47 +177,6 @@ def _bag_starts(input: Tensor, offsets: Tensor | None, last: bool) -> tuple[Any,
 
 @op(cast=Cast.KEEP)
 def embedding_bag_(
-    input: Array, starts: Index, included: Index | None, per_sample_weights: Array | None, mode, longest
-):
-    """`embedding_bag` of rows that were looked up, at most `longest` per bag.
-
-    input [n, D], starts [B + 1], the first row of each bag and the end of the last; included [n], False for a row to
-    leave out; per_sample_weights [n] -> [B, D].
-    """
-    first, last = starts[:-1], np.maximum(starts[1:] - 1, 0)
-    saved = Saved(input=input, starts=starts, included=included, per_sample_weights=per_sample_weights, size=len(input))
-    if not len(input):
-        return np.zeros((len(first), input.shape[1]), input.dtype, like=input), saved
-    bag, row = _bags(starts, len(input))
-    rank = row - np.take(first, bag)
-    if mode == "max":
-        found = np.take(_running_argmax(input, included, rank, longest), last, 0)
-        saved.argmax = np.where((starts[1:] > first)[:, None], found, -1)
-        return np.where(saved.argmax < 0, 0, np.take_along_axis(input, np.maximum(saved.argmax, 0), 0)), saved
-    rows = input if per_sample_weights is None else input * per_sample_weights[:, None]
-    rows = rows if included is None else np.where(included[:, None], rows, 0)
-    total = np.where((starts[1:] > first)[:, None], np.take(_running_sums(rows, rank, longest), last, 0), 0)
-    return total / _bag_sizes(starts, included, total.dtype) if mode == "mean" else total, saved
-
-
-@embedding_bag_.backward(input="per_sample_weights")
-def embedding_bag_backward(dy, saved, needs, mode, longest):
-    starts, included, scale = plain(saved.starts), plain(saved.included), saved.per_sample_weights
-    bag, row = _bags(starts, saved.size)
-    in_bag = row < starts[-1] if included is None else (row < starts[-1]) & included
-    if mode == "mean":
-        dy = dy / _bag_sizes(starts, included, dy.dtype)
-    if not saved.size:
-        return dy[:0], None, None, scale
-    each = np.where(in_bag[:, None], np.take(dy, bag, 0), 0)
-    if mode == "max":
-        return np.where(np.take(saved.argmax, bag, 0) == row[:, None], each, 0), None, None, None
-    drows = each if scale is None else each * scale.reshape(-1, 1)
-    return drows, None, None, blocked_sum(each * saved.input, 1) if needs[3] is not None else None
-
-
-@op(cast=Cast.KEEP)
-def looked_up_bags(
     input: Index,
     weight: Array,
     starts: Index,
@@ -231,22 +185,54 @@ def looked_up_bags(
     longest,
     padding_idx: int | None = None,
 ):
-    """`embedding_bag_` of the rows of `weight` at `input` [n], for a kernel that does not write those rows down."""
+    """`embedding_bag` of indices [n] in bags of at most `longest`; starts [B + 1]: the first index of each bag, and the
+    end of the last.
+    """
     index, starts = plain(input), plain(starts)
     check_indices(index, len(weight))
     rows, included = np.take(weight, index, 0), _not_padding(index, len(weight), padding_idx)
-    out, saved = embedding_bag_.forward.reference.run(rows, starts, included, per_sample_weights, mode, longest)
-    saved.input, saved.weight, saved.rows = input, weight, len(weight)
-    return out, saved
+    saved = Saved(input=input, weight=weight, starts=starts, per_sample_weights=per_sample_weights)
+    saved.rows, saved.size = len(weight), len(index)
+    first, last = starts[:-1], np.maximum(starts[1:] - 1, 0)
+    if not len(rows):
+        return np.zeros((len(first), rows.shape[1]), rows.dtype, like=rows), saved
+    bag, row = _bags(starts, len(rows))
+    rank = row - np.take(first, bag)
+    if mode == "max":
+        found = np.take(_running_argmax(rows, included, rank, longest), last, 0)
+        saved.argmax = np.where((starts[1:] > first)[:, None], found, -1)
+        return np.where(saved.argmax < 0, 0, np.take_along_axis(rows, np.maximum(saved.argmax, 0), 0)), saved
+    rows = rows if per_sample_weights is None else rows * per_sample_weights[:, None]
+    rows = rows if included is None else np.where(included[:, None], rows, 0)
+    total = np.where((starts[1:] > first)[:, None], np.take(_running_sums(rows, rank, longest), last, 0), 0)
+    return total / _bag_sizes(starts, included, total.dtype) if mode == "mean" else total, saved
 
 
-@looked_up_bags.backward(weight="per_sample_weights")
-def looked_up_bags_backward(dy, saved, needs, mode, longest, padding_idx):
-    index = plain(saved.input)
-    rows = None if needs[3] is None else np.take(saved.weight, index, 0)
-    bags = Saved(**{**vars(saved), "input": rows, "included": _not_padding(index, saved.rows, padding_idx)})
-    drows, *_, dscale = embedding_bag_backward.reference.run(dy, bags, (None, None, None, needs[3]), mode, longest)
-    return None, None if needs[1] is None else apply(sum_rows, drows, index, rows=saved.rows), None, dscale
+@embedding_bag_.check
+def embedding_bag_check(input, weight, starts, per_sample_weights, mode, longest, padding_idx):
+    embedding_check(input, weight, padding_idx)
+
+
+@embedding_bag_.backward(weight="per_sample_weights")
+def embedding_bag_backward(dy, saved, needs, mode, longest, padding_idx):
+    index, starts, scale = plain(saved.input), plain(saved.starts), saved.per_sample_weights
+    included = _not_padding(index, saved.rows, padding_idx)
+    bag, row = _bags(starts, saved.size)
+    in_bag = row < starts[-1] if included is None else (row < starts[-1]) & included
+    if mode == "mean":
+        dy = dy / _bag_sizes(starts, included, dy.dtype)
+    if not saved.size:
+        return None, apply(sum_rows, dy[:0], index, rows=saved.rows) if needs[1] is not None else None, None, scale
+    each = np.where(in_bag[:, None], np.take(dy, bag, 0), 0)
+    dweight = dscale = None
+    if needs[1] is not None:
+        drows = each if scale is None else each * scale.reshape(-1, 1)
+        if mode == "max":
+            drows = np.where(np.take(saved.argmax, bag, 0) == row[:, None], each, 0)
+        dweight = apply(sum_rows, drows, index, rows=saved.rows)
+    if needs[3] is not None:
+        dscale = blocked_sum(each * np.take(saved.weight, index, 0), 1)
+    return None, dweight, None, dscale
 
 
 def _not_padding(index: Any, rows: int, padding_idx: int | None) -> Any:

@@ -13,7 +13,7 @@ from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.embedding import check_indices, embedding, looked_up_bags
+from ampkit.ops.nn.embedding import check_indices, embedding, embedding_bag_
 
 from ..indexing.gather_scatter import scatter_added, summed_rows, taken_rows
 
@@ -46,8 +46,8 @@ def _bags_fit(input: HostArray, weight: HostArray, starts: HostArray, scale: Any
     return unit and 0 < input.size < 1 << 31 and weight.shape[1] > 0 and starts.size > 1
 
 
-@looked_up_bags.on("cpu", when=_bags_fit)
-def looked_up_bags_cpu(
+@embedding_bag_.on("cpu", when=_bags_fit)
+def embedding_bag_cpu(
     input: HostArray,
     weight: HostArray,
     starts: HostArray,
@@ -75,8 +75,8 @@ def _bags_backward_fits(dy: HostArray, saved: Saved, needs: Any, *args: Any, **p
     return plain and supported(dy) and dy.size > 0 and saved.input.size > 0
 
 
-@looked_up_bags.on_backward("cpu", when=_bags_backward_fits)
-def looked_up_bags_backward_cpu(
+@embedding_bag_.on_backward("cpu", when=_bags_backward_fits)
+def embedding_bag_backward_cpu(
     dy: HostArray, saved: Saved, needs: Any, mode: str, longest: int, padding_idx: int | None
 ) -> Any:
     keys, starts = saved.input.astype(np.int64, copy=False), saved.starts
