@@ -110,6 +110,11 @@ LAYERS = [
         of(DISTANT, lambda m, n, k: [leaf(m, k), leaf(n, k)]),
         dtypes=["float32"],
     ),
+    Case(
+        "cosine_similarity",
+        lambda lib, x, y: lib.nn.functional.cosine_similarity(x, y, dim=1),
+        of(PRODUCTS, lambda m, k, n: [leaf(m, n), leaf(m, n)]),
+    ),
     _attention("attention", {size: s for size, s in ATTENTION.items() if size != "large"}, causal=False),
     _attention("attention, causal", ATTENTION, causal=True),
     _attention("attention, causal, 8192", LONG, causal=True, once=True),

@@ -118,7 +118,7 @@ def cosine_similarity(x1: Array, x2: Array, dim=1, eps=1e-8):
 
     x1, x2 broadcast: [.., n, ..] -> [..]. In float32 (float64 for float64). Raises RangeError for a `dim` out of range.
     """
-    at = _from_end(x1, x2, dim)
+    at = from_end(x1, x2, dim)
     a, b = _expand_reduced_axis(x1, x2, at)
     return blocked_sum(_normalized(a, at, eps) * _normalized(b, at, eps), at), Saved(x1=x1, x2=x2, at=at)
 
@@ -130,8 +130,8 @@ def _expand_reduced_axis(a: Any, b: Any, at: int) -> tuple[Any, Any]:
     return a, b
 
 
-def _from_end(a: Any, b: Any, dim: int) -> int:
-    # A negative axis, which stays valid when leading axes are broadcast.
+def from_end(a: Any, b: Any, dim: int) -> int:
+    """A negative axis, which stays valid when leading axes are broadcast."""
     rank = max(a.ndim, b.ndim)
     return normalize_axis("cosine_similarity", dim, rank) - rank
 
@@ -149,7 +149,7 @@ def _normalized(x: Any, dim: int, eps: float) -> Any:
 
 @cosine_similarity.check
 def cosine_similarity_check(x1, x2, dim, eps):
-    at = _from_end(x1, x2, dim)
+    at = from_end(x1, x2, dim)
     if -at > min(x1.ndim, x2.ndim):
         got = f"{tuple(x1.shape)} and {tuple(x2.shape)}"
         raise ShapeError("cosine_similarity", f"two tensors with axis {dim}", got)

@@ -73,3 +73,30 @@ def test_the_number_of_threads_changes_no_bit():
     finally:
         set_num_threads(threads)
     assert found[0] == found[1] == found[2]
+
+
+COSINES = [((70, 90), (70, 90), 1), ((70, 90), (70, 90), 0), ((90, 1, 64), (1, 70, 64), -1), ((3, 40, 50), (40, 50), 1)]
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
+@pytest.mark.parametrize(("first", "second", "dim"), COSINES, ids=str)
+def test_cosines_and_gradients_are_those_of_float64(first, second, dim, dtype):
+    arrays = [_normal(first, dtype, 0), _normal(second, dtype, 1)]
+    y = ops.cosine_similarity(*(Tensor(array, requires_grad=True) for array in arrays), dim)
+    assert y.node.kernel.name == "cosine_similarity_cpu"
+    found = _run(lambda a, b: ops.cosine_similarity(a, b, dim), *arrays)
+    with reference_only():
+        want = _run(lambda a, b: ops.cosine_similarity(a, b, dim), *(array.astype(float) for array in arrays))
+    for got, truth in zip(found, want, strict=True):
+        assert got.dtype == dtype
+        assert_close(got, truth, GRADIENT_TOLERANCE[dtype])
+
+
+def test_cosines_of_vectors_that_are_short_zero_or_not_finite_are_the_reference_s():
+    a, b = _normal((70, 90), np.float32, 0), _normal((70, 90), np.float32, 1)
+    a[3], a[4], a[5], b[6], a[7, 2], b[8, 5] = 0, 1e-10, 1e-3, 1e25, np.nan, np.inf
+    found = _run(lambda x, y: ops.cosine_similarity(x, y, eps=1e-2), a, b)
+    with reference_only():
+        want = _run(lambda x, y: ops.cosine_similarity(x, y, eps=1e-2), a, b)
+    for got, truth in zip(found, want, strict=True):
+        np.testing.assert_allclose(got, truth, rtol=1e-4, atol=1e-5)

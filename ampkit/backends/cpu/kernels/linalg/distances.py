@@ -1,4 +1,4 @@
-"""CPU kernels of cdist for p = 2, and of its gradient (distances.cpp)."""
+"""CPU kernels of cdist for p = 2 (distances.cpp), and of cosine_similarity, made of kernels of other ops."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, empty, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, Function, HostArray, empty, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.linalg.distances import cdist
+from ampkit.ops.linalg.distances import cdist, cosine_similarity, from_end
+
+from ..pointwise import elementwise
+from ..reduction import reductions
 
 _distances, _backward = Function("distances", "aaa"), Function("distances_backward", "aaaa")
 
@@ -52,3 +55,58 @@ def _gradient(x1: HostArray, x2: HostArray, weight: HostArray, shape: Any, dtype
     dx = empty(x1.shape, float32)
     _backward(dx, x1, x2, weight)
     return in_format(dx, dtype).reshape(shape)
+
+
+# cosine_similarity
+
+
+def _vectors_fit(x1: HostArray, x2: HostArray, dim: Any, eps: Any) -> bool:
+    if not (supported(x1, x2) and x1.size > 0 and x2.size > 0 and min(x1.ndim, x2.ndim) > 0):
+        return False
+    at = from_end(x1, x2, dim)
+    return x1.shape[at] == x2.shape[at]
+
+
+def _sum_along(term: int, x: HostArray, at: int, dtype: DType = float32) -> HostArray:
+    return reductions.reduced(term, x, (at % x.ndim,), dtype)
+
+
+def _unit_vectors(x: HostArray, at: int, eps: float) -> tuple[HostArray, HostArray, HostArray]:
+    """(x divided by its norm along `at`, that norm, at least eps, whether it exceeds eps)."""
+    square = _sum_along(reductions.SQUARE, x, at)
+    exceeds = square > eps * eps
+    length = np.where(exceeds, np.sqrt(square), np.float32(eps))
+    return elementwise.forward("Div", (x, length), float32), length, exceeds
+
+
+def _cosine(a: HostArray, b: HostArray, at: int, dtype: DType = float32) -> HostArray:
+    return _sum_along(reductions.SUM, elementwise.forward("Mul", (a, b), float32), at, dtype)
+
+
+@cosine_similarity.on("cpu", when=_vectors_fit, min_elements=MIN_ELEMENTS)
+def cosine_similarity_cpu(x1: HostArray, x2: HostArray, dim: int, eps: float, *, dtype: DType) -> Any:
+    at = from_end(x1, x2, dim)
+    a, b = (_unit_vectors(x, at, eps)[0] for x in (x1, x2))
+    return _cosine(a, b, at, dtype).squeeze(at), Saved(x1=x1, x2=x2, at=at)
+
+
+def _vectors_back_fit(dy: HostArray, saved: Saved, needs: Any, dim: int, eps: float) -> bool:
+    return supported(dy) and saved.x1.size >= MIN_ELEMENTS and _vectors_fit(saved.x1, saved.x2, dim, eps)
+
+
+@cosine_similarity.on_backward("cpu", when=_vectors_back_fit)
+def cosine_similarity_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int, eps: float) -> Any:
+    x1, x2, at = saved.x1, saved.x2, saved.at
+    first, second = _unit_vectors(x1, at, eps), _unit_vectors(x2, at, eps)
+    cosine = _cosine(first[0], second[0], at)
+    share = in_format(dy, float32).reshape(cosine.shape)
+
+    def gradient(own: Any, other: HostArray, x: HostArray, need: DType | None) -> HostArray | None:
+        if need is None:
+            return None
+        unit, length, exceeds = own
+        along = np.where(exceeds, cosine, np.float32(0))
+        apart = elementwise.forward("AddCMul", (other, unit, along, -1.0), float32)
+        return elementwise.forward("Mul", (apart, share / length), need if apart.shape == x.shape else float32)
+
+    return gradient(first, second[0], x1, needs[0]), gradient(second, first[0], x2, needs[1])
