@@ -164,7 +164,7 @@ FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its outp
 // Selection.
 FUNCTION_SHORT(Maximum, 2, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))
 FUNCTION_SHORT(Minimum, 2, minimum(x, y), y < x ? 0.0f : half_if_equal(dy, x == y), y > x ? 0.0f : half_if_equal(dy, x == y))
-FUNCTION(Clamp, minimum(maximum(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
+FUNCTION_SHORT(Clamp, 1, minimum(maximum(x, y), z), x >= y && x <= z ? dy : 0.0f, x < y && (y < z || z > FLOAT_MAX) ? dy : 0.0f,
     x > z || y > z ? dy : 0.0f)  // a missing bound is an infinity
 FUNCTION_SHORT(HardTanh, 1, minimum(maximum(x, y), z), x <= y || x >= z ? 0.0f : dy)
 FUNCTION(Where, x != 0.0f ? y : z, dy, x != 0.0f ? dy : 0.0f, x != 0.0f ? 0.0f : dy)
@@ -174,7 +174,7 @@ FUNCTION(FMin, fmin_takes_x(x, y) ? x : y, fmin_takes_x(x, y) ? dy : 0.0f, fmin_
 FUNCTION(Heaviside, x == 0.0f ? y : float(x > 0.0f), 0.0f, x == 0.0f ? dy : 0.0f)
 HELPER float replace_infinities(float x, float most, float least) { return x > FLOAT_MAX ? most : x < -FLOAT_MAX ? least
     : x; }
-FUNCTION(NanToNum, replace_infinities(x != x ? y : x, z, w), fabsf(x) <= FLOAT_MAX ? dy : 0.0f)
+FUNCTION_SHORT(NanToNum, 1, replace_infinities(x != x ? y : x, z, w), fabsf(x) <= FLOAT_MAX ? dy : 0.0f)
 
 // Comparisons.
 FUNCTION_NO_GRAD(Equal, float(x == y))
