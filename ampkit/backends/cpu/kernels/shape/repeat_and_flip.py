@@ -65,15 +65,11 @@ def _halves(cut: int, n: int) -> list[tuple[slice, slice]]:
     return [whole, (slice(0, cut), slice(n - cut, n))] if cut else [whole]
 
 
-def _dense(x: HostArray, *more: Any, **params: Any) -> bool:
-    return x.flags.c_contiguous
-
-
-@roll_.on("cpu", when=_dense, min_elements=_LARGE)
+@roll_.on("cpu", when=lambda input, shifts, dims: input.flags.c_contiguous, min_elements=_LARGE)
 def roll_cpu(input: HostArray, shifts: Any, dims: Any, *, dtype: DType) -> Any:
     return _rolled(input, shifts, dims), Saved()
 
 
-@roll_.on_backward("cpu", when=_dense, min_elements=_LARGE)
+@roll_.on_backward("cpu", min_elements=_LARGE)
 def roll_backward_cpu(dy: HostArray, saved: Saved, needs: Any, shifts: Any, dims: Any) -> HostArray:
     return _rolled(dy, tuple([-s for s in shifts]) if type(shifts) is tuple else -shifts, dims)

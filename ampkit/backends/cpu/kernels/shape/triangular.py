@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.copies import contiguous
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, available, empty
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
@@ -26,13 +27,13 @@ def _register(op: Any, upper: bool) -> None:
         return cut(input, diagonal), Saved()
 
     def backward(dy: HostArray, saved: Saved, needs: Any, diagonal: int) -> HostArray:
-        return cut(dy, diagonal)
+        return cut(contiguous(dy), diagonal)
 
     def fits(input: HostArray, diagonal: Any) -> bool:
         return input.flags.c_contiguous and isinstance(diagonal, int) and available()
 
     def back_fits(dy: HostArray, saved: Saved, needs: Any, diagonal: Any) -> bool:
-        return fits(dy, diagonal)
+        return isinstance(diagonal, int) and available()
 
     forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
     op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)(forward)
