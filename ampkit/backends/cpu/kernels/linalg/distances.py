@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.backends.cpu.copies import contiguous
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, Function, HostArray, empty, supported
 from ampkit.base.dtypes import DType, float32
@@ -25,7 +26,7 @@ def _fits(x1: HostArray, x2: HostArray, p: float) -> bool:
 
 def _batch(x: HostArray) -> HostArray:
     """`x` [.., n, m] as [a, n, m] in float32, contiguous."""
-    return np.ascontiguousarray(in_format(x, float32)).reshape(prod(x.shape[:-2]), *x.shape[-2:])
+    return contiguous(in_format(x, float32)).reshape(prod(x.shape[:-2]), *x.shape[-2:])
 
 
 @cdist.on("cpu", when=_fits, min_elements=MIN_FUSED)

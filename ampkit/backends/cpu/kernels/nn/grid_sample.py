@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.copies import contiguous
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, supported
+from ampkit.backends.cpu.resample import planes
 from ampkit.base.dtypes import DType, float32, int32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.grid_sample import grid_sample, taps_of_samples
@@ -31,9 +31,9 @@ def _taps(input: HostArray, grid: HostArray, *options: Any) -> tuple[HostArray, 
     return index, in_format(weight, float32), [each[2:] for each in found]
 
 
-def _planes(images: HostArray) -> HostArray:
+def _planes(images: HostArray) -> Any:
     """[N, C, *size] -> [N * C, pixels], contiguous, in float32."""
-    return contiguous(in_format(images, float32)).reshape(images.shape[0] * images.shape[1], -1)
+    return planes(in_format(images, float32), False)
 
 
 @grid_sample.on("cpu", when=_fits)
