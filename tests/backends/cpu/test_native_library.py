@@ -99,7 +99,15 @@ def test_the_compilers_messages_are_shown(tmp_path, monkeypatch):
         build.build(tmp_path / "lib", quiet=True)
 
 
-_LETTERS = {"Array": "a", "const NumpyArray*": "a", "int64": "i", "uint64_t": "u", "float": "f", "double": "d"}
+_LETTERS = {
+    "Array": "a",
+    "const NumpyArray*": "a",
+    "const PythonTuple*": "t",
+    "int64": "i",
+    "uint64_t": "u",
+    "float": "f",
+    "double": "d",
+}
 
 
 def test_python_declares_each_function_as_the_source_defines_it():

@@ -89,8 +89,8 @@ EXPORT void use_openmp(void* parallel, void* thread, void* threads, void* limit)
 EXPORT void set_pool_threads(int64 threads) { wanted = int(threads); }
 
 // none: the object None. numbers, kinds: of `count` dtypes, NumPy's number and the Kind.
-EXPORT void set_numpy_facts(const void* none, const int64* numbers, const int64* kinds, int64 count) {
-    numpy_facts.none = none;
+EXPORT void set_numpy_facts(const void* none, int64 tuple_items, const int64* numbers, const int64* kinds, int64 count) {
+    numpy_facts.none = none, numpy_facts.tuple_items = tuple_items;
     memset(numpy_facts.kind, -1, sizeof numpy_facts.kind);
     for (int64 i = 0; i < count; i++) numpy_facts.kind[numbers[i]] = static_cast<signed char>(kinds[i]);
 }
@@ -98,3 +98,8 @@ EXPORT void set_numpy_facts(const void* none, const int64* numbers, const int64*
 // out [8]: the fields of an Array, by which Python sees that it is read as NumPy means it.
 static void read_array(Array array, int64* out) { memcpy(out, &array, sizeof array); }
 KERNEL(read_array)
+
+// Item i of a tuple, or the last, as the number of its object.
+EXPORT int64 read_tuple(const PythonTuple* tuple, int64 i) {
+    return reinterpret_cast<int64>(tuple->item(min(i, tuple->count - 1)));
+}

@@ -31,9 +31,10 @@ from .numpy_arrays import entry
 MIN_ELEMENTS = 1 << 12  # elements; below, NumPy's one or two passes are as fast as the call of a kernel
 MIN_FUSED = 1 << 8  # elements, of an op that NumPy computes in more passes
 FLOATS = frozenset({dtypes.float32, dtypes.bfloat16, dtypes.float16})  # what kernels compute with, in float32
-# One letter per argument of a C function: array, address or bytes, integer, unsigned one, float32, float64.
+# One letter per argument of a C function: array, tuple, address or bytes, integer, unsigned one, float32, float64.
 _ARGUMENTS: dict[str, Any] = {
     "a": ctypes.py_object,
+    "t": ctypes.py_object,
     "p": ctypes.c_void_p,
     "i": ctypes.c_int64,
     "u": ctypes.c_uint64,

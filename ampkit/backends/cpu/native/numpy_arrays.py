@@ -21,13 +21,13 @@ _LONGS = "lqi"  # NumPy's codes of C's integers, of which two have the same size
 
 
 def describe(library: Any) -> None:
-    """Tell the library what None is, and the numbers of the dtypes that kernels know."""
+    """Tell the library what None is, how tuples are laid out, and the numbers of the dtypes that kernels know."""
     known = [*KINDS, *(each for code in _LONGS if (each := np.dtype(code)) in KINDS)]
     numbers, kinds = [each.num for each in known], [KINDS[each] for each in known]
     array = ctypes.c_int64 * len(known)
-    library.set_numpy_facts.argtypes = [ctypes.py_object, array, array, ctypes.c_int64]
+    library.set_numpy_facts.argtypes = [ctypes.py_object, ctypes.c_int64, array, array, ctypes.c_int64]
     library.set_numpy_facts.restype = None
-    library.set_numpy_facts(None, array(*numbers), array(*kinds), len(known))
+    library.set_numpy_facts(None, tuple.__basicsize__, array(*numbers), array(*kinds), len(known))
 
 
 def entry(library: Any, name: str) -> Any:
@@ -36,7 +36,11 @@ def entry(library: Any, name: str) -> Any:
 
 
 def is_read_right(library: Any) -> bool:
-    """Whether the library reads arrays of every dtype as NumPy means them."""
+    """Whether the library reads arrays of every dtype as NumPy means them, and tuples."""
+    library.read_tuple.argtypes, library.read_tuple.restype = [ctypes.py_object, ctypes.c_int64], ctypes.c_int64
+    items = object(), object(), object()
+    if [library.read_tuple(items, i) for i in (0, 1, 9)] != [id(item) for item in items]:
+        return False
     read, fields = entry(library, "read_array"), (ctypes.c_int64 * 8)()
     read.argtypes, read.restype = [ctypes.py_object, ctypes.c_void_p], None
     for dtype in KINDS:

@@ -74,15 +74,18 @@ def register_forward(
     launcher: Launcher, op: Any, function: Function, *saves: str, dtype: DType | None = None, when: Any = None
 ) -> None:
     """Register the forward kernel. dtype: of the result, where it is not the one asked for. when: its predicate."""
-    count, result = len(op.signature.names), dtype
-    places = {save: None if save == "out" else op.signature.names.index(save) for save in saves}
+    count, result, prepare, alone = len(op.signature.names), dtype, _preparation(op, function), _is_alone(op, function)
+    places = [(save, None if save == "out" else op.signature.names.index(save)) for save in saves]
 
     def kernel(*args: Any, dtype: DType, **more: Any) -> Any:
-        name, scalars = selected(function, (*args[count:], *more.values()))
-        out = launcher.forward(name, round_scalars(op, (*args[:count], *scalars)), result or dtype)
+        name, operands = (function, args) if alone else prepare(args[:count], (*args[count:], *more.values()))
+        out = launcher.forward(name, operands, result or dtype)
         if not saves:
             return out
-        return out, Saved(**{save: out if at is None else args[at] for save, at in places.items()})
+        saved = Saved()
+        for save, at in places:
+            saved.__dict__[save] = out if at is None else args[at]
+        return out, saved
 
     launcher.on(op, kernel, when or supports)
 
@@ -99,16 +102,18 @@ def register_backward(
 
     passthrough: the inputs whose gradient is dy itself; without_grad: the inputs that have none.
     """
-    names, skipped = op.signature.names, passthrough + without_grad
+    names, skipped, prepare = op.signature.names, passthrough + without_grad, _preparation(op, function)
+    alone = _is_alone(op, function) and len(saves) == 1 and not skipped
 
     def kernel(dy: Array, saved: Any, needs: Any, **params: Any) -> Any:
-        name, scalars = selected(function, tuple(params.values()))
-        operands = (*[getattr(saved, save, 0.0) for save in saves], *scalars)
+        if alone:
+            return launcher.backward(function, dy, (saved.__dict__[saves[0]],), needs)
+        name, operands = prepare(tuple([getattr(saved, save, 0.0) for save in saves]), tuple(params.values()))
         dtypes = [
             None if need is None or i in skipped else grad_dtype(need, getattr(saved, names[i], None), dy)
             for i, need in enumerate(needs)
         ]
-        grads = gradients(launcher, op, name, dy, operands, dtypes)
+        grads = launch_gradients(launcher, name, dy, operands, dtypes)
         if not passthrough:
             return grads
         return tuple([dy if i in passthrough and needs[i] is not None else grad for i, grad in enumerate(grads)])
@@ -116,18 +121,37 @@ def register_backward(
     launcher.on_backward(op, kernel, supports_backward)
 
 
-def selected(function: Function, params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """The name of a function and its scalar operands, for an op's parameters."""
-    return (function, params) if isinstance(function, str) else function(*params)
+def _is_alone(op: Any, function: Function) -> bool:
+    """Whether `function` is one name and the op has one tensor and no parameter, the most frequent case."""
+    return isinstance(function, str) and len(op.signature.names) == 1 and not op.signature.param_names
+
+
+def _preparation(op: Any, function: Function) -> Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[str, Any]]:
+    """(tensors, the op's parameters) -> the name of a function and its operands."""
+    if isinstance(function, str) and not op.moves:
+        return lambda tensors, params: (function, tensors + params)
+
+    def prepare(tensors: tuple[Any, ...], params: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        name, scalars = (function, params) if isinstance(function, str) else function(*params)
+        return name, round_scalars(op, (*tensors, *scalars))
+
+    return prepare
 
 
 def gradients(
     launcher: Launcher, op: Any, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]
 ) -> Any:
+    """One gradient per entry of `dtypes`, None where that is None; numbers are rounded as `round_scalars` does."""
+    return launch_gradients(launcher, function, dy, round_scalars(op, operands), dtypes)
+
+
+def launch_gradients(
+    launcher: Launcher, function: str, dy: Array, operands: tuple[Any, ...], dtypes: list[DType | None]
+) -> Any:
     """One gradient per entry of `dtypes`, None where that is None; launches nothing if all are."""
     if all([dtype is None for dtype in dtypes]):  # noqa: C419  # a generator takes longer, and this is often called
         return tuple(dtypes)
-    return launcher.backward(function, dy, round_scalars(op, operands), dtypes)
+    return launcher.backward(function, dy, operands, dtypes)
 
 
 def grad_dtype(need: DType, input: Any, dy: Array) -> DType:
@@ -154,8 +178,10 @@ def supports_dtypes(*operands: Any, **params: Any) -> bool:
 
 def supports_backward(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
     """Whether the kernels read dy and what was saved, and store gradients of the dtypes `needs`."""
-    known = [need is None or need in STORED for need in needs]
-    return supports(dy, *saved.__dict__.values()) and all(known)
+    for need in needs:
+        if need is not None and need not in STORED:
+            return False
+    return supports(dy, *saved.__dict__.values())
 
 
 def round_scalars(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -18,13 +18,22 @@ struct NumpyArray {
     const NumpyDtype* dtype;
 };
 
-// What Python told when it loaded the library: None, which stands for an array that is not there, and the Kind of each
-// number of a dtype, -1 of those that kernels do not know.
+// What Python told when it loaded the library: None, which stands for an array that is not there; where the items of a tuple
+// begin, in bytes; and the Kind of each number of a dtype, -1 of those that kernels do not know.
 struct NumpyFacts {
     const void* none;
+    int64 tuple_items;
     signed char kind[512];
 };
 extern NumpyFacts numpy_facts;
+
+// Python's tuple object, of arrays, None and numbers (PyVarObject).
+struct PythonTuple {
+    int64 header[2], count;
+    const NumpyArray* item(int64 i) const {
+        return reinterpret_cast<const NumpyArray* const*>(reinterpret_cast<const char*>(this) + numpy_facts.tuple_items)[i];
+    }
+};
 
 inline Array array_of(const NumpyArray* given) {
     constexpr int64 ITEMSIZE[] = {4, 2, 2, 1, 8, 8, 4, 1};  // by Kind

@@ -34,11 +34,10 @@ struct Loops {
 
 struct Arguments {
     const Loops* loops;  // one per output
-    const Layout* layout;
-    double* sum;                     // where to store the sum of the first output, instead of the outputs
-    const void* const* in[OPERANDS]; // where NumPy's array object holds the address of its data, null for a number
-    void* const* out[OUTPUTS];       // likewise; null: not wanted
-    double number[OPERANDS];
+    const Layout& layout;
+    const void* in[OPERANDS] = {};  // null for a number
+    void* out[OUTPUTS] = {};        // null: not wanted
+    float number[OPERANDS] = {};
 };
 
 struct Tile {
@@ -76,20 +75,16 @@ bool aligned(const void* data, int64 kind) {
 
 struct Job {
     const Layout& layout;
-    const void* in[OPERANDS];
-    float number[OPERANDS];
+    const void* const* in;
+    const float* number;
     int64 stored = NUMBER;  // the dtype of all outputs, or NUMBER if they differ
     int64 rows, columns, tiles_down, tiles_across, tiles;
 
     explicit Job(const Arguments& arguments)
-        : layout(*arguments.layout), rows(layout.size[layout.axes - 2]), columns(layout.size[layout.axes - 1]),
-          tiles_down(ceil_div(rows, layout.tile_rows)), tiles_across(ceil_div(columns, layout.tile_columns)),
-          tiles(tiles_down * tiles_across) {
+        : layout(arguments.layout), in(arguments.in), number(arguments.number), rows(layout.size[layout.axes - 2]),
+          columns(layout.size[layout.axes - 1]), tiles_down(ceil_div(rows, layout.tile_rows)),
+          tiles_across(ceil_div(columns, layout.tile_columns)), tiles(tiles_down * tiles_across) {
         for (int64 axis = 0; axis < layout.axes - 2; axis++) tiles *= layout.size[axis];
-        for (int64 i = 0; i < OPERANDS; i++) {
-            in[i] = arguments.in[i] ? *arguments.in[i] : nullptr;
-            number[i] = float(arguments.number[i]);
-        }
         for (int64 j = 0, wanted = 0; j < OUTPUTS; j++)
             if (arguments.out[j]) {
                 int64 kind = layout.kind[OPERANDS + j];
@@ -295,7 +290,7 @@ bool compute_stored(const Job& job, const Arguments& arguments, const Tile* tile
     int64 count = tile[OPERANDS].rows * tile[OPERANDS].columns;
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!arguments.out[j]) continue;
-        void* out = static_cast<char*>(*arguments.out[j]) + tile[OPERANDS].start * bytes;
+        void* out = static_cast<char*>(arguments.out[j]) + tile[OPERANDS].start * bytes;
         if (rows) arguments.loops[j].stored[stored][rows](tensors, numbers, out, count);
         else fill(arguments.loops[j].float32, numbers, out, stored, count);
     }
@@ -307,7 +302,7 @@ void compute_floats(const Job& job, const Arguments& arguments, const float* con
     float buffer[BLOCK];
     for (int64 j = 0; j < OUTPUTS; j++) {
         if (!arguments.out[j]) continue;
-        void* out = *arguments.out[j];
+        void* out = arguments.out[j];
         int64 kind = job.layout.kind[OPERANDS + j];
         bool in_place = kind == FLOAT32 && tile.is_row();
         float* result = in_place ? static_cast<float*>(out) + tile.start : buffer;
@@ -339,17 +334,27 @@ void compute_in_place(const Job& job, const Arguments& arguments, const Tile* ti
 
 }  // namespace
 
-// Computes the wanted outputs, each by its loop, or the sum. -> whether it could: not for misaligned arrays.
-EXPORT int64 elementwise(const Arguments* arguments) {
-    Job job(*arguments);
+// Computes the wanted outputs, each by its loop, or stores at `sum` the sum of the first one's elements. An operand or output is
+// an array, or None; numbers: in the places of operands that are none. -> whether it could: not for misaligned arrays.
+EXPORT int64 elementwise(
+    const Loops* loops, const Layout* layout, double* sum, const double* numbers, const PythonTuple* operands,
+    const PythonTuple* outs) {
+    Arguments arguments{loops, *layout};
+    for (int64 i = 0; i < operands->count; i++) {
+        if (layout->kind[i] >= 0) arguments.in[i] = operands->item(i)->data;
+        else if (numbers) arguments.number[i] = float(numbers[i]);
+    }
+    for (int64 j = 0; j < outs->count; j++)
+        if (layout->kind[OPERANDS + j] >= 0) arguments.out[j] = outs->item(j)->data;
+    Job job(arguments);
     if (!job.supported()) return 0;
-    if (arguments->sum) {
-        *arguments->sum = sum_of(job, arguments->loops[0].float32);
+    if (sum) {
+        *sum = sum_of(job, loops[0].float32);
         return 1;
     }
     job.for_each_tile([&](int64, const Tile* tile, Job::Reader& reader) {
-        if (job.layout.row_step) compute_in_place(job, *arguments, tile, reader);
-        else if (!compute_stored(job, *arguments, tile)) compute_floats(job, *arguments, reader.read(tile), tile[OPERANDS]);
+        if (job.layout.row_step) compute_in_place(job, arguments, tile, reader);
+        else if (!compute_stored(job, arguments, tile)) compute_floats(job, arguments, reader.read(tile), tile[OPERANDS]);
     });
     return 1;
 }

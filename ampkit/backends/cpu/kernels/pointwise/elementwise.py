@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.caching_allocator import DATA_OFFSET, MIN_BYTES, HostArray, empty
+from ampkit.backends.cpu.caching_allocator import MIN_BYTES, HostArray, empty
 from ampkit.backends.cpu.native.arrays import KINDS, Function
 from ampkit.backends.cpu.native.library import library
 from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
@@ -32,9 +32,9 @@ _NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays, and of those 
 _NARROW = 16  # columns of a tile where an operand is transposed: a cache line of float32
 _LONG = 1 << 14  # elements of a tile without buffers
 _SHORT = 256  # columns; shorter rows are computed several at a time, from buffers
-_arguments = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
+_numbers = struct.Struct(f"{OPERANDS}d").pack
 _layout = struct.Struct(f"{4 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
-_run = Function("elementwise", "p", ctypes.c_int64)
+_run = Function("elementwise", "pppptt", ctypes.c_int64)
 _LOOPS = 25 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
 
 
@@ -43,11 +43,13 @@ class _Plan:
     """One combination of shapes, strides and dtypes.
 
     shape: of the results. memory: their shape in memory, and the transposition that makes it theirs; None: row-major.
+    has_numbers: whether some operands are numbers.
     """
 
     shape: tuple[int, ...]
     memory: tuple[tuple[int, ...], tuple[int, ...]] | None
     count: int
+    has_numbers: bool
     layout: ctypes.Array[ctypes.c_char]
     address: int  # of layout
 
@@ -56,8 +58,13 @@ class _Plan:
         make: Any = np.empty if self.count * dtype.itemsize < MIN_BYTES else empty
         return make(self.shape, dtype) if self.memory is None else make(self.memory[0], dtype).transpose(self.memory[1])
 
-    def run(self, arguments: bytes) -> None:
-        if self.count and not _run(arguments):
+    def run(self, loops: int, operands: tuple[Any, ...], outs: tuple[Any, ...], total: Any = None) -> None:
+        """Compute `outs`, or add up the first one's elements to `total` in its place."""
+        numbers = None
+        if self.has_numbers:
+            values = [0.0 if isinstance(operand, np.ndarray) else operand for operand in operands]
+            numbers = _numbers(*values, *[0.0] * (OPERANDS - len(values)))
+        if self.count and not _run(loops, self.address, total, numbers, operands, outs):
             raise UnsupportedError
 
 
@@ -67,10 +74,10 @@ def forward(name: str, operands: Sequence[Any], dtype: DType) -> Any:
     The result has the memory order of the first operand of its shape. Raises UnsupportedError for dtypes and layouts
     that the kernel does not take, ValueError for shapes that do not broadcast.
     """
-    layouts, places, numbers = _split(operands)
-    plan = _plan(layouts, (dtype, None, None))
+    operands = tuple(operands)
+    plan = _plan(_layouts(operands), (dtype,))
     out = plan.empty(dtype)
-    plan.run(_arguments(_loops(name), plan.address, 0, *places, id(out) + DATA_OFFSET, 0, 0, *numbers))
+    plan.run(_loops(name), operands, (out,))
     return out
 
 
@@ -79,21 +86,17 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
 
     Each has the shape that dy and the operands, up to three, broadcast to.
     """
-    layouts, places, numbers = _split((dy, *operands))
-    wanted = (*dtypes, None, None, None)[:OUTPUTS]
-    plan = _plan(layouts, wanted)
-    outs = [None if dtype is None else plan.empty(dtype) for dtype in wanted]
-    written = [0 if out is None else id(out) + DATA_OFFSET for out in outs]
-    plan.run(_arguments(_loops(name) + _LOOPS, plan.address, 0, *places, *written, *numbers))
-    return tuple(outs[: len(dtypes)])
+    operands = (dy, *operands)
+    plan = _plan(_layouts(operands), tuple(dtypes))
+    outs = tuple([None if dtype is None else plan.empty(dtype) for dtype in dtypes])
+    plan.run(_loops(name) + _LOOPS, operands, outs)
+    return outs
 
 
 def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
     """The sum of the function's values, divided by `divisor`: [] in `dtype`. Summed in float64 beyond a tile."""
-    layouts, places, numbers = _split(operands)
-    plan = _plan(layouts, (None, None, None))
-    result = ctypes.c_double()
-    plan.run(_arguments(_loops(name), plan.address, ctypes.addressof(result), *places, 0, 0, 0, *numbers))
+    operands, result = tuple(operands), ctypes.c_double()
+    _plan(_layouts(operands), ()).run(_loops(name), operands, (), ctypes.addressof(result))
     return np.asarray(result.value / divisor).astype(dtype)
 
 
@@ -103,18 +106,8 @@ def _loops(name: str) -> int:
     return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"elementwise_{name}"))
 
 
-def _split(operands: Sequence[Any]) -> tuple[tuple[ArrayLayout, ...], list[int], list[float]]:
-    """The layouts of the operands, where NumPy holds the addresses of their data, and the numbers among them."""
-    layouts: list[ArrayLayout] = []
-    places, numbers = [0] * OPERANDS, [0.0] * OPERANDS
-    for i, operand in enumerate(operands):
-        if isinstance(operand, np.ndarray):
-            layouts.append((operand.shape, operand.strides, operand.dtype))
-            places[i] = id(operand) + DATA_OFFSET
-        else:
-            layouts.append(None)
-            numbers[i] = operand
-    return tuple(layouts), places, numbers
+def _layouts(operands: tuple[Any, ...]) -> tuple[ArrayLayout, ...]:
+    return tuple([(a.shape, a.strides, a.dtype) if isinstance(a, np.ndarray) else None for a in operands])
 
 
 @lru_cache(4096)
@@ -130,10 +123,11 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _
         raise UnsupportedError
     kinds = [_NUMBER if layout is None else KINDS[layout[2]] for layout in layouts]
     kinds += [_ABSENT] * (OPERANDS - len(layouts)) + [_ABSENT if dtype is None else KINDS[dtype] for dtype in outs]
+    kinds += [_ABSENT] * (OPERANDS + OUTPUTS - len(kinds))
     order = order or ()
     memory = (tuple([shape[i] for i in order]), tuple(np.argsort(order).tolist())) if order else None
     layout = ctypes.create_string_buffer(_packed(axes, kinds, len(layouts)))
-    return _Plan(shape, memory, prod(shape), layout, ctypes.addressof(layout))
+    return _Plan(shape, memory, prod(shape), None in layouts, layout, ctypes.addressof(layout))
 
 
 def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
