@@ -31,6 +31,7 @@ bool_: DType = np.dtype(np.bool_)
 FLOATS = frozenset({float64, float32, float16, bfloat16})
 LOW = frozenset({float16, bfloat16})  # the 16-bit formats that a policy can ask for
 NAMES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)}
+_ALL = frozenset(NAMES.values())
 _ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
 
 
@@ -39,7 +40,7 @@ def parse(dtype: Any) -> DType:
 
     Raises DTypeError for anything else, and for formats ampkit has no arithmetic for (complex, strings, objects).
     """
-    if isinstance(dtype, np.dtype) and dtype in NAMES.values():
+    if isinstance(dtype, np.dtype) and dtype in _ALL:
         return dtype
     if dtype is float:
         return float32

@@ -9,7 +9,6 @@ from math import prod
 
 from ampkit.base.dtypes import DType
 
-from .caching_allocator import address
 from .native.arrays import (
     FLOATS,
     KINDS,
@@ -25,7 +24,7 @@ from .native.arrays import (
 
 _AXES = 8  # AXES in copy.cpp
 _MIN_FILLED = 1 << 15  # elements; NumPy, which reads nothing to fill an array, fills fewer as fast
-_copy_floats, _copy_elements = Function("copy_floats", "pipip"), Function("copy_elements", "ppip")
+_copy_array = Function("copy_array", "aap", ctypes.c_int64)
 
 
 class _Layout(ctypes.Structure):
@@ -36,6 +35,9 @@ class _Layout(ctypes.Structure):
         ("size", ctypes.c_int64 * _AXES),
         ("to_stride", ctypes.c_int64 * _AXES),
         ("from_stride", ctypes.c_int64 * _AXES),
+        ("itemsize", ctypes.c_int64),
+        ("to_kind", ctypes.c_int64),
+        ("from_kind", ctypes.c_int64),
     )
 
 
@@ -77,13 +79,7 @@ def convert(array: HostArray, dtype: DType) -> HostArray:
 
 def _copy_by_kernel(target: HostArray, source: HostArray) -> bool:
     layout = _layout(target.shape, target.strides, source.strides, target.dtype, source.dtype)
-    if layout is None or not (source.flags.aligned and target.flags.aligned):
-        return False
-    if source.dtype == target.dtype:
-        _copy_elements(address(target), address(source), source.itemsize, layout)
-    else:
-        _copy_floats(address(target), KINDS[target.dtype], address(source), KINDS[source.dtype], layout)
-    return True
+    return layout is not None and bool(_copy_array(target, source, layout))
 
 
 @lru_cache(4096)
@@ -109,4 +105,5 @@ def _layout(
     axes += [(1, 1, 1)] * (2 - len(axes))
     if len(axes) > _AXES or not prod(shape):
         return None
-    return ctypes.pointer(_Layout(len(axes), *map(tuple, zip(*axes, strict=True))))
+    kinds = (to_size, 0, 0) if known else (0, KINDS[to_dtype], KINDS[of_dtype])
+    return ctypes.pointer(_Layout(len(axes), *map(tuple, zip(*axes, strict=True)), *kinds))

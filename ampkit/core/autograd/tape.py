@@ -72,6 +72,9 @@ def _backward(
     inputs: Tensor | GradientEdge | Sequence[Tensor | GradientEdge] | None = None,
 ) -> None:
     """Add the gradient of this tensor (times `gradient`) to `.grad` of every leaf; see `ampkit.autograd.backward`."""
+    if retain_graph is None and create_graph is False and inputs is None:  # most calls, with nothing to check
+        _run_backward((self,), (gradient,), None, traced=False, retain=False)
+        return
     backward(self, None if gradient is None else (gradient,), retain_graph, create_graph, inputs=inputs)
 
 

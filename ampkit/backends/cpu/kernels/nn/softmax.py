@@ -61,7 +61,7 @@ def logsumexp_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) ->
     shift = np.where(np.isinf(shift), np.float32(0), shift)
     total = r.reduced(r.EXPONENTIAL, input, axes, float32, shift=shift)
     found = in_format(np.log(total) + shift, dtype)
-    return r.as_result(found, dim, keepdim, input=input, shift=shift, total=total)
+    return r.as_result(found, axes, keepdim, input=input, shift=shift, total=total)
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:

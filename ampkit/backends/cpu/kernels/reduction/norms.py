@@ -30,8 +30,9 @@ def _fits(input: HostArray, p: Any, *args: Any, **params: Any) -> bool:
 
 @norm_.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
 def norm_cpu(input: HostArray, p: Any, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    found = r.reduced(_TERMS[p], input, r.axes_of(input, dim), dtype, root=_TERMS[p] == r.SQUARE)
-    return r.as_result(found, dim, keepdim, input=input, out=found)
+    axes = r.axes_of(input, dim)
+    found = r.reduced(_TERMS[p], input, axes, dtype, root=_TERMS[p] == r.SQUARE)
+    return r.as_result(found, axes, keepdim, input=input, out=found)
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, p: Any, *args: Any, **params: Any) -> bool:

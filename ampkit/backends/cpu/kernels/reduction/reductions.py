@@ -145,9 +145,9 @@ def gradient(
     return dx.transpose(plan.back)
 
 
-def as_result(found: Any, dim: Any, keepdim: bool, **saved: Any) -> Any:
+def as_result(found: Any, axes: tuple[int, ...], keepdim: bool, **saved: Any) -> Any:
     """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`; saved as `out`, too."""
-    out = found if keepdim else found.squeeze(normalize_axes("", dim, found.ndim))
+    out = found if keepdim else found.squeeze(axes)
     if "out" in saved:
         saved["out"] = out
     return out, Saved(**saved)
@@ -163,24 +163,29 @@ def keep_reduced(array: HostArray, x: HostArray, axes: tuple[int, ...]) -> HostA
 
 @ops.sum.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
 def sum_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return as_result(reduced(SUM, input, axes_of(input, dim), dtype), dim, keepdim, shape=input.shape)
+    axes = axes_of(input, dim)
+    return as_result(reduced(SUM, input, axes, dtype), axes, keepdim, shape=input.shape)
 
 
 @ops.mean.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
 def mean_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     axes = axes_of(input, dim)
-    return as_result(reduced(SUM, input, axes, dtype, 1 / count_over(input, axes)), dim, keepdim, shape=input.shape)
+    return as_result(reduced(SUM, input, axes, dtype, 1 / count_over(input, axes)), axes, keepdim, shape=input.shape)
 
 
 @ops.sum.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: needs[0] is not None)
 def sum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
-    return broadcast_to(ops.with_reduced(in_format(dy, needs[0]), saved.shape, dim, keepdim), saved.shape)
+    return _repeated(in_format(dy, needs[0]), saved.shape, dim, keepdim)
 
 
 @ops.mean.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: supported(dy))
 def mean_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
     share = np.asarray(in_format(dy, float32) / np.float32(ops.count_reduced(saved.shape, dim)))
-    return broadcast_to(ops.with_reduced(in_format(share, needs[0]), saved.shape, dim, keepdim), saved.shape)
+    return _repeated(in_format(share, needs[0]), saved.shape, dim, keepdim)
+
+
+def _repeated(dy: HostArray, shape: tuple[int, ...], dim: Any, keepdim: bool) -> HostArray:
+    return broadcast_to(ops.with_reduced(dy, shape, dim, keepdim) if dy.ndim else dy, shape)
 
 
 def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
@@ -220,8 +225,9 @@ def prod_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
 
 def _register_extreme(op: Any, term: int) -> None:
     def forward(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-        found = reduced(term, input, axes_of(input, dim), dtype)
-        return as_result(found, dim, keepdim, input=input, out=found)
+        axes = axes_of(input, dim)
+        found = reduced(term, input, axes, dtype)
+        return as_result(found, axes, keepdim, input=input, out=found)
 
     def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:
         return supported(dy, saved.input, saved.out) and saved.input.size >= MIN_ELEMENTS

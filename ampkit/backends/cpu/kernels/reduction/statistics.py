@@ -28,7 +28,7 @@ def _register(op: Any, root: bool) -> None:
         mean = _mean(input, axes)
         factor = 1 / (r.count_over(input, axes) - correction)
         found = r.reduced(r.SQUARE, input, axes, dtype, factor, root, mean)
-        return r.as_result(found, dim, keepdim, input=input, mean=mean, **({"out": found} if root else {}))
+        return r.as_result(found, axes, keepdim, input=input, mean=mean, **({"out": found} if root else {}))
 
     def backward_fits(dy: HostArray, saved: Saved, needs: Any, *args: Any, **params: Any) -> bool:
         known = supported(dy, saved.input) and saved.input.size >= MIN_ELEMENTS

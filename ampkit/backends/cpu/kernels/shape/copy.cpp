@@ -3,9 +3,10 @@
 
 constexpr int64 AXES = 8;
 
-// The axes to copy along, from the innermost in the target's memory. Strides in elements.
+// `struct Layout` of copies.py: the axes to copy along, from the innermost in the target's memory. Strides in elements.
+// itemsize: 1, 2, 4 or 8 bytes of elements that are copied as they are; 0: from one floating-point dtype to another.
 struct Layout {
-    int64 axes, size[AXES], to_stride[AXES], from_stride[AXES];
+    int64 axes, size[AXES], to_stride[AXES], from_stride[AXES], itemsize, to_kind, from_kind;
 };
 
 // Walks over the positions along the axes from `first` on, in steps of `step` elements along each.
@@ -100,25 +101,29 @@ static void copy(To* to, const From* from, const Layout& layout) {
     else copy_rows(to, from, layout);
 }
 
-// Rounds to nearest, ties to even; NaN stays NaN.
-EXPORT void copy_floats(void* to, int64 to_kind, void* from, int64 from_kind, const Layout* layout) {
-    with_float_type(to_kind, to, [=](auto* target) {
-        with_float_type(from_kind, from, [=](auto* source) { copy(target, source, *layout); });
-    });
-}
-
 template <class Element>
-static void copy_bits(void* to, const void* from, const Layout* layout) {
-    copy(static_cast<Element*>(to), static_cast<const Element*>(from), *layout);
+static void copy_bits(void* to, const void* from, const Layout& layout) {
+    copy(static_cast<Element*>(to), static_cast<const Element*>(from), layout);
 }
 
-// Bit by bit. itemsize: 1, 2, 4 or 8 bytes.
-EXPORT void copy_elements(void* to, void* from, int64 itemsize, const Layout* layout) {
-    if (itemsize == 1) copy_bits<uint8_t>(to, from, layout);
-    else if (itemsize == 2) copy_bits<uint16_t>(to, from, layout);
-    else if (itemsize == 4) copy_bits<uint32_t>(to, from, layout);
-    else copy_bits<uint64_t>(to, from, layout);
+static bool is_aligned(const void* data, int64 itemsize) { return reinterpret_cast<uintptr_t>(data) % itemsize == 0; }
+
+// Rounds to nearest, ties to even; NaN stays NaN. -> whether it could: not for misaligned arrays.
+static int64 copy_array(const NumpyArray* target, const NumpyArray* source, const Layout* layout) {
+    void *to = target->data, *from = source->data;
+    int64 itemsize = layout->itemsize, to_size = itemsize, from_size = itemsize;
+    if (!itemsize) to_size = layout->to_kind == FLOAT32 ? 4 : 2, from_size = layout->from_kind == FLOAT32 ? 4 : 2;
+    if (!is_aligned(to, to_size) || !is_aligned(from, from_size)) return 0;
+    if (itemsize == 1) copy_bits<uint8_t>(to, from, *layout);
+    else if (itemsize == 2) copy_bits<uint16_t>(to, from, *layout);
+    else if (itemsize == 4) copy_bits<uint32_t>(to, from, *layout);
+    else if (itemsize == 8) copy_bits<uint64_t>(to, from, *layout);
+    else with_float_type(layout->to_kind, to, [=](auto* out) {
+        with_float_type(layout->from_kind, from, [=](auto* in) { copy(out, in, *layout); });
+    });
+    return 1;
 }
+KERNEL(copy_array)
 
 // out [rows, sum of bytes]: the rows of `count` pieces [rows, bytes] side by side.
 EXPORT void join(char* out, const char* const* pieces, const int64* bytes, int64 count, int64 rows) {
