@@ -25,12 +25,18 @@ class Kind(NamedTuple):
     """The type that a parameter accepts.
 
     description: as errors name it. types: classes whose instances are accepted without a further check. accepts: a
-    predicate for values of other classes.
+    predicate for values of other classes. whole: whether it accepts an int.
     """
 
     description: str
     types: tuple[type, ...]
     accepts: Callable[[Any], bool]
+    whole: bool = False
+
+    def is_quick(self, value: Any) -> bool:
+        """Whether `value` is accepted at first sight, as most are."""
+        found = type(value)
+        return found in self.types or (self.whole and found is int and -MOST <= value <= MOST)
 
 
 def shown(value: Any) -> str:
@@ -73,8 +79,8 @@ def is_number(value: Any) -> bool:
 
 
 _SIMPLE = {
-    "int": Kind("an integer", (), is_whole),
-    "float": Kind("a number", (float,), is_number),
+    "int": Kind("an integer", (), is_whole, True),
+    "float": Kind("a number", (float,), is_number, True),
     "bool": Kind("True or False", (bool,), lambda value: isinstance(value, (int, np.bool_, np.integer))),
     "str": Kind("text", (str,), lambda value: isinstance(value, str)),
     "None": Kind("None", (type(None),), lambda value: False),
@@ -163,7 +169,7 @@ def kind(annotation: Any, names: Mapping[str, Any]) -> Kind | None:
         return kinds[0]
     types = tuple([t for k in kinds for t in k.types])
     description = " or ".join(k.description for k in kinds if k.description != "None")
-    return Kind(description, types, lambda value: any(k.accepts(value) for k in kinds))
+    return Kind(description, types, lambda value: any(k.accepts(value) for k in kinds), any(k.whole for k in kinds))
 
 
 def of_parameter(parameter: Parameter, names: Mapping[str, Any]) -> Kind | None:
@@ -185,7 +191,7 @@ def error(where: str, name: str, wanted: Kind, value: Any) -> AmpkitError:
 
 def check(where: str, name: str, wanted: Kind, value: Any) -> None:
     """Raise DTypeError or ArgumentError unless the parameter `name` accepts `value`; integers must fit 64 bits."""
-    if type(value) in wanted.types:
+    if wanted.is_quick(value):
         return
     if not wanted.accepts(value):
         raise error(where, name, wanted, value)

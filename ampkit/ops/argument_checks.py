@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from inspect import isfunction
 from math import prod
 from operator import index
@@ -78,6 +78,8 @@ def normalize_axis(where: str, dim: Any, ndim: int) -> int:
 
     Raises RangeError outside [-ndim, ndim), DTypeError for a non-integer.
     """
+    if type(dim) is int and -ndim <= dim < ndim:  # most calls
+        return dim % ndim
     try:
         if type(dim) is bool:
             raise TypeError
@@ -145,7 +147,7 @@ def parse_shape(where: str, given: tuple[Any, ...]) -> tuple[int, ...]:
         shape = tuple([index(n) for n in found])
     except TypeError:
         raise DTypeError(where, "a shape of integers", ", ".join(map(shown, found))) from None
-    if any(n > MOST for n in shape):
+    if shape and max(shape) > MOST:
         raise ArgumentError(where, "sizes within 64 bits", f"{shape}")
     return shape
 
@@ -195,7 +197,7 @@ def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
     """Raise ArgumentError if `dtype` cannot represent `value`: -1e9, usual in attention masks, overflows float16."""
     if dtypes.is_float(dtype):
-        limits = dtypes.finfo(dtype)
+        limits = _limits(dtype)
         if math.isfinite(value) and abs(value) > limits.max:
             cure = f'use float("-inf"), or finfo(input.dtype).min = {limits.min:g}'
             raise ArgumentError(where, f"a value that {dtype.name} holds (largest {limits.max:g})", f"{value:g}", cure)
@@ -203,6 +205,9 @@ def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
         raise ArgumentError(where, f"a whole number, for {dtype.name}", f"{value}", "cast the tensor: x.float()")
     elif dtype != dtypes.bool_ and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
         raise ArgumentError(where, f"a number that {dtype.name} holds", f"{value}", "cast the tensor: x.long()")
+
+
+_limits = cache(dtypes.finfo)
 
 
 def check_ndim(where: str, name: str, array: Any, axes: str) -> None:
@@ -217,10 +222,19 @@ def check_factor(where: str, name: str, array: Any, other: str, like: Any, axes:
     In `axes`, {i} stands for the length of axis i of `like`: `"[{1}, N]"` for a second matrix.
     """
     check_ndim(where, other, like, like_axes)
-    shape, wanted = np.shape(array), axes.format(*like.shape)
-    parts = wanted.strip("[]").split(", ")
-    if len(shape) != len(parts) or any(p.isdigit() and int(p) != n for p, n in zip(parts, shape, strict=True)):
-        raise ShapeError(where, f"{name} {wanted} for {other} {list(like.shape)}", f"{name} {list(shape)}")
+    shape, lengths, found = np.shape(array), like.shape, _axes_of(axes)
+    fits = len(shape) == len(found)
+    for n, axis in zip(shape, found, strict=False):
+        fits = fits and (axis is None or lengths[axis] == n)
+    if not fits:
+        wanted = axes.format(*lengths)
+        raise ShapeError(where, f"{name} {wanted} for {other} {list(lengths)}", f"{name} {list(shape)}")
+
+
+@cache
+def _axes_of(axes: str) -> list[int | None]:
+    # "[{0}, {2}, N]" -> [0, 2, None]
+    return [int(part[1:-1]) if part.startswith("{") else None for part in axes.strip("[]").split(", ")]
 
 
 def broadcasts_to(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
