@@ -133,6 +133,18 @@ def test_of_a_bag_the_first_extreme_row_gets_the_gradient():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_of_every_length_are_added_up(mode):
+    lengths = np.arange(70)
+    table = np.random.default_rng(8).integers(-99, 99, (50, 20)).astype(np.float32)
+    index = np.random.default_rng(9).integers(0, 50, lengths.sum())
+    begins = np.cumsum(lengths) - lengths
+    found = ops.embedding_bag(Tensor(index), Tensor(table), Tensor(begins), mode=mode).numpy()
+    want = np.stack([table[index[at : at + n]].sum(0) for at, n in zip(begins, lengths, strict=True)])
+    np.testing.assert_allclose(found, want / np.maximum(lengths, 1)[:, None] if mode == "mean" else want, 1e-6)
+
+
+@pytest.mark.cpu
 def test_the_sum_of_a_long_bag_keeps_its_digits():
     table = np.random.default_rng(6).uniform(0, 1, (50, 20)).astype(np.float32)
     index = np.random.default_rng(7).integers(0, 50, (2, 100000))
