@@ -113,17 +113,50 @@ def test_sums_of_many_elements_are_exact_to_a_rounding():
     np.testing.assert_allclose(ops.mean(Tensor(columns), 0).numpy(), np.float32(1000.1), 1.2e-7)
 
 
+def _factors(shape, dim, dtype):
+    # Numbers near 1 and -1; along `dim` some rows with zeros, with what is not finite, and of very different sizes.
+    random = np.random.default_rng(0)
+    factors = np.exp(random.normal(0, 0.1, shape)) * random.choice([1, 1, -1], shape)
+    if dim is not None:
+        rows = np.moveaxis(factors, dim, -1)[(0,) * (len(shape) - 2)]
+        rows[0, 3] = rows[1, 2] = rows[1, 4] = rows[3, 4] = 0
+        rows[2, 1], rows[3, 0], rows[4, 3] = inf, -inf, np.nan
+        rows[5] = 1e4 ** np.resize([1.0, -1], rows.shape[1])
+    return factors.astype(dtype)
+
+
+def _product(array, dim, gradients):
+    x = Tensor(array, requires_grad=True)
+    y = ops.prod(x, dim)
+    return [y.detach(), *[grad(y, [x], Tensor(dy), retain_graph=True)[0] for dy in gradients]]
+
+
 @pytest.mark.cpu
 @pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_products_of_rows_are_multiplied_in_order(layout, dtype):
-    for shape in ((70, 90), (13, 5, 111), (4096, 3)):
-        array = LAYOUTS[layout](_values(shape, float32).astype(dtype)) if len(shape) == 2 else _values(shape, dtype)
-        if array.flags.writeable:
-            array[1], array[0, ..., 1], array[2, ..., 0] = 1e4 ** np.resize([1.0, -1], shape[-1]), np.nan, np.inf
-        for keep in (False, True):
-            found = ops.prod(Tensor(array), -1, keep)
-            with reference_only():
-                want = ops.prod(Tensor(array), -1, keep)
-            assert found.dtype == want.dtype
-            np.testing.assert_array_equal(found.numpy().astype(float), want.numpy().astype(float))
+def test_products_and_their_gradients_are_those_of_float64(layout, dtype):
+    for shape, dims in {(70, 90): [None, 0, 1], (13, 7, 111): [None, 0, 1, -1], (8, 4001): [None, 1]}.items():
+        for dim in dims[layout == "one column" :]:  # whose product of all is too large or too small
+            array = LAYOUTS[layout](_factors(shape, dim, dtype))
+            like = np.zeros(shape).sum(dim)
+            dense = np.random.default_rng(1).normal(0, 1, like.shape).astype(dtype)
+            gradients = [dense, np.broadcast_to(dtype.type(3), like.shape), np.asarray(dense.T.copy().T)]
+            with np.errstate(all="ignore"):
+                found = _product(array, dim, gradients)
+                with reference_only():
+                    wide = [each.astype(float) for each in gradients]
+                    want = _product(array.astype(float), dim, wide)
+                for each, truth in zip(found, want, strict=True):
+                    assert each.dtype == dtype
+                    assert_close(each.numpy(), truth.numpy().astype(dtype), GRADIENT_TOLERANCE[dtype])
+
+
+@compiled
+def test_products_and_their_gradients_have_kernels_that_reach_beyond_float32():
+    x = np.full((600, 14), 1e-20, float32)
+    x[:, ::2] = 1e20
+    x = np.ascontiguousarray(np.sort(x, -1))
+    for array, dim in ((x, 1), (x.T.copy(), 0)):
+        value, gradient = _product(array, dim, [np.ones_like(array.sum(dim))])
+        np.testing.assert_allclose(value.numpy(), 1, 1e-4)
+        np.testing.assert_allclose(gradient.numpy(), 1 / array, 1e-4)

@@ -1,19 +1,24 @@
 // Reductions of x [a, b, c]: of the last axis, of rows to [a, b, 1]; of the middle one, of columns to [a, 1, c]; or of
 // the first and the last, of the rows of all planes to [1, b, 1].
 //
-// Terms are computed in float32; blocks of them are added in float64. Where few results need many elements, chunks of
-// fixed length give partial results, which are joined in order.
-#include "../include/parallel.h"
+// Terms are computed in float32; blocks of them are added in float64. Products are float64 throughout: they over- and
+// underflow later than in float32. Where few results need many elements, chunks of fixed length give partial results,
+// which are joined in order.
+#include "../include/columns.h"
 #include "../include/simd_math.h"
 
 using namespace simd;
 
 namespace {
 
-enum Term : int64 { SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE };
+enum Term : int64 {
+    SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE, PRODUCT
+};
+enum Join { ADDED, MULTIPLIED, COMPARED };
 
 constexpr int64 BLOCK = 512;     // columns that are reduced together
 constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
+constexpr int64 FACTORS = 256;   // terms of a row that are multiplied so, 8 in each lane
 constexpr int64 SHORT = 256;     // terms of a row below which vectors that are compared as integers are faster
 constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
@@ -23,30 +28,32 @@ bool is_smallest(int64 term) { return term == MINIMUM || term == SMALLEST_ABSOLU
 
 INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
 
-// The terms value(x, shift), which are added, or of which the largest is found.
-template <bool LARGEST, class Value>
+// The terms value(x, shift), which are added or multiplied, or of which the largest is found.
+template <Join JOIN, class Value>
 struct Terms {
-    static constexpr bool largest = LARGEST;
-    static constexpr double none = LARGEST ? -__builtin_inf() : 0.0;
+    static constexpr Join how = JOIN;
+    static constexpr double none = JOIN == ADDED ? 0.0 : JOIN == MULTIPLIED ? 1.0 : -__builtin_inf();
     Value value;
+    using Type = decltype(value(0.0f, 0.0f));  // of a term, and of a few that are joined
 
     template <class T>
-    static T join(T a, T b) { return LARGEST ? (b > a || b != b ? b : a) : a + b; }
+    static T join(T a, T b) { return JOIN == ADDED ? a + b : JOIN == MULTIPLIED ? a * b : b > a || b != b ? b : a; }
 };
-template <bool LARGEST, class Value>
-Terms<LARGEST, Value> terms(Value value) { return {value}; }
+template <Join JOIN, class Value>
+Terms<JOIN, Value> terms(Value value) { return {value}; }
 
 template <class Visit>
 void with_terms(int64 term, const Visit& visit) {
     const float sign = is_smallest(term) ? -1.0f : 1.0f;  // the smallest is the largest of the negated terms
     switch (term) {
-        case SUM: return visit(terms<false>([](float x, float) { return x; }));
-        case ABSOLUTE: return visit(terms<false>([](float x, float) { return fabsf(x); }));
-        case SQUARE: return visit(terms<false>([](float x, float shift) { return (x - shift) * (x - shift); }));
-        case EQUAL: return visit(terms<false>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
-        case EXPONENTIAL: return visit(terms<false>([](float x, float shift) { return expf(x - shift); }));
-        case MAXIMUM: case MINIMUM: return visit(terms<true>([=](float x, float) { return x * sign; }));
-        default: return visit(terms<true>([=](float x, float) { return fabsf(x) * sign; }));
+        case SUM: return visit(terms<ADDED>([](float x, float) { return x; }));
+        case ABSOLUTE: return visit(terms<ADDED>([](float x, float) { return fabsf(x); }));
+        case SQUARE: return visit(terms<ADDED>([](float x, float shift) { return (x - shift) * (x - shift); }));
+        case EQUAL: return visit(terms<ADDED>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
+        case EXPONENTIAL: return visit(terms<ADDED>([](float x, float shift) { return expf(x - shift); }));
+        case PRODUCT: return visit(terms<MULTIPLIED>([](float x, float) { return double(x); }));
+        case MAXIMUM: case MINIMUM: return visit(terms<COMPARED>([=](float x, float) { return x * sign; }));
+        default: return visit(terms<COMPARED>([=](float x, float) { return fabsf(x) * sign; }));
     }
 }
 
@@ -74,18 +81,38 @@ struct Result {
     }
 };
 
+// The product of at most FACTORS elements; a lane, of 8, neither over- nor underflows, unless elements are subnormal.
+template <class T>
+INLINE double product(const T* __restrict x, int64 count) {
+    constexpr int64 LANES = FACTORS / 8;
+    double lane[LANES], total = 1.0;
+    for (double& each : lane) each = 1.0;
+    int64 k = 0;
+    for (; k + LANES <= count; k += LANES) {
+        SIMD for (int64 i = 0; i < LANES; i++) lane[i] *= double(x[k + i]);
+    }
+    for (; k < count; k++) total *= double(x[k]);
+    for (int64 width = LANES / 2; width; width /= 2) {
+        for (int64 i = 0; i < width; i++) lane[i] = lane[2 * i] * lane[2 * i + 1];
+    }
+    return total * lane[0];
+}
+
 template <class T, class Terms>
 INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Terms terms) {
+    constexpr int64 LENGTH = Terms::how == MULTIPLIED ? FACTORS : TERMS;
     double total = Terms::none;
-    for (int64 at = 0; at < count; at += TERMS) {
-        int64 n = min(TERMS, count - at);
+    for (int64 at = 0; at < count; at += LENGTH) {
+        int64 n = min(LENGTH, count - at);
         const T* __restrict x = row + at;
-        float block = 0.0f;
-        if (Terms::largest) {
+        typename Terms::Type block = Terms::none;
+        if constexpr (Terms::how == COMPARED) {
             auto value = [=](int64 k) { return terms.value(x[k], shift); };
             float values[SHORT];
             SIMD for (int64 k = 0; k < (n < SHORT ? n : 0); k++) values[k] = value(k);
             block = n < SHORT ? max_of(values, n) : max_in_lanes(n, value);
+        } else if constexpr (Terms::how == MULTIPLIED) {
+            block = product(x, n);
         } else {
             SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k], shift);
         }
@@ -142,7 +169,7 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
 
 // The terms of N elements, `step` elements apart, joined in pairs.
 template <int N, class T, class Terms>
-INLINE float joined(const T* x, int64 step, float shift, Terms terms) {
+INLINE typename Terms::Type joined(const T* x, int64 step, float shift, Terms terms) {
     if constexpr (N == 1) return terms.value(*x, shift);
     else return Terms::join(joined<N / 2>(x, step, shift, terms), joined<N / 2>(x + N / 2 * step, step, shift, terms));
 }
@@ -151,7 +178,7 @@ INLINE float joined(const T* x, int64 step, float shift, Terms terms) {
 template <class T, class Terms>
 INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 rows, int64 columns,
                            const float* __restrict shift, Terms terms) {
-    float first[BLOCK], last[BLOCK];
+    typename Terms::Type first[BLOCK], last[BLOCK];
     int64 done = 0;
     for (; done + 4 * TOGETHER <= rows; done += 4 * TOGETHER) {
         const T *__restrict a = x + done * step, *__restrict b = a + TOGETHER * step, *__restrict c = b + TOGETHER * step,
@@ -161,7 +188,7 @@ INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int6
             first[k] = Terms::join(first[k], joined<TOGETHER>(b + k, step, shift[k], terms));
         SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k, step, shift[k], terms);
         SIMD for (int64 k = 0; k < columns; k++) {
-            float half = Terms::join(last[k], joined<TOGETHER>(d + k, step, shift[k], terms));
+            auto half = Terms::join(last[k], joined<TOGETHER>(d + k, step, shift[k], terms));
             total[k] = Terms::join(total[k], double(Terms::join(first[k], half)));
         }
     }
@@ -285,27 +312,74 @@ static void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 t
 }
 KERNEL(reduction_backward)
 
-// out [a, b, 1] = the product of each row of x, in order, so that it overflows where that of the reference does. Rows are
-// multiplied eight at a time: each multiplication waits for the one before.
-static void products_of_rows(Array out, Array x) {
-    constexpr int TOGETHER = 8;
-    int64 inner = x.size[1], rows = x.size[0] * inner, n = x.size[2], step = x.stride[2];
-    parallel_for(rows, max(TOGETHER, round_up(PARALLEL_ELEMENTS / max(n, 1), TOGETHER)), [=](int64 begin, int64 end) {
-        with_float_type(x.kind, x.data, [&](auto* data) {
-            for (int64 first = begin; first < end; first += TOGETHER) {
-                decltype(data) row[TOGETHER];
-                float product[TOGETHER];
-                for (int r = 0; r < TOGETHER; r++) {  // of fewer, the last one again
-                    int64 item = min(first + r, end - 1);
-                    row[r] = data + x.offset(item / inner, item % inner), product[r] = 1.0f;
-                }
-                for (int64 k = 0; k < n; k++) {
-                    for (int r = 0; r < TOGETHER; r++) product[r] *= float(row[r][k * step]);
-                }
-                for (int64 item = first; item < min(first + TOGETHER, end); item++)
-                    write_floats(product + (item - first), out.data, out.kind, out.offset(item / inner, item % inner), 1, 1);
-            }
-        });
+
+namespace {
+
+// Whether the product of x and others, divided by x, is not that of the others.
+INLINE bool is_no_divisor(float x) { return (x == 0.0f) | !(fabsf(x) < INF); }
+
+// dx [n] = dy times the product of the other elements of x [n], which is that of those before and of those behind.
+void multiply_others(float* dx, const float* x, int64 n, double dy) {
+    Scratch<double> products(n + 1);
+    if (!products) return;
+    double *behind = products, before = 1.0;
+    behind[n] = 1.0;
+    for (int64 k = n; k--;) behind[k] = behind[k + 1] * x[k];
+    for (int64 k = 0; k < n; before *= x[k++]) dx[k] = float(dy * (before * behind[k + 1]));
+}
+
+void product_backward_row(float* dx, const float* x, int64 n, double dy) {
+    double product = reduce_row(x, n, 0.0f, terms<MULTIPLIED>([](float value, float) { return double(value); }));
+    int32_t bad = product != product;
+    SIMD_SUM(bad) for (int64 k = 0; k < n; k++) bad += is_no_divisor(x[k]);
+    if (bad) return multiply_others(dx, x, n, dy);
+    SIMD for (int64 k = 0; k < n; k++) dx[k] = float(dy * (product / x[k]));
+}
+
+void product_backward_tile(const Array& dx, const Array& x, const Array& dy, const ColumnTile& tile) {
+    int64 n = x.size[2], count = tile.count;
+    double product[WIDEST];
+    float x_buffer[WIDEST], dx_buffer[WIDEST], dy_buffer[WIDEST];
+    int32_t bad[WIDEST] = {};
+    for (int64 c = 0; c < count; c++) product[c] = 1.0;
+    for (int64 k = 0; k < n; k++) {
+        const float* value = tile.read(x, k, x_buffer);
+        SIMD for (int64 c = 0; c < count; c++) product[c] *= value[c], bad[c] += is_no_divisor(value[c]);
+    }
+    const float* grad = tile.read(dy, 0, dy_buffer);
+    for (int64 k = 0; k < n; k++) {
+        const float* value = tile.read(x, k, x_buffer);
+        float* result = tile.to_write(dx, k, dx_buffer);
+        SIMD for (int64 c = 0; c < count; c++) result[c] = float(grad[c] * (product[c] / value[c]));
+        tile.write(dx, k, result);
+    }
+    for (int64 c = 0; c < count; c++) {
+        if (!bad[c] && product[c] == product[c]) continue;
+        Scratch<float> column(n), result(n);
+        if (!(column && result)) return;
+        read_floats(column, x.data, x.kind, x.offset(tile.i, tile.first + c), x.stride[2], n);
+        multiply_others(result, column, n, grad[c]);
+        write_floats(result, dx.data, dx.kind, dx.offset(tile.i, tile.first + c), dx.stride[2], n);
+    }
+}
+
+}  // namespace
+
+// dx = dy [a, b, 1] times the product of the other elements of the row of x [a, b, n]: that of all divided by the element
+// itself, but where one is 0 or not finite.
+static void product_backward(Array dx, Array x, Array dy) {
+    if (has_columns(x)) return for_each_tile(x, [=](const ColumnTile& tile) { product_backward_tile(dx, x, dy, tile); });
+    int64 inner = x.size[1], n = x.size[2];
+    parallel_rows(x.size[0] * inner, n, [=](int64 begin, int64 end) {
+        Scratch<float> x_buffer(n), dx_buffer(n);
+        if (!(x_buffer && dx_buffer)) return;
+        for (int64 row = begin; row < end; row++) {
+            int64 i = row / inner, j = row % inner;
+            float grad, *result = row_to_write(dx, i, j, dx_buffer);
+            read_floats(&grad, dy.data, dy.kind, dy.offset(i, j), 1, 1);
+            product_backward_row(result, read_row(x, i, j, x_buffer), n, grad);
+            write_row(dx, i, j, result);
+        }
     });
 }
-KERNEL(products_of_rows)
+KERNEL(product_backward)

@@ -1,4 +1,4 @@
-"""CPU kernels of sum, mean, amax, amin and of sums over broadcast axes (reductions.cpp).
+"""CPU kernels of sum, mean, prod, amax, amin and of sums over broadcast axes (reductions.cpp).
 
 `reduced` and `gradient` serve the kernels of norms, variances and logsumexp too.
 """
@@ -19,7 +19,6 @@ from ampkit.backends.cpu.native.arrays import (
     broadcast_to,
     empty,
     reshape_view,
-    rows_along,
     supported,
 )
 from ampkit.base.dtypes import DType, float32
@@ -29,9 +28,9 @@ from ampkit.ops.argument_checks import normalize_axes
 from ampkit.ops.reduction import reductions as ops
 
 _reduce, _gradient = Function("reduce", "aaaiidi"), Function("reduction_backward", "aaaai")
-_products_of_rows = Function("products_of_rows", "aa")
+_product_gradient = Function("product_backward", "aaa")
 # The numbers of `enum Term` in reductions.cpp.
-SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE = range(9)
+SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE, PRODUCT = range(10)
 _LONG_ROW = 32  # elements; sums of that many are joined across planes in a time that does not count
 _JOINED_BY = {LARGEST_ABSOLUTE: MAXIMUM, SMALLEST_ABSOLUTE: MINIMUM, MAXIMUM: MAXIMUM, MINIMUM: MINIMUM}  # else SUM
 
@@ -113,7 +112,7 @@ def reduced(
     shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`. Raises
     UnsupportedError for an array whose axes cannot be merged to three.
     """
-    if 0 in array.strides and (once := without_broadcast(array)).size < array.size:
+    if term != PRODUCT and 0 in array.strides and (once := without_broadcast(array)).size < array.size:
         kept = [1 if i in axes else n for i, n in enumerate(array.shape)]
         repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
         shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
@@ -134,14 +133,18 @@ def reduced(
 def gradient(
     term: int, x: HostArray, axes: tuple[int, ...], dy: HostArray, shift: HostArray | None, dtype: DType
 ) -> HostArray:
-    """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), or whether x equals
-    shift. -> an array with the order of memory of x. Raises UnsupportedError as `reduced`.
+    """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), whether x equals shift,
+    or the product of the others. -> an array with the order of memory of x. Raises UnsupportedError as `reduced`.
     """
     plan = _plan(x.shape, x.strides, axes)
     given = [x, dy] if shift is None else [x, dy, shift]
     views = [reshape_view(plan.in_order(broadcast_to(each, x.shape)), plan.merged) for each in given]
     dx = empty(plan.in_order(x).shape, dtype)
-    _gradient(dx.reshape(plan.merged), views[0], views[1], views[2] if len(views) > 2 else None, term)
+    views.insert(0, dx.reshape(plan.merged))
+    if term == PRODUCT:
+        _product_gradient(*[view.swapaxes(plan.axis, 2) for view in views])
+    else:
+        _gradient(*views, *[None] * (4 - len(views)), term)
     return dx.transpose(plan.back)
 
 
@@ -204,20 +207,18 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     return in_format(sum_over(array, tuple(range(array.ndim - 1))).reshape(-1), dtype)
 
 
-# products of rows; those of columns NumPy multiplies as vectors
+# products
 
 
-def _product_fits(input: HostArray, dim: Any, keepdim: bool, dtype: Any = None) -> bool:
-    if dim is None or not input.ndim or not fits(input) or input.strides[dim] != input.itemsize:
-        return False
-    return input.size >= 2 * input.shape[dim] and rows_along(input, dim) is not None
+@ops.prod.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
+def prod_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+    return as_result(reduced(PRODUCT, input, axes_of(input, dim), dtype), dim, keepdim, input=input)
 
 
-@ops.prod.on("cpu", when=_product_fits, min_elements=MIN_ELEMENTS)
-def prod_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-    out = empty([1 if axis == dim % input.ndim else n for axis, n in enumerate(input.shape)], dtype)
-    _products_of_rows(rows_along(out, dim), rows_along(input, dim))
-    return out if keepdim else out.squeeze(dim), Saved(input=input)
+@ops.prod.on_backward("cpu", when=lambda dy, saved, needs, *args, **params: fits(saved.input) and supported(dy))
+def prod_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
+    x = saved.input
+    return gradient(PRODUCT, x, axes_of(x, dim), ops.with_reduced(dy, x.shape, dim, keepdim), None, needs[0])
 
 
 # extremes
