@@ -97,6 +97,17 @@ def _clip_replicate_widths(pair: tuple[int, int], n: int) -> tuple[int, int]:
     return (1 - n, rest) if pair[0] < 0 else (rest, 1 - n)
 
 
+def _cropped(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> tuple[Tensor, list[tuple[int, int]]]:
+    # input without what negative widths cut off, and the others.
+    if mode == "replicate":
+        pairs = [_clip_replicate_widths(pair, n) for pair, n in zip(pairs, input.shape, strict=True)]
+    for (before, after), n in zip(pairs, input.shape, strict=True):
+        if n + min(before, 0) + min(after, 0) < 0:
+            raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")
+    cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
+    return getitem(input, cut), [(max(a, 0), max(b, 0)) for a, b in pairs]
+
+
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """input padded; pad: widths (before, after) of the last axis, then of the one before it, ...
 
@@ -109,13 +120,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError("pad", f"an even number of widths, at most {2 * input.ndim}", f"{len(pad)}")
     pairs = [(0, 0)] * (input.ndim - len(pad) // 2) + [(pad[i], pad[i + 1]) for i in range(len(pad) - 2, -1, -2)]
-    if mode == "replicate":
-        pairs = [_clip_replicate_widths(pair, n) for pair, n in zip(pairs, input.shape, strict=True)]
-    for (before, after), n in zip(pairs, input.shape, strict=True):
-        if n + min(before, 0) + min(after, 0) < 0:
-            raise ShapeError("pad", f"to cut at most {n} elements of an axis of {n}", f"{(before, after)}")
-    cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(pairs, input.shape, strict=True)])
-    inner = getitem(input, cut) if any(n < 0 for n in pad) else input
-    widths = tuple([(max(a, 0), max(b, 0)) for a, b in pairs])
-    check_addressable("pad", tuple([n + a + b for n, (a, b) in zip(inner.shape, widths, strict=True)]))
-    return pad_(inner, widths, value or 0) if mode == "constant" else pad_from_input(inner, widths, mode)
+    if min(pad, default=0) < 0:
+        input, pairs = _cropped(input, pairs, mode)
+    check_addressable("pad", tuple([n + a + b for n, (a, b) in zip(input.shape, pairs, strict=True)]))
+    return pad_(input, tuple(pairs), value or 0) if mode == "constant" else pad_from_input(input, tuple(pairs), mode)

@@ -1,64 +1,102 @@
-"""CPU kernels of padding: copied by all threads, into cached memory."""
+"""CPU kernels of padding: all axes in one pass (padding.cpp)."""
 
 from __future__ import annotations
 
+import ctypes
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.copies import copy, fill
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, empty
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.copies import contiguous
+from ampkit.backends.cpu.native.arrays import (
+    KINDS,
+    MIN_FUSED,
+    Function,
+    HostArray,
+    available,
+    empty,
+    memory_order,
+    supported,
+)
 from ampkit.base.dtypes import DType
 from ampkit.base.memory_format import channels_are_last, inverse
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.padding import pad_, pad_from_input
 
+_forward, _backward = Function("pad_forward", "ppiup"), Function("pad_backward", "pipip")
+_AXES = 8  # AXES in padding.cpp
+_LONG = 1 << 12  # elements of a row; rows are computed in parallel
+_MODES = ("constant", "reflect", "replicate", "circular")  # `enum Mode` there
 
-def _to_pad(input: HostArray, widths: Any) -> tuple[HostArray, HostArray]:
-    """An array for the padded input, channels-last where the input is; and its part that the input is to fill."""
-    shape = [n + before + after for n, (before, after) in zip(input.shape, widths, strict=True)]
+
+class _Padding(ctypes.Structure):
+    """`struct Padding` of padding.cpp."""
+
+    _fields_ = (
+        ("axes", ctypes.c_int64),
+        ("mode", ctypes.c_int64),
+        *[(name, ctypes.c_int64 * _AXES) for name in ("size", "before", "wide", "stride")],
+    )
+
+
+@lru_cache(4096)
+def _padding(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, widths: Any, mode: str, order: tuple[int, ...]
+) -> ctypes._Pointer[_Padding]:
+    """The axes from the innermost of `order`, those without padding merged where the array that is read allows.
+
+    shape: without padding. strides, itemsize: of that array, in bytes.
+    """
+    axes: list[tuple[int, int, int, int]] = []  # size, before, wide, stride
+    for i in reversed(order):
+        (before, after), n, stride = widths[i], shape[i], strides[i] // itemsize
+        inner, whole, wide = axes[-1][0] if axes else 0, axes[-1][3] if axes else 0, n + before + after
+        unpadded = bool(axes) and inner == axes[-1][2] and (before == after == 0 or mode == "constant")
+        if unpadded and stride == inner * whole and (len(axes) > 1 or wide * inner <= _LONG):
+            axes[-1] = (n * inner, before * inner, wide * inner, whole)
+        elif wide > 1:
+            axes.append((n, before, wide, stride))
+    axes += [(1, 0, 1, 0)] * (2 - len(axes))
+    return ctypes.pointer(_Padding(len(axes), _MODES.index(mode), *map(tuple, zip(*axes, strict=True))))
+
+
+def _fits(input: HostArray, widths: Any, *args: Any) -> bool:
+    return 0 < input.ndim <= _AXES and len(widths) > 0 and input.itemsize in (1, 2, 4, 8) and available()
+
+
+def _padded(input: HostArray, widths: Any, mode: str, value: int = 0) -> HostArray:
+    """input padded, channels-last where the input is; value: the bits of the constant."""
     order = (0, *range(2, input.ndim), 1) if channels_are_last(input) else tuple(range(input.ndim))
-    out = empty([shape[axis] for axis in order], input.dtype).transpose(inverse(order))
-    return out, out[_inner(input.shape, widths)]
+    if input.strides[order[-1]] != input.itemsize or not input.flags.aligned:
+        input = contiguous(input.transpose(order)).transpose(inverse(order))
+    out = empty([input.shape[i] + sum(widths[i]) for i in order], input.dtype)
+    padding = _padding(input.shape, input.strides, input.itemsize, widths, mode, order)
+    _forward(address(out), address(input), input.itemsize, value, padding)
+    return out.transpose(inverse(order))
 
 
-def _inner(shape: tuple[int, ...], widths: Any) -> tuple[slice, ...]:
-    return tuple([slice(before, before + n) for n, (before, _) in zip(shape, widths, strict=True)])
-
-
-@pad_.on("cpu", when=lambda input, widths, value: len(widths) > 0, min_elements=MIN_ELEMENTS)
+@pad_.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def pad_cpu(input: HostArray, widths: Any, value: Any, *, dtype: DType) -> Any:
-    out, inner = _to_pad(input, widths)
-    fill(out, np.array(input.dtype.type(value), input.dtype))
-    copy(inner, input)
-    return out, Saved()
+    bits = int.from_bytes(np.array(input.dtype.type(value), input.dtype).tobytes(), "little")
+    return _padded(input, widths, "constant", bits), Saved()
 
 
-@pad_from_input.on("cpu", min_elements=MIN_ELEMENTS)
+@pad_from_input.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def pad_from_input_cpu(input: HostArray, widths: Any, mode: str, *, dtype: DType) -> Any:
-    out, inner = _to_pad(input, widths)
-    copy(inner, input)
-    at = list(_inner(input.shape, widths))  # the part that is written; grows along one axis after the other
-    for axis in reversed(range(input.ndim)):
-        before, after = widths[axis]
-        n = input.shape[axis]
-        for first, end in ((0, before), (before + n, before + n + after)):
-            if first == end:
-                continue
-            source = _source(mode, first, end, before, n)
-            target = out[(*at[:axis], slice(first, end), *at[axis + 1 :])]
-            copy(target, np.broadcast_to(out[(*at[:axis], source, *at[axis + 1 :])], target.shape))
-        at[axis] = slice(None)
-    return out, Saved()
+    return _padded(input, widths, mode), Saved()
 
 
-def _source(mode: str, first: int, end: int, before: int, n: int) -> slice:
-    """Which positions of the padded axis, of `n` elements behind `before`, the padding from first to end repeats."""
-    if mode == "circular":
-        by = n if first == 0 else -n
-        return slice(first + by, end + by)
-    edge = before if first == 0 else before + n - 1
-    if mode == "replicate":
-        return slice(edge, edge + 1)
-    stop = 2 * edge - end
-    return slice(2 * edge - first, None if stop < 0 else stop, -1)  # mirrored at the edge
+def _backward_fits(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
+    return supported(dy) and dy.ndim <= _AXES and dy.size >= MIN_FUSED
+
+
+@pad_from_input.on_backward("cpu", when=_backward_fits)
+def pad_from_input_backward_cpu(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> HostArray:
+    order = memory_order(dy.strides)
+    shape = tuple([wide - sum(pair) for wide, pair in zip(dy.shape, widths, strict=True)])
+    dx = empty([shape[i] for i in order], needs[0])
+    padding = _padding(shape, dy.strides, dy.itemsize, widths, mode, order)
+    _backward(address(dx), KINDS[dx.dtype], address(dy), KINDS[dy.dtype], padding)
+    return dx.transpose(inverse(order))
