@@ -1,7 +1,7 @@
 """Reductions: sum, mean, prod, extremes, any and all, nansum.
 
 `dim` is one axis, several, or all (None); `keepdim=True` keeps the reduced axes with length 1. 16-bit tensors are
-reduced in float32 and rounded once; integers are summed in int64.
+reduced in float32, products in float64, and rounded once; integers are summed in int64.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, accumulator, float32
+from ampkit.base.dtypes import LOW, float32, float64, int64, is_float
 from ampkit.base.errors import ShapeError
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -158,11 +159,13 @@ for _op in (sum, any, all, count_nonzero):
 
 @op(cast=Cast.FP32)
 def prod(input: Array, dim=None, keepdim=False, *, dtype=None):
-    """The product over one `dim`, or of all elements. In float32; integers in int64, or in `dtype`.
+    """The product over one `dim`, or of all elements. In float64, rounded once; integers in int64, or in `dtype`.
 
     The gradient is exact also with zeros. Raises RangeError for an axis that input does not have.
     """
-    return np.prod(input, numpy_axis(dim, input.ndim), accumulator(input.dtype), keepdims=keepdim), Saved(input=input)
+    wide = float64 if is_float(input.dtype) else int64  # in float32, factors would over- and underflow on the way
+    out = np.prod(input, numpy_axis(dim, input.ndim), wide, keepdims=keepdim)
+    return out.astype(input.dtype if wide == float64 else wide), Saved(input=input)
 
 
 @prod.check
@@ -174,12 +177,12 @@ def prod_check(input, dim, keepdim, dtype):
 @prod.backward
 def prod_backward(dy, saved, needs, dim, keepdim, dtype):
     x = saved.input
-    flat = x.reshape(-1) if dim is None else x
-    at = 0 if dim is None else normalize_axis("prod", dim, flat.ndim)
     if not x.ndim:
         return dy
+    flat = cast(x.reshape(-1) if dim is None else x, float64)
+    at = 0 if dim is None else normalize_axis("prod", dim, flat.ndim)
     others = exclusive_cumprod(flat, at) * np.flip(exclusive_cumprod(np.flip(flat, at), at), at)
-    return expand_reduced(dy, x.shape, dim, keepdim) * others.reshape(x.shape)
+    return cast(expand_reduced(cast(dy, float64), x.shape, dim, keepdim) * others.reshape(x.shape), dy.dtype)
 
 
 def exclusive_cumprod(x: Any, axis: int) -> Any:
