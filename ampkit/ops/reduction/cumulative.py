@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import accumulator
-from ampkit.core.autograd.saved import to_accumulator
+from ampkit.base.dtypes import accumulator, float64, int64, is_float
+from ampkit.core.autograd.saved import cast, to_accumulator
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -39,7 +39,8 @@ def _blocked_cumsum(x: Any, axis: int) -> Any:
     if n <= _UNBLOCKED or isinstance(x, TracedArray) or wide.kind == "i":
         return np.cumsum(x, axis, wide)
     block = isqrt(n)
-    whole, lead = n - n % block, cast(Any, (slice(None),) * axis)
+    whole = n - n % block
+    lead: Any = (slice(None),) * axis
     blocks = *x.shape[:axis], whole // block, block, *x.shape[axis + 1 :]
     parts = np.cumsum(x[(*lead, slice(whole))].reshape(blocks), axis + 1, wide)
     ends = _blocked_cumsum(parts[(*lead, slice(None), -1)], axis)
@@ -58,12 +59,13 @@ def cumsum_backward(dy, saved, needs, dim, dtype):
 
 @op(cast=Cast.FP32)
 def cumprod(input: Array, dim, dtype=None):
-    """The cumulative product along `dim`. In float32; integers in int64, or in `dtype`.
+    """The cumulative product along `dim`. In float64, rounded once; integers in int64, or in `dtype`.
 
     The gradient is exact also with zeros.
     """
-    out = np.cumprod(input, dim if input.ndim else None, accumulator(input.dtype))
-    return out.reshape(input.shape), Saved(input=input)
+    wide = float64 if is_float(input.dtype) else int64  # in float32, factors would over- and underflow on the way
+    out = np.cumprod(input, dim if input.ndim else None, wide)
+    return out.reshape(input.shape).astype(input.dtype if wide == float64 else wide), Saved(input=input)
 
 
 @cumprod.backward
@@ -71,11 +73,11 @@ def cumprod_backward(dy, saved, needs, dim, dtype):
     x = saved.input
     if not x.size or not x.ndim:
         return dy
-    x, dy = np.moveaxis(x, dim, 0), np.moveaxis(dy, dim, 0)
+    given, x, dy = dy.dtype, *[np.moveaxis(cast(each, float64), dim, 0) for each in (x, dy)]
     tail = [dy[-1]]  # tail_i = dy_i + x_{i+1} tail_{i+1}, from the last output back
     for i in range(len(x) - 2, -1, -1):
         tail.append(dy[i] + x[i + 1] * tail[-1])
-    return np.moveaxis(exclusive_cumprod(x, 0) * np.stack(tail[::-1]), 0, dim)
+    return cast(np.moveaxis(exclusive_cumprod(x, 0) * np.stack(tail[::-1]), 0, dim), given)
 
 
 @op(cast=Cast.KEEP, integers="float")
