@@ -160,6 +160,11 @@ def describe_int_tuple(axes: int) -> str:
 _MAX_INT = 1 << 40  # products of two such numbers still fit in 64 bits with room for strides
 
 
+def are_ints(values: tuple[Any, ...]) -> bool:
+    """Whether all values are Python integers, and none of them a bool."""
+    return set(map(type, values)) <= {int}
+
+
 def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> tuple[int, ...]:
     """Return `value`, an integer or one per axis, as a tuple of `axes` integers.
 
@@ -167,6 +172,8 @@ def int_tuple(where: str, name: str, value: Any, least: int, axes: int = 2) -> t
     """
     if type(value) is int and least <= value < _MAX_INT:  # most calls
         return (value,) * axes
+    if type(value) is tuple and len(value) == axes and are_ints(value) and least <= min(value) <= max(value) < _MAX_INT:
+        return value
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,) * axes

@@ -27,7 +27,7 @@ from ..pointwise.conversion import contiguous, stored_like
 from ..reduction.dot_products import matmul_arrays
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .conv_geometry import batch_first, batch_last, batched, unbatched
-from .pool import check_images, of_row
+from .pool import check_images, max_pool1d, max_pool2d, max_pool3d, of_row
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
@@ -49,13 +49,14 @@ def adaptive_size(output_size: Any, size: Any, where: str = "adaptive_avg_pool2d
     return check_addressable(where, int_tuple(where, "output_size", filled if len(asked) == axes else asked, 1, axes))
 
 
-def _check(where: str, axes: int, input: Any, output_size: Any) -> None:
+def _check(where: str, axes: int, input: Any, output_size: Any) -> tuple[int, ...]:
+    # -> output_size with an integer per axis
     check_images(where, input, axes)
     if input.dtype == np.bool_:
         raise DTypeError(where, "numbers", "bool", "cast it: x.float()")
     if 0 in input.shape[-axes:]:
         raise ShapeError(where, "images of at least one pixel", f"input {list(input.shape)}")
-    adaptive_size(output_size, input.shape[-axes:], where)
+    return adaptive_size(output_size, tuple(input.shape[-axes:]), where)
 
 
 # means
@@ -172,10 +173,17 @@ def _taps(n: int, windows: int) -> Any:
     return np.minimum(first + np.arange((end - first).max())[:, None], end - 1)
 
 
+_POOLS: dict[int, Any] = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
+_BYTE = 256  # pixels of a window whose maximum's position a byte holds
+
+
 def _adaptive_max(axes: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
     where = f"adaptive_max_pool{axes}d"
-    _check(where, axes, input, output_size)
-    indices = adaptive_max_pool_(input, adaptive_size(output_size, tuple(input.shape[-axes:]), where))
+    windows, size = _check(where, axes, input, output_size), input.array.shape[-axes:]
+    kernel = tuple([n // m for n, m in zip(size, windows, strict=True)])
+    if prod(kernel) < _BYTE and all(n == m * k for n, m, k in zip(size, windows, kernel, strict=True)):
+        return _POOLS[axes](input, kernel, return_indices=return_indices)  # windows of one size, side by side
+    indices = adaptive_max_pool_(input, windows)
     values = reshape(gather(flatten(input, -axes), -1, flatten(indices, -axes)), indices.shape)
     if channels_are_last(input.array) and input.ndim in (4, 5):
         last = channels_last if input.ndim == 4 else channels_last_3d

@@ -22,7 +22,7 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
-from ..argument_checks import check_addressable, describe_int_tuple, int_tuple
+from ..argument_checks import are_ints, check_addressable, describe_int_tuple, int_tuple
 
 Axes: TypeAlias = tuple[int, ...]  # a number for each axis
 Index: TypeAlias = tuple[Any, ...]
@@ -117,6 +117,8 @@ def conv_geometry(
 
 def _hashable(where: str, value: Any) -> Any:
     # A key of the cache: an integer, text, or a tuple of such.
+    if type(value) is int or (type(value) is tuple and are_ints(value)):  # most are
+        return value
     if isinstance(value, (list, tuple)):
         return tuple([_hashable(where, each) for each in value])
     if not isinstance(value, (int, str, np.integer)):

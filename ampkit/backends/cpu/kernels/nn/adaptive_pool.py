@@ -1,4 +1,4 @@
-"""CPU kernels of adaptive pooling: means as a separable linear map, maxima of equal windows as those of max pooling."""
+"""CPU kernels of adaptive pooling: means as a separable linear map, maxima of large windows in two steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
 from ampkit.ops.nn.pool import flat_indices
 
-from .pool import MOST_PIXELS, both_ways, is_large, mapped, maxima, register
+from .pool import both_ways, is_large, mapped, maxima, register
 
 
 @lru_cache(1024)
@@ -59,17 +59,17 @@ def _windows_are_equal(input: HostArray, output_size: Any) -> bool:
 
 @adaptive_pool.adaptive_max_pool_.on("cpu", when=_windows_are_equal, min_elements=MIN_FUSED)
 def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
-    """The windows do not overlap, so these are max pooling's whose stride is the kernel."""
+    """Of large windows that do not overlap: the maxima along the last axis, then those of these.
+
+    Of equal ones that is still the first, of NaNs the last.
+    """
     axes = len(output_size)
     kernel = tuple([n // m for n, m in zip(input.shape[-axes:], output_size, strict=True)])
     images = batched(input, axes)
-    if prod(kernel) <= MOST_PIXELS:
-        _, place = _maxima_and_places(images, kernel)
-    else:  # along the last axis first, then the maximum of these: of equal ones still the first, of NaNs the last
-        rows, in_rows = _maxima_and_places(images, (*[1] * (axes - 1), kernel[-1]))
-        _, of_row = _maxima_and_places(rows, (*kernel[:-1], 1))
-        flat = (*images.shape[:2], -1)
-        place = np.take_along_axis(in_rows.reshape(flat), of_row.reshape(flat), -1).reshape(of_row.shape)
+    rows, in_rows = _maxima_and_places(images, (*[1] * (axes - 1), kernel[-1]))
+    _, of_row = _maxima_and_places(rows, (*kernel[:-1], 1))
+    flat = (*images.shape[:2], -1)
+    place = np.take_along_axis(in_rows.reshape(flat), of_row.reshape(flat), -1).reshape(of_row.shape)
     return np.ascontiguousarray(unbatched(place, input.ndim))
 
 

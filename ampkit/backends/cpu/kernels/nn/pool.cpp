@@ -12,6 +12,7 @@ struct Axis {
 
     int64 at(int64 o, int64 k) const { return o * stride - before + k * dilation; }
     bool inside(int64 i) const { return uint64_t(i) < uint64_t(in); }
+    bool all_inside() const { return before == 0 && at(out - 1, kernel - 1) < in; }
     // The outputs whose windows may hold input element i.
     int64 first_of(int64 i) const { return max(0, ceil_div(max(0, i + before - (kernel - 1) * dilation), stride)); }
     int64 end_of(int64 i) const { return min(out, (i + before) / stride + 1); }
@@ -25,6 +26,17 @@ struct Axis {
 struct Windows {
     Axis depth, height, width;
     int64 inner;
+
+    int64 count() const { return depth.out * height.out * width.out; }
+    int64 pixels() const { return depth.in * height.in * width.in; }
+    int64 kernel() const { return depth.kernel * height.kernel * width.kernel; }
+    // offsets: of each pixel of a window behind its first one.
+    void find_offsets(int64* offsets) const {
+        for (int64 kd = 0; kd < depth.kernel; kd++)
+            for (int64 kh = 0; kh < height.kernel; kh++)
+                for (int64 kw = 0; kw < width.kernel; kw++)
+                    *offsets++ = (kd * depth.dilation * height.in + kh * height.dilation) * width.in + kw * width.dilation;
+    }
 };
 
 Windows windows_of(const int64* geometry, int64 inner) {
@@ -138,6 +150,44 @@ void maxima_of_row(float* best, float* where, PaddedRows& rows, const T* plane, 
         }
 }
 
+// Windows that lie within narrow images: LANES of them at a time, of several rows, whose pixels are read one by one.
+struct NarrowWindows {
+    Windows w;
+    int64 offsets[256];
+    Scratch<int32_t> first;  // the first pixel of each window; of the last one also for those that fill up the lanes
+
+    static bool fits(const Windows& w) {
+        bool inside = w.depth.all_inside() && w.height.all_inside() && w.width.all_inside();
+        return inside && w.inner == 1 && w.width.out < LANES && w.pixels() < 1 << 30;
+    }
+
+    explicit NarrowWindows(const Windows& windows) : w(windows), first(round_up(w.count(), LANES)) {
+        w.find_offsets(offsets);
+        int32_t *all = first, at = 0;
+        for (int64 o = 0; all && o < round_up(w.count(), LANES); o++) {
+            int64 row = o / w.width.out, h = row % w.height.out, d = row / w.height.out;
+            if (o < w.count())
+                at = int32_t((w.depth.at(d, 0) * w.height.in + w.height.at(h, 0)) * w.width.in + w.width.at(o % w.width.out, 0));
+            all[o] = at;
+        }
+    }
+
+    // The maxima of one image and where they are; writes whole LANES.
+    void find_maxima(float* best, float* where, const float* image) {
+        for (int64 o = 0; o < w.count(); o += LANES) {
+            const int32_t* at = first + o;
+            Largest found;
+            for (int64 tap = 0; tap < w.kernel(); tap++) {
+                const float* x = image + offsets[tap];
+                float read[LANES];
+                SIMD for (int64 k = 0; k < LANES; k++) read[k] = x[at[k]];
+                found.take_read(read, tap);
+            }
+            found.store(best, where, o);
+        }
+    }
+};
+
 // dx [D * H * W] of one plane, zero before, from dy and taps [D' * H' * W'] that lie `offsets` behind a window's first.
 template <class T>
 void scatter_plane(float* dx, const T* dy, const uint8_t* taps, const int64* offsets, const Windows& w) {
@@ -181,9 +231,21 @@ void gather_row(float* dx, const T* dy, const uint8_t* taps, const Windows& w, i
 // geometry: in, out, kernel, stride, dilation and padding in front, of depth, height and width. taps: bytes.
 static void max_pool_forward(Array out, Array taps, Array input, int64 inner, const int64* geometry) {
     const Windows w = windows_of(geometry, inner);
+    if (NarrowWindows::fits(w)) {
+        parallel_rows(out.size[1], w.count() * w.kernel(), [=](int64 begin, int64 end) {
+            NarrowWindows windows(w);
+            Scratch<float> best(w.count() + LANES), where(w.count() + LANES), buffer(input.is_float32_row() ? 0 : w.pixels());
+            if (!(windows.first && best && where && buffer)) return;
+            for (int64 plane = begin; plane < end; plane++) {
+                windows.find_maxima(best, where, read_row(input, 0, plane, buffer));
+                write_floats(best, out.data, out.kind, out.offset(0, plane), 1, w.count());
+                write_floats(where, taps.data, taps.kind, taps.offset(0, plane), 1, w.count());
+            }
+        });
+        return;
+    }
     int64 lines = w.depth.out * w.height.out, count = w.width.out * inner;
-    int64 kernel = w.depth.kernel * w.height.kernel * w.width.kernel;
-    parallel_rows(out.size[1] * lines, count * kernel, [=](int64 begin, int64 end) {
+    parallel_rows(out.size[1] * lines, count * w.kernel(), [=](int64 begin, int64 end) {
         Scratch<float> best(count + LANES), where(count + LANES);
         PaddedRows rows(w.width, inner == 1 ? w.depth.kernel * w.height.kernel : 0);
         if (!(best && where && rows.values)) return;
@@ -201,15 +263,10 @@ KERNEL(max_pool_forward)
 
 static void max_pool_backward(Array dx, Array dy, Array taps, int64 inner, const int64* geometry) {
     const Windows w = windows_of(geometry, inner);
-    int64 pixels = w.depth.in * w.height.in * w.width.in;
+    int64 pixels = w.pixels();
     if (inner == 1) {
         int64 offsets[256];
-        int64* offset = offsets;
-        for (int64 kd = 0; kd < w.depth.kernel; kd++)
-            for (int64 kh = 0; kh < w.height.kernel; kh++)
-                for (int64 kw = 0; kw < w.width.kernel; kw++)
-                    *offset++ = (kd * w.depth.dilation * w.height.in + kh * w.height.dilation) * w.width.in +
-                                kw * w.width.dilation;
+        w.find_offsets(offsets);
         const int64* all = offsets;
         parallel_rows(dx.size[1], pixels, [=](int64 begin, int64 end) {
             Scratch<float> buffer(pixels);
