@@ -15,7 +15,10 @@ from ampkit.core.tensor import Tensor
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.cpu
-SHAPES = [((33, 70), (18, 70)), ((3, 2, 5, 600), (3, 2, 7, 600)), ((1, 5000), (40, 5000)), ((40, 1), (300, 1))]
+SHAPES = [
+    ((33, 70), (18, 70)), ((3, 2, 5, 600), (3, 2, 7, 600)), ((1, 5000), (40, 5000)), ((40, 1), (300, 1)),
+    ((600, 20), (33, 20)), ((2, 300, 9), (2, 3, 9)),
+]  # fmt: skip
 
 
 def _normal(shape, dtype, seed):

@@ -4,41 +4,99 @@
 
 namespace {
 
-constexpr int64 TERMS = 2048;  // squares that are added in float32; these sums in float64
-constexpr int64 ROWS = 16;     // rows of x1 that meet each four rows of x2 while those are in the nearest cache
+constexpr int64 LANES = 16, WIDE = 2 * LANES;
+constexpr int64 ROWS = 4;      // that meet each vector of others while it is in a register
+constexpr int64 RUN = 64;      // terms that are added in float32; these sums in float64
+constexpr int64 CHUNK = 256;   // rows of x1 for which rows of x2 are transposed once
+typedef float Vector __attribute__((vector_size(4 * LANES), aligned(4)));
 
-// The distances of row a from four rows.
-void four_distances(float* out, const float* __restrict a, const float* const* rows, int64 n) {
-    double total[4] = {};
-    for (int64 at = 0; at < n; at += TERMS) {
-        int64 count = min(TERMS, n - at);
-        const float *__restrict x = a + at, *__restrict p = rows[0] + at, *__restrict q = rows[1] + at,
-                    *__restrict r = rows[2] + at, *__restrict s = rows[3] + at;
-        float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f, sum3 = 0.0f;
-        SIMD_SUM(sum0, sum1, sum2, sum3) for (int64 k = 0; k < count; k++) {
-            sum0 += (x[k] - p[k]) * (x[k] - p[k]), sum1 += (x[k] - q[k]) * (x[k] - q[k]);
-            sum2 += (x[k] - r[k]) * (x[k] - r[k]), sum3 += (x[k] - s[k]) * (x[k] - s[k]);
+struct Sums {
+    double of[ROWS][WIDE] = {};
+
+    void add(const Vector (&sum)[ROWS][2]) {
+        for (int64 r = 0; r < ROWS; r++) {
+            float part[WIDE];
+            memcpy(part, sum[r], sizeof part);
+            SIMD for (int64 k = 0; k < WIDE; k++) of[r][k] += part[k];
         }
-        total[0] += sum0, total[1] += sum1, total[2] += sum2, total[3] += sum3;
     }
-    for (int i = 0; i < 4; i++) out[i] = float(__builtin_sqrt(total[i]));
+};
+
+// Addresses of ROWS rows of x from `first` on; of fewer, the last one again.
+struct Rows {
+    const float* of[ROWS];
+
+    Rows(const Array& x, int64 i, int64 first) {
+        for (int64 r = 0; r < ROWS; r++) of[r] = address<const float>(x, i, min(first + r, x.size[1] - 1));
+    }
+};
+
+// others [n, WIDE]: rows of x2 from `first` on as columns; of fewer, the last one again.
+void transpose(float* others, const Array& x2, int64 i, int64 first) {
+    for (int64 j = 0; j < WIDE; j++) {
+        const float* row = address<const float>(x2, i, min(first + j, x2.size[1] - 1));
+        for (int64 k = 0; k < x2.size[2]; k++) others[k * WIDE + j] = row[k];
+    }
+}
+
+// The squares of the distances of the rows from the columns of others [n, WIDE].
+void square_distances(Sums& total, const Rows& rows, const float* others, int64 n) {
+    for (int64 first = 0; first < n; first += RUN) {
+        Vector sum[ROWS][2] = {};
+        for (int64 k = first; k < min(first + RUN, n); k++) {
+            Vector other[2];
+            memcpy(other, others + k * WIDE, sizeof other);
+            for (int64 r = 0; r < ROWS; r++)
+                for (int64 half = 0; half < 2; half++) {
+                    Vector gap = rows.of[r][k] - other[half];
+                    sum[r][half] += gap * gap;
+                }
+        }
+        total.add(sum);
+    }
+}
+
+// The sums over the rows of x2 of weights [R, ROWS] times the differences of WIDE columns from `at` on, or if not WHOLE of
+// `count` of them.
+template <bool WHOLE>
+void weighted_gaps(Sums& total, const Rows& rows, const Array& x2, int64 i, const float* weights, int64 at, int64 count) {
+    auto read = [=](Vector (&to)[2], const float* row) {
+        if (!WHOLE) to[0] = to[1] = Vector{};
+        memcpy(to, row + at, WHOLE ? sizeof to : count * sizeof(float));
+    };
+    Vector x[ROWS][2];
+    for (int64 r = 0; r < ROWS; r++) read(x[r], rows.of[r]);
+    for (int64 first = 0; first < x2.size[1]; first += RUN) {
+        Vector sum[ROWS][2] = {};
+        for (int64 j = first; j < min(first + RUN, x2.size[1]); j++) {
+            Vector other[2];
+            read(other, address<const float>(x2, i, j));
+            for (int64 r = 0; r < ROWS; r++)
+                for (int64 half = 0; half < 2; half++) sum[r][half] += weights[j * ROWS + r] * (x[r][half] - other[half]);
+        }
+        total.add(sum);
+    }
 }
 
 }  // namespace
 
-// out, float32 and contiguous = the distances.
+// out, float32 of any strides = the distances.
 static void distances(Array out, Array x1, Array x2) {
-    int64 left = x1.size[1], right = x2.size[1], n = x1.size[2], blocks = ceil_div(left, ROWS);
-    parallel_for(x1.size[0] * blocks, max(1, PARALLEL_ELEMENTS / max(ROWS * right * n, 1)), [=](int64 begin, int64 end) {
+    int64 left = x1.size[1], right = x2.size[1], n = x1.size[2], blocks = ceil_div(right, WIDE), chunks = ceil_div(left, CHUNK);
+    int64 work = WIDE * min(left, CHUNK) * max(n, 1);
+    parallel_for(x1.size[0] * blocks * chunks, max(1, PARALLEL_ELEMENTS / work), [=](int64 begin, int64 end) {
+        Scratch<float> others(n * WIDE);
+        if (!others) return;
         for (int64 item = begin; item < end; item++) {
-            int64 i = item / blocks, first = item % blocks * ROWS, last = min(left, first + ROWS);
-            for (int64 j = 0; j < right; j += 4) {
-                const float* rows[4];  // of fewer, the last one again
-                for (int64 r = 0; r < 4; r++) rows[r] = address<const float>(x2, i, min(j + r, right - 1));
-                for (int64 row = first; row < last; row++) {
-                    float found[4];
-                    four_distances(found, address<const float>(x1, i, row), rows, n);
-                    memcpy(address<float>(out, i, row, j), found, min(4, right - j) * sizeof(float));
+            int64 i = item / chunks / blocks, first = item / chunks % blocks * WIDE, top = item % chunks * CHUNK;
+            transpose(others, x2, i, first);
+            for (int64 row = top; row < min(left, top + CHUNK); row += ROWS) {
+                Sums total;
+                square_distances(total, Rows(x1, i, row), others, n);
+                for (int64 r = 0; r < min(ROWS, left - row); r++) {
+                    float found[WIDE];
+                    for (int64 k = 0; k < WIDE; k++) found[k] = float(__builtin_sqrt(total.of[r][k]));
+                    convert(address<float>(out, i, row + r, first), out.stride[2], found, 1, min(WIDE, right - first));
                 }
             }
         }
@@ -46,31 +104,34 @@ static void distances(Array out, Array x1, Array x2) {
 }
 KERNEL(distances)
 
-// dx1 [a, P, M], float32 = the sums over R of weight [a, P, R] * (x1 - x2): in float32 for up to 32 rows of x2, these sums
-// in float64.
-static void distances_backward(Array dx1, Array x1, Array x2, Array weight) {
-    constexpr int64 BLOCK = 512, RUN = 32;
-    int64 left = x1.size[1], right = x2.size[1], n = x1.size[2], blocks = ceil_div(n, BLOCK);
-    // Rows of x1 are the inner loop's order, so that a block of x2 is read from a cache.
-    parallel_rows(x1.size[0] * blocks * left, right * min(n, BLOCK), [=](int64 begin, int64 end) {
-        float partial[BLOCK];
-        double total[BLOCK];
+// dx1 [a, P, M], float32 = the sums over R of dy / out * (x1 - x2), without those whose distance is 0. dy, out [a, P, R]:
+// float32 of any strides.
+static void distances_backward(Array dx1, Array x1, Array x2, Array dy, Array out) {
+    int64 left = x1.size[1], right = x2.size[1], n = x1.size[2], groups = ceil_div(left, ROWS);
+    parallel_for(x1.size[0] * groups, max(1, PARALLEL_ELEMENTS / (ROWS * right * max(n, 1))), [=](int64 begin, int64 end) {
+        Scratch<float, 4096> weights(right * ROWS);
+        if (!weights) return;
+        float* weight = weights;
         for (int64 item = begin; item < end; item++) {
-            int64 row = item % left, first = item / left % blocks * BLOCK, i = item / left / blocks;
-            int64 count = min(BLOCK, n - first);
-            const float* __restrict x = address<const float>(x1, i, row, first);
-            for (int64 k = 0; k < count; k++) partial[k] = 0.0f, total[k] = 0.0;
-            for (int64 j = 0; j < right; j++) {
-                const float* __restrict y = address<const float>(x2, i, j, first);
-                const float w = *address<const float>(weight, i, row, j);
-                float* __restrict sum = partial;
-                SIMD for (int64 k = 0; k < count; k++) sum[k] += w * (x[k] - y[k]);
-                if (j % RUN == RUN - 1 || j == right - 1) {
-                    for (int64 k = 0; k < count; k++) total[k] += sum[k], sum[k] = 0.0f;
+            int64 i = item / groups, first = item % groups * ROWS;
+            for (int64 r = 0; r < ROWS; r++) {
+                int64 row = min(first + r, left - 1);
+                for (int64 j = 0; j < right; j++) {
+                    float distance = *address<float>(out, i, row, j);
+                    weight[j * ROWS + r] = distance == 0.0f ? 0.0f : *address<float>(dy, i, row, j) / distance;
                 }
             }
-            float* __restrict to = address<float>(dx1, i, row, first);
-            for (int64 k = 0; k < count; k++) to[k] = float(total[k]);
+            Rows rows(x1, i, first);
+            for (int64 at = 0; at < n; at += WIDE) {
+                Sums total;
+                int64 count = min(WIDE, n - at);
+                if (count == WIDE) weighted_gaps<true>(total, rows, x2, i, weight, at, count);
+                else weighted_gaps<false>(total, rows, x2, i, weight, at, count);
+                for (int64 r = 0; r < min(ROWS, left - first); r++) {
+                    float* to = address<float>(dx1, i, first + r, at);
+                    for (int64 k = 0; k < count; k++) to[k] = float(total.of[r][k]);
+                }
+            }
         }
     });
 }

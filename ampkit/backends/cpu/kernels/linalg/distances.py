@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.copies import contiguous
+from ampkit.backends.cpu.copies import contiguous, reshaped
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, Function, HostArray, empty, supported
 from ampkit.base.dtypes import DType, float32
@@ -17,7 +17,8 @@ from ampkit.ops.linalg.distances import cdist, cosine_similarity, from_end
 from ..pointwise import elementwise
 from ..reduction import reductions
 
-_distances, _backward = Function("distances", "aaa"), Function("distances_backward", "aaaa")
+_FEW = 16  # rows
+_distances, _backward = Function("distances", "aaa"), Function("distances_backward", "aaaaa")
 
 
 def _fits(x1: HostArray, x2: HostArray, p: float) -> bool:
@@ -32,7 +33,11 @@ def _batch(x: HostArray) -> HostArray:
 @cdist.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def cdist_cpu(x1: HostArray, x2: HostArray, p: float, *, dtype: DType) -> Any:
     out = empty((*x1.shape[:-1], x2.shape[-2]), float32)
-    _distances(_batch(out), _batch(x1), _batch(x2))
+    left, right, found = map(_batch, (x1, x2, out))
+    if right.shape[1] < _FEW <= left.shape[1]:  # the second rows are compared several at a time
+        _distances(found.transpose(0, 2, 1), right, left)
+    else:
+        _distances(found, left, right)
     out = in_format(out, dtype)
     return out, Saved(x1=x1, x2=x2, out=out)
 
@@ -43,19 +48,15 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, p: float) -> bool:
 
 @cdist.on_backward("cpu", when=_backward_fits)
 def cdist_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float) -> Any:
-    out, (left, right) = in_format(saved.out, float32), map(_batch, (saved.x1, saved.x2))
-    weight = _batch(np.where(out == 0, 0, in_format(dy, float32) / np.where(out == 0, 1, out)))
-    return _gradient(left, right, weight, saved.x1.shape, needs[0]), _gradient(
-        right, left, weight.transpose(0, 2, 1), saved.x2.shape, needs[1]
-    )
-
-
-def _gradient(x1: HostArray, x2: HostArray, weight: HostArray, shape: Any, dtype: DType | None) -> HostArray | None:
-    if dtype is None:
-        return None
-    dx = empty(x1.shape, float32)
-    _backward(dx, x1, x2, weight)
-    return in_format(dx, dtype).reshape(shape)
+    left, right, out = map(_batch, (saved.x1, saved.x2, saved.out))
+    grad = reshaped(in_format(dy, float32), out.shape)
+    found: list[HostArray | None] = [None, None]
+    for place, (x1, x2, axes) in enumerate(((left, right, (0, 1, 2)), (right, left, (0, 2, 1)))):
+        if needs[place] is not None:
+            dx = empty(x1.shape, float32)
+            _backward(dx, x1, x2, grad.transpose(axes), out.transpose(axes))
+            found[place] = in_format(dx, needs[place]).reshape((saved.x1, saved.x2)[place].shape)
+    return tuple(found)
 
 
 # cosine_similarity
