@@ -122,10 +122,18 @@ def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
     saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0].array)]
-    node.others = [o.version for o in outs[1:] if any(np.may_share_memory(o.array, v) for v in saved)] if saved else ()
+    node.others = [o.version for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
     for i, one in enumerate(outs):
         if one.array.dtype in FLOATS:
             one.edge = (node, i, *node.outputs[i])
+
+
+def _shares_memory(array: Any, others: list[Any]) -> bool:
+    for other in others:
+        views = array.base is not None or other.base is not None  # of arrays with memory of their own none overlap
+        if array is other or (views and np.may_share_memory(array, other)):
+            return True
+    return False
 
 
 # The casts of a call: inputs to the dtype in which the plan stores them, and the reference's result to the plan's.
