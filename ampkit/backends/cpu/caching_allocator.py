@@ -113,9 +113,6 @@ def empty(shape: Sequence[int], dtype: DType) -> HostArray:
 
 
 def zeros(shape: Sequence[int], dtype: DType) -> HostArray:
-    """A C-contiguous array of zeros, aligned as by `empty`; the system fills its pages when they are first touched."""
-    nbytes = prod(shape) * dtype.itemsize
-    if nbytes < _ALIGNED:
-        return np.zeros(shape, dtype)
-    raw = np.zeros(nbytes + CACHE_LINE, np.uint8)
+    """A C-contiguous array of zeros, aligned to CACHE_LINE; the system fills its pages when they are first touched."""
+    raw = np.zeros(prod(shape) * dtype.itemsize + CACHE_LINE, np.uint8)
     return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)
