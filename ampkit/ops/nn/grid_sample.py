@@ -19,7 +19,7 @@ from ..pointwise.selection import select_or_zero
 
 __all__ = ["affine_grid", "grid_sample"]
 
-_MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 _A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
@@ -51,8 +51,8 @@ def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros"
 
 @grid_sample.check
 def grid_sample_check(input, grid, mode, padding_mode, align_corners):
-    if mode not in _MODES or padding_mode not in _PADDINGS:
-        needs = f"mode {', '.join(_MODES)}, and padding_mode {', '.join(_PADDINGS)}"
+    if mode not in MODES or padding_mode not in PADDINGS:
+        needs = f"mode {', '.join(MODES)}, and padding_mode {', '.join(PADDINGS)}"
         raise ArgumentError("grid_sample", needs, f"{mode!r} and {padding_mode!r}")
     x, g = (tuple(getattr(a, "shape", ())) for a in (input, grid))
     if len(x) not in (4, 5) or len(g) != len(x) or g[0] != x[0] or g[-1] != len(x) - 2:

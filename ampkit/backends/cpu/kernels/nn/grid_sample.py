@@ -1,46 +1,69 @@
-"""CPU kernel of grid_sample (grid_sample.cpp): coordinates and weights as the reference has them, pixels by C++."""
+"""CPU kernel of grid_sample (grid_sample.cpp)."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ampkit.backends.cpu.caching_allocator import address
+from ampkit.backends.cpu.channels_last import empty_channels_last, to_channels_last
+from ampkit.backends.cpu.copies import contiguous, copy, reshaped
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, supported
-from ampkit.backends.cpu.resample import planes
-from ampkit.base.dtypes import DType, float32, int32
+from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
+from ampkit.backends.cpu.resample import empty_images
+from ampkit.base.dtypes import DType, float32
+from ampkit.base.memory_format import channels_are_last
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.grid_sample import grid_sample, taps_of_samples
+from ampkit.ops.nn.grid_sample import MODES, PADDINGS, grid_sample
 
-_forward = Function("grid_sample_forward", "aaaai")
-_input_gradient = Function("grid_sample_input_gradient", "aaaai")
-_weight_gradient = Function("grid_sample_weight_gradient", "aaaai")
+_forward = Function("grid_sample_forward", "aaap")
+_input_gradient = Function("grid_sample_input_gradient", "aaap")
+_grid_gradient = Function("grid_sample_grid_gradient", "aaaap")
+_FEW_CHANNELS = 4  # up to which samples side by side are faster than rows of channels
 
 
 def _fits(input: HostArray, grid: HostArray, *more: Any) -> bool:
-    return supported(input, grid) and input.size > 0 and grid.size >= MIN_ELEMENTS and input.size < 1 << 31
+    return supported(input, grid) and input.size > 0 and grid.size > 0 and input.size < 1 << 31
 
 
-def _taps(input: HostArray, grid: HostArray, *options: Any) -> tuple[HostArray, HostArray, list[Any]]:
-    """(index, weight [taps, N * S], per tap the weights and their derivatives along each axis)."""
-    found = list(taps_of_samples(input.shape, in_format(grid, float32), *options))
-    index = np.stack([np.where(inside, row, -1) for row, inside, *_ in found]).astype(int32)
-    weight = np.stack([prod(weights[1:], start=weights[0]) for _, _, weights, _ in found])
-    return index, in_format(weight, float32), [each[2:] for each in found]
+@lru_cache(1024)
+def _options(size: tuple[int, ...], mode: str, padding: str, corners: Any) -> HostArray:
+    """What the kernels read: the numbers of mode and padding, align_corners, and depth, height and width."""
+    three = (1,) * (3 - len(size)) + size
+    return np.array([MODES.index(mode), PADDINGS.index(padding), bool(corners), *three], np.int64)
 
 
-def _planes(images: HostArray) -> Any:
-    """[N, C, *size] -> [N * C, pixels], contiguous, in float32."""
-    return planes(in_format(images, float32), False)
+def _flat(images: HostArray) -> Any:
+    """Images [N, C, *size] as [N, C, pixels]; a view if they allow one."""
+    return reshaped(images, (*images.shape[:2], prod(images.shape[2:])))
+
+
+def _has_planes(images: HostArray) -> bool:
+    return images.shape[1] <= _FEW_CHANNELS
+
+
+def _stored(images: HostArray) -> HostArray:
+    """Images in float32, as kernels read them: channels-last unless these are few."""
+    return contiguous(in_format(images, float32)) if _has_planes(images) else to_channels_last(images, float32)
+
+
+def _in_order_of(images: HostArray, gradient: HostArray, dtype: DType) -> HostArray:
+    out = empty_images(images.shape, dtype, channels_are_last(images))
+    copy(out, gradient)
+    return out
+
+
+def _points(grid: HostArray) -> Any:
+    return reshaped(grid, (grid.shape[0], -1, grid.shape[-1]))
 
 
 @grid_sample.on("cpu", when=_fits)
 def grid_sample_cpu(input: HostArray, grid: HostArray, *options: Any, dtype: DType) -> Any:
-    index, weight, _ = _taps(input, grid, *options)
     out = empty((*input.shape[:2], *grid.shape[1:-1]), dtype)
-    _forward(out.reshape(out.shape[0] * out.shape[1], -1), _planes(input), index, weight, input.shape[1])
+    _forward(_flat(out), _flat(_stored(input)), _points(grid), address(_options(input.shape[2:], *options)))
     return out, Saved(input=input, grid=grid)
 
 
@@ -51,19 +74,14 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, **options: Any) -> b
 @grid_sample.on_backward("cpu", when=_backward_fits)
 def grid_sample_backward_cpu(dy: HostArray, saved: Saved, needs: Any, **options: Any) -> Any:
     x, grid, dx, dgrid = saved.input, saved.grid, None, None
-    index, weight, factors = _taps(x, grid, *options.values())
-    grad = _planes(dy)
+    given = (_flat(dy), _points(grid), address(_options(x.shape[2:], *options.values())))
     if needs[0]:
-        dx = empty(x.shape, needs[0])
-        _input_gradient(dx.reshape(x.shape[0] * x.shape[1], -1), grad, index, weight, x.shape[1])
+        total = (empty if _has_planes(x) else empty_channels_last)(x.shape, float32)
+        _input_gradient(_flat(total), *given)
+        dx = _in_order_of(x, total, needs[0])
     if needs[1] and options["mode"] == "nearest":
         dgrid = np.zeros(grid.shape, needs[1])
     elif needs[1]:
-        dweight = empty(weight.shape, float32)
-        _weight_gradient(dweight, grad, _planes(x), index, x.shape[1])
-        sides = [0] * grid.shape[-1]
-        for each, (weights, derivatives) in zip(dweight, factors, strict=True):
-            for i, derivative in enumerate(derivatives):
-                sides[i] = sides[i] + each * prod([derivative, *weights[:i], *weights[i + 1 :]])
-        dgrid = in_format(np.stack(sides[::-1], -1).reshape(grid.shape), needs[1])
+        dgrid = empty(grid.shape, needs[1])
+        _grid_gradient(_points(dgrid), given[0], _flat(_stored(x)), *given[1:])
     return dx, dgrid
