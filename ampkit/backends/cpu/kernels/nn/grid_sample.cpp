@@ -1,7 +1,7 @@
 // Samples of images at the points of grids (ops/nn/grid_sample.py), and gradients.
 //
-// images [N, C, pixels] in float32, samples [N, C, S], grid [N, S, 2 or 3] of (x, y) or (x, y, z). Where the channels of
-// a pixel are adjacent in memory, rows of channels are added up, sample by sample; else samples side by side, channel by
+// images [N, C, pixels] in float32, samples [N, C, S], grid [N, S, 2 or 3] of (x, y) or (x, y, z). Where channels are
+// adjacent in memory, rows of channels are added up, sample by sample; else samples side by side, channel by
 // channel.
 #include "../include/parallel.h"
 #include "../include/simd_math.h"
