@@ -47,6 +47,16 @@ def test_distances_and_gradients_are_those_of_float64(shapes, dtype):
             assert_close(a.astype(float) / scale, b / scale, GRADIENT_TOLERANCE[dtype])
 
 
+def test_a_gradient_may_be_one_number_or_transposed():
+    x, y = _normal((70, 130), float32, 0), _normal((40, 130), float32, 1)
+    for dy in (np.broadcast_to(np.float32(2), (70, 40)), _normal((40, 70), float32, 2).T):
+        found = []
+        for given in (dy, dy.copy(order="C")):
+            inputs = [Tensor(array, requires_grad=True) for array in (x, y)]
+            found.append([g.numpy().tobytes() for g in grad(ops.cdist(*inputs), inputs, Tensor(given))])
+        assert found[0] == found[1]
+
+
 def test_rows_near_each_other_keep_their_digits():
     base = 1000 + _normal((1, 300), float32, 0)
     rows = (base + _normal((50, 300), float32, 1) * 1e-3).astype(np.float32)
