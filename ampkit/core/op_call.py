@@ -130,8 +130,8 @@ def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
 
 def _shares_memory(array: Any, others: list[Any]) -> bool:
     for other in others:
-        views = array.base is not None or other.base is not None  # of arrays with memory of their own none overlap
-        if array is other or (views and np.may_share_memory(array, other)):
+        owners = type(array) is np.ndarray and array.base is None and other.base is None  # of their memory
+        if array is other or (not owners and np.may_share_memory(array, other)):
             return True
     return False
 
