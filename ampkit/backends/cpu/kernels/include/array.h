@@ -14,6 +14,9 @@ using int64 = int64_t;
 
 // The dtypes that arrays are stored in; the numbers are those of KINDS in native/arrays.py.
 enum Kind : int64 { FLOAT32, BFLOAT16, FLOAT16, BOOL, INT64, FLOAT64, INT32, UINT8 };
+constexpr int64 ITEMSIZE[] = {4, 2, 2, 1, 8, 8, 4, 1};  // bytes of an element, by Kind
+
+inline bool is_aligned(const void* data, int64 itemsize) { return reinterpret_cast<uintptr_t>(data) % itemsize == 0; }
 
 inline int64 min(int64 a, int64 b) { return a < b ? a : b; }
 inline int64 max(int64 a, int64 b) { return a > b ? a : b; }

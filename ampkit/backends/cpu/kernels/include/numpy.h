@@ -36,7 +36,6 @@ struct PythonTuple {
 };
 
 inline Array array_of(const NumpyArray* given) {
-    constexpr int64 ITEMSIZE[] = {4, 2, 2, 1, 8, 8, 4, 1};  // by Kind
     Array array{nullptr, FLOAT32, {1, 1, 1}, {0, 0, 0}};
     if (given == numpy_facts.none) return array;
     int32_t number = given->dtype->number, missing = 3 - given->axes;

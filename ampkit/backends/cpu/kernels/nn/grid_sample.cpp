@@ -21,7 +21,7 @@ struct Options {
 
 // Along an axis of n pixels, the coordinates of a block of samples in pixels; the derivatives by those in the grid.
 struct Coordinates {
-    float n, at[BLOCK], slope[BLOCK];
+    float n, at[BLOCK], derivative[BLOCK];
 
     // Clamped to the axis, or reflected into it.
     void pad(int64 padding, bool corners) {
@@ -33,11 +33,11 @@ struct Coordinates {
         if (padding == REFLECTION) SIMD for (int64 s = 0; s < BLOCK; s++) {
             float away = simd::fabsf(at[s] - low), folds = simd::floorf(away / period), rest = away - folds * period;
             bool odd = folds - 2.0f * simd::floorf(0.5f * folds) == 1.0f;
-            slope[s] = odd == (at[s] < low) ? slope[s] : -slope[s];
+            derivative[s] = odd == (at[s] < low) ? derivative[s] : -derivative[s];
             at[s] = span > 0.0f ? (odd ? span - rest : rest) + low : 0.0f * at[s];
         }
         SIMD for (int64 s = 0; s < BLOCK; s++) {
-            slope[s] = at[s] > 0.0f && at[s] < end ? slope[s] : 0.0f;
+            derivative[s] = at[s] > 0.0f && at[s] < end ? derivative[s] : 0.0f;
             at[s] = simd::clamp(at[s], 0.0f, end);
         }
     }
@@ -47,19 +47,19 @@ struct Coordinates {
 struct Taps {
     int64 count;
     int32_t pixel[4][BLOCK];
-    float weight[4][BLOCK], slope[4][BLOCK];
+    float weight[4][BLOCK], derivative[4][BLOCK];
 
     // Of n pixels the one `at`, or none: for NaN, too.
-    void set(int64 k, int64 s, float at, float n, float weight_, float slope_) {
+    void set(int64 k, int64 s, float at, float n, float weight_, float derivative_) {
         pixel[k][s] = int32_t(at >= 0.0f && at <= n - 1.0f ? at : -1.0f);
-        weight[k][s] = weight_, slope[k][s] = slope_;
+        weight[k][s] = weight_, derivative[k][s] = derivative_;
     }
 
     void linear(const Coordinates& x) {
         count = 2;
         SIMD for (int64 s = 0; s < BLOCK; s++) {
             float low = simd::floorf(x.at[s]), t = x.at[s] - low;
-            set(0, s, low, x.n, 1.0f - t, -x.slope[s]), set(1, s, low + 1.0f, x.n, t, x.slope[s]);
+            set(0, s, low, x.n, 1.0f - t, -x.derivative[s]), set(1, s, low + 1.0f, x.n, t, x.derivative[s]);
         }
     }
 
@@ -81,8 +81,8 @@ struct Taps {
             SIMD for (int64 s = 0; s < BLOCK; s++) {
                 float d = sign * (x.at[s] - simd::floorf(x.at[s]) - ahead);
                 float near = ((A + 2) * d - (A + 3)) * d * d + 1, beyond = ((A * d - 5 * A) * d + 8 * A) * d - 4 * A;
-                float slope = far ? (3 * A * d - 10 * A) * d + 8 * A : (3 * (A + 2) * d - 2 * (A + 3)) * d;
-                set(k, s, simd::rintf(pixels.at[s]), x.n, far ? beyond : near, sign * x.slope[s] * slope);
+                float derivative = far ? (3 * A * d - 10 * A) * d + 8 * A : (3 * (A + 2) * d - 2 * (A + 3)) * d;
+                set(k, s, simd::rintf(pixels.at[s]), x.n, far ? beyond : near, sign * x.derivative[s] * derivative);
             }
         }
     }
@@ -94,7 +94,7 @@ struct Taps {
 #endif
         Coordinates x{n, {}, {}};
         const float scale = o.corners ? 0.5f * (n - 1.0f) : 0.5f * n, first = o.corners ? 0.0f : -0.5f;
-        SIMD for (int64 s = 0; s < BLOCK; s++) x.at[s] = (side[s] + 1.0f) * scale + first, x.slope[s] = scale;
+        SIMD for (int64 s = 0; s < BLOCK; s++) x.at[s] = (side[s] + 1.0f) * scale + first, x.derivative[s] = scale;
         if (o.padding != ZEROS && o.mode != BICUBIC) x.pad(o.padding, o.corners);
         if (o.mode == BILINEAR) linear(x);
         else if (o.mode == NEAREST) nearest(x);
@@ -128,7 +128,7 @@ struct Samples {
             for (int64 p = pixels - 1; p >= 0; p--)
                 for (int64 k = axis[i].count - 1; k >= 0; k--) {
                     const int32_t *row = pixel[p], *tap = axis[i].pixel[k], n = size[i];
-                    const float *before = weight[p], *factor = i == along ? axis[i].slope[k] : axis[i].weight[k];
+                    const float *before = weight[p], *factor = i == along ? axis[i].derivative[k] : axis[i].weight[k];
                     int32_t* at = pixel[p * axis[i].count + k];
                     float* product = weight[p * axis[i].count + k];
                     SIMD for (int64 s = 0; s < count; s++) {

@@ -68,11 +68,6 @@ void write_tile(const float* buffer, void* data, int64 kind, const Tile& tile) {
         write_floats(buffer + i * tile.columns, data, kind, tile.start + i * tile.row_stride, tile.column_stride, tile.columns);
 }
 
-bool aligned(const void* data, int64 kind) {
-    int64 bytes = kind == FLOAT32 ? 4 : kind == BOOL ? 1 : 2;
-    return reinterpret_cast<uintptr_t>(data) % bytes == 0;
-}
-
 struct Job {
     const Layout& layout;
     const void* const* in;
@@ -94,7 +89,7 @@ struct Job {
 
     bool supported() const {
         bool all = true;
-        for (int64 i = 0; i < OPERANDS; i++) all &= layout.kind[i] < 0 || aligned(in[i], layout.kind[i]);
+        for (int64 i = 0; i < OPERANDS; i++) all &= layout.kind[i] < 0 || is_aligned(in[i], ITEMSIZE[layout.kind[i]]);
         return all;
     }
 

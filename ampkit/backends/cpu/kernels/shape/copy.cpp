@@ -106,14 +106,12 @@ static void copy_bits(void* to, const void* from, const Layout& layout) {
     copy(static_cast<Element*>(to), static_cast<const Element*>(from), layout);
 }
 
-static bool is_aligned(const void* data, int64 itemsize) { return reinterpret_cast<uintptr_t>(data) % itemsize == 0; }
-
 // Rounds to nearest, ties to even; NaN stays NaN. -> whether it could: not for misaligned arrays.
 static int64 copy_array(const NumpyArray* target, const NumpyArray* source, const Layout* layout) {
     void *to = target->data, *from = source->data;
-    int64 itemsize = layout->itemsize, to_size = itemsize, from_size = itemsize;
-    if (!itemsize) to_size = layout->to_kind == FLOAT32 ? 4 : 2, from_size = layout->from_kind == FLOAT32 ? 4 : 2;
-    if (!is_aligned(to, to_size) || !is_aligned(from, from_size)) return 0;
+    int64 itemsize = layout->itemsize;
+    if (!is_aligned(to, itemsize ? itemsize : ITEMSIZE[layout->to_kind])) return 0;
+    if (!is_aligned(from, itemsize ? itemsize : ITEMSIZE[layout->from_kind])) return 0;
     if (itemsize == 1) copy_bits<uint8_t>(to, from, *layout);
     else if (itemsize == 2) copy_bits<uint16_t>(to, from, *layout);
     else if (itemsize == 4) copy_bits<uint32_t>(to, from, *layout);
