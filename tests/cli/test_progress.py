@@ -49,10 +49,11 @@ def test_elsewhere_than_on_a_terminal_each_row_is_a_plain_line():
         found.show(row(1))
         found.show(EvalRow(2, 0.25, 0.5))
         found.notice("stopping")
-    assert text(found) == (
-        "float16  step 1/10  loss 0.5000  6,400 samples/s  scale 1024  skipped 1\n"
-        "float16  step 2/10  val loss 0.2500  accuracy 50.00%\n"
-    )
+    assert text(found).split("\n")[:2] == [
+        "float16  step 1/10  loss 0.5000  6,400 samples/s  scale 1024  skipped 1",
+        "float16  step 2/10  val loss 0.2500  accuracy 50.00%",
+    ]
+    assert not text(found).split("\n", 2)[2].strip()  # Rich before 14.3 ends with an empty line
 
 
 def test_the_bar_moves_with_the_steps_done_between_two_rows():
