@@ -1,6 +1,6 @@
 """A fuzzer of the public API: every random call must return or raise a clear error.
 
-    python -m tests.fuzz.api --calls 1000000 --seed 0 --jobs 2
+    python -m tests.fuzz.api --calls 400000 --seed 1 2 3 --jobs 2       # so many calls of each seed
     python -m tests.fuzz.api --only conv2d --calls 20000
     python -m tests.fuzz.api --call "ops.celu(t(2, 3), alpha=0)"        # repeat one call, with its traceback
 
@@ -45,6 +45,7 @@ _OF_PYTHON = re.compile(
     r"[\w.<>]+\(\) (missing|takes|got an unexpected|got multiple|got some|argument after)|.*missing the argument"
 )
 _ROOT = str(Path(ampkit.__file__).parent)
+REFUSED = "refused"  # the kind of a proper error, which is no fault
 _NAME = "tests.fuzz.api"  # for python -m
 
 
@@ -96,7 +97,7 @@ def _kind(error: BaseException) -> str | None:
 
 
 def check(text: str) -> dict[str, str] | None:
-    """Run a call; return the finding, or None if it passed."""
+    """Run a call; return the finding, of kind "refused" for a proper error, or None if it returned."""
     state = ampkit.get_rng_state()
     try:
         with warnings.catch_warnings():
@@ -111,7 +112,7 @@ def check(text: str) -> dict[str, str] | None:
             raise
         kind = _kind(error)
         if kind is None:
-            return None
+            return {"kind": REFUSED}
         cause = error.__cause__ if kind == "wrapped" and error.__cause__ is not None else error
         frames = traceback.extract_tb(cause.__traceback__)
         inside = [f for f in frames if f.filename.startswith(_ROOT)] or frames
@@ -140,19 +141,23 @@ def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], pr
     with Path(progress).open("r+b") as file:
         place = mmap.mmap(file.fileno(), 8)
     out, sys.stdout = sys.stdout, io.StringIO()  # some calls print
+    refused = 0
     for number in range(start, stop, step):
         place[:] = number.to_bytes(8, "little")
         finding = check(source_of(seed, number, paths))
-        if finding is not None:
+        if finding is not None and finding["kind"] == REFUSED:
+            refused += 1
+        elif finding is not None:
             print(json.dumps(finding), file=out, flush=True)
+    print(json.dumps({"kind": REFUSED, "count": refused}), file=out, flush=True)
     place[:] = stop.to_bytes(8, "little")
 
 
 class Worker:
     """A supervised child process that runs every `step`-th call, restarted after a crash or hang."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path, start: int, stop: int, step: int):
-        self.options, self.start, self.stop, self.step = options, start, stop, step
+    def __init__(self, options: argparse.Namespace, seed: int, folder: Path, start: int):
+        self.options, self.seed, self.stop, self.step = options, seed, options.calls, options.jobs
         self.progress, self.out = folder / f"{start}.at", folder / f"{start}.out"
         self.read = 0  # characters of `out`
         self.begin(start)
@@ -161,7 +166,7 @@ class Worker:
         """Start a process at call number `start`."""
         self.at, self.since = start, time.monotonic()
         self.progress.write_bytes(start.to_bytes(8, "little"))
-        numbers = ["--worker", *map(str, (start, self.stop, self.step)), "--seed", str(self.options.seed)]
+        numbers = ["--worker", *map(str, (start, self.stop, self.step)), "--seed", str(self.seed)]
         only = ["--only", self.options.only] if self.options.only else []
         command = [sys.executable, "-m", _NAME, *numbers, "--progress", str(self.progress), *only]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -172,7 +177,7 @@ class Worker:
         """The number of the current call."""
         return int.from_bytes(self.progress.read_bytes(), "little")
 
-    def poll(self) -> Iterator[dict[str, str]]:
+    def poll(self) -> Iterator[dict[str, Any]]:
         """The findings since the last poll; a crash or hang of the process is one."""
         *lines, _ = self.out.read_text()[self.read :].split("\n")
         self.read += sum(len(line) + 1 for line in lines)
@@ -186,7 +191,7 @@ class Worker:
         if stuck:
             self.process.kill()
             self.process.wait()
-        text = source_of(self.options.seed, now, selected(self.options.only))
+        text = source_of(self.seed, now, selected(self.options.only))
         yield {"kind": "hang" if stuck else "crash", "error": str(ended), "where": "", "says": "", "call": text}
         if now + self.step < self.stop:
             self.begin(now + self.step)
@@ -210,7 +215,7 @@ def main() -> int:
     """Run the calls, print findings and their counts; return 1 if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only")
     parser.add_argument("--call")
@@ -223,26 +228,30 @@ def main() -> int:
         run(options.call)
         return 0
     if options.worker:
-        work(options.seed, *options.worker, selected(options.only), options.progress)
+        work(options.seed[0], *options.worker, selected(options.only), options.progress)
         return 0
-    return watch(options)
+    print(f"{len(selected(options.only))} functions")
+    return max(watch(options, seed) for seed in options.seed)
 
 
-def watch(options: argparse.Namespace) -> int:
-    """Supervise the workers until all calls have run."""
-    began, counts, seen = time.monotonic(), Counter[str](), set()
+def watch(options: argparse.Namespace, seed: int) -> int:
+    """Supervise the workers until all calls of a seed have run."""
+    began, counts, refused, seen = time.monotonic(), Counter[str](), 0, set()
     with tempfile.TemporaryDirectory() as folder:
-        workers = [Worker(options, Path(folder), job, options.calls, options.jobs) for job in range(options.jobs)]
+        workers = [Worker(options, seed, Path(folder), job) for job in range(options.jobs)]
         finished = False
         while not finished:
             time.sleep(0.05)
             finished = all(worker.done() for worker in workers)
             for finding in [f for worker in workers for f in worker.poll()]:
+                if finding["kind"] == REFUSED:
+                    refused += finding["count"]
+                    continue
                 counts[finding["kind"]] += 1
                 report(finding, options.json, seen)
     seconds = time.monotonic() - began
-    rate = f"{options.calls} calls in {seconds:.0f} s, {options.calls / seconds:.0f} a second"
-    print(f"{rate}; {dict(counts) or 'no findings'}")
+    rate = f"seed {seed}: {options.calls} calls in {seconds:.0f} s, {options.calls / seconds:.0f} a second"
+    print(f"{rate}; {refused} refused; {counts.total()} findings {dict(counts) or ''}")
     return int(bool(counts))
 
 

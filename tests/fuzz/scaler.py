@@ -97,7 +97,12 @@ class Model:
         if not self.begun:
             raise Refused("StateError", f"Attempted {where} but _scale is None")
         self.asked.add(at)
-        return self.optimizers[at]
+        optimizer = self.optimizers[at]
+        present = optimizer.present()
+        if optimizer.stage == UNSCALED and present and all(one.kind == SCALED for one in present):
+            # Its unscaled gradients were dropped before a step, and new ones, scaled, took their place.
+            optimizer.stage, optimizer.overflow = READY, None
+        return optimizer
 
     def unscale(self, at: int) -> None:
         """`unscale_`."""

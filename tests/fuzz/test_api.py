@@ -23,7 +23,8 @@ def limited():
 
 def test_every_call_of_the_public_api_returns_or_raises_a_clear_error():
     found = [api.check(api.source_of(SEED, number, api.targets())) for number in range(CALLS)]
-    assert [f"{f['kind']} {f['error']} {f['where']}: {f['call']}" for f in found if f is not None] == []
+    faults = [f for f in found if f is not None and f["kind"] != api.REFUSED]
+    assert [f"{f['kind']} {f['error']} {f['where']}: {f['call']}" for f in faults] == []
 
 
 def test_the_same_seed_gives_the_same_calls():
@@ -54,6 +55,5 @@ def test_warnings_raw_errors_and_hangs_are_findings(kind, monkeypatch):
 
 def test_results_and_clear_errors_are_no_findings():
     assert api.check("ops.relu(t(3, grad=True))") is None
-    assert api.check("ops.relu('no')") is None
-    assert api.check("ops.relu()") is None
-    assert api.check("ops.zeros(2**62, 2**62)") is None
+    for refused in ("ops.relu('no')", "ops.relu()", "ops.zeros(2**62, 2**62)"):
+        assert api.check(refused) == {"kind": api.REFUSED}
