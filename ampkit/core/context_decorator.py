@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
@@ -22,8 +21,8 @@ def decorate(region: Callable[[], AbstractContextManager[Any]], function: _F, wh
     if not callable(function):
         raise DTypeError(where, "a callable", f"an object of type {type(function).__name__}")
     if isinstance(function, type):
-        said = f"{where}: Decorating classes is deprecated, only the construction runs inside; decorate the methods"
-        warnings.warn(said, FutureWarning, stacklevel=3)
+        cure = "decorate its methods; around a class only the construction would run inside"
+        raise DTypeError(where, "a function, a generator or a coroutine", f"the class {function.__name__}", cure)
     if inspect.isasyncgenfunction(function):
         cure = "open the region with `with` inside the function"
         raise DTypeError(where, "a function, a generator or a coroutine", "an async generator", cure)

@@ -85,7 +85,7 @@ def made_of(args: tuple[Any, ...], dtype: dtypes.DType, device: str | None) -> T
     if len(args) == 1 and not isinstance(args[0], (int, Shape)):
         return tensor(args[0], dtype, device)
     shape = tuple(args[0]) if args and isinstance(args[0], Shape) else args or (0,)
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
         raise ArgumentError("Tensor", "values, or sizes from 0", repr(args)[:80])
     return Tensor(backends.get(device).zeros(shape, dtype))
 

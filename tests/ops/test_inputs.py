@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, ops, special, tensor
+from ampkit import Tensor, inference_mode, ops, special, tensor
 from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.tape import grad
 
@@ -35,10 +35,41 @@ def test_an_input_given_by_keyword_is_checked_too():
         ops.embedding(2, tensor([[1.0]]))
 
 
+ZERO, POINT, NINE = tensor(0), tensor(3.0), ops.zeros(9, dtype="int64")
+ROW, TABLE = tensor([1.0, 2.0, 4.0]), tensor([[1.0, 2.0], [3.0, 4.0]])
+ODD = {
+    "a format that is an array": (lambda: ROW.byte(memory_format=np.ones(3)), "to: needs memory_format as one of "),
+    "a size that is True": (lambda: ROW.new(True), "Tensor: needs values, or sizes from 0, got (True,)"),
+    "one src of many indices": (
+        lambda: ops.scatter_reduce(ROW, 0, NINE, POINT, "prod"),
+        "scatter_reduce: needs src that covers index's shape (9,), got ()",
+    ),
+    "an output that is a number": (
+        lambda: grad((2**62,), ROW, is_grads_batched=True),
+        "grad: needs a Tensor or a sequence of them as outputs, got an object of type int",
+    ),
+    "a class in a region": (
+        lambda: inference_mode(tuple),
+        "inference_mode: needs a function, a generator or a coroutine, got the class tuple\nhelp: decorate its methods",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "says"), ODD.values(), ids=ODD)
+def test_odd_arguments_are_named_in_one_line(call, says):
+    with pytest.raises(AmpkitError) as caught:
+        call()
+    assert str(caught.value).startswith(says)
+
+
+def test_a_momentum_may_be_a_large_integer():
+    mean, var = tensor([0.0]), tensor([1.0])
+    ops.batch_norm(tensor([[1.0], [3.0]]), mean, var, training=True, momentum=-(2**63))
+    assert mean.tolist() == [-(2.0**64)]
+
+
 # what PyTorch takes
 
-ZERO, POINT = tensor(0), tensor(3.0)
-ROW, TABLE = tensor([1.0, 2.0, 4.0]), tensor([[1.0, 2.0], [3.0, 4.0]])
 BYTES, BITS, WHOLE = tensor([0, 7], "uint8"), tensor([True, False]), tensor([2, 3])
 NONE = tensor([], "float32")
 

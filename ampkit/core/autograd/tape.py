@@ -138,6 +138,9 @@ def _batched(
     outs: tuple[Any, ...], inputs: Any, grad_outputs: Any, retain: bool | None, options: Any
 ) -> tuple[Tensor | None, ...]:
     # One pass per row of `grad_outputs`; all but the last retain the graph.
+    if foreign := [out for out in outs if not isinstance(out, Tensor)]:
+        got = f"an object of type {type(foreign[0]).__name__}"
+        raise DTypeError("grad", "a Tensor or a sequence of them as outputs", got)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     rows = {len(seed) for seed in seeds if seed is not None and seed.ndim}
     for out, seed in zip(outs, seeds, strict=True):

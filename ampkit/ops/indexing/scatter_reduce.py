@@ -91,6 +91,8 @@ def scatter_reduce_check(input, dim, index, src, reduce, *, include_self):
     if reduce not in _REDUCTIONS:
         raise ArgumentError("scatter_reduce", f"reduce {', '.join(map(repr, _REDUCTIONS))}", repr(reduce))
     check_along_axis("scatter_reduce")(input, dim, index, src)
+    if not src.shape and index.size > 1:
+        raise ShapeError("scatter_reduce", f"src that covers index's shape {tuple(index.shape)}", "()")
 
 
 @scatter_reduce_.backward

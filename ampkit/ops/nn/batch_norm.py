@@ -107,7 +107,9 @@ def _batch_norm(
     if running_mean is not None and running_var is not None and not is_recomputing():
         count = input.array.size // mean.array.size
         unbiased = count / (count - 1)
-        update_running_statistics(running_mean.array, running_var.array, mean.array, var.array, unbiased, momentum)
+        update_running_statistics(
+            running_mean.array, running_var.array, mean.array, var.array, unbiased, float(momentum)
+        )
         running_mean.changed()
         running_var.changed()
     return y
@@ -272,7 +274,7 @@ def instance_norm(
         with backends.device_guard(mean.array):
             each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]
         unbiased = positions / (positions - 1)
-        update_running_statistics(running_mean.array, running_var.array, *each, unbiased, momentum)
+        update_running_statistics(running_mean.array, running_var.array, *each, unbiased, float(momentum))
         running_mean.changed()
         running_var.changed()
     return reshape(y, shape)

@@ -54,7 +54,7 @@ def to(
             dtype = item
     out = input if dtype is None else _cast(input, dtypes.parse(dtype))
     out = out if device is None else _move(out, device)
-    if memory_format not in (None, preserve_format):
+    if memory_format is not None and need_format("to", memory_format) != preserve_format:
         out = contiguous(out, memory_format)
     return clone(out) if copy and out is input else out
 
