@@ -79,7 +79,7 @@ def runner(op: Any) -> Callable[..., Any]:
             first = made[0]
         else:
             made = first = _new(Tensor)  # its constructor, written out
-            made.array, made.edge, made.version, made.copies = out, None, [0], None
+            made.array, made._edge, made.version, made.copies = out, None, [0], None
             made._grad = made.tag = made.views = None
         if view:
             _link_views(op, params, inputs[0], made)
@@ -98,7 +98,7 @@ def runner(op: Any) -> Callable[..., Any]:
             if made is not first:
                 _attach(made, node)
             elif out.dtype in FLOATS:
-                made.edge = (node, 0, out.shape, out.dtype)
+                made._edge = (node, 0, out.shape, out.dtype)
         if observers:
             read = tuple([a for a in arrays if hasattr(a, "dtype")])
             what = {"op": op, "operands": inputs, "params": params, "plan": plan, "kernel": kernel, "node": node}
@@ -125,7 +125,7 @@ def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     node.others = [o.version for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
     for i, one in enumerate(outs):
         if one.array.dtype in FLOATS:
-            one.edge = (node, i, *node.outputs[i])
+            one._edge = (node, i, *node.outputs[i])
 
 
 def _shares_memory(array: Any, others: list[Any]) -> bool:

@@ -113,6 +113,6 @@ def become_parameter(leaf: Tensor) -> Parameter:
     leaf.__class__ = Parameter
     parameter = cast(Parameter, leaf)
     parameter.name, parameter.segment = "", None
-    if parameter.edge is not None:
+    if parameter.requires_grad:
         parameter.edge = (parameter, 0, parameter.array.shape, parameter._grad_dtype())
     return parameter

@@ -152,7 +152,9 @@ _INPUT = """\
     if type({name}) is float:  # tested first: isinstance(float, Tensor) is slower than all of this
         _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
     elif isinstance({name}, _Tensor):
-        _a{i}, _e{i}, _v{i} = {name}.array, {name}.edge, {name}.version
+        _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}.version
+        if _e{i} is not None and _e{i}[0] is None:  # `edge` of a leaf, written out
+            _e{i} = {name}, 0, _e{i}[2], _e{i}[3]
         _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
     else:
         _e{i} = _t{i} = None
@@ -184,7 +186,7 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
     for item in inputs:
         if isinstance(item, Tensor):
             array = item.array
-            key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item.edge is not None)
+            key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item._edge is not None)
         else:
             array, kind = _non_tensor(item)
             key += (kind, None, False)

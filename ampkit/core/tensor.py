@@ -59,7 +59,7 @@ class Tensor(TensorBase, TensorMethods):
     """
 
     # The slots `name` and `segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
-    __slots__ = ("__weakref__", "_grad", "array", "copies", "edge", "name", "segment", "tag", "version", "views")
+    __slots__ = ("__weakref__", "_edge", "_grad", "array", "copies", "name", "segment", "tag", "version", "views")
 
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
         try:
@@ -67,7 +67,7 @@ class Tensor(TensorBase, TensorMethods):
         except AttributeError:
             array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
         self.array = array
-        self.edge: Edge | None = None
+        self._edge: Any = None  # `edge`, with None in place of the tensor itself: a leaf is no reference cycle
         self.version: list[int] = VersionCounter((0,))
         self.copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
@@ -85,8 +85,18 @@ class Tensor(TensorBase, TensorMethods):
     # the tape
 
     @property
+    def edge(self) -> Edge | None:
+        """Where the gradient flows (see Edge); of a leaf that requires grad, to the leaf itself."""
+        edge: Edge | None = self._edge
+        return edge if edge is None or edge[0] is not None else (self, *edge[1:])
+
+    @edge.setter
+    def edge(self, edge: Edge | None) -> None:
+        self._edge = edge if edge is None or edge[0] is not self else (None, *edge[1:])
+
+    @property
     def requires_grad(self) -> bool:
-        return self.edge is not None
+        return self._edge is not None
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
@@ -95,9 +105,9 @@ class Tensor(TensorBase, TensorMethods):
         if not wanted and self.node is not None:
             raise StateError("requires_grad", "a leaf", "the result of an operation", "use .detach()")
         if not wanted:
-            self.edge = None
-        elif self.edge is None:
-            self.edge = (self, 0, self.array.shape, self._grad_dtype())
+            self._edge = None
+        elif self._edge is None:
+            self._edge = (None, 0, self.array.shape, self._grad_dtype())
 
     def _grad_dtype(self) -> DType:
         return self.array.dtype
@@ -110,7 +120,8 @@ class Tensor(TensorBase, TensorMethods):
     @property
     def node(self) -> Node | None:
         """The node that made it; None for a leaf."""
-        return None if self.edge is None or isinstance(self.edge[0], Tensor) else self.edge[0]
+        source = None if self._edge is None else self._edge[0]
+        return None if isinstance(source, Tensor) else source
 
     @property
     def is_leaf(self) -> bool:
@@ -123,7 +134,7 @@ class Tensor(TensorBase, TensorMethods):
     @property
     def output_nr(self) -> int:
         """Which output of its node it is; 0 for a leaf."""
-        return 0 if self.edge is None else self.edge[1]
+        return 0 if self._edge is None else self._edge[1]
 
     @property
     def grad(self) -> Tensor | None:
@@ -179,7 +190,7 @@ class Tensor(TensorBase, TensorMethods):
         held = self._grad.array
         if self._grad.tag is not tag:
             self._grad.tag = combine_tags(held, self._grad.tag, tag)
-        if self._grad.edge is not None:
+        if self._grad._edge is not None:
             self._grad.changed()  # from create_graph=True: the tape may have saved it
         if held.dtype in LOW:
             held[...] = sum_gradients(held, gradient.astype(held.dtype, copy=False))  # in float32, rounded once
@@ -209,8 +220,8 @@ class Tensor(TensorBase, TensorMethods):
         self.array = array
         self.changed()
         self.version = VersionCounter(self.version[:1])  # views of the old memory keep the old counter
-        if self.edge is not None:
-            self.edge = (self, 0, array.shape, self._grad_dtype())
+        if self._edge is not None:
+            self._edge = (None, 0, array.shape, self._grad_dtype())
 
     def detach(self) -> Tensor:
         """The same memory, off the tape."""
@@ -270,7 +281,7 @@ class Tensor(TensorBase, TensorMethods):
 
     def _is_worth_caching(self) -> bool:
         # Only tensors that are trained or on the tape are likely to be read again.
-        return self.edge is not None
+        return self._edge is not None
 
     def _cast(self, dtype: DType) -> Array:
         return backends.backend_of(self.array).cast(self.array, dtype)

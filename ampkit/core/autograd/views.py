@@ -49,10 +49,10 @@ def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None 
     if not array.flags.c_contiguous and not np.may_share_memory(child.array, array):  # a reshape that has to copy
         return
     child.version = parent.version
-    edge = parent.edge
+    edge = parent._edge
     differentiable = edge is None or _recording.get()
     child.views = Views(parent, op if differentiable else None, params, index)
-    if edge is None or edge[0] is not parent:  # a leaf that requires grad changes in no_grad only, off the tape
+    if edge is None or edge[0] is not None:  # a leaf that requires grad changes in no_grad only, off the tape
         _children(parent).append(weakref.ref(child))
 
 
