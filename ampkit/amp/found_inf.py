@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -51,7 +52,8 @@ class FoundInf:
     """Whether an optimizer's gradients overflowed since the GradScaler's last update.
 
     state: whether they are unscaled, and stepped with. flag: found_inf, 0-d bool on the device; None before a check.
-    first_nonfinite: by checked span, the index of the first value that is not finite, the span's length if none.
+    first_nonfinite: by checked span, where it starts, weak references to its segments, and the index of the first value
+    that is not finite, the span's length if none.
     """
 
     __slots__ = ("first_nonfinite", "flag", "state")
@@ -59,7 +61,7 @@ class FoundInf:
     def __init__(self) -> None:
         self.state = OptState.READY
         self.flag: Array | None = None
-        self.first_nonfinite: list[tuple[Span, Array]] = []
+        self.first_nonfinite: list[tuple[int, list[ref[Segment]], Array]] = []
 
     def check(self, present: list[Segment], inverse_scale: Array | None) -> None:
         """Multiply the gradients of `present` by `inverse_scale`, if any, and combine into `flag` if all are finite."""
@@ -78,17 +80,18 @@ class FoundInf:
         self.flag = (
             found if self.flag is None else np.logical_or(backends.to_device_of(self.flag, span.gradient), found)
         )
-        self.first_nonfinite.append((span, first))
+        self.first_nonfinite.append((span.start, [segment.reference for segment in span.segments], first))
         if observe.observers:
             observe.notify_end("unscale", (span.gradient,), first, observe.STEP)
 
     def nonfinite_parameters(self) -> Iterable[tuple[int, str]]:
         """The first parameter of each span whose gradient is not finite: number and description. Reads the device."""
-        for span, first in self.first_nonfinite:
-            index = int(read_scalar(first))
-            if index < len(span):
-                segment = span.arena.segment_at(span.start + index)
-                yield segment.number, segment.describe_element(span.start + index)
+        for start, references, first in self.first_nonfinite:
+            at = start + int(read_scalar(first))
+            segments = [segment for reference in references if (segment := reference()) is not None]
+            if segments and at < segments[-1].stop:
+                segment = [segment for segment in segments if segment.start <= at][-1]
+                yield segment.number, segment.describe_element(at)
 
 
 class StepResult:

@@ -8,6 +8,7 @@ collapses, and where the user asks.
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -63,7 +64,8 @@ class GradScaler:
             backends.get(device)
         rule = (growth_factor, backoff_factor, growth_interval)
         self._scale = LossScale(init_scale, *rule, min_scale, max_scale, hysteresis)
-        self._checks: dict[Optimizer, FoundInf] = {}  # since the last update
+        # Since the last update, by a weak reference to the optimizer: that of one that is dropped counts, too.
+        self._checks: dict[ref[Optimizer], FoundInf] = {}
         self._tag: ScaleTag | None = None  # of the present scale; None once it may have changed
         self.monitor = ScaleMonitor()
 
@@ -157,7 +159,7 @@ class GradScaler:
         if self._tag is None:
             scale = self._scale.state.scale
             with backends.device_guard(scale):
-                self._tag = ScaleTag(self, scale.copy())
+                self._tag = ScaleTag(self._scale, scale.copy())
         return self._tag
 
     def _unscale(self, present: list[Segment], check: FoundInf) -> None:
@@ -179,7 +181,7 @@ class GradScaler:
         """Rescale gradients from before the scale changed. StateError for gradients that this scaler did not scale."""
         tagged = [(g, g.tag) for segment in present if (g := segment.parameter._grad) is not None]
         count_scaled("scaler.step or unscale_", [gradient for gradient, _ in tagged])
-        foreign = sum(1 for _, tag in tagged if tag is None or (tag.owner is not self and tag is not ZEROED))
+        foreign = sum(1 for _, tag in tagged if tag is None or (tag.owner is not self._scale and tag is not ZEROED))
         if foreign:
             got = f"{foreign} of {len(tagged)} that are not"
             cure = "call scaler.scale(loss).backward() for every loss, and optimizer.zero_grad() after every step"
@@ -223,15 +225,18 @@ class GradScaler:
             cure = "divide the gradients by scaler.get_scale(), and call optimizer.step()"
             raise StateError(f"scaler.{where}", "an optimizer without differentiable=True", "one with it", cure)
         self._need_state(where)
-        check = self._checks.get(optimizer)
+        key = ref(optimizer)
+        check = self._checks.get(key)
         if check is None or (check.state is OptState.UNSCALED and self._has_new_gradients(optimizer)):
-            check = self._checks[optimizer] = FoundInf()
+            check = self._checks[key] = FoundInf()
         return check
 
     def _has_new_gradients(self, optimizer: Optimizer) -> bool:
         # After an error between unscale_ and step the gradients were dropped, and new ones, scaled, took their place.
         gradients = [segment.parameter._grad for segment in optimizer.present()]
-        return bool(gradients) and all(g is not None and g.tag is not None and g.tag.owner is self for g in gradients)
+        return bool(gradients) and all(
+            g is not None and g.tag is not None and g.tag.owner is self._scale for g in gradients
+        )
 
     # settings and state
 

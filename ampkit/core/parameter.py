@@ -54,20 +54,25 @@ def _unpickle_buffer(values: Tensor, persistent: bool) -> Buffer:
 class Parameter(Tensor):
     """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
 
-    name: the dotted name a Module knows it by, for messages. segment: its segment of an optimizer's arena, or None.
+    name: the dotted name a Module knows it by, for messages.
     """
 
     __slots__ = ()
 
     def __init__(self, data: Any, requires_grad: bool = True):
         self.name = ""
-        self.segment: Any = None
+        self._segment: Any = None  # a weak reference to `segment`
         super().__init__(
             data.array if isinstance(data, Tensor) else _array(data),
             switch("Parameter", "requires_grad", requires_grad),
         )
         if isinstance(data, Tensor):
             self.version = data.detach().version
+
+    @property
+    def segment(self) -> Any:
+        """Its segment of the newest optimizer's arena; None without an optimizer, and once that is gone."""
+        return None if self._segment is None else self._segment()
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
@@ -78,14 +83,16 @@ class Parameter(Tensor):
     @property
     def grad_buffer(self) -> Array | None:
         """The optimizer's memory for the gradient, while there is none yet; else None."""
-        free = self._grad is None and self.segment is not None and id(self) not in hooks.leaf_hooks
-        return self.segment.gradient if free else None
+        free = self._grad is None and self._segment is not None and id(self) not in hooks.leaf_hooks
+        segment = self.segment if free else None
+        return None if segment is None else segment.gradient
 
     def _can_keep(self, gradient: Array) -> bool:
         return self.segment is None and super()._can_keep(gradient)
 
     def _new_grad_buffer(self, gradient: Array) -> Array:
-        return super()._new_grad_buffer(gradient) if self.segment is None else self.segment.gradient
+        segment = self.segment
+        return super()._new_grad_buffer(gradient) if segment is None else segment.gradient
 
     def _grad_dtype(self) -> DType:
         return accumulator(self.array.dtype)
@@ -94,7 +101,8 @@ class Parameter(Tensor):
         return True
 
     def _cast(self, dtype: DType) -> Array:
-        return super()._cast(dtype) if self.segment is None else self.segment.cast(dtype)
+        segment = self.segment
+        return super()._cast(dtype) if segment is None else segment.cast(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = cast(Parameter, super().__deepcopy__(memo))
@@ -112,7 +120,7 @@ def become_parameter(leaf: Tensor) -> Parameter:
     """Make a leaf a Parameter, the same object, which an optimizer can hold."""
     leaf.__class__ = Parameter
     parameter = cast(Parameter, leaf)
-    parameter.name, parameter.segment = "", None
+    parameter.name, parameter._segment = "", None
     if parameter.requires_grad:
         parameter.edge = (parameter, 0, parameter.array.shape, parameter._grad_dtype())
     return parameter

@@ -58,8 +58,8 @@ class Tensor(TensorBase, TensorMethods):
     tensor of the default dtype from a list, `Tensor([1, 2])`, and of a shape, `Tensor(2, 3)`.
     """
 
-    # The slots `name` and `segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
-    __slots__ = ("__weakref__", "_edge", "_grad", "array", "copies", "name", "segment", "tag", "version", "views")
+    # The slots `name` and `_segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
+    __slots__ = ("__weakref__", "_edge", "_grad", "_segment", "array", "copies", "name", "tag", "version", "views")
 
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
         try:

@@ -82,8 +82,6 @@ def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
 
 def is_bound(parameter: Parameter) -> bool:
     # Whether a live optimizer holds the Parameter.
-    if parameter.segment is not None and parameter.segment.arena.owner() is None:
-        parameter.segment = None
     return parameter.segment is not None
 
 

@@ -98,7 +98,7 @@ class UninitializedParameter(Uninitialized, Parameter):
     initialized = Parameter
 
     def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None):
-        self.name, self.segment = "", None
+        self.name, self._segment = "", None
         super().__init__(requires_grad, device, dtype)
 
 

@@ -68,7 +68,7 @@ class ASGD(Elementwise):
         return {**super().state_shapes(segment), "eta": (), "mu": ()}
 
     def device_values(self, group: ParamGroup, span: Span) -> Mapping[str, Array]:
-        segment, begun = span.arena.segments[span.first], np.greater(span.steps, 0)
+        segment, begun = span.segments[0], np.greater(span.steps, 0)
         eta, mu = (segment.state_array(name, ()).astype(np.float64) for name in ("eta", "mu"))
         return {**group.device, "eta": np.where(begun, eta, group.device["lr"]), "mu": np.where(begun, mu, 1.0)}
 

@@ -189,8 +189,8 @@ class Optimizer(OptimizerHooks):
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
         members = [] if self.differentiable else parameters
-        arenas = adopt(self, members, first, options.get("stochastic_rounding", False))
-        group = ParamGroup({"params": parameters, **options}, arenas, self.device_keys, weakref.ref(self))
+        segments = adopt(self, members, first, options.get("stochastic_rounding", False))
+        group = ParamGroup({"params": parameters, **options}, segments, self.device_keys, weakref.ref(self))
         self.param_groups.append(group)
 
     def _backend(self) -> Backend:
@@ -203,7 +203,7 @@ class Optimizer(OptimizerHooks):
         return (parameter for group in self.param_groups for parameter in group["params"])
 
     def _segments(self) -> Iterator[Segment]:
-        return (segment for arena in self._arenas() for segment in arena.segments)
+        return (segment for group in self.param_groups for segment in group.segments)
 
     @property
     def schedule(self) -> Any:
@@ -235,9 +235,10 @@ class Optimizer(OptimizerHooks):
         if self.differentiable:
             numbered = enumerate(self._parameters())
             yield from ((number, p, self.custom_state[p]) for number, p in numbered if self.custom_state.get(p))
-        for arena in self._arenas():
-            steps = backends.backend_of(arena.steps).to_numpy(arena.steps).tolist()
-            for segment, taken in zip(arena.segments, steps, strict=True):
+        for group in self.param_groups:
+            steps = {a: backends.backend_of(a.steps).to_numpy(a.steps).tolist() for a in group.arenas}
+            for segment in group.segments:
+                taken = steps[segment.arena][segment.index]
                 if self._has_custom_state():
                     entry = custom_state(segment, self.custom_state)
                 else:
@@ -296,8 +297,9 @@ class Optimizer(OptimizerHooks):
             states = {s.parameter: copy_custom_state(s, entries.get(s.number, {})) for s in self._segments()}
             self.custom_state = defaultdict(dict, {parameter: state for parameter, state in states.items() if state})
             return
-        for arena in self._arenas():
-            load_entries(arena, checked, self._state_array)
+        for group in self.param_groups:
+            for arena in group.arenas:
+                load_entries(arena, [s for s in group.segments if s.arena is arena], checked, self._state_array)
 
     def _state_array(self, segment: Segment, name: str) -> Array:
         if name in self.moments:

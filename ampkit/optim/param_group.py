@@ -12,21 +12,23 @@ from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.errors import StateError
 from .argument_checks import hyperparameter, in_numbers, to_python
-from .flat.arena import Arena
 from .flat.memory import read_scalar
+from .flat.segment import Segment
 
 
 class ParamGroup(MutableMapping[str, Any]):
     """A parameter group: PyTorch's dict. `group["lr"]` reads a float, and assigning to it writes to the device.
 
-    arenas: the flat memory of its parameters. device: the hyperparameters that live on the device, as float64 arrays.
-    owner: a weak reference to the optimizer, which checks new options; weak, so that its memory is freed at once.
+    segments: the ranges of its parameters in `arenas`, their flat memory. device: the hyperparameters that live on the
+    device, as float64 arrays. owner: a weak reference to the optimizer, which checks new options; weak, so that its
+    memory is freed at once.
     """
 
     def __init__(
-        self, options: dict[str, Any], arenas: list[Arena], device_keys: tuple[str, ...], owner: Callable[[], Any]
+        self, options: dict[str, Any], segments: list[Segment], device_keys: tuple[str, ...], owner: Callable[[], Any]
     ):
-        self.arenas, self._options, self._owner = arenas, dict(options), owner
+        self.segments, self._options, self._owner = segments, dict(options), owner
+        self.arenas = list(dict.fromkeys(segment.arena for segment in segments))
         parameters = options.get("params") or [None]
         backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
         self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}

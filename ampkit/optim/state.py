@@ -97,10 +97,15 @@ def need_array(where: str, name: str, value: Any) -> Any:
     return array
 
 
-def load_entries(arena: Arena, entries: dict[Segment, Entry], array_of: Callable[[Segment, str], Array]) -> None:
-    """Load checked states into an arena; `array_of` finds a state array. Those that an entry lacks become zeros."""
-    arena.load_steps([entries[segment][0] for segment in arena.segments])
-    for segment in arena.segments:
+def load_entries(
+    arena: Arena, segments: list[Segment], entries: dict[Segment, Entry], array_of: Callable[[Segment, str], Array]
+) -> None:
+    """Load checked states into an arena and its `segments`.
+
+    array_of: finds a state array. Those that an entry lacks become zeros.
+    """
+    arena.load_steps([entries[segment][0] for segment in segments])
+    for segment in segments:
         arrays = entries[segment][1]
         master = arrays.pop("master", None)
         if master is not None and segment.has_wider_master:

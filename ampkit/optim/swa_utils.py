@@ -175,7 +175,7 @@ class AveragedModel(Module):
 
     def _stepped(self, model: Module) -> Array | None:
         """Whether an optimizer of `model` stepped since the last call: a 0-d bool on the device; None without one."""
-        segments = [p.segment for p in model.parameters() if getattr(p, "segment", None) is not None]
+        segments = [s for p in model.parameters() if (s := getattr(p, "segment", None)) is not None]
         owners = {id(owner): owner for segment in segments if (owner := segment.arena.owner()) is not None}
         if not owners:
             return None

@@ -19,7 +19,8 @@ NO_RANK = 2**31 - 1
 class ScaleTag:
     """The loss scale of a GradScaler between two of its updates.
 
-    owner: the GradScaler. factor: the scale that gradients with this tag are multiplied by, 0-d float32 on the device.
+    owner: the LossScale of the GradScaler. factor: what gradients with this tag are multiplied by, 0-d float32 on the
+    device.
     nonfinite_rank: of gradients that were averaged over ranks, the first rank whose own were not all finite, int32 [1]
     on the device, NO_RANK if there is none; None for others.
     """

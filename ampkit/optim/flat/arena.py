@@ -9,7 +9,6 @@ GradScaler, is one operation on flat memory. The padding between segments holds 
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,6 +37,10 @@ class Arena:
     gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, in `dtype`. copies: flat 16-bit copies
     of the master weights by dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
     skipped ones are not among. random_bits: what this step's stochastic rounding draws from, else None.
+
+    The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
+    and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
+    parameters and gradients are views of.
     """
 
     def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
@@ -54,11 +57,7 @@ class Arena:
         # Segments of one number have been present at the same steps, so that they are equal in `steps`, on the host.
         self._step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
-        members = zip(parameters, starts, strict=True)
-        self.segments = [Segment(self, i, number, p, start) for i, ((number, p), start) in enumerate(members)]
-        with backends.device_guard(self.master):
-            for segment in self.segments:
-                self._move_in(segment)
+        self._starts = starts
 
     def _aligned_zeros(self, dtype: DType) -> Array:
         padding = ALIGNMENT // dtype.itemsize
@@ -66,6 +65,15 @@ class Arena:
         address = getattr(raw, "__array_interface__", {"data": (0,)})["data"][0]
         start = -address % ALIGNMENT // dtype.itemsize
         return raw[start : start + self.size]
+
+    def move_in(self, parameters: Sequence[tuple[int, Parameter]]) -> list[Segment]:
+        """Make the parameters, those that it was made for, views of its memory. -> their segments."""
+        members = enumerate(zip(parameters, self._starts, strict=True))
+        segments = [Segment(self, i, number, p, start) for i, ((number, p), start) in members]
+        with backends.device_guard(self.master):
+            for segment in segments:
+                self._move_in(segment)
+        return segments
 
     def _move_in(self, segment: Segment) -> None:
         parameter, gradient, previous = segment.parameter, segment.parameter._grad, segment.parameter.segment
@@ -78,7 +86,7 @@ class Arena:
         if gradient is not None:
             segment.gradient[...] = gradient.array
             gradient.array = segment.gradient
-        parameter.array, parameter.segment, parameter.copies = segment.array, segment, None
+        parameter.array, parameter._segment, parameter.copies = segment.array, segment.reference, None
 
     def copy(self, dtype: DType) -> Array:
         """The flat 16-bit copy of the master weights in `dtype`; created on first use, as zeros."""
@@ -106,7 +114,7 @@ class Arena:
             if segment.has_wider_master:
                 segment.master_weights()
         self.random_bits = RandomBits(*random.default.take()) if present and self.master.dtype in LOW else None
-        if len(present) != len(self.segments) or len(set(self._step_classes)) > 1:
+        if len(present) != len(self._step_classes) or len(set(self._step_classes)) > 1:
             self._split_step_classes(present)
         return spans(present, lambda segment: self._step_classes[segment.index])
 
@@ -121,10 +129,6 @@ class Arena:
             number = self._step_classes[segment.index]
             self._step_classes[segment.index] = renumbered.get(number, number)
 
-    def segment_at(self, offset: int) -> Segment:
-        """The segment that holds the element at `offset`."""
-        return self.segments[bisect_right([s.start for s in self.segments], offset) - 1]
-
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
@@ -135,20 +139,16 @@ class Arena:
 class Span:
     """Consecutive segments of an arena, `first` to `last` (exclusive), with the padding between them, as one range."""
 
-    __slots__ = ("_widened", "arena", "first", "last", "start", "stop")
+    __slots__ = ("_widened", "arena", "first", "last", "segments", "start", "stop")
 
-    def __init__(self, arena: Arena, first: int, last: int):
-        self.arena, self.first, self.last = arena, first, last
-        self.start, self.stop = arena.segments[first].start, arena.segments[last - 1].stop
+    def __init__(self, segments: list[Segment]):
+        self.segments = segments
+        self.arena, self.first, self.last = segments[0].arena, segments[0].index, segments[-1].index + 1
+        self.start, self.stop = segments[0].start, segments[-1].stop
         self._widened: Array = None
 
     def __len__(self) -> int:
         return int(self.stop - self.start)
-
-    @property
-    def segments(self) -> list[Segment]:
-        """The segments in it."""
-        return self.arena.segments[self.first : self.last]
 
     @property
     def weights(self) -> Array:
@@ -214,23 +214,21 @@ def spans(segments: list[Segment], key: Callable[[Segment], Any] = lambda segmen
     first = 0
     for at, segment in enumerate(segments):
         if at and not _are_neighbours(segments[at - 1], segment, key):
-            found.append(_span_of(segments[first:at]))
+            found.append(Span(segments[first:at]))
             first = at
-    return [*found, _span_of(segments[first:])] if segments else found
+    return [*found, Span(segments[first:])] if segments else found
 
 
 def _are_neighbours(one: Segment, other: Segment, key: Callable[[Segment], Any]) -> bool:
     return one.arena is other.arena and one.index + 1 == other.index and bool(key(one) == key(other))
 
 
-def _span_of(segments: list[Segment]) -> Span:
-    return Span(segments[0].arena, segments[0].index, segments[-1].index + 1)
-
-
 def adopt(
     owner: Any, parameters: Sequence[Parameter], first: int = 0, stochastic_rounding: bool = False
-) -> list[Arena]:
+) -> list[Segment]:
     """Move `parameters` into new arenas of the optimizer `owner`; values, versions and gradients stay the same.
+
+    -> the segments, arena by arena, which the optimizer has to hold.
 
     A parameter leaves the arena that it was in, whose optimizer raises when it is used. first: the number that the
     optimizer gives to the first parameter. stochastic_rounding: 16-bit parameters have no float32 master weights.
@@ -246,7 +244,7 @@ def adopt(
         cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
         where, got = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
         raise DeviceError(where, "parameters on one device", got, cure)
-    return [
-        Arena(owner, backends.backend_of(members[0][1].array), dtype, members)
-        for (_, dtype, _), members in by_kind.items()
-    ]
+    found: list[Segment] = []
+    for (_, dtype, _), members in by_kind.items():
+        found += Arena(owner, backends.backend_of(members[0][1].array), dtype, members).move_in(members)
+    return found

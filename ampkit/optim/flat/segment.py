@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,11 +22,12 @@ class Segment:
     """A parameter's range in an arena: elements `start` to `stop` (exclusive) of each of its flat arrays.
 
     array: the array of the parameter. dtype: its dtype. gradient: where its gradient is accumulated, float32 (float64
-    for a float64 parameter). index: the position in `arena.segments`. number: the parameter's number in the optimizer.
-    extra_state: state arrays whose shape is not the parameter's, by name.
+    for a float64 parameter). index: its position in the arena. number: the parameter's number in the optimizer.
+    extra_state: state arrays whose shape is not the parameter's, by name. reference: what the parameter holds of it.
     """
 
     __slots__ = (
+        "__weakref__",
         "_copy_versions",
         "_copy_views",
         "_master_version",
@@ -37,6 +39,7 @@ class Segment:
         "index",
         "number",
         "parameter",
+        "reference",
         "start",
         "stop",
     )
@@ -51,6 +54,7 @@ class Segment:
         self._copy_views: dict[DType, tuple[Array, Array]] = {}  # (the arena's flat copy, this segment's view of it)
         self._master_version = parameter.version[0]
         self.array: Array = None
+        self.reference = weakref.ref(self)
 
     def view(self, flat: Array) -> Array:
         """This segment of one of the arena's flat arrays, in the parameter's shape."""
@@ -64,13 +68,13 @@ class Segment:
 
     def owns_parameter(self) -> bool:
         """Whether the parameter's array still is this segment: no newer optimizer took it, and nobody replaced it."""
-        return self.parameter.segment is self and self.parameter.array is self.array
+        return self.parameter._segment is self.reference and self.parameter.array is self.array
 
     def need_parameter(self, where: str) -> None:
         """Raise StateError unless `owns_parameter`."""
         if not self.owns_parameter():
             got, cure = "which a newer optimizer holds", "use the newest optimizer, or make this one anew"
-            if self.parameter.segment is self:
+            if self.parameter._segment is self.reference:
                 got, cure = "whose memory was replaced", "make the optimizer after the model has its device and dtype"
             raise StateError(where, "parameters that this optimizer holds", f"{self.describe()}, {got}", cure)
 

@@ -146,7 +146,7 @@ def test_other_rules_and_other_dtypes_are_left_to_the_reference():
     def selected(kind, dtype=np.float32, **options):
         optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(10, dtype)))], **options)
         (group,) = optimizer.param_groups
-        (span,) = group.arenas[0].begin_step(group.arenas[0].segments)
+        (span,) = group.arenas[0].begin_step(group.segments)
         moments = [span.moment(name) if optimizer.needs_moment(group, name) else None for name in optimizer.moments]
         step = optimizer.step_inputs(group, span, None)
         return update.select("cpu", span.weights, span.gradient, moments, [], step)
