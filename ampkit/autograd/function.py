@@ -194,6 +194,7 @@ class Function:
         outs = out if isinstance(out, tuple) else (out,)
         node = _recorded(cls, ctx, args, outs) if is_grad_enabled() and any(ctx.needs_input_grad) else None
         made = _outputs(outs, node, ctx._dirty)
+        ctx._dirty = ()  # they are outputs now, whose node holds ctx
         if observe.observers:
             observe.notify_end(cls.__name__, _arrays(args), _arrays(made), observe.FORWARD, operands=args, node=node)
         return tuple(made) if isinstance(out, tuple) else made[0]

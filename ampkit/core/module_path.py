@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import ref
 
 from ..base.errors import ConfigError
 
@@ -23,13 +24,18 @@ class ModuleCall(NamedTuple):
 
     path: its dotted name in the model, as in `named_modules`; "" for the model itself, which is the outermost module
     called. A module outside of the model's tree is named by its type, `encoder.<Linear>`. paths: the path of every
-    module of the model, by id.
+    module of the model, by id. model_reference: a weak reference to the model, which may hold a tensor whose node holds
+    this call; None for no model.
     """
 
     path: str
-    module: Any
-    model: Any
+    model_reference: ref[Any] | None
     paths: dict[int, str]
+
+    @property
+    def model(self) -> Any:
+        """The model; None once it is gone."""
+        return None if self.model_reference is None else self.model_reference()
 
 
 _SHOWN = 6  # paths, by an error
@@ -74,11 +80,11 @@ def new_call(module: Any) -> ModuleCall:
     """The call of `module` inside the one that is running."""
     above = _current.get()
     if above is None:
-        return ModuleCall("", module, module, {id(found): path for path, found in module.named_modules()})
+        return ModuleCall("", ref(module), {id(found): path for path, found in module.named_modules()})
     path = above.paths.get(id(module))
     if path is None:
         path = f"{above.path}.<{type(module).__name__}>".removeprefix(".")
-    return ModuleCall(path, module, above.model, above.paths)
+    return ModuleCall(path, above.model_reference, above.paths)
 
 
 class running:

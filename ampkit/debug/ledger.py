@@ -191,8 +191,8 @@ class _Recorder:
     def __call__(self, event: Event) -> None:
         if event.phase != FORWARD or event.op is None:
             return
-        if (call := current()) is not None:
-            self._models[id(call.model)] = call.model
+        if (call := current()) is not None and (model := call.model) is not None:
+            self._models[id(model)] = model
         for array in event.inputs:
             if is_array(array):
                 device = backend_of(array)

@@ -41,11 +41,6 @@ class NonFiniteTracker:
         self._tag: Any = None  # in a backward under create_graph: the loss scale of its gradients
         self._began = False  # whether a backward has begun
         self._busy = False  # while it runs ops itself
-        self._handlers: dict[str, Callable[[Event], Any]] = {
-            observe.FORWARD: self._forward, observe.BACKWARD: self._kernel, observe.REPLAY: self._replayed,
-            observe.HOOK: self._hook, observe.START: self._start, observe.ACCUMULATE: self._arrived,
-            observe.RETURN: self._arrived, observe.STEP: self._step,
-        }  # fmt: skip
 
     def __call__(self, event: Event) -> None:
         """Look at an event."""
@@ -60,9 +55,10 @@ class NonFiniteTracker:
         try:
             with ignore_fp_errors():
                 call = current()
-                self.model = self.model if call is None else call.model
+                model = None if call is None else call.model
+                self.model = self.model if model is None else model
                 self._look_at_region(region())
-                self._handlers[event.phase](event)
+                _HANDLERS[event.phase](self, event)
         finally:
             self._busy = False
 
@@ -176,7 +172,16 @@ class NonFiniteTracker:
 
     def _call_with(self, name: str) -> ModuleCall | None:
         # Of the module that has the parameter of this name.
-        return ModuleCall(name.rpartition(".")[0], None, self.model, {}) if name else None
+        return ModuleCall(name.rpartition(".")[0], None, {}) if name else None
+
+
+# By phase; not in the tracker itself, whose own methods would make it a reference cycle.
+_HANDLERS: dict[str, Callable[[NonFiniteTracker, Event], Any]] = {
+    observe.FORWARD: NonFiniteTracker._forward, observe.BACKWARD: NonFiniteTracker._kernel,
+    observe.REPLAY: NonFiniteTracker._replayed, observe.HOOK: NonFiniteTracker._hook,
+    observe.START: NonFiniteTracker._start, observe.ACCUMULATE: NonFiniteTracker._arrived,
+    observe.RETURN: NonFiniteTracker._arrived, observe.STEP: NonFiniteTracker._step,
+}  # fmt: skip
 
 
 def _operands(event: Event) -> list[tuple[Tensor, Any]]:

@@ -28,7 +28,8 @@ class UnderflowTracker:
     def __call__(self, event: Event) -> None:
         """Look at an event."""
         call = current()
-        self.model = self.model if call is None else call.model
+        model = None if call is None else call.model
+        self.model = self.model if model is None else model
         with ignore_fp_errors():
             if event.phase == BACKWARD:
                 self._kernel(event)

@@ -21,7 +21,7 @@ def give(p, value=None):
 
 def test_slots_start_on_256_byte_boundaries_of_one_block():
     ps = [parameter(3, 5), parameter(), parameter(100), parameter(0, 4), parameter(7)]
-    optim.SGD(ps)
+    _optimizer = optim.SGD(ps)
     assert len({id(p.segment.arena) for p in ps}) == 1
     for p in ps:
         assert p.segment.start * 4 % 256 == 0
@@ -36,7 +36,7 @@ def test_values_versions_and_gradients_survive_adoption():
     give(p, 2.0)
     gradient, tag = p.grad, object()
     gradient.tag = tag
-    optim.SGD([p])
+    _optimizer = optim.SGD([p])
     assert np.array_equal(p.array, values)
     assert p.version is version
     assert version[0] > 0
@@ -76,8 +76,9 @@ def test_values_written_to_a_16_bit_parameter_reach_its_master():
 def test_a_new_optimizer_keeps_the_float32_master_of_a_16_bit_parameter():
     p = Parameter(np.ones(4, BF16))
     give(p, 2.0**-10)
-    optim.SGD([p], lr=1.0).step()
-    optim.SGD([p], lr=1.0)
+    first = optim.SGD([p], lr=1.0)
+    first.step()
+    _second = optim.SGD([p], lr=1.0)
     assert np.array_equal(p.segment.master_weights(), np.full(4, 1 - 2.0**-10, np.float32))
 
 

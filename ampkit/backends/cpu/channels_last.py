@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ampkit.base.dtypes import DType
 
 from .copies import copy
-from .onednn.primitive import HostArray, Layout, empty
+from .onednn.primitive import HostArray, Layout, array_type, empty
 
 if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
@@ -55,5 +55,5 @@ def channels_last_layout(shape: Sequence[int], dtype: DType) -> Layout:
 def onednn_geometry(w: ConvGeometry) -> tuple[Any, Any, Any, Any]:
     """Strides, dilations minus one, padding before and after: oneDNN's convention."""
     pairs = (w.stride, tuple(d - 1 for d in w.dilation), tuple(p[0] for p in w.padding), tuple(p[1] for p in w.padding))
-    stride, dilation, before, after = [(ctypes.c_int64 * len(w.input_size))(*pair) for pair in pairs]
+    stride, dilation, before, after = [array_type(ctypes.c_int64, len(w.input_size))(*pair) for pair in pairs]
     return stride, dilation, before, after

@@ -9,7 +9,7 @@ from ampkit import backends
 from ampkit.base.errors import StateError
 
 from ..tensor import Tensor
-from .saved_hooks import saved_tensors_hooks
+from .saved_hooks import Hooks, saved_tensors_hooks
 from .views import before_change
 
 
@@ -30,9 +30,11 @@ class allow_mutation_on_saved_tensors(saved_tensors_hooks):
     """
 
     def __init__(self) -> None:
-        super().__init__(self._keep, self._restore)
         self._kept: WeakKeyDictionary[_Kept, None] = WeakKeyDictionary()
         self.cloned: WeakKeyDictionary[_Kept, Tensor] = WeakKeyDictionary()
+
+    def _hooks(self) -> Hooks:
+        return self._keep, self._restore  # methods that it held itself would be a reference cycle
 
     def __enter__(self) -> Self:
         if any(getattr(notify, "__func__", None) is type(self)._copy_if_saved for notify in before_change):

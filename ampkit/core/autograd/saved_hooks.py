@@ -39,12 +39,15 @@ class saved_tensors_hooks:
         for name, hook in (("pack_hook", pack_hook), ("unpack_hook", unpack_hook)):
             if not callable(hook):
                 raise DTypeError("saved_tensors_hooks", f"{name} that can be called", f"a {type(hook).__name__}")
-        self._hooks = pack_hook, unpack_hook
+        self._pack, self._unpack = pack_hook, unpack_hook
+
+    def _hooks(self) -> Hooks:
+        return self._pack, self._unpack
 
     def __enter__(self) -> Self:
         if (message := _refusal.get()) is not None:
             raise StateError(message)
-        _stack.set((*_stack.get(), (self, self._hooks)))
+        _stack.set((*_stack.get(), (self, self._hooks())))
         packing.append(self)
         return self
 

@@ -127,7 +127,8 @@ def move(tensor: Tensor, edge: Edge | None) -> None:
     changed, at = {id(tensor)} if edge is not None else set(), tensor
     while at.views is not None and at.views.parent is not None:
         parent = at.views.parent
-        _set_edge(parent, (Node(_OVERWRITE, (parent.edge, edge), (), at.views), 0, *_shape_and_dtype(parent)))
+        taken = Views(None, at.views.op, at.views.params, at.views.index)  # without the parent, whose node this is
+        _set_edge(parent, (Node(_OVERWRITE, (parent.edge, edge), (), taken), 0, *_shape_and_dtype(parent)))
         at, edge = parent, parent.edge
         changed.add(id(at))
     with enable_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 from ampkit.base.errors import ArgumentError
 from ampkit.core.saved_state import need_keys
@@ -20,7 +21,7 @@ class _Combined(LRScheduler):
         optimizer.schedules_made -= len(self._schedulers)  # which this one replaces
         super().__init__(optimizer, last_epoch)
         for part in self._schedulers:
-            part._combined_by = self
+            part._combined_by = ref(self)
 
     def last_lr_of(self, part: LRScheduler) -> list[float]:
         """The learning rates that a part would have set, were it called itself; waits for the device."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class LRScheduler:
 
     is_factor = True  # whether, beside another schedule, it multiplies the learning rate; else it sets it
     constants: tuple[str, ...] = ()  # the attributes that state_dict holds besides the position
-    _combined_by: Any = None  # the ChainedScheduler or SequentialLR that this one is a part of
+    _combined_by: Any = None  # a weak reference to the ChainedScheduler or SequentialLR that this one is a part of
     _told: Any = None  # n, while `get_lr` runs, or what was assigned to last_epoch
     _told_rates: list[float] | None = None  # what was assigned to _last_lr
     choices: Mapping[str, Iterable[str]] = {}  # the allowed values of those that are one of several strings
@@ -204,8 +205,9 @@ class LRScheduler:
         """The learning rates that this schedule set last, or the product of several; waits for the device."""
         if self._told_rates is not None:
             return self._told_rates
-        if self._combined_by is not None:
-            rates: list[float] = self._combined_by.last_lr_of(self)
+        combined = None if self._combined_by is None else self._combined_by()
+        if combined is not None:
+            rates: list[float] = combined.last_lr_of(self)
             return rates
         if self._shared():
             return [group["lr"] for group in self.optimizer.param_groups]
@@ -223,10 +225,14 @@ class LRScheduler:
         self._told_rates = rates
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: Tensor(v) if backends.is_array(v) else v for k, v in vars(self).items()}  # a Tensor keeps its device
+        # A Tensor keeps its device, and a weak reference cannot be copied.
+        combined = {"_combined_by": self._combined_by()} if self._combined_by is not None else {}
+        return {k: Tensor(v) if backends.is_array(v) else v for k, v in {**vars(self), **combined}.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({k: v.array if isinstance(v, Tensor) else v for k, v in state.items()})
+        if self._combined_by is not None:
+            self._combined_by = ref(self._combined_by)
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps, the base learning rates and the constants, without functions; waits for the device."""

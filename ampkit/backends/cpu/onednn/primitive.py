@@ -13,6 +13,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -51,6 +52,12 @@ _NONE = (None,) * (_ARRAYS - 1)
 _execute_primitive = Function("execute_primitive", "paaaaa", ctypes.c_int64)
 
 
+@cache
+def array_type(item: Any, count: int) -> Any:
+    """The type of a C array of `count` items; kept, since ctypes makes a type a reference cycle."""
+    return item * count
+
+
 class _Argument(ctypes.Structure):
     _fields_ = (("argument", ctypes.c_int), ("memory", Handle))
 
@@ -73,7 +80,7 @@ class Layout:
     def __init__(self, shape: Sequence[int], dtype: DType, strides: Sequence[int] | None, handle: Any = None):
         lib, count = _need().cdll, len(shape)
         self.shape, self.dtype, self.has_layout = tuple(shape), dtype, strides is not None or handle is not None
-        row = ctypes.c_int64 * count
+        row = array_type(ctypes.c_int64, count)
         if handle is not None:
             self.handle = create(lib, "memory_desc_clone", handle)
         elif strides is None:
@@ -172,7 +179,7 @@ class Call:
         self.scratch_bytes = int(slow.dnnl_memory_desc_get_size(scratch)) if scratch else 0
         self._scratch = create(slow, "memory_create", Handle(scratch), lib.engine, Handle(0)) if scratch else None
         pairs += [_Argument(SCRATCHPAD, self._scratch)] if scratch else []
-        self._count, self._row = len(pairs), (_Argument * len(pairs))(*pairs)
+        self._count, self._row = len(pairs), array_type(_Argument, len(pairs))(*pairs)
         self._set, self._wait = lib.pydll.dnnl_memory_set_data_handle, lib.pydll.dnnl_stream_wait
         self._execute, self._stream = slow.dnnl_primitive_execute, lib.stream
         self._execution = self._as_execution() if available() else None
