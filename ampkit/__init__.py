@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 from math import e, inf, nan, pi
 
-from . import amp, autograd, cuda, data, debug, distributions, linalg, models, nn, ops, optim, special, utils
+from . import amp, autograd, cpu, cuda, data, debug, distributions, linalg, models, nn, ops, optim, special, utils
 from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
@@ -78,8 +78,8 @@ from .serialization import load, save
 
 newaxis = None
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
-_PARTS = {"amp", "autograd", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim", "special"}
-_PARTS |= {"distributions", "func", "utils"}
+_PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
+_PARTS |= {"distributions", "func", "special", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

@@ -7,9 +7,11 @@ would come back as pages that the system has to fill with zeros.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Sequence
 from math import prod
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -52,53 +54,123 @@ class _Buffer(np.ndarray[Any, Any]):
     __slots__ = ()
 
 
+class _Zeros(_Buffer):
+    """A uint8 buffer of zeros, which the system made: it is counted, and not pooled."""
+
+    __slots__ = ()
+
+
 class _Lease(np.ndarray[Any, Any]):
     """A view of a buffer in use, the base of an array and of all its views. When the last of them dies, so does it."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if _allocator is not None and type(self.base) is _Buffer:  # the module is gone at interpreter shutdown
-            _allocator.release(self.base)
+        kind = type(self.base)
+        if _allocator is not None and kind in (_Buffer, _Zeros):  # the module is gone at interpreter shutdown
+            _allocator.release(self.base, kind is _Buffer)
 
 
 class CachingAllocator:
-    """Free buffers by size. In bytes: used, cached and peak use; used + cached stays within 1.25 times the peak."""
+    """Free buffers by size; safe for threads.
 
-    def __init__(self) -> None:
-        self.free_lists: dict[int, list[_Buffer]] = {}
+    In bytes: used and cached, and peak, the most that was used since `reset_peak`. used + cached stays within 1.25
+    times the most that was used lately, in the last `window` to twice as many allocations: a step of a training finds
+    all that the one before it freed, and a program that needs less than before gives the rest back. Where a freed
+    buffer exceeds that, buffers of the sizes that were asked for least lately go.
+    """
+
+    def __init__(self, window: int = 4096) -> None:
+        self.free_lists: dict[int, list[HostArray]] = {}  # the size that was used last is the last one
         self.used = self.cached = self.peak = 0
+        self.window, self._allocations = window, 0
+        self._most = self._most_before = 0  # that was used in this window of allocations, and in the one before
+        self.lock = RLock()  # that may be taken again: the collector runs `release` within any allocation
 
     def allocate(self, nbytes: int) -> _Lease:
         """Return uint8 memory of at least `nbytes`, aligned to CACHE_LINE, released with its last reference."""
         size = -(-nbytes // _PAGE) * _PAGE
-        free = self.free_lists.get(size)
-        if free:
-            buffer: HostArray = free.pop()
-            self.cached -= size
-        else:
-            raw = _Buffer((size + CACHE_LINE,), np.uint8)
-            start = -address(raw) % CACHE_LINE
-            buffer = raw[start : start + size]
-        self.used += size
-        self.peak = max(self.peak, self.used)
+        with self.lock:
+            free = self.free_lists.get(size)
+            if free:
+                buffer = free.pop()
+                self.cached -= size
+            else:
+                buffer = _aligned(_Buffer((size + CACHE_LINE,), np.uint8), size)
+            self._count(size)
         return buffer.view(_Lease)
 
-    def release(self, buffer: _Buffer) -> None:
-        """Keep a buffer for reuse, or free it where the cache is full."""
+    def zeros(self, nbytes: int) -> _Lease:
+        """`allocate`, of zeros: the system fills the pages when they are first touched."""
+        size = -(-nbytes // _PAGE) * _PAGE
+        buffer = _aligned(np.zeros(size + CACHE_LINE, np.uint8).view(_Zeros), size)
+        with self.lock:
+            self._count(size)
+        return buffer.view(_Lease)
+
+    def _count(self, size: int) -> None:
+        self.used += size
+        self.peak = max(self.peak, self.used)
+        self._most = max(self._most, self.used)
+        self._allocations += 1
+        if self._allocations == self.window:
+            self._most, self._most_before, self._allocations = self.used, self._most, 0
+            self._trim()
+
+    def release(self, buffer: HostArray, pooled: bool = True) -> None:
+        """Count a buffer as free, and keep a pooled one for reuse."""
         size = buffer.nbytes
-        self.used -= size
-        if 4 * (self.used + self.cached + size) <= 5 * self.peak:
-            self.free_lists.setdefault(size, []).append(buffer)
-            self.cached += size
+        with self.lock:
+            self.used -= size
+            if pooled:
+                free = self.free_lists.pop(size, [])
+                free.append(buffer)
+                self.free_lists[size] = free
+                self.cached += size
+                self._trim()
+
+    def _trim(self) -> None:
+        limit = 5 * max(self._most, self._most_before)
+        while 4 * (self.used + self.cached) > limit and self.free_lists:
+            size = next(iter(self.free_lists))
+            free = self.free_lists[size]
+            if free:
+                free.pop()
+                self.cached -= size
+            if not free:
+                del self.free_lists[size]
+
+    def reset_peak(self) -> None:
+        """Make the present use the peak."""
+        with self.lock:
+            self.peak = self.used
 
     def clear(self) -> None:
-        """Free every cached buffer and reset the peak to the present use."""
-        self.free_lists.clear()
-        self.cached, self.peak = 0, self.used
+        """Free every cached buffer."""
+        with self.lock:
+            self.free_lists.clear()
+            self.cached = 0
+
+
+def _aligned(raw: HostArray, size: int) -> HostArray:
+    start = -address(raw) % CACHE_LINE
+    return raw[start : start + size]
 
 
 _allocator = CachingAllocator()
+
+
+def _unlock() -> None:
+    _allocator.lock = RLock()  # another thread may have held it at the fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
+def allocator() -> CachingAllocator:
+    """The allocator of the process."""
+    return _allocator
 
 
 def empty(shape: Sequence[int], dtype: DType) -> HostArray:
@@ -114,5 +186,8 @@ def empty(shape: Sequence[int], dtype: DType) -> HostArray:
 
 def zeros(shape: Sequence[int], dtype: DType) -> HostArray:
     """A C-contiguous array of zeros, aligned to CACHE_LINE; the system fills its pages when they are first touched."""
-    raw = np.zeros(prod(shape) * dtype.itemsize + CACHE_LINE, np.uint8)
+    nbytes = prod(shape) * dtype.itemsize
+    if nbytes >= MIN_BYTES:
+        return np.ndarray(tuple(shape), dtype, _allocator.zeros(nbytes))
+    raw = np.zeros(nbytes + CACHE_LINE, np.uint8)
     return np.ndarray(tuple(shape), dtype, raw, -address(raw) % CACHE_LINE)

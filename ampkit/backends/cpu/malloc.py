@@ -24,3 +24,9 @@ def keep_freed() -> bool:
         return False
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     return tune is not None and bool(tune(_MMAP_THRESHOLD, _LARGEST)) and bool(tune(_TRIM_THRESHOLD, _NEVER))
+
+
+def return_freed() -> bool:
+    """Make malloc return freed memory to the system; returns whether this C library can (malloc_trim(3))."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    return trim is not None and bool(trim(0))

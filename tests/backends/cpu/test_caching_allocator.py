@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
+import threading
 
 import numpy as np
 import pytest
 
+import ampkit
+from ampkit import nn, optim
 from ampkit.backends.cpu import caching_allocator
 from ampkit.base.dtypes import bfloat16, float32
 
@@ -71,8 +76,109 @@ def test_not_much_more_is_kept_than_was_in_use_at_a_time():
     assert held.peak == 19 * caching_allocator.MIN_BYTES * 4
     assert held.cached <= 1.25 * held.peak
     held.clear()
-    assert held.cached == held.peak == 0
-    assert not held.free_lists
+    assert held.cached == 0 and not held.free_lists
+
+
+def test_sizes_that_are_not_asked_for_make_room_for_those_that_are():
+    held = caching_allocator._allocator
+    _large = caching_allocator.empty((100 * caching_allocator.MIN_BYTES,), bfloat16)
+    for size in range(1, 100):  # used once
+        caching_allocator.empty((size * caching_allocator.MIN_BYTES,), bfloat16)
+    where = caching_allocator.address(caching_allocator.empty((50 * caching_allocator.MIN_BYTES,), bfloat16))
+    assert caching_allocator.address(caching_allocator.empty((50 * caching_allocator.MIN_BYTES,), bfloat16)) == where
+    assert held.used + held.cached <= 1.25 * held.peak
+
+
+def test_a_program_that_needs_less_than_before_gives_memory_back(monkeypatch):
+    held = caching_allocator.CachingAllocator(window=10)
+    monkeypatch.setattr(caching_allocator, "_allocator", held)
+    many = [caching_allocator.empty(LARGE, float32) for _ in range(10)]
+    del many
+    nbytes = 4 * caching_allocator.MIN_BYTES
+    assert (held.used, held.cached, held.peak) == (0, 10 * nbytes, 10 * nbytes)
+    for _ in range(20):
+        caching_allocator.empty(LARGE, float32)
+    assert (held.used, held.cached, held.peak) == (0, nbytes, 10 * nbytes)
+
+
+def test_memory_is_counted_to_the_byte_by_whole_pages():
+    x = ampkit.ones(1 << 16)
+    assert ampkit.cpu.memory_allocated() == ampkit.cpu.memory_reserved() == ampkit.cpu.max_memory_allocated() == 1 << 18
+    view = x[1:].reshape(3, -1)
+    y = ampkit.zeros((1 << 15) + 1, dtype=ampkit.float64)
+    assert ampkit.cpu.memory_allocated() == (1 << 18) + (1 << 18) + (1 << 12)
+    del x, y
+    assert ampkit.cpu.memory_allocated() == 1 << 18  # of the view
+    del view
+    assert ampkit.cpu.memory_allocated() == 0
+    assert ampkit.cpu.memory_reserved() == 1 << 18  # zeros come from the system, and go back to it
+    assert ampkit.cpu.max_memory_allocated() == (1 << 19) + (1 << 12)
+    ampkit.cpu.reset_peak_memory_stats()
+    assert ampkit.cpu.max_memory_allocated() == 0
+    ampkit.cpu.empty_cache()
+    assert ampkit.cpu.memory_reserved() == 0
+    ampkit.cpu.empty_cache()
+
+
+def test_a_training_leaves_what_it_found():
+    def train():
+        model = nn.Linear(400, 400)
+        optimizer = optim.AdamW(model.parameters())
+        held = []
+        for _ in range(3):
+            model(ampkit.ones(500, 400)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            held.append(ampkit.cpu.memory_allocated())
+        assert held[0] == held[1] == held[2] < ampkit.cpu.max_memory_allocated()
+
+    gc.disable()  # what is dropped needs no collector
+    try:
+        train()
+        held = ampkit.cpu.memory_allocated()  # a thread keeps its scratchpad of oneDNN
+        train()
+        assert ampkit.cpu.memory_allocated() == held < 1 << 20
+    finally:
+        gc.enable()
+
+
+def test_threads_count_right_and_never_share_memory():
+    held, wrong = caching_allocator._allocator, []
+
+    def work(number):
+        for turn in range(300):
+            arrays = [
+                caching_allocator.empty((caching_allocator.MIN_BYTES * n,), bfloat16) for n in (1, 2, turn % 3 + 1)
+            ]
+            for array in arrays:
+                array[::5000] = number
+            wrong.extend(number for array in arrays if (array[::5000] != number).any())
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+    assert held.used == 0
+    assert held.cached == sum(size * len(free) for size, free in held.free_lists.items()) <= 1.25 * held.peak
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_can_allocate_whatever_a_thread_was_doing():
+    with caching_allocator._allocator.lock:
+        pid = os.fork()
+        if pid == 0:
+            thread = threading.Thread(target=caching_allocator.empty, args=(LARGE, float32), daemon=True)
+            thread.start()
+            thread.join(10)
+            os._exit(thread.is_alive())
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_small_arrays_are_left_to_numpy():
