@@ -1,9 +1,10 @@
 # Written by `python -m tests.api.stubs`: change the signatures, not this file.
 from math import e, inf, nan, pi
-from . import amp, autograd, cpu, cuda, data, debug, distributions, linalg, models, nn, ops, optim, special, utils
+from . import amp, autograd, cuda, data, debug, distributions, linalg, models, nn, ops, optim, special, utils
 from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
+from .backends.cpu import memory as cpu
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision

@@ -5,18 +5,30 @@ from __future__ import annotations
 import gc
 import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 
-def left_behind(work: Callable[[], Any]) -> list[str]:
-    """What remains of ampkit's objects and of arrays once `work`, which drops what it makes, has returned.
+def left_behind(works: Mapping[Any, Callable[[], Any]]) -> dict[Any, list[str]]:
+    """What remains of ampkit's objects and of arrays where functions, which drop what they make, have returned.
 
-    First what keeps itself alive by a reference cycle, then what something else still refers to. `work` runs twice, as
-    caches that one run fills are no leak.
+    By the name of the function: what is kept by a reference cycle, and what something else still refers to. Each runs
+    twice, as caches that one run fills are no leak.
     """
+
+    def all_of_them() -> None:
+        for work in works.values():
+            work()
+
+    if not _left_by(all_of_them):
+        return {}
+    found = {name: _left_by(work) for name, work in works.items()}
+    return {name: left for name, left in found.items() if left}
+
+
+def _left_by(work: Callable[[], Any]) -> list[str]:
     work()
     gc.collect()
     enabled = gc.isenabled()
@@ -26,7 +38,7 @@ def left_behind(work: Callable[[], Any]) -> list[str]:
     try:
         work()
         gc.collect()
-        cycles = sorted({_name(item) for item in gc.garbage if _is_counted(item)})
+        cycles = sorted({_name(item) for item in gc.garbage if _is_ours(item) or _holds_array(item)})
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -38,10 +50,6 @@ def left_behind(work: Callable[[], Any]) -> list[str]:
 
 def _counts() -> Counter[str]:
     return Counter(_name(item) for item in gc.get_objects() if _is_ours(item))
-
-
-def _is_counted(item: Any) -> bool:
-    return _is_ours(item) or issubclass(type(item), np.ndarray) or _holds_array(item)
 
 
 def _holds_array(item: Any) -> bool:

@@ -40,6 +40,7 @@ NAMESPACES = {
     "ampkit.models": ("models", "Models with the parameter names of torchvision, torchaudio and Hugging Face."),
     "ampkit.distributed": ("distributed", "Groups of processes and their collectives."),
     "ampkit.distributed.data_parallel": ("nn.parallel", "Data parallelism over the ranks of a group."),
+    "ampkit.backends.cpu.memory": ("cpu", "The memory of arrays on the CPU: `ampkit.cpu`."),
     "ampkit.cuda": ("cuda", "Devices, memory and synchronization."),
     "ampkit.testing": ("testing", "Checks for ops, the library's and your own."),
 }

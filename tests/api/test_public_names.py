@@ -64,6 +64,7 @@ PLACES = {
         SubsetRandomSampler WeightedRandomSampler BatchSampler default_collate
         IterableDataset ChainDataset StackDataset default_convert get_worker_info
     """,
+    "ampkit.cpu": "memory_allocated memory_reserved max_memory_allocated reset_peak_memory_stats empty_cache",
     "ampkit.cuda": """
         is_available device_count current_device get_device_name get_device_capability synchronize empty_cache
         memory_allocated max_memory_allocated memory_reserved reset_peak_memory_stats manual_seed manual_seed_all

@@ -55,7 +55,7 @@ class _Buffer(np.ndarray[Any, Any]):
 
 
 class _Zeros(_Buffer):
-    """A uint8 buffer of zeros, which the system made: it is counted, and not pooled."""
+    """A buffer of zeros, which the system made: it is counted, and not pooled."""
 
     __slots__ = ()
 
@@ -66,9 +66,9 @@ class _Lease(np.ndarray[Any, Any]):
     __slots__ = ()
 
     def __del__(self) -> None:
-        kind = type(self.base)
-        if _allocator is not None and kind in (_Buffer, _Zeros):  # the module is gone at interpreter shutdown
-            _allocator.release(self.base, kind is _Buffer)
+        buffer = self.base
+        if _allocator is not None and isinstance(buffer, _Buffer):  # the module is gone at interpreter shutdown
+            _allocator.release(buffer)
 
 
 class CachingAllocator:
@@ -117,12 +117,12 @@ class CachingAllocator:
             self._most, self._most_before, self._allocations = self.used, self._most, 0
             self._trim()
 
-    def release(self, buffer: HostArray, pooled: bool = True) -> None:
-        """Count a buffer as free, and keep a pooled one for reuse."""
+    def release(self, buffer: _Buffer) -> None:
+        """Count a buffer as free, and keep one that is pooled for reuse."""
         size = buffer.nbytes
         with self.lock:
             self.used -= size
-            if pooled:
+            if type(buffer) is _Buffer:
                 free = self.free_lists.pop(size, [])
                 free.append(buffer)
                 self.free_lists[size] = free

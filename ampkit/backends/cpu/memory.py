@@ -1,4 +1,4 @@
-"""The memory of arrays on the CPU, with the names of torch.cuda.
+"""`ampkit.cpu`: the memory of arrays on the CPU, with the names of torch.cuda.
 
 Figures are bytes of the arrays of 128 KiB and more that creation functions and CPU kernels make, with their gradients,
 in whole pages, and of the scratchpad that each thread keeps for oneDNN. Smaller arrays, those that NumPy makes for a
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .backends.cpu import malloc
-from .backends.cpu.caching_allocator import allocator
+from . import malloc
+from .caching_allocator import allocator
 
 __all__ = [
     "empty_cache", "max_memory_allocated", "memory_allocated", "memory_reserved", "reset_peak_memory_stats",
