@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import garbage
 import numpy as np
 import pytest
 
@@ -74,6 +76,15 @@ def test_every_model_runs_and_gives_every_parameter_a_gradient(name, dtype):
         assert parameter.grad is not None, path
         assert parameter.grad.dtype == dtypes.float32
         assert np.isfinite(parameter.grad.array).all(), path
+
+
+def test_every_model_is_freed_when_it_is_dropped():
+    def run(make, data):
+        with autocast(dtype="bfloat16"):
+            make()(data()).float().square().mean().backward()
+
+    small = {name: partial(run, make, data) for name, (make, data, _) in CASES.items() if "resnet" not in name}
+    assert not garbage.left_behind(small)
 
 
 def test_the_sizes_are_those_of_the_papers():
