@@ -124,7 +124,8 @@ class WeightedRandomSampler(Sampler[int]):
             raise ArgumentError("WeightedRandomSampler", needs, f"{most} positive weights, num_samples={num_samples}")
 
     def __iter__(self) -> Iterator[int]:
-        share, draw = self.weights / self.weights.sum(), random.next_draw(self.generator)
+        weights = np.ldexp(self.weights, -np.frexp(self.weights.max())[1])  # whose sum does not overflow
+        share, draw = weights / weights.sum(), random.next_draw(self.generator)
         return iter(draw.choice(len(share), self.num_samples, self.replacement, share).tolist())
 
     def __len__(self) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import ops
+from ..base import dtypes
 from ..core.tensor import Tensor
+from . import constraints
 from .distribution import LOG_2PI, Distribution, parameters, register_kl
 
 __all__ = ["Exponential", "Laplace", "LogNormal", "Normal", "Uniform"]
@@ -18,6 +20,7 @@ class Normal(Distribution):
 
     names = ("loc", "scale")
     has_rsample = True
+    support = constraints.real
 
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
         self.loc, self.scale = parameters(loc, scale)
@@ -30,7 +33,7 @@ class Normal(Distribution):
     variance = property(lambda self: self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.loc + self.scale * _standard_normal(self._shape(sample_shape), self.loc)
+        return _in_range(self.loc + self.scale * _standard_normal(self._shape(sample_shape), self.loc))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -0.5 * ((value - self.loc) / self.scale).square() - self.scale.log() - 0.5 * LOG_2PI
@@ -50,6 +53,7 @@ class LogNormal(Distribution):
 
     names = ("loc", "scale")
     has_rsample = True
+    support = constraints.positive
 
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
         self.base_dist = Normal(loc, scale, validate_args)
@@ -60,7 +64,7 @@ class LogNormal(Distribution):
     variance = property(lambda self: ops.expm1(self.scale.square()) * (2 * self.loc + self.scale.square()).exp())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.base_dist.rsample(sample_shape).exp()
+        return _in_range(self.base_dist.rsample(sample_shape).exp(), positive=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
         log = ops.where(value > 0, value, 1.0).log()
@@ -87,15 +91,20 @@ class Uniform(Distribution):
         super().__init__(self.low.shape, (), validate_args)
         self._need("high", self.high > self.low, "above low")
 
+    support = property(lambda self: constraints.half_open_interval(self.low, self.high))
     mean = property(lambda self: 0.5 * (self.low + self.high))
     variance = property(lambda self: (self.high - self.low).square() / 12)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.low + (self.high - self.low) * _uniform(self._shape(sample_shape), self.low)
+        u = _uniform(self._shape(sample_shape), self.low)
+        drawn = 2 * (0.5 * self.low + self._half_width() * u)
+        spacing = self.high.abs() * (0.75 * dtypes.finfo(self.high.dtype).eps)
+        below = ops.maximum(self.high - spacing, self.low)
+        return ops.where(drawn < self.high, drawn, below)  # a sum that was rounded up to the bound
 
     def log_prob(self, value: Tensor) -> Tensor:
         inside = (value >= self.low) & (value < self.high)
-        return ops.where(inside, -(self.high - self.low).log(), -math.inf)
+        return ops.where(inside, -self.entropy(), -math.inf)
 
     def cdf(self, value: Tensor) -> Tensor:
         return ((value - self.low) / (self.high - self.low)).clamp(0, 1)
@@ -104,7 +113,10 @@ class Uniform(Distribution):
         return self.low + (self.high - self.low) * value
 
     def entropy(self) -> Tensor:
-        return (self.high - self.low).log()
+        return self._half_width().log() + math.log(2)
+
+    def _half_width(self) -> Tensor:
+        return 0.5 * self.high - 0.5 * self.low  # the width itself may overflow
 
 
 class Exponential(Distribution):
@@ -112,6 +124,7 @@ class Exponential(Distribution):
 
     names = ("rate",)
     has_rsample = True
+    support = constraints.nonnegative
 
     def __init__(self, rate: Any, validate_args: Any = None):
         (self.rate,) = parameters(rate)
@@ -122,7 +135,7 @@ class Exponential(Distribution):
     variance = property(lambda self: self.rate.square().reciprocal())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return -ops.log1p(-_uniform(self._shape(sample_shape), self.rate)) / self.rate
+        return _in_range(-ops.log1p(-_uniform(self._shape(sample_shape), self.rate, True)) / self.rate, positive=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return ops.where(value >= 0, self.rate.log() - self.rate * value, -math.inf)
@@ -142,6 +155,7 @@ class Laplace(Distribution):
 
     names = ("loc", "scale")
     has_rsample = True
+    support = constraints.real
 
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
         self.loc, self.scale = parameters(loc, scale)
@@ -152,7 +166,7 @@ class Laplace(Distribution):
     variance = property(lambda self: 2 * self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.icdf(_uniform(self._shape(sample_shape), self.loc))
+        return _in_range(self.icdf(_uniform(self._shape(sample_shape), self.loc, True)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
@@ -173,8 +187,16 @@ def _standard_normal(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return ops.randn(shape, dtype=like.dtype, device=like.device)
 
 
-def _uniform(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return ops.rand(shape, dtype=like.dtype, device=like.device)
+def _uniform(shape: tuple[int, ...], like: Tensor, positive: bool = False) -> Tensor:
+    # From [0, 1), or `positive`: from (0, 1), so far from 0 that 2 u - 1 is not -1.
+    drawn = ops.rand(shape, dtype=like.dtype, device=like.device)
+    return drawn.clamp(min=dtypes.finfo(like.dtype).eps / 4) if positive else drawn
+
+
+def _in_range(values: Tensor, positive: bool = False) -> Tensor:
+    # Values beyond the dtype's range become its largest number, or its smallest one above 0.
+    limits = dtypes.finfo(values.dtype)
+    return values.clamp(limits.tiny if positive else limits.min, limits.max)
 
 
 @register_kl(Normal, Normal)

@@ -11,6 +11,7 @@ from .. import ops
 from ..base import dtypes
 from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
+from . import constraints
 from .distribution import Distribution, parameters, register_kl
 
 __all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
@@ -30,6 +31,8 @@ def _within(probs: Tensor) -> Tensor:
 
 class Bernoulli(Distribution):
     """1 with probability `probs` = sigmoid(`logits`), else 0; samples have the parameters' dtype."""
+
+    support = constraints.boolean
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
         given = _given("Bernoulli", probs, logits)
@@ -75,6 +78,8 @@ class Categorical(Distribution):
 
     probs are divided by their sum; logits have their logsumexp subtracted. Samples are int64.
     """
+
+    support = property(lambda self: constraints.integer_interval(0, self.probs.shape[-1] - 1))
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
         given = _given("Categorical", probs, logits)
@@ -131,6 +136,8 @@ class Categorical(Distribution):
 
 class OneHotCategorical(Distribution):
     """Categorical, whose values are one-hot vectors [*batch_shape, K] of the parameters' dtype."""
+
+    support = constraints.one_hot
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
         self.base_dist = Categorical(probs, logits, validate_args)

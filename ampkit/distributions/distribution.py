@@ -11,6 +11,7 @@ from ..base.errors import ArgumentError, StateError
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
+from . import constraints
 
 
 def parameters(*values: Any) -> tuple[Tensor, ...]:
@@ -54,6 +55,11 @@ class Distribution:
 
     def _shape(self, sample_shape: Sequence[int]) -> tuple[int, ...]:
         return (*sample_shape, *self.batch_shape, *self.event_shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """The values that may be drawn: `support.check(value)` is a bool per event."""
+        raise self._lacks("support")
 
     @property
     def mean(self) -> Tensor:
@@ -120,6 +126,14 @@ class Independent(Distribution):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.base_dist.rsample(sample_shape)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        held, n = self.base_dist.support, self.reinterpreted_batch_ndims
+        over = tuple(range(-n, 0))
+        return constraints.Constraint(
+            lambda x: held.check(x).all(over) if n else held.check(x), held.event_dim + n, held.is_discrete
+        )
 
     @property
     def mean(self) -> Tensor:

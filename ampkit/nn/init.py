@@ -15,6 +15,7 @@ from ..base.errors import ArgumentError, ShapeError, check_choice
 from ..core import random
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
+from ..ops.creation.draw_ranges import check_bounds, rounded_within
 
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
@@ -48,9 +49,12 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the uniform distribution on [a, b)."""
-    if not -math.inf < a <= b < math.inf:
-        raise ArgumentError("uniform_", "finite a <= b", f"a={a}, b={b}")
-    return _fill(tensor, random.next_draw(generator).uniform(a, b, tensor.shape))
+    check_bounds("uniform_", tensor.dtype, a, b)
+    if b - a == math.inf:
+        values = 2 * random.next_draw(generator).uniform(a / 2, b / 2, tensor.shape)
+    else:
+        values = np.asarray(random.next_draw(generator).uniform(a, b, tensor.shape))
+    return _fill(tensor, rounded_within(values, tensor.dtype, a, b))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
@@ -68,7 +72,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: random.Stream | None = None,
 ) -> Tensor:
-    """Values from N(mean, std^2) truncated to [a, b]: those outside are drawn again.
+    """Values from N(mean, std^2) truncated to [a, b], rounded within it: those outside are drawn again.
 
     Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
@@ -79,7 +83,7 @@ def trunc_normal_(
     values = draw.normal(mean, std, tensor.shape)
     while (out := (values < a) | (values > b)).any():
         values[out] = draw.normal(mean, std, int(out.sum()))
-    return _fill(tensor, values)
+    return _fill(tensor, rounded_within(values, tensor.dtype, a, b, closed=True))
 
 
 def _mass(low: float, high: float) -> float:

@@ -21,7 +21,7 @@ from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
 from .argument_checks import check_representable
-from .creation.random import draw_dtype
+from .creation.draw_ranges import check_bounds, check_float, draw_dtype, finite, integers, uniform
 from .indexing.deterministic_scatter import assign_last_wins
 from .indexing.getitem import basic_getitem, parse_index, split_mixed_index
 from .indexing.index_select import index_put_
@@ -100,17 +100,25 @@ def zero_(self: Tensor) -> Tensor:
 
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with samples of a normal distribution."""
+    """Overwrite with samples of a normal distribution; those beyond the dtype's range become its largest number."""
+    check_float("normal_", self.dtype)
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
-    return _fill_random(self, lambda g: mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype)), generator)
+    rounded = finite if math.isfinite(mean) and math.isfinite(std) else _unchanged
+    return _fill_random(
+        self,
+        lambda g: rounded(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype)), self.dtype),
+        generator,
+    )
 
 
 def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with uniform samples from [a, b)."""
-    if not a <= b:
-        raise ArgumentError("uniform_", "a <= b", f"a={a}, b={b}")
-    return _fill_random(self, lambda g: a + (b - a) * g.random(self.shape, draw_dtype(self.dtype)), generator)
+    """Overwrite with uniform samples from [a, b); with a, rounded to the dtype, if that has no number in between.
+
+    Raises ArgumentError unless a <= b, for bounds beyond the dtype's range too, DTypeError for integers.
+    """
+    check_bounds("uniform_", self.dtype, a, b)
+    return _fill_random(self, lambda g: uniform(g, self.shape, self.dtype, a, b), generator)
 
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
@@ -123,52 +131,78 @@ def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Strea
 
 
 def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with samples of an exponential distribution of rate lambd. Raises ArgumentError unless lambd > 0."""
+    """Overwrite with samples of an exponential distribution of rate lambd, all above 0 and finite.
+
+    Raises ArgumentError unless lambd > 0, DTypeError for integers.
+    """
+    check_float("exponential_", self.dtype)
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
-    return _fill_random(self, lambda g: g.standard_exponential(self.shape, draw_dtype(self.dtype)) / lambd, generator)
+    return _fill_random(
+        self,
+        lambda g: finite(g.standard_exponential(self.shape, draw_dtype(self.dtype)) / lambd, self.dtype, True),
+        generator,
+    )
 
 
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with log-normal samples; mean and std are those of the logarithm."""
+    """Overwrite with log-normal samples, all above 0 and finite; mean and std are those of the logarithm."""
+    check_float("log_normal_", self.dtype)
     if not std > 0:
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
     return _fill_random(
-        self, lambda g: np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype))), generator
+        self,
+        lambda g: finite(np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype))), self.dtype, True),
+        generator,
     )
 
 
 def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with samples of a Cauchy distribution; sigma is its half width at half maximum."""
+    """Overwrite with samples of a Cauchy distribution, all finite; sigma is its half width at half maximum."""
+    check_float("cauchy_", self.dtype)
     if not sigma > 0:
         raise ArgumentError("cauchy_", "sigma above 0", f"{sigma}")
-    return _fill_random(self, lambda g: median + sigma * g.standard_cauchy(self.shape), generator)
+    return _fill_random(self, lambda g: finite(median + sigma * g.standard_cauchy(self.shape), self.dtype), generator)
 
 
 def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None) -> Tensor:
-    """Overwrite with geometric samples: the number of trials up to the first success of probability p."""
+    """Overwrite with geometric samples: the number of trials up to the first success of probability p.
+
+    Those beyond the dtype's range become its largest number.
+    """
     if not 0 < p < 1:
         raise ArgumentError("geometric_", "p between 0 and 1", f"{p}")
-    return _fill_random(self, lambda g: g.geometric(p, self.shape), generator)
+    return _fill_random(self, lambda g: np.minimum(g.geometric(p, self.shape), _largest(self)), generator)
 
 
 def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with integers: `random_(to)` from [0, to), `random_(from, to)` from [from, to).
 
-    Without bounds, to the largest integer that the dtype holds exactly. Raises ArgumentError for an empty range.
+    Without bounds, to the largest integer that the dtype holds exactly. Raises ArgumentError for an empty range, and as
+    `randint` for one that the dtype does not hold.
     """
     if len(bounds) > 2:
         raise ArgumentError("random_", "at most two bounds", f"{len(bounds)}")
     low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact_integers(self))
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
-    return _fill_random(self, lambda g: g.integers(low, high, self.shape), generator)
+    return _fill_random(self, lambda g: integers("random_", g, self.shape, self.dtype, low, high), generator)
+
+
+def _unchanged(values: Any, dtype: dtypes.DType) -> Any:
+    return values
+
+
+def _largest(self: Tensor) -> float:
+    if self.dtype == dtypes.bool_:
+        return 1
+    return dtypes.finfo(self.dtype).max if dtypes.is_float(self.dtype) else int(np.iinfo(self.dtype).max)
 
 
 def _exact_integers(self: Tensor) -> int:
     if dtypes.is_float(self.dtype):
         return 2 ** (1 - int(np.log2(float(dtypes.finfo(self.dtype).eps)))) + 1
-    return 2 if self.dtype == dtypes.bool_ else int(np.iinfo(self.dtype).max)
+    return 2 if self.dtype == dtypes.bool_ else int(np.iinfo(self.dtype).max) + 1
 
 
 def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:

@@ -15,12 +15,14 @@ from ampkit.base.dtypes import DType, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.arguments import MOST, is_whole, shown
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.random import Stream
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import broadcast_or_none, check_count
 from ..named import named
 from .constants import options_like, parse_size, tensor_from_values
+from .draw_ranges import check_float, draw_dtype, finite, integers, uniform
 
 __all__ = [
     "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
@@ -45,26 +47,26 @@ def _draw(
     return tensor_from_values(draw(random.next_draw(generator)), dtype, device, requires_grad, default)
 
 
-def draw_dtype(dtype: Any) -> Any:
-    # NumPy's generator draws float32 or float64; float64 only on request.
+def _float_dtype(where: str, dtype: Any) -> DType:
     wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
-    return np.float64 if wanted == dtypes.float64 else np.float32
+    check_float(where, wanted)
+    return wanted
 
 
 def rand(
     *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Uniform numbers from [0, 1)."""
-    shape = parse_size("rand", size)
-    return _draw(lambda g: g.random(shape, draw_dtype(dtype)), dtype, device, requires_grad, generator)
+    """Uniform numbers from [0, 1), which does not contain 1 in any dtype. Raises DTypeError for integers."""
+    shape, wanted = parse_size("rand", size), _float_dtype("rand", dtype)
+    return _draw(lambda g: uniform(g, shape, wanted), wanted, device, requires_grad, generator)
 
 
 def randn(
     *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Normal numbers of mean 0 and variance 1."""
-    shape = parse_size("randn", size)
-    return _draw(lambda g: g.standard_normal(shape, draw_dtype(dtype)), dtype, device, requires_grad, generator)
+    """Normal numbers of mean 0 and variance 1. Raises DTypeError for integers."""
+    shape, wanted = parse_size("randn", size), _float_dtype("randn", dtype)
+    return _draw(lambda g: g.standard_normal(shape, draw_dtype(wanted)), wanted, device, requires_grad, generator)
 
 
 def randint(
@@ -79,7 +81,8 @@ def randint(
 ) -> Tensor:
     """Integers from [low, high), int64; `randint(high, size)` starts at 0.
 
-    Raises ArgumentError for an empty range.
+    Raises ArgumentError for an empty range, and for one that an integer `dtype` does not hold or of which a
+    floating-point one represents no number.
     """
     if size is None:
         low, high, size = 0, low, high
@@ -88,8 +91,8 @@ def randint(
             raise ArgumentError("randint", f"{name} as an integer within 64 bits", shown(bound))
     if not low < high:
         raise ArgumentError("randint", "low below high", f"{low} and {high}")
-    shape = parse_size("randint", (size,))
-    return _draw(lambda g: g.integers(low, high, shape), dtype, device, requires_grad, generator, int64)
+    shape, wanted = parse_size("randint", (size,)), int64 if dtype is None else dtypes.parse(dtype)
+    return _draw(lambda g: integers("randint", g, shape, wanted, low, high), wanted, device, requires_grad, generator)
 
 
 def randperm(
@@ -133,13 +136,14 @@ def normal(
     shape = _normal_shape(params, None if size is None else parse_size("normal", (size,)))
     if np.min(params[1], initial=0) < 0:
         raise ArgumentError("normal", "std from 0", f"{np.min(params[1])}")
-    return _draw(
-        lambda g: params[0] + params[1] * g.standard_normal(shape, draw_dtype(dtype)),
-        dtype,
-        device,
-        requires_grad,
-        generator,
-    )
+    wanted = _float_dtype("normal", dtype)
+
+    def draw(g: Generator) -> Any:
+        with ignore_fp_errors():
+            values = params[0] + params[1] * g.standard_normal(shape, draw_dtype(wanted))
+        return finite(values, wanted) if np.isfinite(params[0]).all() and np.isfinite(params[1]).all() else values
+
+    return _draw(draw, wanted, device, requires_grad, generator)
 
 
 def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
@@ -163,7 +167,7 @@ def multinomial(
     if not input.is_floating_point():
         raise DTypeError("multinomial", "floating-point weights", input.dtype.name, "cast them: x.float()")
     weights = input.numpy(force=True).astype(np.float64)
-    if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.sum(-1).all():
+    if weights.ndim not in (1, 2) or not np.all((weights >= 0) & np.isfinite(weights)) or not weights.any(-1).all():
         raise ArgumentError("multinomial", "rows of finite weights from 0, not all 0", f"shape {weights.shape}")
     check_count("multinomial", "num_samples", num_samples)
     if not replacement and num_samples > (weights > 0).sum(-1).min(initial=weights.shape[-1]):
@@ -171,13 +175,22 @@ def multinomial(
 
     def draw(g: Generator) -> Any:
         if replacement:
-            ends = np.cumsum(weights, -1)[..., None, :]
+            ends = np.cumsum(_scaled(weights), -1)[..., None, :]
             return (g.random((*weights.shape[:-1], num_samples, 1)) * ends[..., -1:] >= ends).sum(-1)
         # The largest u^(1/w) sample without replacement (Efraimidis & Spirakis 2006, Inf. Proc. Lett. 97, 181).
-        keys = np.where(weights > 0, g.exponential(size=weights.shape) / np.where(weights > 0, weights, 1), np.inf)
+        wanted = weights > 0
+        with ignore_fp_errors():  # a draw of 0; the logarithm of a quotient, which might overflow
+            keys = np.log(g.exponential(size=weights.shape)) - np.log(np.where(wanted, weights, 1))
+        keys = np.where(wanted, keys, np.inf)
         return np.argsort(keys, -1)[..., :num_samples]
 
     return _draw(draw, None, input.device, False, generator, int64)
+
+
+def _scaled(weights: Any) -> Any:
+    # Rows times powers of 2 that let their largest weight be from 0.5 to 1: sums neither over- nor underflow.
+    exponents = np.frexp(weights.max(-1, keepdims=True, initial=0))[1]
+    return np.ldexp(weights, np.minimum(-exponents, 1000)) if exponents.size else weights
 
 
 def _random_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:

@@ -20,6 +20,7 @@ from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import check_floating
 from ..creation.constants import ones
+from ..creation.draw_ranges import rounded_within
 from ..named import named
 from ..pointwise.comparison import gt, ne
 from ..pointwise.piecewise_activations import leaky_relu
@@ -173,5 +174,5 @@ def rrelu(
     check_floating("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
-    drawn = random.next_draw().uniform(lower, upper, input.shape)
+    drawn = rounded_within(random.next_draw().uniform(lower, upper, input.shape), input.dtype, lower, upper)
     return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))
