@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import accumulator
+from ..base.dtypes import accumulator, float32
 
 SHORT = 512  # arrays up to this size are summed directly: about ten roundings, and blocks would not be faster
 BLOCK = 64  # elements that are added one after the other
+_SMALLER = 2.0**-64
 _WIDE = 2048  # partial sums that are updated together: they fit in the L1 cache
 _THREADS = 16  # the least number of threads that share one output element in a CuPy reduction
 
@@ -25,8 +26,37 @@ _THREADS = 16  # the least number of threads that share one output element in a 
 def blocked_sum(array: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """The sum of `array` (an array or a TracedArray) over `axis`: None for all axes, an int or a tuple.
 
-    Floats are summed in their own dtype, integers and booleans in int64.
+    Floats are summed in their own dtype, few float32 numbers in float64; integers and booleans in int64. Where a sum of
+    NumPy's overflows, it is computed once more so that only its result may.
     """
+    if type(array) is not np.ndarray or array.dtype.kind in "biu":
+        return _blocked(array, axis, keepdims)
+    if array.size <= SHORT and array.dtype == float32:
+        return np.add.reduce(array, axis, np.float64, None, keepdims).astype(np.float32)
+    total = _blocked(array, axis, keepdims)
+    return total if np.isfinite(total).all() else _within_range(array, axis, keepdims).astype(array.dtype)
+
+
+def blocked_mean(array: Any, axis: Any, keepdims: bool, count: int) -> Any:
+    """The sum over `axis` divided by `count`; of NumPy's arrays it does not overflow."""
+    if type(array) is not np.ndarray:
+        return blocked_sum(array, axis, keepdims) / count
+    if array.size <= SHORT and array.dtype == float32:
+        return (np.add.reduce(array, axis, np.float64, None, keepdims) / count).astype(np.float32)
+    total = _blocked(array, axis, keepdims)
+    if np.isfinite(total).all():
+        return total / count
+    return (_within_range(array, axis, keepdims, count)).astype(array.dtype)
+
+
+def _within_range(array: Any, axis: Any, keepdims: bool, count: int = 1) -> Any:
+    # The sum over count, of float32 in float64, of float64 as that of numbers that are smaller by a power of 2.
+    if array.dtype == float32:
+        return array.sum(axis, np.float64, keepdims=keepdims) / count
+    return _blocked(array * _SMALLER, axis, keepdims) / count / _SMALLER
+
+
+def _blocked(array: Any, axis: Any, keepdims: bool) -> Any:
     if array.size <= SHORT or not isinstance(getattr(array, "strides", None), tuple) or array.dtype.kind in "biu":
         return array.sum(axis, accumulator(array.dtype), keepdims=keepdims)
     reduced = _axes(axis, array.ndim)

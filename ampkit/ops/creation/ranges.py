@@ -118,4 +118,6 @@ def _evenly(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     steps = check_count(where, "steps", steps)
     with ignore_fp_errors():
         first, last = [_whole(where, kind, value) for value in ends] if _is_whole(kind) else ends
+        if math.isinf(last - first):  # though neither is
+            return 2 * np.linspace(first / 2, last / 2, steps)
         return np.linspace(first, last, steps)

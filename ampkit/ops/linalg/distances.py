@@ -11,6 +11,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import accumulator, float32, is_float
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.saved import is_traced
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -138,9 +139,11 @@ def from_end(a: Any, b: Any, dim: int) -> int:
 
 def _clamped_norm(x: Any, dim: int, eps: float) -> tuple[Any, Any]:
     # The vectors' norm, at least eps; and where it exceeds eps, so that it depends on x.
-    square = blocked_sum(x * x, dim, True)
-    exceeds = plain(square) > eps * eps
-    return np.where(exceeds, np.sqrt(np.where(exceeds, square, 1)), eps), exceeds
+    norm = p_norm(plain(x), 2.0, dim, True)
+    exceeds = norm > eps
+    if is_traced(x):
+        norm = p_norm(np.where(exceeds, x, 1), 2.0, dim, True)
+    return np.where(exceeds, norm, eps), exceeds
 
 
 def _normalized(x: Any, dim: int, eps: float) -> Any:

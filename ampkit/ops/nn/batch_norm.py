@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import accumulator
+from ampkit.base.dtypes import accumulator, float64
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_recomputing
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import Primitive
@@ -135,7 +136,7 @@ def batch_norm_(
         y, mean, residual_mean, var = x - running_mean.reshape(-1, 1), running_mean, 0, running_var.reshape(-1, 1)
     else:
         y, mean, residual_mean, var = _centre(x)
-    rstd = 1 / np.sqrt(var + eps)
+    rstd = cast(1 / np.sqrt(var + eps), x.dtype)
     scale = rstd if weight is None else rstd * weight.reshape(-1, 1)
     y *= scale
     y += -residual_mean * scale if bias is None else bias.reshape(-1, 1) - residual_mean * scale
@@ -149,18 +150,20 @@ def batch_norm_(
             saved.bias = bias  # the backward recomputes from it where y was positive
         else:
             saved.out = y
-    return (y, saved) if running_mean is not None else ((y, mean, var.reshape(-1)), saved)
+    return (y, saved) if running_mean is not None else ((y, mean, cast(var.reshape(-1), x.dtype)), saved)
 
 
 def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
     # (centred x, mean [C], mean of the centred x, variance). Where the mean is large beside the deviation, its rounding
     # shifts the centred values; their own mean corrects it (Chan, Golub, LeVeque 1983, Am. Statistician 37, eq. 1.7).
-    count = x.shape[0] * x.shape[2]
-    mean = sum_channels(x) / count
-    centred = x - mean
+    # In float64, as squares of float32 may overflow.
+    count, wide = x.shape[0] * x.shape[2], cast(x, float64)
+    mean = sum_channels(wide) / count
+    centred = wide - mean
     residual_mean = sum_channels(centred) / count
     var = np.maximum(dot_channels(centred, centred) / count - residual_mean * residual_mean, 0)
-    return centred, (mean + residual_mean).reshape(-1), residual_mean, var
+    found = centred, (mean + residual_mean).reshape(-1), residual_mean
+    return *[cast(each, x.dtype) for each in found], var
 
 
 @batch_norm_.check

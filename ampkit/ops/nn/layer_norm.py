@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.arguments import is_whole
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.blocked_sum import blocked_mean, blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
@@ -19,6 +21,7 @@ from ..argument_checks import normalize_axis, parse_shape
 from ..pointwise.conversion import stored_like
 from ..reduction.dot_products import dot_along, dot_channels, dot_last, flatten_spatial, sum_channels
 from ..reduction.norms import p_norm, p_norm_grad
+from ..reduction.squares import inverse_root_mean_square
 from .batch_norm import check_scales
 
 __all__ = ["group_norm", "layer_norm", "local_response_norm", "normalize", "rms_norm"]
@@ -91,9 +94,9 @@ def _like(sums: Any, dy: Any, shape: Any) -> Any:
 def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
     # rows [R, n] -> (rows with mean 0 and variance 1, mean [R, 1], rstd [R, 1])
     width = rows.shape[1]
-    mean = blocked_sum(rows, 1, True) / width
+    mean = blocked_mean(rows, 1, True, width)
     centred = rows - mean
-    rstd = 1 / np.sqrt(dot_last(centred, centred) / width + eps)
+    rstd = inverse_root_mean_square(centred, eps)
     centred *= rstd
     return centred, mean, rstd
 
@@ -118,7 +121,7 @@ def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps: f
     """
     rows = _rows(input, normalized_shape)
     eps = np.finfo(rows.dtype).eps.item() if eps is None else eps
-    rstd = 1 / np.sqrt(dot_last(rows, rows) / rows.shape[1] + eps)
+    rstd = inverse_root_mean_square(rows, eps)
     y = rows * rstd
     if weight is not None:
         y *= weight.reshape(-1)
@@ -202,12 +205,8 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range.
     """
-    norm = _norm(input, p, dim)
+    norm = p_norm(input, p, dim, True)
     return input / np.maximum(norm, eps), Saved(input=input, norm=norm)
-
-
-def _norm(input: Any, p: float, dim: int) -> Any:
-    return np.sqrt(dot_along(input, input, dim)) if p == 2 else p_norm(input, p, dim, True)
 
 
 @normalize.check
@@ -223,8 +222,9 @@ def normalize_check(input, p, dim, eps):
 def normalize_backward(dy, saved, needs, p, dim, eps):
     x, norm = saved.input, saved.norm
     divisor = np.maximum(norm, eps)
-    dot = dot_along(dy, x, dim) / (divisor * divisor)
-    dnorm = x / divisor if p == 2 else p_norm_grad(x, norm, p, dim)
+    unit = x / divisor
+    dot = dot_along(dy, unit, dim) / divisor
+    dnorm = unit if p == 2 else p_norm_grad(x, norm, p, dim)
     return dy / divisor - np.where(norm < eps, 0, dot) * dnorm
 
 
@@ -236,7 +236,8 @@ def local_response_norm(input: Array, size, alpha=1e-4, beta=0.75, k=1.0):
     two axes, ArgumentError for a size that is not a positive integer.
     Krizhevsky, Sutskever, Hinton 2012, NeurIPS 25, sec. 3.3 (alpha / size for its alpha).
     """
-    return input * _local_mean(input * input, size, alpha, k) ** -beta, Saved(input=input)
+    wide = cast(input, float64)
+    return cast(wide * _local_mean(wide * wide, size, alpha, k) ** -beta, input.dtype), Saved(input=input)
 
 
 def _local_mean(squares: Any, size: int, alpha: float, k: float) -> Any:
@@ -263,7 +264,8 @@ def local_response_norm_check(input, size, alpha, beta, k):
 
 @local_response_norm.backward
 def local_response_norm_backward(dy, saved, needs, size, alpha, beta, k):
-    x = saved.input
+    x = cast(saved.input, float64)
     mean = _local_mean(x * x, size, alpha, k)
     dmean = dy * x * mean ** (-beta - 1)
-    return dy * mean**-beta - x * _channel_sums(dmean, (size - 1) // 2, size // 2) * (2 * alpha * beta / size)
+    dx = dy * mean**-beta - x * _channel_sums(dmean, (size - 1) // 2, size // 2) * (2 * alpha * beta / size)
+    return cast(dx, dy.dtype)

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -19,6 +21,9 @@ from ..argument_checks import normalize_axes, normalize_axis_of
 from ..pointwise.sign_and_rounding import sign_of
 from ..shape.view import movedim, reshape
 from .reductions import amax, amin, expand_reduced, numpy_axis, sum
+from .squares import is_out_of_range, power_of_two, root_sum_of_squares
+
+_HIGH = 6  # powers of float32 up to this order are within float64's range
 
 __all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "renorm"]
 
@@ -63,14 +68,26 @@ def _order(p: Any) -> float:
 
 def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
     """The p-norm over `axis`, in NumPy's form."""
+    if p == 2:
+        return root_sum_of_squares(x, axis, keepdim)
     size = np.abs(x)
     if math.isinf(p):
         return (np.max if p > 0 else np.min)(size, axis, keepdims=keepdim)
     if p == 0:
         return (plain(size) != 0).sum(axis, keepdims=keepdim).astype(size.dtype)
-    powers = size if p == 1 else size * size if p == 2 else size**p
-    total = blocked_sum(powers, axis, keepdim)
-    return total if p == 1 else np.sqrt(total) if p == 2 else total ** (1 / p)
+    if p == 1:
+        return blocked_sum(size, axis, keepdim)
+    return _general_norm(size, p, axis, keepdim)
+
+
+def _general_norm(size: Any, p: float, axis: Any, keepdim: bool) -> Any:
+    wide = cast(size, float64)
+    total = blocked_sum(wide**p, axis, keepdim)
+    if (size.dtype == float64 or abs(p) > _HIGH) and is_out_of_range(total):
+        scale = power_of_two(wide, axis)
+        root = blocked_sum((wide / scale) ** p, axis, keepdim) ** (1 / p)
+        return cast(root * (scale if keepdim else scale.reshape(root.shape)), size.dtype)
+    return cast(total ** (1 / p), size.dtype)
 
 
 def p_norm_grad(x: Any, size: Any, p: float, axis: Any) -> Any:

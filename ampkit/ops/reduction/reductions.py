@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, float32, float64, int64, is_float
+from ampkit.base.dtypes import float64, int64, is_float
 from ampkit.base.errors import ShapeError
 from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.blocked_sum import blocked_mean, blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -67,6 +67,10 @@ def sum_array(x: Any, dim: Any, keepdim: bool) -> Any:
     return blocked_sum(x, numpy_axis(dim, x.ndim), keepdim)
 
 
+def mean_array(x: Any, dim: Any, keepdim: bool) -> Any:
+    return blocked_mean(x, numpy_axis(dim, x.ndim), keepdim, count_reduced(x.shape, dim))
+
+
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the result's.
@@ -87,7 +91,7 @@ def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
 
     Raises RangeError for an axis that input does not have, ShapeError for no elements, DTypeError for an integer dtype.
     """
-    return sum_array(input, dim, keepdim) / count_reduced(input.shape, dim), Saved(shape=input.shape)
+    return mean_array(input, dim, keepdim), Saved(shape=input.shape)
 
 
 @mean.backward
@@ -215,13 +219,11 @@ def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over `dim` of the elements that are not NaN; NaN if there are none.
 
-    In float32 for 16-bit tensors, rounded once.
-
-    Raises DTypeError for integers, also as `dtype`.
+    In float64, rounded once. Raises DTypeError for integers, also as `dtype`.
     """
     cast = to(input, dtype=dtype) if dtype is not None else input
     check_floating("nanmean", input)
     check_floating("nanmean", cast)
-    full = to(cast, float32) if cast.dtype in LOW else cast
+    full = to(cast, float64)  # where no sum of float32 overflows
     count = to(sum(logical_not(isnan(full)), dim, keepdim), full.dtype)
     return to(div(nansum(full, dim, keepdim), count), cast.dtype)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType, accumulator, float32, promote
+from ampkit.base.dtypes import DType, accumulator, float32, float64, promote
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
+from ampkit.core.blocked_sum import blocked_mean, blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast, autocast
 from ampkit.core.tensor import Tensor
@@ -18,11 +20,11 @@ from ..argument_checks import check_values
 from ..linalg.matmul import matmul
 from ..pointwise.arithmetic import div, mul, sub
 from ..pointwise.conversion import to
-from ..pointwise.powers_and_logs import sqrt
 from ..pointwise.selection import clamp
-from ..shape.diagonal import diagonal
-from ..shape.view import reshape, squeeze, transpose, unsqueeze
-from .reductions import check_dim, count_reduced, expand_reduced, mean, sum, sum_array
+from ..shape.view import reshape, squeeze, transpose
+from .norms import norm
+from .reductions import check_dim, count_reduced, expand_reduced, mean, numpy_axis, sum
+from .squares import is_out_of_range, power_of_two
 
 __all__ = ["corrcoef", "cov", "std", "std_mean", "var", "var_mean"]
 
@@ -57,18 +59,22 @@ def _parse_correction(dim: Any, unbiased: Any, keepdim: bool, correction: Any) -
 @op(cast=Cast.KEEP, integers="refuse")
 def var_(input: Array, dim=None, keepdim=False, correction: float = 1):
     """The variance over `dim`."""
-    return _variance(input, dim, keepdim, correction), Saved(input=input)
+    variance, scale = _variance(input, dim, keepdim, correction)
+    return cast(variance if scale is None else variance * scale * scale, input.dtype), Saved(input=input)
 
 
 @var_.backward
 def var_backward(dy, saved, needs, dim, keepdim, correction):
-    return _variance_gradient(dy, saved.input, dim, keepdim, correction)
+    x = saved.input
+    apart = expand_reduced(dy * _share(x, dim, correction, 2), x.shape, dim, keepdim) * _centered(x, dim)
+    return cast(apart, dy.dtype)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
 def std_(input: Array, dim=None, keepdim=False, correction: float = 1):
     """The square root of the variance over `dim`."""
-    out = np.sqrt(_variance(input, dim, keepdim, correction))
+    variance, scale = _variance(input, dim, keepdim, correction)
+    out = cast(np.sqrt(variance) if scale is None else np.sqrt(variance) * scale, input.dtype)
     return out, Saved(input=input, out=out)
 
 
@@ -78,25 +84,34 @@ std_.check(check_dim("std"))
 
 @std_.backward
 def std_backward(dy, saved, needs, dim, keepdim, correction):
-    zero = plain(saved.out) == 0
-    grad = np.where(zero, 0, dy / np.where(zero, 1, 2 * saved.out))
-    return _variance_gradient(grad, saved.input, dim, keepdim, correction)
+    x, zero = saved.input, plain(saved.out) == 0
+    out = expand_reduced(np.where(zero, 1, saved.out), x.shape, dim, keepdim)
+    grad = expand_reduced(np.where(zero, 0, dy * _share(x, dim, correction, 1)), x.shape, dim, keepdim)
+    return cast(_centered(x, dim) / out * grad, dy.dtype)
 
 
 def _centered(x: Any, dim: Any) -> Any:
-    count = max(count_reduced(x.shape, dim), 1)  # at least 1: NumPy warns of a division by 0
-    return x - sum_array(x, dim, True) / count
+    # In float64, where the squares of float32 neither over- nor underflow.
+    wide, count = cast(x, float64), max(count_reduced(x.shape, dim), 1)  # at least 1: NumPy warns of a division by 0
+    return wide - blocked_mean(wide, numpy_axis(dim, x.ndim), True, count)
 
 
-def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
-    deviation, free = _centered(x, dim), count_reduced(x.shape, dim) - correction
-    total = sum_array(deviation * deviation, dim, keepdim)
-    return total / free if free > 0 else total * math.nan
+def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> tuple[Any, Any]:
+    # (the variance over scale^2, scale), float64; None for 1.
+    deviation, axis = _centered(x, dim), numpy_axis(dim, x.ndim)
+    share = _share(x, dim, correction, 1)
+    total = blocked_sum(deviation * deviation, axis, keepdim)
+    if x.dtype != float64 or not is_out_of_range(total):
+        return total * share, None
+    scale = power_of_two(deviation, axis)
+    small = deviation / scale
+    total = blocked_sum(small * small, axis, keepdim)
+    return total * share, scale if keepdim else scale.reshape(total.shape)
 
 
-def _variance_gradient(dy: Any, x: Any, dim: Any, keepdim: bool, correction: float) -> Any:
+def _share(x: Any, dim: Any, correction: float, factor: float) -> float:
     free = count_reduced(x.shape, dim) - correction
-    return expand_reduced(dy * (2 / free if free > 0 else math.nan), x.shape, dim, keepdim) * _centered(x, dim)
+    return factor / free if free > 0 else math.nan
 
 
 def var_mean(
@@ -142,9 +157,13 @@ def corrcoef(input: Tensor) -> Tensor:
     if input.ndim > 2:
         raise ShapeError("corrcoef", "input [variables, observations]", f"shape {tuple(input.shape)}")
     with autocast(enabled=False):
-        found = _covariances(input, 1, None, None)
-        std = sqrt(diagonal(found))
-        found = div(div(found, unsqueeze(std, 1)), unsqueeze(std, 0))
+        wide = to(input, accumulator(_result_dtype(input, None)))
+        rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
+        if rows.shape[1] < 2:
+            raise ShapeError("corrcoef", "at least two observations", f"{rows.shape[1]}")
+        centered = sub(rows, mean(rows, 1, True))
+        units = div(centered, norm(centered, 2, 1, True))
+        found = matmul(units, transpose(units, 0, 1))
         return to(squeeze(clamp(found, -1, 1)), _result_dtype(input, None))
 
 

@@ -67,3 +67,13 @@ inline double blocked_sum(int64 count, const Value& value) {
     }
     return total;
 }
+
+// The same of value(i, zero), computed in the type of `zero`: float32, and once more in float64 where that overflows.
+template <class Value>
+inline double wide_sum(int64 count, const Value& value) {
+    double total = blocked_sum(count, [&](int64 i) { return value(i, 0.0f); });
+    if (total - total == 0.0) return total;
+    total = 0.0;
+    SIMD_SUM(total) for (int64 i = 0; i < count; i++) total += value(i, 0.0);
+    return total;
+}

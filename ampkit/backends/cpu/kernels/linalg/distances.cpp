@@ -56,6 +56,17 @@ void square_distances(Sums& total, const Rows& rows, const float* others, int64 
     }
 }
 
+// The square of the distance of one row from column k once more in float64, where it over- or underflowed.
+double repaired(double square, const float* row, const float* others, int64 k, int64 n) {
+    if (square <= 3.4028234e38 && square >= 0x1p-126 * double(n)) return square;
+    double again = 0.0;
+    SIMD_SUM(again) for (int64 j = 0; j < n; j++) {
+        double gap = double(row[j]) - double(others[j * WIDE + k]);
+        again += gap * gap;
+    }
+    return again;
+}
+
 // The sums over the rows of x2 of weights [R, ROWS] times the differences of WIDE columns from `at` on, or if not WHOLE of
 // `count` of them.
 template <bool WHOLE>
@@ -92,9 +103,15 @@ static void distances(Array out, Array x1, Array x2) {
             transpose(others, x2, i, first);
             for (int64 row = top; row < min(left, top + CHUNK); row += ROWS) {
                 Sums total;
-                square_distances(total, Rows(x1, i, row), others, n);
+                Rows rows(x1, i, row);
+                square_distances(total, rows, others, n);
                 for (int64 r = 0; r < min(ROWS, left - row); r++) {
                     float found[WIDE];
+                    int32_t lost = 0;
+                    SIMD_SUM(lost) for (int64 k = 0; k < WIDE; k++)
+                        lost += !(total.of[r][k] <= 3.4028234e38 && total.of[r][k] >= 0x1p-126 * double(n));
+                    for (int64 k = 0; lost && k < WIDE; k++)
+                        total.of[r][k] = repaired(total.of[r][k], rows.of[r], others, k, n);
                     for (int64 k = 0; k < WIDE; k++) found[k] = float(__builtin_sqrt(total.of[r][k]));
                     convert(address<float>(out, i, row + r, first), out.stride[2], found, 1, min(WIDE, right - first));
                 }

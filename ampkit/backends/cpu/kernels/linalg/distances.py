@@ -69,20 +69,17 @@ def _vectors_fit(x1: HostArray, x2: HostArray, dim: Any, eps: Any) -> bool:
     return x1.shape[at] == x2.shape[at]
 
 
-def _sum_along(term: int, x: HostArray, at: int, dtype: DType = float32) -> HostArray:
-    return reductions.reduced(term, x, (at % x.ndim,), dtype)
-
-
 def _unit_vectors(x: HostArray, at: int, eps: float) -> tuple[HostArray, HostArray, HostArray]:
     """(x divided by its norm along `at`, that norm, at least eps, whether it exceeds eps)."""
-    square = _sum_along(reductions.SQUARE, x, at)
-    exceeds = square > eps * eps
-    length = np.where(exceeds, np.sqrt(square), np.float32(eps))
+    norm = reductions.reduced(reductions.SQUARE, x, (at % x.ndim,), float32, root=True)
+    exceeds = norm > eps
+    length = np.where(exceeds, norm, np.float32(eps))
     return elementwise.forward("Div", (x, length), float32), length, exceeds
 
 
 def _cosine(a: HostArray, b: HostArray, at: int, dtype: DType = float32) -> HostArray:
-    return _sum_along(reductions.SUM, elementwise.forward("Mul", (a, b), float32), at, dtype)
+    products = elementwise.forward("Mul", (a, b), float32)
+    return reductions.reduced(reductions.SUM, products, (at % products.ndim,), dtype)
 
 
 @cosine_similarity.on("cpu", when=_vectors_fit, min_elements=MIN_ELEMENTS)

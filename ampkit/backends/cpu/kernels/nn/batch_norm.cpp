@@ -62,6 +62,23 @@ void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sa
     });
 }
 
+// Those of a plane in float64, where float32 sums overflow.
+Moments wide_moments(const Array& x, const Shape& shape, int64 plane) {
+    float buffer[BLOCK];
+    double sum = 0.0, squares = 0.0;
+    auto for_all = [&](const auto& add) {
+        for (int64 at = 0; at < shape.positions; at += BLOCK) {
+            Run run = block_of(shape, plane, at);
+            const float* value = read_run(x, run, buffer);
+            for (int64 k = 0; k < run.count; k++) add(double(value[k]));
+        }
+    };
+    for_all([&](double value) { sum += value; });
+    double mean = sum / double(shape.positions);
+    for_all([&](double value) { squares += (value - mean) * (value - mean); });
+    return {mean, squares, double(shape.positions)};
+}
+
 void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
     memset(static_cast<void*>(found), 0, shape.planes * sizeof(Moments));
     if (shape.lanes) {
@@ -74,6 +91,10 @@ void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
         parallel_rows(shape.planes, shape.positions, [&](int64 begin, int64 end) {
             for (int64 p = begin; p < end; p++) moments_of_plane(x, shape, p, found + p);
         });
+    }
+    for (int64 p = 0; p < shape.planes; p++) {
+        double sum = found[p].mean + found[p].squares;
+        if (sum - sum != 0.0) found[p] = wide_moments(x, shape, p);
     }
 }
 
@@ -181,9 +202,9 @@ void set_coefficients(Coefficients& c, const Array& mean, const Array& rstd, con
     }
 }
 
-// mean and variance (biased) of each set, float32, from those of its planes.
+// mean and variance (biased) of each set, float32, from those of its planes; beyond: a variance that float32 does not hold.
 void statistics_of_sets(const Shape& shape, const Moments* moments, const Array& mean, const Array& variance,
-                        double* rounding) {
+                        double* rounding, double* beyond) {
     for (int64 set = 0; set < shape.sets(); set++) {
         Moments all{};
         for (int64 j = 0; j < shape.members; j++) {
@@ -191,6 +212,7 @@ void statistics_of_sets(const Shape& shape, const Moments* moments, const Array&
             all.merge(each.mean, 0.0, each.squares, shape.positions);
         }
         *number(mean, set) = float(all.mean), *number(variance, set) = float(all.squares / all.count);
+        if (*number(variance, set) == __builtin_inff()) beyond[set] = all.squares / all.count;
         rounding[set] = *number(mean, set) - all.mean;
     }
 }
@@ -202,16 +224,20 @@ void statistics_of_sets(const Shape& shape, const Moments* moments, const Array&
 static void channel_norm_forward(Array out, Array mean, Array variance, Array rstd, Array x, Array residual, Array weight,
                                  Array bias, double eps, int64 groups, int64 given, int64 relu) {
     Shape shape(x, out, residual, groups);
-    Scratch<double> rounding(shape.sets());
-    if (!rounding) return;
+    Scratch<double> rounding(shape.sets()), beyond(shape.sets());
+    if (!(rounding && beyond)) return;
+    double* larger = beyond;
+    for (int64 set = 0; set < shape.sets(); set++) larger[set] = 0.0;
     if (!given) {
         Scratch<Moments> moments(shape.planes);
         if (!moments) return;
         moments_of_planes(x, shape, moments);
-        statistics_of_sets(shape, moments, mean, variance, rounding);
+        statistics_of_sets(shape, moments, mean, variance, rounding, beyond);
     }
-    for (int64 set = 0; set < shape.sets(); set++)
-        *number(rstd, set) = float(1.0 / __builtin_sqrt(double(*number(variance, set)) + eps));
+    for (int64 set = 0; set < shape.sets(); set++) {
+        double spread = larger[set] > 0.0 ? larger[set] : double(*number(variance, set));
+        *number(rstd, set) = float(1.0 / __builtin_sqrt(spread + eps));
+    }
     Coefficients c(shape, 3);
     Scratch<float> scales(shape.channels), shifts(shape.channels);
     if (!(c.values && scales && shifts)) return;

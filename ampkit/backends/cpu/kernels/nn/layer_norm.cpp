@@ -4,6 +4,8 @@
 // weight, bias, branch, keep. The statistics mean and rstd [rows] are float32.
 #include "../include/parallel.h"
 
+constexpr float LEAST_SCALE = 1e-36f;
+
 // Weight or bias as float32, or `missing` in each place.
 static const float* scales(const Array& array, float* buffer, int64 n, float missing) {
     if (array) return read_row(array, 0, 0, buffer);
@@ -29,10 +31,17 @@ static const float* sum_row(const Array& total, const Array& x, const Array& bra
 
 static void normalize_row(float* y, const float* x, const float* w, const float* b, bool centre, float eps, int64 n,
                           float* mean, float* rstd) {
-    float m = centre ? float(blocked_sum(n, [=](int64 k) { return x[k]; }) / double(n)) : 0.0f;
-    double squares = blocked_sum(n, [=](int64 k) { return (x[k] - m) * (x[k] - m); });
+    float m = centre ? float(wide_sum(n, [=](int64 k, auto zero) { return decltype(zero)(x[k]); }) / double(n)) : 0.0f;
+    double squares = wide_sum(n, [=](int64 k, auto zero) {
+        auto apart = decltype(zero)(x[k]) - decltype(zero)(m);
+        return apart * apart;
+    });
     float r = float(1.0 / __builtin_sqrt(squares / double(n) + eps));
-    SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] - m) * r * w[k] + b[k];
+    if (r > LEAST_SCALE) {
+        SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] - m) * r * w[k] + b[k];
+    } else {  // the difference may overflow
+        SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] * r - m * r) * w[k] + b[k];
+    }
     *mean = m, *rstd = r;
 }
 

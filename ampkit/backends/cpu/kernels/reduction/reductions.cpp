@@ -1,7 +1,8 @@
 // Reductions of x [a, b, c]: of the last axis, of rows to [a, b, 1]; of the middle one, of columns to [a, 1, c]; or of
 // the first and the last, of the rows of all planes to [1, b, 1].
 //
-// Terms are computed in float32; blocks of them are added in float64. Products are float64 throughout: they over- and
+// Terms are computed in float32; blocks of them are added in float64, and where a block over- or underflows its terms are
+// computed once more in float64. Products are float64 throughout: they over- and
 // underflow later than in float32. Where few results need many elements, chunks of fixed length give partial results,
 // which are joined in order.
 #include "../include/columns.h"
@@ -24,6 +25,8 @@ constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
+constexpr double SMALLEST = 0x1p-126;  // the least square that float32 holds with all its bits
+
 bool is_smallest(int64 term) { return term == MINIMUM || term == SMALLEST_ABSOLUTE; }
 
 INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
@@ -35,20 +38,28 @@ struct Terms {
     static constexpr double none = JOIN == ADDED ? 0.0 : JOIN == MULTIPLIED ? 1.0 : -__builtin_inf();
     Value value;
     using Type = decltype(value(0.0f, 0.0f));  // of a term, and of a few that are joined
+    static constexpr bool wide = __is_same(decltype(value(0.0, 0.0)), double) && __is_same(Type, float);
+
+    // Whether the sum of `count` terms may have lost more than float32's rounding: it overflowed, or is below `least` each.
+    bool is_lost(double total, int64 count) const {
+        double magnitude = __builtin_fabs(total);
+        return wide && !(magnitude <= 3.4028234e38 && magnitude >= least * double(count));
+    }
+    double least = 0.0;
 
     template <class T>
     static T join(T a, T b) { return JOIN == ADDED ? a + b : JOIN == MULTIPLIED ? a * b : b > a || b != b ? b : a; }
 };
 template <Join JOIN, class Value>
-Terms<JOIN, Value> terms(Value value) { return {value}; }
+Terms<JOIN, Value> terms(Value value, double least = 0.0) { return {value, least}; }
 
 template <class Visit>
 void with_terms(int64 term, const Visit& visit) {
     const float sign = is_smallest(term) ? -1.0f : 1.0f;  // the smallest is the largest of the negated terms
     switch (term) {
-        case SUM: return visit(terms<ADDED>([](float x, float) { return x; }));
-        case ABSOLUTE: return visit(terms<ADDED>([](float x, float) { return fabsf(x); }));
-        case SQUARE: return visit(terms<ADDED>([](float x, float shift) { return (x - shift) * (x - shift); }));
+        case SUM: return visit(terms<ADDED>([](auto x, auto) { return x; }));
+        case ABSOLUTE: return visit(terms<ADDED>([](auto x, auto) { return x < 0 ? -x : x; }));
+        case SQUARE: return visit(terms<ADDED>([](auto x, auto shift) { return (x - shift) * (x - shift); }, SMALLEST));
         case EQUAL: return visit(terms<ADDED>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
         case EXPONENTIAL: return visit(terms<ADDED>([](float x, float shift) { return expf(x - shift); }));
         case PRODUCT: return visit(terms<MULTIPLIED>([](float x, float) { return double(x); }));
@@ -114,7 +125,15 @@ INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Term
         } else if constexpr (Terms::how == MULTIPLIED) {
             block = product(x, n);
         } else {
-            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(x[k], shift);
+            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(float(x[k]), shift);
+            if constexpr (Terms::wide) {
+                if (terms.is_lost(block, n)) {
+                    double again = 0.0;
+                    SIMD_SUM(again) for (int64 k = 0; k < n; k++) again += terms.value(double(float(x[k])), double(shift));
+                    total += again;
+                    continue;
+                }
+            }
         }
         total = Terms::join(total, double(block));
     }
@@ -170,7 +189,7 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
 // The terms of N elements, `step` elements apart, joined in pairs.
 template <int N, class T, class Terms>
 INLINE typename Terms::Type joined(const T* x, int64 step, float shift, Terms terms) {
-    if constexpr (N == 1) return terms.value(*x, shift);
+    if constexpr (N == 1) return terms.value(float(*x), shift);
     else return Terms::join(joined<N / 2>(x, step, shift, terms), joined<N / 2>(x + N / 2 * step, step, shift, terms));
 }
 
@@ -194,7 +213,7 @@ INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int6
     }
     for (; done < rows; done++) {
         const T* __restrict row = x + done * step;
-        SIMD for (int64 k = 0; k < columns; k++) total[k] = Terms::join(total[k], double(terms.value(row[k], shift[k])));
+        SIMD for (int64 k = 0; k < columns; k++) total[k] = Terms::join(total[k], double(terms.value(float(row[k]), shift[k])));
     }
 }
 
@@ -210,6 +229,21 @@ void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 
             read_floats(copies + i * columns, x.data, x.kind, start + (first + i) * x.stride[1], x.stride[2], columns);
         reduce_columns(total, copies, columns, count, columns, shift, terms);
     }
+}
+
+// total[k] once more, in float64, where it is lost: of rows of x from `start` on.
+template <class Terms>
+void repair_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* shift, Terms terms) {
+    int32_t lost = 0;
+    for (int64 k = 0; k < columns; k++) lost += terms.is_lost(total[k], rows);
+    if (!lost) return;
+    float row[BLOCK];
+    double again[BLOCK] = {};
+    for (int64 i = 0; i < rows; i++) {
+        read_floats(row, x.data, x.kind, start + i * x.stride[1], x.stride[2], columns);
+        SIMD for (int64 k = 0; k < columns; k++) again[k] += terms.value(double(row[k]), double(shift[k]));
+    }
+    for (int64 k = 0; k < columns; k++) total[k] = terms.is_lost(total[k], rows) ? again[k] : total[k];
 }
 
 constexpr bool FOLDED_THEN_REST[] = {true, false};  // two turns of one loop: reduce_columns is compiled into it once
@@ -249,6 +283,7 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
                 total[p] = parts[p];
                 for (int64 fold = 1; fold < folded; fold++) total[p] = Terms::join(total[p], parts[fold * columns + p]);
             }
+            if constexpr (Terms::wide) repair_columns(total, x, x.offset(i, at, k), rows, columns, shift, terms);
             if (chunks == 1) result.store(total, i * c + k, columns);
         }
     }, result.alone);
