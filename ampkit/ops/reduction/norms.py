@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -21,7 +19,7 @@ from ..argument_checks import normalize_axes, normalize_axis_of
 from ..pointwise.sign_and_rounding import sign_of
 from ..shape.view import movedim, reshape
 from .reductions import amax, amin, expand_reduced, numpy_axis, sum
-from .squares import is_out_of_range, power_of_two, root_sum_of_squares
+from .squares import norm_of_powers, root_sum_of_squares
 
 _HIGH = 6  # powers of float32 up to this order are within float64's range
 
@@ -77,17 +75,10 @@ def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
         return (plain(size) != 0).sum(axis, keepdims=keepdim).astype(size.dtype)
     if p == 1:
         return blocked_sum(size, axis, keepdim)
-    return _general_norm(size, p, axis, keepdim)
-
-
-def _general_norm(size: Any, p: float, axis: Any, keepdim: bool) -> Any:
-    wide = cast(size, float64)
-    total = blocked_sum(wide**p, axis, keepdim)
-    if (size.dtype == float64 or abs(p) > _HIGH) and is_out_of_range(total):
-        scale = power_of_two(wide, axis)
-        root = blocked_sum((wide / scale) ** p, axis, keepdim) ** (1 / p)
-        return cast(root * (scale if keepdim else scale.reshape(root.shape)), size.dtype)
-    return cast(total ** (1 / p), size.dtype)
+    return norm_of_powers(
+        size, lambda each: blocked_sum(each**p, axis, keepdim), lambda total: total ** (1 / p), axis, keepdim,
+        wide=abs(p) > _HIGH,
+    )  # fmt: skip
 
 
 def p_norm_grad(x: Any, size: Any, p: float, axis: Any) -> Any:

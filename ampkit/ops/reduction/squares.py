@@ -1,39 +1,65 @@
-"""Sums of squares, norms of order 2 and deviations, of numbers whose squares over- or underflow too.
+"""Sums of squares and other powers of numbers whose powers over- or underflow too.
 
-Squares of float32 are formed and added in float64, which holds all of them. Those of float64 are formed of numbers that
-are divided by a power of 2, where the plain sum is out of range.
+Powers of float32 are formed and added in float64, which holds all squares: at once where they are few, else where the
+sum in float32 is out of range. Those of float64 are then formed of numbers that are divided by a power of 2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import float64
+from ampkit.base.dtypes import float32, float64
 from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.blocked_sum import SHORT, blocked_sum
 
-from .dot_products import dot_last
+from .dot_products import dot_along, dot_last
 
-_LEAST, _MOST = 2.0**-960, 2.0**1020  # a sum of squares of float64 in between is right
+_RANGE = {float32: (2.0**-100, 2.0**127), float64: (2.0**-960, 2.0**1020)}  # within it a sum of squares is right
 
 
 def root_sum_of_squares(x: Any, axis: Any, keepdims: bool = False) -> Any:
     """The root of the sum of x^2 over `axis`, in the dtype of x."""
-    wide = cast(x, float64)
-    total = blocked_sum(wide * wide, axis, keepdims)
-    if x.dtype == float64 and is_out_of_range(total):
-        scale = power_of_two(x, axis)
-        small = x / scale
-        return np.sqrt(blocked_sum(small * small, axis, keepdims)) * (scale if keepdims else scale.reshape(total.shape))
-    return cast(np.sqrt(total), x.dtype)
+    return norm_of_powers(x, lambda each: _sum_of_squares(each, axis, keepdims), np.sqrt, axis, keepdims)
+
+
+def _sum_of_squares(x: Any, axis: Any, keepdims: bool) -> Any:
+    if keepdims and isinstance(axis, int):
+        return dot_along(x, x, axis)
+    return blocked_sum(x * x, axis, keepdims)
+
+
+def norm_of_powers(
+    x: Any, total_of: Callable[[Any], Any], root: Callable[[Any], Any], axis: Any, keepdims: bool, wide: bool = False
+) -> Any:
+    """root(total_of(x)), which is homogeneous: where the total is out of range, of x in float64 or over a power of 2.
+
+    wide: whether that of float32 may be out of float64's range.
+    """
+    if type(x) is np.ndarray and x.dtype == float32 and x.size > SHORT:
+        total = total_of(x)
+        if not is_out_of_range(total):
+            return root(total)
+    full = cast(x, float64)
+    total = total_of(full)
+    if (x.dtype == float64 or wide) and is_out_of_range(total):
+        scale = power_of_two(full, axis)
+        found = root(total_of(full / scale))
+        return cast(found * (scale if keepdims else scale.reshape(found.shape)), x.dtype)
+    return cast(root(total), x.dtype)
 
 
 def inverse_root_mean_square(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean of squares + eps) over the last axis, [..., n] -> [..., 1], in the dtype of rows."""
-    wide, n = cast(rows, float64), rows.shape[-1]
+    n = rows.shape[-1]
+    if type(rows) is np.ndarray and rows.dtype == float32 and rows.size > SHORT:
+        total = dot_last(rows, rows)
+        if not is_out_of_range(total):
+            return 1 / np.sqrt(total / n + eps)
+    wide = cast(rows, float64)
     total = dot_last(wide, wide)
     if rows.dtype == float64 and is_out_of_range(total):
         scale = power_of_two(rows, -1)
@@ -44,11 +70,12 @@ def inverse_root_mean_square(rows: Any, eps: float) -> Any:
 
 
 def is_out_of_range(total: Any) -> bool:
-    """Whether a sum of squares of float64 may have over- or underflowed; of a device that is not asked, True."""
+    """Whether a sum of squares may have over- or underflowed; of a device that is not asked, True."""
     if not isinstance(plain(total), (np.ndarray, np.generic)):
         return True
     found = np.asarray(plain(total))
-    return not bool(((found > _LEAST) & (found < _MOST)).all())
+    least, most = _RANGE[found.dtype]
+    return not bool(((found > least) & (found < most)).all())
 
 
 def power_of_two(x: Any, axis: Any) -> Any:

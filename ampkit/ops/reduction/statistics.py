@@ -22,7 +22,6 @@ from ..pointwise.arithmetic import div, mul, sub
 from ..pointwise.conversion import to
 from ..pointwise.selection import clamp
 from ..shape.view import reshape, squeeze, transpose
-from .norms import norm
 from .reductions import check_dim, count_reduced, expand_reduced, mean, numpy_axis, sum
 from .squares import is_out_of_range, power_of_two
 
@@ -161,9 +160,8 @@ def corrcoef(input: Tensor) -> Tensor:
         rows = wide if input.ndim == 2 else reshape(wide, (1, -1))
         if rows.shape[1] < 2:
             raise ShapeError("corrcoef", "at least two observations", f"{rows.shape[1]}")
-        centered = sub(rows, mean(rows, 1, True))
-        units = div(centered, norm(centered, 2, 1, True))
-        found = matmul(units, transpose(units, 0, 1))
+        units = div(sub(rows, mean(rows, 1, True)), std(rows, 1, keepdim=True))
+        found = div(matmul(units, transpose(units, 0, 1)), rows.shape[1] - 1)
         return to(squeeze(clamp(found, -1, 1)), _result_dtype(input, None))
 
 

@@ -68,11 +68,12 @@ inline double blocked_sum(int64 count, const Value& value) {
     return total;
 }
 
-// The same of value(i, zero), computed in the type of `zero`: float32, and once more in float64 where that overflows.
+// The same of value(i, zero), computed in the type of `zero`: float32, and once more in float64 where that overflows or is
+// below `least`.
 template <class Value>
-inline double wide_sum(int64 count, const Value& value) {
+inline double wide_sum(int64 count, double least, const Value& value) {
     double total = blocked_sum(count, [&](int64 i) { return value(i, 0.0f); });
-    if (total - total == 0.0) return total;
+    if (total - total == 0.0 && !(total < least)) return total;
     total = 0.0;
     SIMD_SUM(total) for (int64 i = 0; i < count; i++) total += value(i, 0.0);
     return total;

@@ -62,7 +62,9 @@ void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sa
     });
 }
 
-// Those of a plane in float64, where float32 sums overflow.
+constexpr double SMALL_EPS = 1e-30;  // below which squares that underflow count
+
+// Those of a plane in float64, where float32 sums over- or underflow.
 Moments wide_moments(const Array& x, const Shape& shape, int64 plane) {
     float buffer[BLOCK];
     double sum = 0.0, squares = 0.0;
@@ -79,7 +81,7 @@ Moments wide_moments(const Array& x, const Shape& shape, int64 plane) {
     return {mean, squares, double(shape.positions)};
 }
 
-void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
+void moments_of_planes(const Array& x, const Shape& shape, double eps, Moments* found) {
     memset(static_cast<void*>(found), 0, shape.planes * sizeof(Moments));
     if (shape.lanes) {
         sum_columns(shape, [&](float* part, int64 sample, int64 begin, int64 end) {
@@ -94,7 +96,8 @@ void moments_of_planes(const Array& x, const Shape& shape, Moments* found) {
     }
     for (int64 p = 0; p < shape.planes; p++) {
         double sum = found[p].mean + found[p].squares;
-        if (sum - sum != 0.0) found[p] = wide_moments(x, shape, p);
+        bool underflows = eps < SMALL_EPS && found[p].squares < 0x1p-126 * found[p].count;
+        if (sum - sum != 0.0 || underflows) found[p] = wide_moments(x, shape, p);
     }
 }
 
@@ -212,7 +215,8 @@ void statistics_of_sets(const Shape& shape, const Moments* moments, const Array&
             all.merge(each.mean, 0.0, each.squares, shape.positions);
         }
         *number(mean, set) = float(all.mean), *number(variance, set) = float(all.squares / all.count);
-        if (*number(variance, set) == __builtin_inff()) beyond[set] = all.squares / all.count;
+        bool held = *number(variance, set) >= 0x1p-126f && *number(variance, set) < __builtin_inff();
+        if (!held) beyond[set] = all.squares / all.count;
         rounding[set] = *number(mean, set) - all.mean;
     }
 }
@@ -231,7 +235,7 @@ static void channel_norm_forward(Array out, Array mean, Array variance, Array rs
     if (!given) {
         Scratch<Moments> moments(shape.planes);
         if (!moments) return;
-        moments_of_planes(x, shape, moments);
+        moments_of_planes(x, shape, eps, moments);
         statistics_of_sets(shape, moments, mean, variance, rounding, beyond);
     }
     for (int64 set = 0; set < shape.sets(); set++) {

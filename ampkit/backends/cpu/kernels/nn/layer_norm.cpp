@@ -4,7 +4,7 @@
 // weight, bias, branch, keep. The statistics mean and rstd [rows] are float32.
 #include "../include/parallel.h"
 
-constexpr float LEAST_SCALE = 1e-36f;
+constexpr float SMALL_EPS = 1e-30f;  // below which squares that underflow count
 
 // Weight or bias as float32, or `missing` in each place.
 static const float* scales(const Array& array, float* buffer, int64 n, float missing) {
@@ -31,17 +31,14 @@ static const float* sum_row(const Array& total, const Array& x, const Array& bra
 
 static void normalize_row(float* y, const float* x, const float* w, const float* b, bool centre, float eps, int64 n,
                           float* mean, float* rstd) {
-    float m = centre ? float(wide_sum(n, [=](int64 k, auto zero) { return decltype(zero)(x[k]); }) / double(n)) : 0.0f;
-    double squares = wide_sum(n, [=](int64 k, auto zero) {
+    auto element = [=](int64 k, auto zero) { return decltype(zero)(x[k]); };
+    float m = centre ? float(wide_sum(n, -__builtin_inf(), element) / double(n)) : 0.0f;
+    double squares = wide_sum(n, eps < SMALL_EPS ? 0x1p-126 * double(n) : 0.0, [=](int64 k, auto zero) {
         auto apart = decltype(zero)(x[k]) - decltype(zero)(m);
         return apart * apart;
     });
     float r = float(1.0 / __builtin_sqrt(squares / double(n) + eps));
-    if (r > LEAST_SCALE) {
-        SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] - m) * r * w[k] + b[k];
-    } else {  // the difference may overflow
-        SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] * r - m * r) * w[k] + b[k];
-    }
+    SIMD for (int64 k = 0; k < n; k++) y[k] = (x[k] - m) * r * w[k] + b[k];
     *mean = m, *rstd = r;
 }
 
