@@ -32,6 +32,9 @@ def blocked_sum(array: Any, axis: Any = None, keepdims: bool = False) -> Any:
     if type(array) is not np.ndarray or array.dtype.kind in "biu":
         return _blocked(array, axis, keepdims)
     if array.size <= SHORT and array.dtype == float32:
+        if axis is None and not keepdims:
+            total = np.add.reduce(array, None)
+            return total if total - total == 0 else np.float32(np.add.reduce(array, None, np.float64))
         return np.add.reduce(array, axis, np.float64, None, keepdims).astype(np.float32)
     total = _blocked(array, axis, keepdims)
     return total if np.isfinite(total).all() else _within_range(array, axis, keepdims).astype(array.dtype)

@@ -50,39 +50,41 @@ def numbers_from(dtype: DType, low: float, high: float, closed: bool = False) ->
 
 
 def rounded_within(values: Any, dtype: DType, low: float, high: float, closed: bool = False) -> Any:
-    """`values` rounded to `dtype`; those that would leave the range become its least or largest number."""
-    return np.clip(values, *_limits(values, *numbers_from(dtype, low, high, closed))).astype(dtype)
-
-
-def _limits(values: Any, *limits: float) -> Any:
-    return [values.dtype.type(limit) for limit in limits]
+    """`values`, which are overwritten, rounded to `dtype`; those that would leave the range become its ends there."""
+    least, last = numbers_from(dtype, low, high, closed)
+    kind = values.dtype.type
+    return np.clip(values, kind(least), kind(last), out=values).astype(dtype, copy=False)
 
 
 def uniform(g: Generator, shape: Any, dtype: DType, a: float = 0.0, b: float = 1.0) -> Any:
     """Draws from [a, b), of float32's or float64's resolution; 16-bit ones are rounded down."""
     drawn = np.asarray(g.random(shape, draw_dtype(dtype)))
-    if (a, b) != (0, 1):
-        halves = 1 if b - a <= dtypes.finfo(drawn.dtype).max else 2  # the range itself may overflow
-        drawn = (a / halves + (b / halves - a / halves) * drawn) * halves
-    elif dtype not in _CUT_BITS:
-        return drawn
-    return rounded_within(_rounded_down(drawn, dtype), dtype, a, b)
+    if (a, b) == (0, 1):
+        return _rounded_down(drawn, dtype, False).astype(dtype, copy=False)
+    if b - a <= dtypes.finfo(drawn.dtype).max:
+        drawn = np.asarray(a + (b - a) * drawn)
+    else:  # the range itself overflows
+        drawn = np.asarray((a / 2 + (b / 2 - a / 2) * drawn) * 2)
+    return rounded_within(_rounded_down(drawn, dtype, a < 0), dtype, a, b)
 
 
-def _rounded_down(values: Any, dtype: DType) -> Any:
-    # float32 `values` to the precision of a 16-bit `dtype`; subnormal numbers of float16 keep more bits.
-    if dtype not in _CUT_BITS:
-        return values
-    cut = _CUT_BITS[dtype]
-    bits = values.view(np.int32)
-    return (bits + (bits >> 31 & (1 << cut) - 1) & -1 << cut).view(np.float32)
+def _rounded_down(values: Any, dtype: DType, signed: bool) -> Any:
+    # float32 `values` to the precision of a 16-bit `dtype`, in place; subnormal numbers of float16 keep more bits.
+    if dtype in _CUT_BITS:
+        cut = _CUT_BITS[dtype]
+        bits = values.view(np.int32)
+        if signed:
+            bits += bits >> 31 & (1 << cut) - 1  # away from 0 where negative
+        bits &= -1 << cut
+    return values
 
 
 def finite(values: Any, dtype: DType, positive: bool = False) -> Any:
     """`values`, some of which may be infinite, rounded to finite numbers of `dtype`; `positive`: to those above 0."""
     values, limits = np.asarray(values), dtypes.finfo(dtype)
     least = (2.0**-24 if dtype == float16 else limits.tiny) if positive else limits.min
-    return np.clip(values, *_limits(values, least, limits.max)).astype(dtype)
+    kind = values.dtype.type
+    return np.clip(values, kind(least), kind(limits.max)).astype(dtype)
 
 
 def integers(where: str, g: Generator, shape: Any, dtype: DType, low: int, high: int) -> Any:

@@ -23,6 +23,9 @@ _RANGE = {float32: (2.0**-100, 2.0**127), float64: (2.0**-960, 2.0**1020)}  # wi
 
 def root_sum_of_squares(x: Any, axis: Any, keepdims: bool = False) -> Any:
     """The root of the sum of x^2 over `axis`, in the dtype of x."""
+    if type(x) is np.ndarray and x.dtype == float32 and x.size <= SHORT:  # as below, in fewer steps
+        wide = x.astype(np.float64)
+        return np.sqrt(np.add.reduce(wide * wide, axis, None, None, keepdims)).astype(np.float32)
     return norm_of_powers(x, lambda each: _sum_of_squares(each, axis, keepdims), np.sqrt, axis, keepdims)
 
 
@@ -55,10 +58,12 @@ def norm_of_powers(
 def inverse_root_mean_square(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean of squares + eps) over the last axis, [..., n] -> [..., 1], in the dtype of rows."""
     n = rows.shape[-1]
-    if type(rows) is np.ndarray and rows.dtype == float32 and rows.size > SHORT:
-        total = dot_last(rows, rows)
-        if not is_out_of_range(total):
+    if type(rows) is np.ndarray and rows.dtype == float32:
+        total = dot_last(rows, rows) if rows.size > SHORT else None
+        if total is not None and not is_out_of_range(total):
             return 1 / np.sqrt(total / n + eps)
+        wide = rows.astype(np.float64)
+        return (1 / np.sqrt(dot_last(wide, wide) / n + eps)).astype(np.float32)
     wide = cast(rows, float64)
     total = dot_last(wide, wide)
     if rows.dtype == float64 and is_out_of_range(total):
@@ -73,9 +78,9 @@ def is_out_of_range(total: Any) -> bool:
     """Whether a sum of squares may have over- or underflowed; of a device that is not asked, True."""
     if not isinstance(plain(total), (np.ndarray, np.generic)):
         return True
-    found = np.asarray(plain(total))
+    found = plain(total)
     least, most = _RANGE[found.dtype]
-    return not bool(((found > least) & (found < most)).all())
+    return bool(found.size) and not (np.minimum.reduce(found, None) > least and np.maximum.reduce(found, None) < most)
 
 
 def power_of_two(x: Any, axis: Any) -> Any:

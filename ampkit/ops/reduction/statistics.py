@@ -65,7 +65,9 @@ def var_(input: Array, dim=None, keepdim=False, correction: float = 1):
 @var_.backward
 def var_backward(dy, saved, needs, dim, keepdim, correction):
     x = saved.input
-    apart = expand_reduced(dy * _share(x, dim, correction, 2), x.shape, dim, keepdim) * _centered(x, dim)
+    apart = expand_reduced(dy * _share(count_reduced(x.shape, dim), correction, 2), x.shape, dim, keepdim) * _centered(
+        x, dim
+    )
     return cast(apart, dy.dtype)
 
 
@@ -85,21 +87,35 @@ std_.check(check_dim("std"))
 def std_backward(dy, saved, needs, dim, keepdim, correction):
     x, zero = saved.input, plain(saved.out) == 0
     out = expand_reduced(np.where(zero, 1, saved.out), x.shape, dim, keepdim)
-    grad = expand_reduced(np.where(zero, 0, dy * _share(x, dim, correction, 1)), x.shape, dim, keepdim)
+    grad = expand_reduced(
+        np.where(zero, 0, dy * _share(count_reduced(x.shape, dim), correction, 1)), x.shape, dim, keepdim
+    )
     return cast(_centered(x, dim) / out * grad, dy.dtype)
 
 
 def _centered(x: Any, dim: Any) -> Any:
     # In float64, where the squares of float32 neither over- nor underflow.
-    wide, count = cast(x, float64), max(count_reduced(x.shape, dim), 1)  # at least 1: NumPy warns of a division by 0
-    return wide - blocked_mean(wide, numpy_axis(dim, x.ndim), True, count)
+    return _apart(x, numpy_axis(dim, x.ndim), count_reduced(x.shape, dim))
+
+
+def _apart(x: Any, axis: Any, count: int) -> Any:
+    count = max(count, 1)  # NumPy warns of a division by 0
+    if type(x) is np.ndarray and x.dtype == float32:
+        wide = x.astype(np.float64)
+        wide -= np.add.reduce(wide, axis, None, None, True) / count
+        return wide
+    wide = cast(x, float64)
+    return wide - blocked_mean(wide, axis, True, count)
 
 
 def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> tuple[Any, Any]:
     # (the variance over scale^2, scale), float64; None for 1.
-    deviation, axis = _centered(x, dim), numpy_axis(dim, x.ndim)
-    share = _share(x, dim, correction, 1)
-    total = blocked_sum(deviation * deviation, axis, keepdim)
+    axis, count = numpy_axis(dim, x.ndim), count_reduced(x.shape, dim)
+    deviation, share = _apart(x, axis, count), _share(count, correction, 1)
+    squares = deviation * deviation
+    if type(x) is np.ndarray and x.dtype == float32:
+        return np.add.reduce(squares, axis, None, None, keepdim) * share, None
+    total = blocked_sum(squares, axis, keepdim)
     if x.dtype != float64 or not is_out_of_range(total):
         return total * share, None
     scale = power_of_two(deviation, axis)
@@ -108,8 +124,8 @@ def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> tuple[Any, 
     return total * share, scale if keepdim else scale.reshape(total.shape)
 
 
-def _share(x: Any, dim: Any, correction: float, factor: float) -> float:
-    free = count_reduced(x.shape, dim) - correction
+def _share(count: int, correction: float, factor: float) -> float:
+    free = count - correction
     return factor / free if free > 0 else math.nan
 
 

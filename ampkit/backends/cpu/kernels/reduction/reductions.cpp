@@ -26,6 +26,7 @@ constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
 constexpr double SMALLEST = 0x1p-126;  // the least square that float32 holds with all its bits
+constexpr double MOST = 1e300;         // finite, beyond float32's range, which sums of blocks may leave
 
 bool is_smallest(int64 term) { return term == MINIMUM || term == SMALLEST_ABSOLUTE; }
 
@@ -40,12 +41,7 @@ struct Terms {
     using Type = decltype(value(0.0f, 0.0f));  // of a term, and of a few that are joined
     static constexpr bool wide = __is_same(decltype(value(0.0, 0.0)), double) && __is_same(Type, float);
 
-    // Whether the sum of `count` terms may have lost more than float32's rounding: it overflowed, or is below `least` each.
-    bool is_lost(double total, int64 count) const {
-        double magnitude = __builtin_fabs(total);
-        return wide && !(magnitude <= 3.4028234e38 && magnitude >= least * double(count));
-    }
-    double least = 0.0;
+    double least = 0.0;  // a sum is lost that is not finite or below `least` per term: it may have lost more than roundings
 
     template <class T>
     static T join(T a, T b) { return JOIN == ADDED ? a + b : JOIN == MULTIPLIED ? a * b : b > a || b != b ? b : a; }
@@ -126,14 +122,6 @@ INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Term
             block = product(x, n);
         } else {
             SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(float(x[k]), shift);
-            if constexpr (Terms::wide) {
-                if (terms.is_lost(block, n)) {
-                    double again = 0.0;
-                    SIMD_SUM(again) for (int64 k = 0; k < n; k++) again += terms.value(double(float(x[k])), double(shift));
-                    total += again;
-                    continue;
-                }
-            }
         }
         total = Terms::join(total, double(block));
     }
@@ -149,6 +137,32 @@ double reduce_scattered_row(const Array& x, int64 start, int64 count, float shif
         int64 n = min(TERMS, count - at);
         read_floats(copies, x.data, x.kind, start + at * x.stride[2], x.stride[2], n);
         total = Terms::join(total, reduce_row(copies, n, shift, terms));
+    }
+    return total;
+}
+
+// How many of `total` are lost, as sums of `count` terms.
+template <class Terms>
+int64 count_lost(const double* total, int64 size, int64 count, Terms terms) {
+    double least = terms.least * double(count);
+    int64 lost = 0;
+    SIMD_SUM(lost) for (int64 k = 0; k < size; k++) {
+        double magnitude = __builtin_fabs(total[k]);
+        lost += !((magnitude <= MOST) & (magnitude >= least));
+    }
+    return lost;
+}
+
+// `total` once more, in float64, if it is lost: of `count` elements of x from `start` on.
+template <class Terms>
+double repaired_row(double total, const Array& x, int64 start, int64 count, float shift, Terms terms) {
+    if (!count_lost(&total, 1, count, terms)) return total;
+    float copies[TERMS];
+    total = 0.0;
+    for (int64 at = 0; at < count; at += TERMS) {
+        int64 n = min(TERMS, count - at);
+        read_floats(copies, x.data, x.kind, start + at * x.stride[2], x.stride[2], n);
+        SIMD_SUM(total) for (int64 k = 0; k < n; k++) total += terms.value(double(copies[k]), double(shift));
     }
     return total;
 }
@@ -173,6 +187,13 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
                 if (j == inner) j = 0, i++;
             }
         });
+        if constexpr (Terms::wide) {
+            int64 lost = count_lost(total + begin, end - begin, min(n, chunk), terms);
+            for (int64 item = begin; lost && item < end; item++) {
+                int64 i = item / chunks / inner, j = item / chunks % inner, at = item % chunks * chunk, start = x.offset(i, j, at);
+                total[item] = repaired_row(total[item], x, start, min(chunk, n - at), result.shift_of_row(i, j), terms);
+            }
+        }
         if (chunks == 1 && !across_planes) result.store(total + begin, begin, end - begin);
     }, result.alone);
     if (chunks == 1 && !across_planes) return;
@@ -234,16 +255,14 @@ void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 
 // total[k] once more, in float64, where it is lost: of rows of x from `start` on.
 template <class Terms>
 void repair_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* shift, Terms terms) {
-    int32_t lost = 0;
-    for (int64 k = 0; k < columns; k++) lost += terms.is_lost(total[k], rows);
-    if (!lost) return;
+    if (!count_lost(total, columns, rows, terms)) return;
     float row[BLOCK];
     double again[BLOCK] = {};
     for (int64 i = 0; i < rows; i++) {
         read_floats(row, x.data, x.kind, start + i * x.stride[1], x.stride[2], columns);
         SIMD for (int64 k = 0; k < columns; k++) again[k] += terms.value(double(row[k]), double(shift[k]));
     }
-    for (int64 k = 0; k < columns; k++) total[k] = terms.is_lost(total[k], rows) ? again[k] : total[k];
+    for (int64 k = 0; k < columns; k++) total[k] = count_lost(total + k, 1, rows, terms) ? again[k] : total[k];
 }
 
 constexpr bool FOLDED_THEN_REST[] = {true, false};  // two turns of one loop: reduce_columns is compiled into it once
