@@ -88,6 +88,7 @@ def power_of_two(x: Any, axis: Any) -> Any:
 
     1 where that magnitude is 0 or not finite.
     """
-    largest = np.abs(plain(x)).max(axis, keepdims=True, initial=0)
+    size = np.abs(plain(x))
+    largest = (size.max if size.size else size.sum)(axis, keepdims=True)
     exponent = np.where(np.isfinite(largest), np.frexp(largest)[1], 0)
     return np.ldexp(np.ones_like(largest), np.clip(exponent, -1000, 1000))

@@ -23,7 +23,8 @@ PART = 1 << 14  # elements of a row that a block reduces
 BLOCKS = 1024  # enough to occupy a large GPU
 SHORT, LONG = 64, 2048  # minimum and maximum of elements of a column that a block reduces
 THEN = {  # the reduction that combines partial results, where it is another
-    **dict.fromkeys(("AddSquares", "AddAbs", "AddSquaredDifferences", "AddExps", "CountNonzero", "CountZero"), "Add"),
+    **dict.fromkeys(("AddAbs", "AddExps", "CountNonzero", "CountZero"), "Add"),
+    "AddSquaredDifferences": "AddSquares",  # of the roots of parts
     "MaxAbs": "Maximum",
 }
 
@@ -100,9 +101,13 @@ def _over_runs(kind: str, x: Array, runs: list[Run], dtype: DType, finish: Finis
     while remaining:
         i = remaining.pop()
         sizes = prod(r.size for r in runs[:i]), runs[i].size, prod(r.size for r in runs[i + 1 :])
-        x = _reduce_n(kind, x, sizes, *((float32, Finish()) if remaining else (dtype, finish)), centre)
+        x = _reduce_n(kind, x, sizes, *((float32, _of_part(kind)) if remaining else (dtype, finish)), centre)
         runs, kind = runs[:i] + runs[i + 1 :], THEN.get(kind, kind)
     return x
+
+
+def _of_part(kind: str) -> Finish:
+    return Finish(root=kind in ("AddSquares", "AddSquaredDifferences"))
 
 
 def _reduce_n(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish, centre: Any) -> Array:
@@ -115,7 +120,7 @@ def _reduce_n(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
         parts = blocks_for(n, part)
         is_last = parts == 1
         out = backends.backend_of(x).empty((outer * parts * inner,), dtype if is_last else float32)
-        divisor, root = finish if is_last else Finish()
+        divisor, root = finish if is_last else _of_part(kind)
         shape = *map(np.int64, (outer, n, inner)[:lengths]), np.int64(part), np.int64(parts)
         args = x, out, centre, *shape, np.float32(divisor), np.bool_(root), *last_args
         launch("reduction/reductions", typed(name, kind, x.dtype, out.dtype), blocks * parts, BLOCK, *args)

@@ -1,7 +1,9 @@
 // Reductions of [outer, n, inner] over n: S input, T output dtype, float32 arithmetic, one rounding.
 //
 // The n elements are split into parts, whose results [outer, parts, inner] are the next launch's input. The split
-// depends on the shape alone, and partial results are combined in a fixed order: the same bits every time.
+// depends on the shape alone, and partial results are combined in a fixed order: the same bits every time. A sum of
+// squares that over- or underflows is computed once more in float64; of parts of it the roots are stored, whose squares
+// the next launch adds.
 #include "include/block.cuh"
 
 // Each struct: map(x, center), applied to every element, and combine. center: subtracted where the kind needs one.
@@ -10,12 +12,14 @@ struct Add : Sum {
 };
 struct AddSquares : Sum {
     static __device__ __forceinline__ float map(float x, float) { return x * x; }
+    static __device__ __forceinline__ double wide(double x, double) { return x * x; }
 };
 struct AddAbs : Sum {
     static __device__ __forceinline__ float map(float x, float) { return fabsf(x); }
 };
 struct AddSquaredDifferences : Sum {
     static __device__ __forceinline__ float map(float x, float center) { return (x - center) * (x - center); }
+    static __device__ __forceinline__ double wide(double x, double center) { return (x - center) * (x - center); }
 };
 struct AddExps : Sum {  // center: the maximum; an infinite one is not subtracted
     static __device__ __forceinline__ float map(float x, float center) {
@@ -41,10 +45,35 @@ struct Minimum : Min {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
 
+template <typename Op>
+constexpr bool SQUARES = false;
+template <>
+constexpr bool SQUARES<AddSquares> = true;
+template <>
+constexpr bool SQUARES<AddSquaredDifferences> = true;
+
+// Whether a sum of n squares overflowed, or squares that float32 does not hold with all their bits may count in it.
+__device__ __forceinline__ bool is_lost(float total, int64 n) {
+    return !(total <= 3.4028234e38f && total >= 1.1754944e-38f * float(n));
+}
+
 template <typename T>
 __device__ __forceinline__ T finish(float total, float divisor, bool root) {
     total /= divisor;
     return from_float<T>(root ? sqrtf(total) : total);
+}
+template <typename T>
+__device__ __forceinline__ T finish(double total, float divisor, bool root) {
+    total /= double(divisor);
+    return from_float<T>(float(root ? sqrt(total) : total));
+}
+
+// The sum of the squares of x[first], x[first + step], ... below `end` in float64.
+template <typename Op, typename S>
+__device__ __forceinline__ double wide_total(const S* x, int64 first, int64 end, int64 step, float center) {
+    double total = 0.0;
+    for (int64 at = first; at < end; at += step) total += Op::wide(double(to_float(x[at])), double(center));
+    return total;
 }
 
 // Reduces x[first], x[first + step], ... below `end`, V values per access, into V separate totals.
@@ -88,6 +117,14 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
     float total = vectorized ? row_total<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, center)
                         : row_total<Op, 1>(x + row * n, start + mine, end, threads, center);
     total = block_per_row ? block_reduce<Op>(total) : warp_reduce<Op>(total);
+    if constexpr (SQUARES<Op>) {
+        if (is_lost(total, end - start)) {  // the same for all threads of the row
+            double wide = wide_total<Op>(x + row * n, start + mine, end, threads, center);
+            wide = block_per_row ? block_reduce<Sum>(wide) : warp_reduce<Sum>(wide);
+            if (mine == 0) out[result_index] = finish<T>(wide, divisor, root);
+            return;
+        }
+    }
     if (mine == 0) out[result_index] = finish<T>(total, divisor, root);
 }
 
@@ -117,8 +154,15 @@ __device__ __forceinline__ void columns(const S* x, T* out, const float* centers
             for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], shared[(threadIdx.x + half * across) * V + j]);
     }
     if (in_range && depth == 0)
-        for (int j = 0; j < V; j++)
-            out[(outer_index * parts + part) * inner + column + j] = finish<T>(total[j], divisor, root);
+        for (int j = 0; j < V; j++) {
+            T* to = out + (outer_index * parts + part) * inner + column + j;
+            *to = finish<T>(total[j], divisor, root);
+            if constexpr (SQUARES<Op>) {
+                if (!is_lost(total[j], end - part * part_size)) continue;
+                const S* mine = x + outer_index * n * inner + column + j;
+                *to = finish<T>(wide_total<Op>(mine, part * part_size * inner, end * inner, inner, center[j]), divisor, root);
+            }
+        }
 }
 
 // inner > 1: depth_threads threads per column, or per 8 columns if vectorized; blockIdx.x covers columns and parts.
