@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from .. import config
+from ..base.atomic_file import write
 from ..base.errors import FileError
 from ..run import doctor
 from ..run.bench import Result, Started, bench, with_dtype
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     results = [result for result, _ in found]
     _write_results(options, results)
     if options.report:
-        Path(options.report).write_text(page([*before, *(run for _, run in found)]), "utf-8")
+        write("--report", options.report, page([*before, *(run for _, run in found)]).encode())
     compared = [*map(result_of, before), *results]
     console.print(display.comparison(f"{Path(options.recipe).name}, {platform.machine()}", compared))
     compiled = recipe.train.compile and recipe.train.device != "cpu"
@@ -115,4 +116,4 @@ def _units(device: str) -> dict[str, str]:
 def _write_results(options: argparse.Namespace, results: list[Result]) -> None:
     if options.json:
         content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
-        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        write("--json", options.json, (json.dumps(content, indent=2) + "\n").encode())

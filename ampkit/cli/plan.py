@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 
 from .. import config, debug
+from ..base.atomic_file import write
 from ..debug.plan_row import PlanRow
 from ..debug.plan_table import WIDTH
 from ..debug.planning import parse_policy
 from ..run.loop import Run
-from ..serialization import write
 from .display import print_line
 from .train import overrides
 

@@ -7,7 +7,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from .. import config
+from ..base.atomic_file import write
 from ..debug.choices import Choice
 from ..debug.cost import Cost
 from ..debug.sensitivity import Sensitivity
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     print_line(console, f"\n{found.toml()}\n{found.policy!r}" if found.policy else f"\n{found.toml()}")
     console.print(f"whole time: {time.perf_counter() - start:.1f} s")
     if options.json:
-        Path(options.json).write_text(json.dumps(_as_json(options, found), indent=2) + "\n", "utf-8")
+        write("--json", options.json, (json.dumps(_as_json(options, found), indent=2) + "\n").encode())
     return 0
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from .. import backends
 from ..base import observe
-from ..base.errors import FileError, StateError
+from ..base.atomic_file import write
+from ..base.errors import StateError
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,7 @@ class profile:
             }
             for span, seconds in self._times
         ]  # fmt: skip
-        try:
-            Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), "utf-8")
-        except OSError as error:
-            raise FileError("profile.save", "a file that can be written", f"{str(path)!r}: {error.strerror}") from None
+        write("profile.save", path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
 
 def _seconds_since(first: _Span, span: _Span) -> float:

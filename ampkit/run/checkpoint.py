@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from .. import nn
 from ..amp.grad_scaler import GradScaler
+from ..base.atomic_file import write
 from ..base.errors import AmpkitError, ArgumentError, FileError
 from ..core import random
 from ..core.nested import tensors_in
 from ..core.saved_state import is_number, need_count, need_keys
-from ..serialization import decode, encode, write
+from ..serialization import decode, encode
 
 FORMAT = 2
 _MANIFEST = {"format": int, "step": int, "file": str, "bytes": int, "sha256": str, "recipe": dict, "shapes": list}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import debug
+from ..base.atomic_file import write
 from ..config import Recipe, load
 from ..debug.plan_table import HEAD, cells, merged
-from ..serialization import write
 from .doctor import examine_cpu
 from .loop import fit
 

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from ..base.atomic_file import write
 from ..base.errors import FileError
-from ..serialization import write
 from .loop import Row
 
 

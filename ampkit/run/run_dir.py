@@ -18,9 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+from ..base.atomic_file import write
 from ..base.errors import FileError
 from ..config import Recipe, continued, dump, load
-from ..serialization import write
 from .doctor import examine
 from .metrics_log import MetricsLog, ResumePoint, back_up
 

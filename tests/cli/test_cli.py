@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ampkit import Tensor, cli, serialization
+from ampkit import Tensor, cli
 from ampkit.backends.cpu import threads
+from ampkit.base import atomic_file
 from ampkit.base.errors import FileError, NonFiniteError
 from ampkit.cli.display import comparison, findings
 from ampkit.cli.train import Signals
@@ -337,7 +338,7 @@ def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit
 
 def test_a_disk_that_is_too_full_for_a_checkpoint_leaves_the_one_before(ampkit, monkeypatch, tmp_path):
     command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=6", "train.checkpoint_every=2"]
-    write = serialization.write
+    write = atomic_file.write
 
     def full(where, path, data):
         if "step-00000004" in str(path):

@@ -11,6 +11,7 @@ import pytest
 
 from ampkit import config, nn, optim, tensor
 from ampkit.amp.grad_scaler import GradScaler
+from ampkit.base import atomic_file
 from ampkit.base.errors import ArgumentError, ConfigError, FileError, NonFiniteError, ScaleCollapseError, StateError
 from ampkit.core import random
 from ampkit.optim.lr_scheduler import StepLR
@@ -317,7 +318,7 @@ def test_a_head_records_the_rows_before_it(tmp_path):
 
 
 def test_a_head_that_cannot_be_written_takes_its_state_with_it_but_not_that_of_another(tmp_path, monkeypatch):
-    places, write = filled(tmp_path, 1), __import__("ampkit.serialization", fromlist=["write"]).write
+    places, write = filled(tmp_path, 1), atomic_file.write
 
     def no_space_for_manifests(where, path, data):
         if path.suffix == ".json":
@@ -347,7 +348,7 @@ def test_a_write_that_was_cut_off_leaves_the_last_one_and_is_tidied_up(tmp_path,
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ampkit.serialization.os.fsync", full)
+        patched.setattr("ampkit.base.atomic_file.os.fsync", full)
         with pytest.raises(FileError, match="checkpoint: needs .*No space left"):
             places.save(3, {"x": tensor([1.0])}, {})
     assert places.last().step == 2

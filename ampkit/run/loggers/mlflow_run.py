@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from ...base.atomic_file import write
 from . import Metrics, Start
 
 BATCH = 1000  # metrics in one call: MLflow's limit
@@ -28,7 +29,7 @@ class Writer:
             self._id = note.read_text().strip()
         else:
             self._id = self._new_run(start)
-            note.write_text(self._id + "\n")
+            write("mlflow", note, f"{self._id}\n".encode())
 
     def _new_run(self, start: Start) -> str:
         found = self._client.get_experiment_by_name("ampkit")

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from ...serialization import write
+from ...base.atomic_file import write
 from .findings import findings
 from .run_data import RunData, read_run
 
