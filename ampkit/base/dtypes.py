@@ -111,7 +111,8 @@ class iinfo:
 
 
 class finfo:
-    """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, dtype.
+    """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, resolution,
+    dtype. resolution: 10 to the power of the decimal digits that the format keeps, with a minus.
 
     Of the 8-bit formats of ml_dtypes too, which no tensor has. Raises DTypeError for another dtype.
     """
@@ -125,6 +126,7 @@ class finfo:
         self.dtype, self.bits = found.name, int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
+        self.resolution = 10.0 ** -int(info.precision)
 
     def __repr__(self) -> str:
         return f"finfo({self.dtype}, eps={self.eps:g}, max={self.max:g}, smallest_normal={self.tiny:g})"

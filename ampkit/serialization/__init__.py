@@ -1,6 +1,6 @@
 """save and load: objects of tensors in PyTorch's file format, or in safetensors files.
 
-A file whose name ends in `.safetensors` is one (see safetensors_file); every other file, and every file object, is in
+A file whose name ends in `.safetensors` is one (see safetensors_writer); every other file, and every file object, is in
 PyTorch's zip format, which `torch.load` reads with weights_only=True. `load` tells the formats apart by their content.
 Neither runs code.
 """
@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends import Backend
+from ..base.atomic_file import write
 from ..base.errors import ArgumentError, DeviceError, FileError
-from ..base.files import content, foreign, opened
+from ..base.files import foreign, opened
 from ..core.tensor import Tensor
-from .safetensors_file import decode, encode
+from . import sharded
+from .safetensors_reader import decode, read
+from .safetensors_writer import encode
 
 if TYPE_CHECKING:
-    from .pytorch_reader import Place  # imported where a file needs it: `import ampkit` is to be quick
+    from .pickled_tensors import Place  # imported where a file needs it: `import ampkit` is to be quick
 
-__all__ = ["decode", "encode", "load", "save", "write"]
+__all__ = ["decode", "encode", "load", "save"]
 
 _CURE = "ampkit.save and torch.save write such files"
+_LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def save(
@@ -41,8 +44,9 @@ def save(
     a file.
 
     The format is PyTorch's, or safetensors if the name of `f` ends in `.safetensors`. A file is replaced atomically: a
-    temporary file in the same directory takes its place. Tensors with the same memory, such as tied weights, are stored
-    once and share memory again after `load`. The further arguments are accepted for PyTorch's sake and ignored.
+    temporary file in the same directory takes its place and its mode; of a symbolic link, the file that it names is
+    replaced. Tensors with the same memory, such as tied weights, are stored once and share memory again after `load`.
+    The further arguments are accepted for PyTorch's sake and ignored.
     Raises DTypeError for a value of another type, naming its path in `obj`; FileError if the file cannot be written.
     """
     if not hasattr(f, "write") and os.fspath(f).endswith(".safetensors"):
@@ -57,14 +61,6 @@ def save(
         write("save", f, data)
 
 
-def write(where: str, f: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to the file `f` atomically. Raises FileError, which names `where`, if that fails."""
-    try:
-        _write(Path(f), data)
-    except OSError as error:
-        raise FileError(where, "a file that can be written", f"{os.fspath(f)}: {error.strerror or error}") from error
-
-
 def load(
     f: str | os.PathLike[str] | IO[bytes],
     map_location: Any = None,
@@ -77,34 +73,44 @@ def load(
     """Load the object that `save` or PyTorch's `torch.save` wrote to the file or file object `f`, or the dict of
     tensors of any other safetensors file.
 
+    Of Hugging Face's sharded checkpoints, `f` is the index, such as `model.safetensors.index.json`, or its folder: the
+    result is the dict of all tensors. A tensor of a dtype that ampkit has not, such as float8, is a ForeignTensor.
     map_location: the device of the tensors; a dict from saved devices to others; or a function of a storage (as a 1-d
     Tensor on the CPU) and its saved device that returns the storage on another one. By default the saved device where
     this machine has it, else the CPU. Unless weights_only=True, a file may hold whole modules of classes that the
     program has defined or imported already. No code of a file is ever run, nor an `__init__`: a module gets the
     attributes that it had. The further arguments are accepted for PyTorch's sake and ignored; the whole file is read.
     Raises FileError for a file that is missing, truncated, in no known format, or with objects of other types than
-    `save` takes; DTypeError for tensors of a dtype that ampkit does not have.
+    `save` takes.
     """
     place, whole = _placed_by(map_location), weights_only is not True
     if hasattr(f, "read"):
         return _loaded(io.BytesIO(f.read()), str(getattr(f, "name", "a stream")), place, whole)
-    with opened(f, "load") as file:
-        return _loaded(file, os.fspath(f), place, whole)
+    path = sharded.file_in(f)
+    one = partial(_load_file, place=place, whole=whole)
+    return sharded.load(path, one) if path.endswith(sharded.SUFFIX) else one(path)
+
+
+def _load_file(path: str, place: Place, whole: bool) -> Any:
+    with opened(path, "load") as file:
+        return _loaded(file, path, place, whole)
 
 
 def _loaded(file: Any, name: str, place: Place, whole: bool) -> Any:
     described = f"load: {name}", "a whole file in PyTorch's or the safetensors format", _CURE
     with foreign(*described):
-        start = file.read(4)
+        start = file.read(len(_LFS))
         file.seek(0)
-        zipped, legacy = start == b"PK\3\4", start[2:] == b"\x8a\n"  # the latter begins with a pickled integer
+        if start == _LFS:
+            cure = "run `git lfs pull` where it was cloned, or download the file itself"
+            raise FileError(*described[:2], "a pointer of Git LFS in its place", cure)
+        zipped, legacy = start[:4] == b"PK\3\4", start[2:4] == b"\x8a\n"  # the latter begins with a pickled integer
         if zipped or legacy:
             from . import pytorch_reader
 
-            read = pytorch_reader.load_zip if zipped else pytorch_reader.load_legacy
-            return read(file, described[0], place, whole)
-        data = file.read()
-    return decode(data, name, lambda values: place(values, backends.get_default_device()))
+            load_one = pytorch_reader.load_zip if zipped else pytorch_reader.load_legacy
+            return load_one(file, described[0], place, whole)
+    return read(file, name, lambda values: place(values, backends.get_default_device()))
 
 
 def _placed_by(map_location: Any) -> Place:
@@ -112,12 +118,13 @@ def _placed_by(map_location: Any) -> Place:
     if isinstance(map_location, (str, int)):
         there = backends.get(map_location)
         return lambda array, saved: there.asarray(array)
+    at = cache(_at)  # looking for a GPU takes milliseconds
     if isinstance(map_location, Mapping):
-        return lambda array, saved: _at(map_location.get(saved, saved)).asarray(array)
+        return lambda array, saved: at(map_location.get(saved, saved)).asarray(array)
     if callable(map_location):
         return lambda array, saved: _moved(map_location, array, saved)
     if map_location is None:
-        return lambda array, saved: _at(saved).asarray(array)
+        return lambda array, saved: at(saved).asarray(array)
     got = f"a {type(map_location).__name__}"
     raise ArgumentError("load", "map_location as a device, a dict of devices or a function", got)
 
@@ -132,23 +139,3 @@ def _at(device: str) -> Backend:
 def _moved(move: Callable[[Tensor, str], Tensor | None], array: Any, saved: str) -> Any:
     made = move(Tensor(array), saved)
     return _at(saved).asarray(array) if made is None else made.array
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -26,7 +26,7 @@ from ..core.tensor_base import Shape
 from ..nn.module import Module
 from ..ops.tensor_info import data_ptr
 from . import whole_modules
-from .pytorch_reader import STORAGES
+from .pickled_tensors import STORAGES
 
 _STORAGE_OF = {dtype: name for name, dtype in STORAGES.items() if name != "Untyped"}
 _HEADER = 30  # bytes before the name of a zip file's entry

@@ -1,0 +1,77 @@
+"""ForeignTensor: a tensor of a file in a dtype that ampkit has no arithmetic for, such as float8 or complex64."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from ..base import dtypes
+from ..base.errors import DTypeError
+from .tensor import Tensor
+from .tensor_base import Shape
+
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+DTYPES = {name: np.dtype(name) for name in ("complex64", "complex128", "uint16", "uint32", "uint64")}
+DTYPES |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _FLOAT8}
+
+
+class ForeignTensor:
+    """A tensor that `load` found in a dtype that ampkit has not; it stands among the other tensors of the file.
+
+    name: its name in the file, if it has one. format: its dtype in words. shape: its sizes. `numpy()` and `to(dtype)`
+    convert it; whatever else is asked of it raises DTypeError with that cure.
+    """
+
+    __slots__ = ("_array", "format", "name", "shape")
+
+    def __init__(self, array: np.ndarray[Any, Any] | None, format: str, shape: tuple[int, ...], name: str = ""):
+        self._array, self.format, self.shape, self.name = array, format, Shape(shape), name
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values in NumPy's or ml_dtypes's dtype. Raises DTypeError for a format that these lack."""
+        if self._array is None:
+            raise DTypeError("numpy", f"a tensor of {', '.join([*dtypes.NAMES, *DTYPES])}", self._said())
+        return self._array
+
+    def to(self, dtype: Any) -> Tensor:
+        """A Tensor of `dtype`. Raises DTypeError for complex values, of which a Tensor would lose a part."""
+        values = self.numpy()
+        if values.dtype.kind == "c":
+            raise DTypeError("to", "a tensor of real numbers", self._said(), "use x.numpy().real and x.numpy().imag")
+        return Tensor(values.astype(np.float32).astype(dtypes.parse(dtype)) if values.dtype.kind == "V" else
+                      values.astype(dtypes.parse(dtype)))  # fmt: skip
+
+    def refuse(self, where: str) -> NoReturn:
+        """Raise the error for a use of this tensor in `where`."""
+        cure = "convert it: x.to(ampkit.float32), or x.numpy(), which gives an array of NumPy"
+        raise DTypeError(where, f"a tensor of {', '.join(dtypes.NAMES)}", self._said(), cure)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python and libraries look for in any object
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        self.refuse(name)
+
+    def __repr__(self) -> str:
+        return f"ForeignTensor({self.format}, {list(self.shape)})"
+
+    def _said(self) -> str:
+        return f"one of {self.format} of shape {list(self.shape)}" + (f" as {self.name!r}" if self.name else "")
+
+
+def _refusing(name: str) -> Any:
+    def method(self: ForeignTensor, *_: Any) -> NoReturn:
+        self.refuse(name.strip("_"))
+
+    return method
+
+
+for _operation in ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod", "and", "or", "xor"):
+    for _name in (f"__{_operation}__", f"__r{_operation}__"):
+        setattr(ForeignTensor, _name, _refusing(_name))
+for _name in (
+    "__neg__", "__abs__", "__invert__", "__getitem__", "__setitem__", "__len__", "__iter__", "__float__", "__int__",
+    "__bool__", "__lt__", "__le__", "__gt__", "__ge__", "__array__",
+):  # fmt: skip
+    setattr(ForeignTensor, _name, _refusing(_name))

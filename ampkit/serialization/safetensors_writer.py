@@ -1,0 +1,84 @@
+"""Write safetensors files (huggingface/safetensors, format 0.4), which PyTorch and others read.
+
+A dict of tensors is stored under its keys. The structure of the object and its other values (nested dicts and lists,
+numbers, strings) are stored as JSON in the header's `__metadata__`, so that `decode` (safetensors_reader) rebuilds the
+object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from .. import backends
+from ..base.errors import DTypeError
+from ..base.files import panicked, reason
+from ..core.tensor import Tensor
+from .safetensors_reader import KEY
+
+
+def encode(obj: Any) -> bytes:
+    """The bytes of a safetensors file with `obj`: dicts, lists and tuples of tensors, numbers, strings and None.
+
+    Raises DTypeError for a value of another type.
+    """
+    tensors: dict[str, Tensor] = {}
+    try:
+        description = _describe(obj, "", tensors, {})
+    except RecursionError:
+        raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
+    arrays = {
+        name: np.asarray(backends.backend_of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()
+    }
+    try:
+        return safetensors.numpy.save(arrays, {KEY: json.dumps(description, separators=(",", ":"))})
+    except BaseException as error:
+        if panicked(error):  # Rust panics if Python cannot allocate the bytes
+            raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
+        raise
+
+
+# The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.
+
+
+def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+    if isinstance(value, Tensor):
+        if id(value.array) not in names:
+            names[id(value.array)] = _unused_name(path or "tensor", tensors)
+            tensors[names[id(value.array)]] = value
+        return {"tensor": names[id(value.array)]}
+    if isinstance(value, Mapping):
+        return {
+            "dict": [
+                [_key(k, path), _describe(v, f"{path}.{k}" if path else str(k), tensors, names)]
+                for k, v in value.items()
+            ]
+        }
+    if isinstance(value, (list, tuple)):
+        entries = [_describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": entries}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    cure = "wrap arrays with ampkit.tensor(...)" if hasattr(value, "__array__") else None
+    raise DTypeError(
+        "save",
+        "tensors, dicts, lists, numbers, strings and None",
+        f"a {type(value).__name__} at {path or 'the top'!r}",
+        cure,
+    )
+
+
+def _unused_name(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken and name != "__metadata__" else _unused_name(f"{name}_", taken)
+
+
+def _key(key: Any, path: str) -> str | int:
+    if type(key) not in (str, int):
+        got = f"a {type(key).__name__} in {path or 'the top'!r}"
+        raise DTypeError("save", "strings or integers as the keys of dicts", got)
+    return key
