@@ -6,6 +6,7 @@ or CuPy, which differ from each other where bfloat16 is involved.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,7 @@ def parse(dtype: Any) -> DType:
 
 
 _default = float32
+default_observers: list[Callable[[], None]] = []  # called when the default dtype has changed
 
 
 def default() -> DType:
@@ -67,6 +69,15 @@ def set_default(dtype: Any) -> None:
     if not is_float(parse(dtype)):
         raise DTypeError("set_default_dtype", "a floating-point dtype", parse(dtype).name)
     _default = parse(dtype)
+    for observer in default_observers:
+        observer()
+
+
+def rounded(number: float, dtype: DType) -> float:
+    """A Python number rounded to a 16-bit `dtype`; an integer that the format holds exactly stays an integer."""
+    if isinstance(number, int) and -256 <= number <= 256:
+        return number
+    return float(dtype.type(float(number)))
 
 
 def is_float(dtype: DType) -> bool:
@@ -114,10 +125,12 @@ class finfo:
     """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, resolution,
     dtype. resolution: 10 to the power of the decimal digits that the format keeps, with a minus.
 
-    Of the 8-bit formats of ml_dtypes too, which no tensor has. Raises DTypeError for another dtype.
+    By default of the default dtype. Of the 8-bit formats of ml_dtypes too, which no tensor has. Raises DTypeError for
+    another dtype.
     """
 
-    def __init__(self, dtype: Any = float32):
+    def __init__(self, dtype: Any = None):
+        dtype = default() if dtype is None else dtype
         narrow = isinstance(dtype, np.dtype) and dtype.name.startswith("float8")
         if not narrow and not is_float(parse(dtype)):
             raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")

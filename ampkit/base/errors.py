@@ -67,6 +67,10 @@ class ShapeError(AmpkitError, ValueError):
     """Shapes that do not fit together."""
 
 
+class NoLengthError(ShapeError, TypeError):
+    """`len` of, or a loop over, a tensor without axes: a TypeError, by which callers tell a number from a sequence."""
+
+
 class DTypeError(AmpkitError, TypeError):
     """A dtype, or a type, that an operation does not take."""
 

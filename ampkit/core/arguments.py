@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from operator import index
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, unquoted
@@ -25,13 +26,15 @@ class Kind(NamedTuple):
     """The type that a parameter accepts.
 
     description: as errors name it. types: classes whose instances are accepted without a further check. accepts: a
-    predicate for values of other classes. whole: whether it accepts an int.
+    predicate for values of other classes. whole: whether it accepts an int. converts: accepted values of other classes
+    to what the function receives, or None.
     """
 
     description: str
     types: tuple[type, ...]
     accepts: Callable[[Any], bool]
     whole: bool = False
+    converts: Callable[[Any], Any] | None = None
 
     def is_quick(self, value: Any) -> bool:
         """Whether `value` is accepted at first sight, as most are."""
@@ -65,9 +68,17 @@ def is_whole(value: Any) -> bool:
     return True
 
 
+def without_numpy(value: Any) -> Any:
+    """A scalar or a 0-d array of NumPy as a Python number; other values as they are."""
+    if isinstance(value, np.generic) or (type(value) is np.ndarray and not value.ndim):
+        value = value.item()
+        return float(value) if isinstance(value, (np.floating, ml_dtypes.bfloat16)) else value
+    return value
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is one real number of Python or NumPy; Tensors, arrays, strings and complex numbers are not."""
-    if isinstance(value, (Tensor, str, bytes, complex, np.ndarray)):
+    if isinstance(value, (Tensor, str, bytes, complex, np.ndarray, np.complexfloating)):
         return False
     try:
         float(value)
@@ -78,10 +89,22 @@ def is_number(value: Any) -> bool:
     return True
 
 
+def _is_scalar(value: Any) -> bool:
+    # A number, or a tensor or array of one, without a gradient that the number would lose.
+    if isinstance(value, (Tensor, np.ndarray)):
+        return not value.ndim and not getattr(value, "requires_grad", False)
+    return is_number(value)
+
+
+def _python_number(value: Any) -> Any:
+    value = value.item() if isinstance(value, Tensor) else without_numpy(value)
+    return value if isinstance(value, (int, float)) else float(value)
+
+
 _SIMPLE = {
-    "int": Kind("an integer", (), is_whole, True),
-    "float": Kind("a number", (float,), is_number, True),
-    "bool": Kind("True or False", (bool,), lambda value: isinstance(value, (int, np.bool_, np.integer))),
+    "int": Kind("an integer", (), is_whole, True, index),
+    "float": Kind("a number", (float,), _is_scalar, True, _python_number),
+    "bool": Kind("True or False", (bool,), lambda value: isinstance(value, (int, np.bool_, np.integer)), False, bool),
     "str": Kind("text", (str,), lambda value: isinstance(value, str)),
     "None": Kind("None", (type(None),), lambda value: False),
     "Tensor": Kind("a Tensor", (Tensor,), lambda value: isinstance(value, Tensor)),
@@ -169,7 +192,13 @@ def kind(annotation: Any, names: Mapping[str, Any]) -> Kind | None:
         return kinds[0]
     types = tuple([t for k in kinds for t in k.types])
     description = " or ".join(k.description for k in kinds if k.description != "None")
-    return Kind(description, types, lambda value: any(k.accepts(value) for k in kinds), any(k.whole for k in kinds))
+
+    def convert(value: Any) -> Any:
+        accepting = next(k for k in kinds if isinstance(value, k.types) or k.accepts(value))
+        return value if accepting.converts is None else accepting.converts(value)
+
+    whole = any(k.whole for k in kinds)
+    return Kind(description, types, lambda value: any(k.accepts(value) for k in kinds), whole, convert)
 
 
 def of_parameter(parameter: Parameter, names: Mapping[str, Any]) -> Kind | None:
@@ -189,15 +218,21 @@ def error(where: str, name: str, wanted: Kind, value: Any) -> AmpkitError:
     return DTypeError(where, f"{name} as {wanted.description}", shown(value), unquoted(name, value))
 
 
-def check(where: str, name: str, wanted: Kind, value: Any) -> None:
-    """Raise DTypeError or ArgumentError unless the parameter `name` accepts `value`; integers must fit 64 bits."""
+def checked(where: str, name: str, wanted: Kind, value: Any) -> Any:
+    """`value` as the parameter `name` receives it: numbers of NumPy and of 0-d tensors are those of Python.
+
+    Raises DTypeError or ArgumentError unless the parameter accepts it; integers must fit 64 bits.
+    """
     if wanted.is_quick(value):
-        return
+        return value
     if not wanted.accepts(value):
         raise error(where, name, wanted, value)
+    if wanted.converts is not None:
+        value = wanted.converts(value)
     for item in value if isinstance(value, (list, tuple)) else (value,):
         if isinstance(item, int) and not -MOST - 1 <= item <= MOST:
             raise ArgumentError(where, f"{name} within 64 bits", shown(value))
+    return value
 
 
 class Checks:
@@ -220,20 +255,23 @@ class Checks:
             elif p.kind is Parameter.VAR_POSITIONAL and found is not None:
                 self.variadic = (p.name, found)
 
-    def __call__(self, where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Check the arguments of a call; `where` names the function in errors. Raises as `check` does."""
-        given = len(args)
+    def __call__(self, where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The arguments of a call, checked and converted as `checked` does; `where` names the function in errors."""
+        given: list[Any] | None = None
         for place, name, wanted in self.positional:
-            if place >= given:
+            if place >= len(args):
                 break
-            if type(args[place]) not in wanted.types:
-                check(where, name, wanted, args[place])
+            value = args[place]
+            if type(value) not in wanted.types and (made := checked(where, name, wanted, value)) is not value:
+                given = list(args) if given is None else given
+                given[place] = made
         if self.variadic is not None:
             for value in args[self.positional_count :]:
-                check(where, *self.variadic, value)
+                checked(where, *self.variadic, value)
         for name, value in kwargs.items():
-            if name in self.by_name:
-                check(where, name, self.by_name[name], value)
+            if name in self.by_name and (made := checked(where, name, self.by_name[name], value)) is not value:
+                kwargs = {**kwargs, name: made}
+        return args if given is None else given, kwargs
 
 
 def checked_constructor(cls: type) -> None:
@@ -247,7 +285,7 @@ def checked_constructor(cls: type) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         if not checks:
             checks.append(Checks(function))
-        checks[0](type(self).__name__, (self, *args), kwargs)
-        function(self, *args, **kwargs)
+        given, kwargs = checks[0](type(self).__name__, (self, *args), kwargs)
+        function(*given, **kwargs)
 
     cls.__init__ = __init__  # type: ignore[misc]  # the checked constructor

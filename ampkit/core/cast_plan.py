@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..base import dtypes
 from ..base.dtypes import FLOATS, LOW, DType, accumulator, bool_, float32, float64, int64, promote
 from ..base.errors import DTypeError
 from . import policy
@@ -18,7 +19,7 @@ from .policy import Cast, Policy
 class Plan:
     """The dtypes of one call, and the kernels that may run it."""
 
-    casts: tuple[DType | None, ...]  # per input, the dtype to store it in first, or None for as it comes
+    casts: tuple[DType | None, ...]  # per input, the dtype to round it to first, or None for as it comes
     compute: DType | None  # what a reference sees its Arrays in; None for as they are stored
     out: DType  # the dtype of floating-point outputs
     stored: tuple[DType | None, ...]  # per input, the dtype it is read in
@@ -33,7 +34,7 @@ class Plan:
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
 Entry = Any
 
-_WEAK: dict[type, DType] = {bool: bool_, int: int64, float: float32}
+_NUMBERS = (bool, int, float)
 _RANK = {"b": 0, "i": 1, "u": 1}
 
 
@@ -49,22 +50,25 @@ def make_plan(
     kinds = op.signature.kinds(len(key))
     _need_tensors(op, key)
     entries = [k for k, is_array in zip(key, kinds, strict=True) if is_array and k is not None]
-    stored = [_dtype(k) for k in entries if not isinstance(k, type)]
+    tensors = [_dtype(k) for k in entries if not isinstance(k, type)]
+    deciding = _deciding(entries, tensors)
     if rule is not None and cast is Cast.BANNED:
         cure = policy.cures.get(op.name, "run it in autocast(enabled=False)")
         raise DTypeError(f"{op.name} inside autocast", "a safer op", op.name, cure)
     widest = answer or result_type(entries)
     if answer is None:
-        _need_to_meet(op, cast, rule, stored, entries)
-    out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, stored)
+        _need_to_meet(op, cast, rule, deciding, entries)
+    out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, tensors, deciding)
     casts = _casts(op, cast, widest, answer, out, key, kinds)
-    floats = [d for d in stored if d in FLOATS]
+    floats = [d for d in deciding if d in FLOATS]
     compute = None if op.moves or out not in FLOATS else accumulator(promote(out, *floats))
-    read = tuple([_dtype(k) if c is None else c for k, c in zip(key, casts, strict=True)])
+    if out in FLOATS:
+        casts = _round_numbers(op, out, compute, casts, key, kinds)
+    read = tuple([_dtype(k) if c is None or isinstance(k, type) else c for k, c in zip(key, casts, strict=True)])
     casts = casts if any(c is not None and c != _dtype(k) for k, c in zip(key, casts, strict=True)) else ()
     widens = compute is not None and any(d in FLOATS and d != compute for d in read)
     # Moved values come as stored, but bfloat16 beside a Python number is float32 to NumPy, and an integer float64.
-    strays = out in FLOATS and (out in LOW or any(d != out for d in stored))
+    strays = out in FLOATS and (out in LOW or any(d != out for d in tensors))
     narrows = widens or (strays if compute is None else compute != out) or (answer is not None and out not in FLOATS)
     tapes = any(wanted) and op.backward_primitive is not None
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
@@ -77,8 +81,14 @@ def _need_tensors(op: Any, key: list[Entry]) -> None:
     for position, entry in enumerate(key):
         if entry is None and not op.signature.may_miss(position):
             raise DTypeError(op.name, f"a Tensor for `{op.signature.name_of(position)}`", "None")
-        if isinstance(entry, type) and entry not in _WEAK:
-            raise DTypeError(op.name, "Tensors and numbers", entry.__name__, "wrap arrays with ampkit.tensor(...)")
+        if isinstance(entry, type) and entry not in _NUMBERS:
+            raise DTypeError(op.name, "Tensors and numbers", entry.__name__, _cure(entry))
+
+
+def _cure(kind: type) -> str:
+    if hasattr(kind, "__float__") and not hasattr(kind, "__array__"):
+        return "convert it: float(...)"
+    return "wrap arrays with ampkit.tensor(...)"
 
 
 def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType], entries: list[Entry]) -> None:
@@ -92,15 +102,17 @@ def _need_to_meet(op: Any, cast: Cast, rule: Policy | None, stored: list[DType],
         raise DTypeError(op.name, "operands of one dtype", names, f"cast one: x.to(ampkit.{stored[0].name})")
 
 
-def _answer(op: Any, cast: Cast, rule: Policy | None, widest: DType, stored: list[DType]) -> DType:
+def _answer(
+    op: Any, cast: Cast, rule: Policy | None, widest: DType, tensors: list[DType], deciding: list[DType]
+) -> DType:
     # The dtype of floating-point outputs.
     if widest not in FLOATS:
         if op.integers == "refuse":
             raise DTypeError(op.name, "a floating-point tensor", widest.name, "cast it: x.float()")
-        return float32 if op.integers == "float" else widest
+        return dtypes.default() if op.integers == "float" else widest
     if cast is Cast.KEEP:
-        return stored[0] if stored and stored[0] in FLOATS else widest
-    if rule is None or cast is Cast.WIDEST or float64 in stored:
+        return tensors[0] if tensors and tensors[0] in FLOATS else widest
+    if rule is None or cast is Cast.WIDEST or float64 in deciding or not FLOATS.intersection(tensors):
         return widest
     return rule.dtype if cast is Cast.LOW else float32
 
@@ -129,6 +141,35 @@ def _casts(
     return tuple([target if is_tensor else None for is_tensor in tensors])
 
 
+def _round_numbers(
+    op: Any, out: DType, compute: DType | None, casts: tuple[DType | None, ...], key: list[Entry], kinds: list[bool]
+) -> tuple[DType | None, ...]:
+    """`casts` with those of numbers and 0-d tensors beside tensors with axes, whose dtype they take.
+
+    The op's `factors` keep float32 beside 16-bit tensors: their rounding would be one of every element.
+    NumPy and kernels round a Python number to float32 themselves.
+    """
+    if all(isinstance(k, (tuple, type)) for k, counts in zip(key, kinds, strict=True) if counts and k is not None):
+        return casts
+
+    def of(position: int, entry: Entry, cast: DType | None) -> DType | None:
+        is_factor = op.factors and compute is not None and op.signature.name_of(position) in op.factors
+        target = compute if is_factor else out
+        if type(entry) is tuple and entry[0] in FLOATS:
+            return target if cast is None and promote(entry[0], target) != target else cast
+        return target if entry in (int, float) and target in LOW else cast
+
+    return tuple(
+        [of(i, k, casts[i]) if counts else casts[i] for i, (k, counts) in enumerate(zip(key, kinds, strict=True))]
+    )
+
+
+def _deciding(entries: list[Entry], tensors: list[DType]) -> list[DType]:
+    # The dtypes, of those of `tensors`, that decide on the dtype of floats: those of 0-d tensors only beside no others.
+    axes = [k for k in entries if not isinstance(k, (tuple, type))]
+    return axes if FLOATS.intersection(axes) else tensors
+
+
 def result_type(entries: list[Entry]) -> DType:
     """The dtype that operands agree on.
 
@@ -137,7 +178,7 @@ def result_type(entries: list[Entry]) -> DType:
     """
     axes = [k for k in entries if not isinstance(k, (tuple, type))]
     zeros = [k[0] for k in entries if type(k) is tuple]
-    weak = [_WEAK[k] for k in entries if isinstance(k, type)]
+    weak = [dtypes.default() if k is float else bool_ if k is bool else int64 for k in entries if isinstance(k, type)]
     groups = [promote(*group) for group in (axes, zeros, weak) if group]
     found = groups[0]
     for other in groups[1:]:

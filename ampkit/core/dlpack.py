@@ -96,6 +96,16 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     return tensor if device is None else tensor.to(device)
 
 
+def is_foreign(value: Any) -> bool:
+    """Whether `value` is a tensor or an array of another library than NumPy and ampkit, with `__dlpack__`."""
+    return hasattr(value, "__dlpack__") and not isinstance(value, (Tensor, np.ndarray))
+
+
+def to_tensor(foreign: Any) -> Tensor:
+    """A tensor with a copy of the values of another library's, off the tapes of both. Raises as `from_dlpack` does."""
+    return from_dlpack(foreign.detach() if getattr(foreign, "requires_grad", False) else foreign, copy=True)
+
+
 def _device(tensor: Tensor) -> tuple[int, int]:
     return tensor.array.__dlpack_device__()
 

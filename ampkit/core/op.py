@@ -23,11 +23,9 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from .. import backends
 from ..base import observe
-from ..base.dtypes import DType
+from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from . import dispatch, op_call, policy
 from .autograd import double_backward, traced_array
@@ -39,7 +37,7 @@ from .cast_plan import Plan, make_plan
 from .dispatch import Kernel, Primitive
 from .parameter import Parameter
 from .policy import Cast, _stack
-from .signature import Signature
+from .signature import Signature, number_and_type
 from .tensor import Tensor
 
 Array: TypeAlias = Any
@@ -53,11 +51,19 @@ class Op:
     """An operation on Tensors; `op` makes one. Calling it takes the reference's arguments, with Tensors for arrays."""
 
     def __init__(
-        self, reference: Callable[..., Any], cast: Cast, moves: bool, integers: str, view: bool, mixes: bool = True
+        self,
+        reference: Callable[..., Any],
+        cast: Cast,
+        moves: bool,
+        integers: str,
+        view: bool,
+        mixes: bool = True,
+        factors: str = "",
     ):
         self.name = reference.__name__.rstrip("_")
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view, self.mixes = cast, moves, integers, view, mixes
+        self.factors = factors.split()
         self.ours = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
         self.backward_primitive: Primitive | None = None
@@ -206,7 +212,10 @@ class Op:
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)
         backend = names.pop()
-        key = [(i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else _kind(i) for i in inputs]
+        key = [
+            (i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else number_and_type(i)[1]
+            for i in inputs
+        ]
         region = _stack.get()
         rule = None if region is None else region.policies[backend]
         wanted = [isinstance(i, Tensor) and i.edge is not None for i in inputs]
@@ -239,20 +248,23 @@ def op(
     view: bool = False,
     cure: str | None = None,
     mixes: bool = True,
+    factors: str = "",
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an op; see the head of this file.
 
     cast: its category under a policy. moves: values are only moved or compared, and arrive as stored. integers: "keep"
-    leaves integer tensors integers, "float" turns them into float32, "refuse" raises where no operand is a float.
-    numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives run
+    leaves integer tensors integers, "float" turns them into the default dtype, "refuse" raises where no operand is a
+    float. numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives run
     plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
-    instead. mixes: False raises for tensors with axes of several dtypes outside of a region.
+    instead. mixes: False raises for tensors with axes of several dtypes outside of a region. factors: the
+    parameters, separated by spaces, that beside 16-bit tensors are read in float32 where they are a number or a 0-d
+    tensor; in all others such a number is rounded to the tensors' dtype first.
     Raises ArgumentError for a name that is taken.
     """
 
     def define(reference: Callable[..., Any]) -> Op:
         kind: Any = type("Op", (Op,), {"__module__": __name__})
-        made: Op = kind(reference, cast, moves, integers, view, mixes)
+        made: Op = kind(reference, cast, moves, integers, view, mixes, factors)
         kind.__call__ = made.signature.entry(op_call.runner(made))
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")
@@ -267,5 +279,7 @@ def op(
     return define
 
 
-def _kind(item: Any) -> Any:
-    return None if item is None else type(item.item() if isinstance(item, np.generic) else item)
+@default_observers.append
+def _forget_plans() -> None:
+    for each in ops.values():
+        each.plans.clear()

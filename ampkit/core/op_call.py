@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base.dtypes import FLOATS, DType, bool_
+from ..base.dtypes import FLOATS, DType, bool_, rounded
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
@@ -136,14 +136,18 @@ def _shares_memory(array: Any, others: list[Any]) -> bool:
     return False
 
 
-# The casts of a call: inputs to the dtype in which the plan stores them, and the reference's result to the plan's.
+# The casts of a call: inputs to the dtype in which the plan reads them, and the reference's result to the plan's.
 
 
 def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
     region = _stack.get()
     keep = region is None or region.cache
     for i, dtype in enumerate(casts):
-        if dtype is not None and arrays[i].dtype != dtype:
+        if dtype is None:
+            continue
+        if type(arrays[i]) in (float, int):
+            arrays[i] = rounded(arrays[i], dtype)
+        elif arrays[i].dtype != dtype:
             arrays[i] = inputs[i].copy_in(dtype, keep)
 
 
@@ -202,7 +206,8 @@ def _operand_error(op: Any, arrays: list[Any], error: Exception) -> AmpkitError 
     if isinstance(error, ValueError) and "broadcast" in str(error) and not _broadcasts(shapes):
         found = " and ".join(map(str, shapes))
         return ShapeError(op.name, "shapes that broadcast", found, "each axis must be equal, or 1 in one of them")
-    if isinstance(error, OverflowError) and (numbers or shapes):
+    unfit = isinstance(error, OverflowError) or "cannot convert float" in str(error)  # to an integer
+    if unfit and (numbers or shapes):
         found = ", ".join(str(arrays[i]) for i in numbers) or str(error)
         names = " or ".join(sorted(d.name for d in dtypes))
         return ArgumentError(

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from . import arguments, torch_compat
@@ -76,7 +74,7 @@ class Signature:
         scope |= {
             "_region": _stack.get,
             "_Tensor": Tensor,
-            "_non_tensor": _non_tensor,
+            "_non_tensor": number_and_type,
             "_bind_list": _bind_list,
             "_never": NEVER,
         }
@@ -106,14 +104,14 @@ class Signature:
         )
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
-        # The source lines that check the non-tensor parameters; the objects they name are added to `scope`.
+        # The source lines that check and convert the non-tensor parameters; `scope` gets the objects they name.
         lines = []
         for name in self.param_names:
             wanted = arguments.of_parameter(self._parameters[name], {})
             if wanted is not None:
-                scope |= {f"_kind_{name}": wanted, f"_types_{name}": wanted.types, "_check": arguments.check}
+                scope |= {f"_kind_{name}": wanted, f"_types_{name}": wanted.types, "_checked": arguments.checked}
                 given = f"{name} is not _default_{name} and " if f"_default_{name}" in scope else ""
-                call = f"_check({self.name!r}, {name!r}, _kind_{name}, {name})"
+                call = f"{name} = _checked({self.name!r}, {name!r}, _kind_{name}, {name})"
                 lines.append(f"    if {given}type({name}) not in _types_{name}: {call}")
         return lines
 
@@ -166,11 +164,12 @@ def _join(pattern: str, count: range) -> str:
     return "".join(pattern.format(i) + ", " for i in count)
 
 
-def _non_tensor(item: Any) -> tuple[Any, Any]:
-    # (value, type) of an input that is no Tensor: a number, None, or a mistake that the plan reports. NumPy scalars
-    # become Python numbers, which do not follow NumPy's type promotion.
-    if isinstance(item, np.generic):
-        item = item.item()
+def number_and_type(item: Any) -> tuple[Any, Any]:
+    """The value and the type of an input that is no Tensor: a number, None, or a mistake that the plan reports.
+
+    NumPy's scalars and 0-d arrays become Python numbers, which do not follow NumPy's type promotion.
+    """
+    item = arguments.without_numpy(item)
     if type(item) is int and not -(2**63) <= item < 2**63:
         raise ArgumentError("operand", "a number within 64 bits", arguments.shown(item))
     return item, None if item is None else type(item)
@@ -188,7 +187,7 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
             array = item.array
             key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item._edge is not None)
         else:
-            array, kind = _non_tensor(item)
+            array, kind = number_and_type(item)
             key += (kind, None, False)
         arrays.append(array)
     edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])

@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Device
-from ..base.dtypes import DType, bool_, float32, int64, is_float
-from ..base.errors import DTypeError, RangeError, ShapeError, StateError, switch
+from ..base.dtypes import DType, bool_, default, int64, is_float
+from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, StateError, switch
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from .autograd.grad_mode import is_grad_enabled
 
@@ -148,17 +148,19 @@ class TensorBase:
 
     def __len__(self) -> int:
         if not self.ndim:
-            raise ShapeError("len()", "a tensor with an axis", "one of shape ()")
+            raise NoLengthError("len() of a 0-d tensor")
         return int(self.array.shape[0])
 
     def __iter__(self) -> Iterator[Tensor]:
+        if not self.ndim:
+            raise NoLengthError("iteration over a 0-d tensor")
         return (self[i] for i in range(len(self)))  # type: ignore[index]  # a Tensor
 
     def __repr__(self) -> str:
         values = backends.backend_of(self.array).to_numpy(self.array)
         shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
-        plain = self.dtype in (float32, int64, bool_)
+        plain = self.dtype in (default(), int64, bool_)
         kind = "" if plain else f", dtype={self.dtype.name}"
         grad = f", grad_fn=<{self.node.name()}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
         return f"tensor({text}{kind}{grad})"

@@ -10,6 +10,8 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, ShapeError
+from .arguments import is_number
+from .dlpack import is_foreign, to_tensor
 from .fp_errors import ignore_fp_errors
 from .tensor import Tensor
 from .tensor_base import Shape
@@ -17,36 +19,75 @@ from .tensor_base import Shape
 
 @ignore_fp_errors()
 def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
-    """A new tensor with a copy of `data`: numbers, nested lists, an array, a Tensor.
+    """A new tensor with a copy of `data`: numbers, arrays, tensors (of other libraries too), nested lists of them.
 
-    Python floats become float32 (or see set_default_dtype), integers int64; arrays keep their dtype without `dtype`.
-    Raises DTypeError for values that are no numbers, ShapeError for ragged lists, DeviceError for an unknown device.
+    Without `dtype` arrays, tensors and NumPy's numbers keep theirs, Python floats become float32 (or see
+    set_default_dtype), integers int64, and a list has the dtype that its items promote to.
+    Raises DTypeError for values that are no numbers, ShapeError for ragged lists, ArgumentError for an integer that the
+    dtype does not hold, DeviceError for an unknown device.
     """
-    values = data.array if isinstance(data, Tensor) else data
     wanted = None if dtype is None else dtypes.parse(dtype)
+    if is_foreign(data):
+        data = to_tensor(data)
+    values = data.array if isinstance(data, Tensor) else data
     made = backends.get(device).asarray(_array(values, wanted))
     return Tensor(made, requires_grad)
 
 
 def _array(values: Any, wanted: dtypes.DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
-        kind = dtypes.parse(values.dtype)
+        kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
         return np.array(values, kind if wanted is None else wanted)
+    found: set[dtypes.DType] = set()
+    plain = _plain(values, found)
+    kind = wanted or (dtypes.promote(*found) if found else dtypes.default())
     try:
-        made = np.array(_plain(values))
-    except ValueError as error:
+        made = np.array(plain, dtypes.float64 if dtypes.is_float(kind) else kind)
+    except (ValueError, OverflowError) as error:
+        if "cannot convert" in str(error) or isinstance(error, OverflowError):
+            raise ArgumentError("tensor", f"numbers that {kind.name} holds", str(error)) from None
         raise ShapeError("tensor", "nested lists of equal lengths", str(error).partition(".")[0]) from None
-    except OverflowError as error:
-        raise ArgumentError("tensor", "numbers in range", str(error)) from None
-    if made.dtype.kind not in "bif" and made.size:
-        raise DTypeError("tensor", "numbers", f"values of type {made.dtype}")
-    return made.astype(wanted or (made.dtype if made.dtype.kind in "bi" else dtypes.default()))
+    return made.astype(kind, copy=False)
 
 
-def _plain(values: Any) -> Any:
+def _plain(values: Any, found: set[dtypes.DType]) -> Any:
+    # What NumPy makes an array of, with the dtypes of its items added to `found`.
+    if isinstance(values, (list, tuple)):
+        types = set(map(type, values))
+        if not _PYTHON.issuperset(types):
+            return [_plain(value, found) for value in values]
+        found.update(map(_of_python, types))
+        return values
+    if type(values) in _PYTHON:
+        found.add(_of_python(type(values)))
+        return values
+    if is_foreign(values):
+        values = to_tensor(values)
     if isinstance(values, Tensor):
-        return values.tolist()
-    return [_plain(v) for v in values] if isinstance(values, (list, tuple)) else values
+        values = backends.backend_of(values.array).to_numpy(values.array)
+    if not hasattr(values, "dtype"):
+        return _converted(values, found)
+    found.add(dtypes.parse(values.dtype))
+    return values
+
+
+def _converted(values: Any, found: set[dtypes.DType]) -> Any:
+    # An object that NumPy reads, such as a range or an image, or a number of another class, such as a fraction.
+    made = np.array(values)
+    if made.dtype.kind not in "biuf":
+        if not is_number(values):
+            raise DTypeError("tensor", "numbers", f"values of type {type(values).__name__}")
+        made = np.array(float(values))
+    own = made.dtype if hasattr(values, "__array__") or made.dtype.kind != "f" else dtypes.default()
+    found.add(dtypes.parse(own))
+    return made
+
+
+_PYTHON = frozenset({bool, int, float})
+
+
+def _of_python(kind: type) -> dtypes.DType:
+    return dtypes.default() if kind is float else dtypes.bool_ if kind is bool else dtypes.int64
 
 
 KINDS = {

@@ -10,6 +10,7 @@ import numpy as np
 from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
+from ..core.dlpack import is_foreign, to_tensor
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
@@ -17,8 +18,9 @@ from ..core.tensor import Tensor
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack items along a new axis 0: tensors, arrays and numbers, also in tuples, lists, dicts and named tuples.
 
-    Python floats become float32, integers int64; arrays and NumPy numbers keep their dtype; text is a list. A tuple
-    becomes a list; any other sequence or mapping keeps its type, if its constructor takes one argument.
+    Python floats become float64, as in PyTorch, integers int64; arrays, NumPy numbers and tensors of other libraries
+    keep their dtype; text is a list. A tuple becomes a list; any other sequence or mapping keeps its type, if its
+    constructor takes one argument.
     Raises ShapeError if shapes or lengths differ, DTypeError for any other type.
     """
     first = batch[0]
@@ -29,7 +31,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray | np.generic):
         return _stack([np.asarray(item) for item in batch])
     if isinstance(first, bool | int | float):
-        return Tensor(np.array(batch, np.float32 if any(isinstance(item, float) for item in batch) else None))
+        return Tensor(np.array(batch, np.float64 if any(isinstance(item, float) for item in batch) else None))
+    if is_foreign(first):
+        return _stack([to_tensor(item).array for item in batch])
     if isinstance(first, Mapping):
         return _same_type(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
     if isinstance(first, Sequence):
@@ -38,9 +42,14 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Convert arrays and NumPy numbers to tensors, also in sequences and mappings; keep all other values."""
+    """Convert arrays, NumPy numbers and tensors of other libraries to tensors; keep all other values.
+
+    Those in sequences and mappings, too.
+    """
     if isinstance(data, np.ndarray | np.generic) and data.dtype.name in dtypes.NAMES:
         return Tensor(np.array(data, dtypes.parse(data.dtype)))
+    if is_foreign(data):
+        return to_tensor(data)
     if isinstance(data, Mapping):
         return _same_type(data, {key: default_convert(value) for key, value in data.items()})
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):

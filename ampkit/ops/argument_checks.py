@@ -54,7 +54,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not checks:
             checks.append(Checks(function))
         where = type(args[0]).__name__ if is_method and args else outer
-        checks[0](where, args, kwargs)
+        args, kwargs = checks[0](where, args, kwargs)
         device = None if backends.gpus is None else _enter(where, args, kwargs)
         try:
             return function(*args, **kwargs)

@@ -12,10 +12,12 @@ from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, RangeError, ShapeError, StateError
 from ampkit.core import random
+from ampkit.core.arguments import is_number
 from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.autograd.inplace import change, is_recorded, need_float, take, write
 from ampkit.core.autograd.scale_tag import ZEROED
 from ampkit.core.autograd.views import become_view, need_changeable
+from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
@@ -230,12 +232,16 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     Of repeated indices the last wins. Raises StateError for a tensor that must not change (see
     `views.need_changeable`), RangeError, ShapeError, DTypeError for floats into integers.
     """
+    if not isinstance(value, (Tensor, int, float)):
+        value = _assignable(value)
     source = getattr(value, "array", value)
     if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.dtype)):
         need_float(self)
     parts = parse_index(index)
     need_changeable(self)
     try:
+        if type(value) is int and dtypes.is_float(self.dtype):
+            source = value = float(value)  # which ml_dtypes takes beyond 64 bits too
         with backends.device_guard(self.array, source, *parts, where="x[index] = value"):
             if is_recorded(self, value):
                 _assign_recorded(self, parts, value)
@@ -243,8 +249,17 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
                 _assign(self, parts, source)
     except IndexError as error:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
+    except OverflowError as error:
+        raise ArgumentError("x[index] = value", f"a number that {self.dtype.name} holds", str(error)) from None
     except ValueError as error:
         raise ShapeError("x[index] = value", "a value that broadcasts to x[index]", str(error)) from None
+
+
+def _assignable(value: Any) -> Any:
+    # An array or a list, as NumPy reads it; a tensor of another library or a number of another class as ours.
+    if is_foreign(value):
+        return to_tensor(value)
+    return float(value) if is_number(value) and not isinstance(value, np.generic) else value
 
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:

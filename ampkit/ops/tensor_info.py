@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ampkit.base.dtypes import FLOATS, DType, bool_, default, is_float, parse, promote, set_default
 from ampkit.base.errors import DTypeError, StateError
 from ampkit.base.memory_format import strided
 from ampkit.core import storage
+from ampkit.core.arguments import without_numpy
 from ampkit.core.cast_plan import result_type as agreed
 from ampkit.core.tensor import Tensor
 
@@ -152,7 +151,8 @@ def get_default_dtype() -> DType:
 def set_default_dtype(d: Any) -> None:
     """Make tensors from Python floats, creation functions and layers in dtype `d` where none is asked for.
 
-    Ops on integers give float32 in any case. Raises DTypeError for anything but a floating-point dtype.
+    Integers that an op turns into floats take it too: `arange(3) / 2`. Raises DTypeError for anything but a
+    floating-point dtype.
     """
     set_default(d)
 
@@ -168,12 +168,15 @@ def can_cast(from_: Any, to: Any) -> bool:
     return ranks[0] <= ranks[1]
 
 
-def _number_type(number: Any) -> type:
-    return type(number.item() if isinstance(number, np.generic) else number)
-
-
 def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
     """The promoted dtype of two tensors or numbers; a number or 0-d tensor only counts if its kind is higher."""
-    return agreed(
-        [(t.dtype if t.ndim else (t.dtype,)) if isinstance(t, Tensor) else _number_type(t) for t in (tensor1, tensor2)]
-    )
+    return agreed([_entry(tensor1), _entry(tensor2)])
+
+
+def _entry(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype if value.ndim else (value.dtype,)
+    kind = type(without_numpy(value))
+    if kind not in (bool, int, float):
+        raise DTypeError("result_type", "Tensors and numbers", kind.__name__)
+    return kind

@@ -181,7 +181,7 @@ def test_collate_fn_has_the_last_word():
 def test_collating_keeps_the_structure_and_the_dtypes():
     items = [{"a": (1, 2.0), "b": np.float64(i), "c": "x", "d": True} for i in range(2)]
     batch = default_collate(items)
-    assert [t.dtype.name for t in batch["a"]] == ["int64", "float32"]
+    assert [t.dtype.name for t in batch["a"]] == ["int64", "float64"]
     assert batch["b"].dtype == np.float64
     assert batch["c"] == ["x", "x"]
     assert batch["d"].dtype == np.bool_
@@ -218,8 +218,10 @@ def test_single_items_are_converted_where_they_are_arrays():
     assert found.more["c"] is item.more["c"]
 
 
-def test_a_float_among_integers_makes_the_batch_float32():
-    assert default_collate([1, 2.5]).dtype == np.float32
+def test_a_float_among_integers_makes_the_batch_float64():
+    batch = default_collate([1700000001.0, 2])
+    assert batch.dtype == np.float64
+    assert batch.tolist() == [1700000001.0, 2.0]
 
 
 @pytest.mark.parametrize(

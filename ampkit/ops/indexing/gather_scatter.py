@@ -11,7 +11,7 @@ from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
-from ampkit.core.policy import Cast
+from ampkit.core.policy import Cast, is_autocast_enabled
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
 
@@ -161,12 +161,13 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """input with consecutive elements of source where mask (bool, broadcast to input) is true.
 
-    Raises ShapeError if source has too few elements, DTypeError for a source of another dtype.
+    In a region the result has the widest dtype of the two. Raises ShapeError if source has too few elements, DTypeError
+    for a source of another dtype elsewhere.
     """
     if mask.dtype != np.bool_:
         raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
     chosen = np.broadcast_to(mask.array, broadcast_shapes(mask.shape, input.shape))
-    if source.dtype != input.dtype:
+    if source.dtype != input.dtype and not is_autocast_enabled(input.device.type):
         cure = f"cast it: source.to(ampkit.{input.dtype.name})"
         raise DTypeError("masked_scatter", f"a source of {input.dtype.name}", source.dtype.name, cure)
     count = np.cumsum(chosen.reshape(-1)).reshape(chosen.shape)

@@ -8,12 +8,16 @@ from typing import Any, Literal
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import accumulator, is_float
+from ampkit.base.dtypes import accumulator, bfloat16, is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.arguments import without_numpy
+from ampkit.core.autograd.saved import to_accumulator
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
 from ..argument_checks import check_index_range, normalize_axis_of, parse_shape
+from ..tensor_info import result_type
 
 __all__ = ["argwhere", "bucketize", "isin", "nonzero", "searchsorted", "unique", "unique_consecutive", "unravel_index"]
 
@@ -106,8 +110,10 @@ def isin(
     backend = next(
         (backends.backend_of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu
     )
-    found = [e.array if isinstance(e, Tensor) else backend.asarray(e) for e in (elements, test_elements)]
-    wide = [f.astype(accumulator(f.dtype)) if is_float(f.dtype) else f for f in found]
+    agreed = result_type(elements, test_elements)
+    with ignore_fp_errors():
+        found = [(e.array if isinstance(e, Tensor) else backend.asarray(e)) for e in (elements, test_elements)]
+        wide = [f.astype(agreed).astype(accumulator(agreed)) if is_float(agreed) else f for f in found]
     return Tensor(np.isin(wide[0], wide[1], assume_unique=assume_unique, invert=invert))
 
 
@@ -134,9 +140,10 @@ def searchsorted(
     if sorter is not None:
         _check_sorter(sorted_sequence, sorter)
     backend = backends.backend_of(sorted_sequence.array)
-    values = (input if isinstance(input, Tensor) else tensor(input, device=sorted_sequence.device)).array
+    values = (input if isinstance(input, Tensor) else _as_element(input, sorted_sequence)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
     rows = rows if order is None else np.take_along_axis(rows, order, -1)
+    rows, values = [to_accumulator(a) if a.dtype == bfloat16 else a for a in (rows, values)]  # which sorts NaN last
     where: Literal["left", "right"] = "right" if right or side == "right" else "left"
     if rows.ndim == 1:
         found = backend.asarray(np.searchsorted(rows, values, where))
@@ -149,6 +156,13 @@ def searchsorted(
         pairs = zip(rows.reshape(count, rows.shape[-1]), values.reshape(count, values.shape[-1]), strict=True)
         found = np.stack([np.searchsorted(row, value, where) for row, value in pairs]).reshape(values.shape)
     return Tensor(found.astype(np.int32 if out_int32 else np.int64))
+
+
+def _as_element(number: Any, sequence: Tensor) -> Tensor:
+    # A number in the dtype of a sequence of floats; one of integers need not hold it.
+    number = without_numpy(number)
+    dtype = sequence.dtype if is_float(sequence.dtype) and isinstance(number, (int, float)) else None
+    return tensor(number, dtype, sequence.device)
 
 
 def _check_sorter(sequence: Tensor, sorter: Tensor) -> None:

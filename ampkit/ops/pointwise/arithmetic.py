@@ -1,6 +1,7 @@
 """Arithmetic of two and more operands: sums, products, quotients, powers.
 
-Operands broadcast; where their dtypes differ they agree on the widest. A Python number takes the tensors' dtype.
+Operands broadcast; where their dtypes differ they agree on the widest. A Python number takes the tensors' dtype: it is
+rounded to it first, but beside 16-bit tensors a factor is not, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def add(input: Array, other: Array, *, alpha: float = 1):
 
 
 def _scaled(alpha: Any, input: Any, other: Any) -> Any:
-    return integer_factor("add and sub", "alpha", alpha, input, other) * other
+    scaled = integer_factor("add and sub", "alpha", alpha, input, other) * other
+    if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
+        return np.asarray(scaled, np.bool_, like=input)
+    return scaled
 
 
 @add.backward
@@ -50,7 +54,7 @@ def sub_backward(dy, saved, needs, alpha):
     return dy, (-alpha * dy if alpha != 1 else -dy) if needs[1] else None
 
 
-@op(cast=Cast.WIDEST, numpy=np.multiply)
+@op(cast=Cast.WIDEST, numpy=np.multiply, factors="input other")
 def mul(input: Array, other: Array):
     """input * other, broadcast. Raises ShapeError if the shapes do not broadcast."""
     return input * other, Saved(input=input, other=other)
@@ -61,9 +65,9 @@ def mul_backward(dy, saved, needs):
     return dy * saved.other if needs[0] else None, dy * saved.input if needs[1] else None
 
 
-@op(cast=Cast.WIDEST, integers="float", numpy=np.true_divide)
+@op(cast=Cast.WIDEST, integers="float", numpy=np.true_divide, factors="other")
 def div_(input: Array, other: Array):
-    """input / other, broadcast; integers give float32. Raises ShapeError if the shapes do not broadcast."""
+    """input / other, broadcast; integers give the default dtype. Raises ShapeError if the shapes do not broadcast."""
     return input / other, Saved(input=input, other=other)
 
 
@@ -84,14 +88,14 @@ def rdiv_backward(dy, saved, needs, other):
     return dy * -other / (saved.input * saved.input)
 
 
-@op(cast=Cast.WIDEST, numpy=np.floor_divide)
+@op(cast=Cast.WIDEST, numpy=np.floor_divide, factors="other")
 def floor_divide(input: Array, other: Array):
     """The quotient rounded down, broadcast; its gradient is zero. Raises RangeError for an integer by 0."""
     check_divisor("floor_divide", input, other)
     return np.floor_divide(input, other)
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, factors="other")
 def trunc_divide(input: Array, other: Array):
     """The quotient rounded towards zero, broadcast (`div(rounding_mode="trunc")`); its gradient is zero."""
     check_divisor("trunc_divide", input, other)
@@ -123,7 +127,7 @@ trunc_divide.backward(_zero_gradients)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """input / other, broadcast: true division, or rounded (rounding_mode "floor" or "trunc").
 
-    True division of integers gives float32; a rounded division keeps the dtype.
+    True division of integers gives the default dtype; a rounded division keeps the dtype.
     Raises ShapeError if the shapes do not broadcast, ArgumentError for another rounding_mode.
     """
     if rounding_mode is None:
@@ -145,7 +149,7 @@ def remainder_backward(dy, saved, needs):
     return dy, -dy * np.floor_divide(saved.input, saved.other) if needs[1] else None
 
 
-@op(cast=Cast.WIDEST)
+@op(cast=Cast.WIDEST, factors="weight")
 def lerp(input: Array, end: Array, weight: Array):
     """input + weight * (end - input), broadcast."""
     return input + weight * (end - input), Saved(input=input, end=end, weight=weight)

@@ -53,7 +53,7 @@ def leaky_relu_backward(dy, saved, needs, negative_slope):
 
 
 def _leaky(values: Any, x: Any, negative_slope: float) -> Any:
-    return values * (negative_slope + (1 - negative_slope) * (x > 0)).astype(x.dtype)
+    return np.where(x > 0, values, values * negative_slope)
 
 
 @op(cast=Cast.KEEP, integers="refuse")

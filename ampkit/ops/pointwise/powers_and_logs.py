@@ -37,6 +37,8 @@ def pow(input: Array, exponent: Array):
     Raises ArgumentError for integers to a negative integer power.
     """
     out = _integer_power(input, exponent) if getattr(exponent, "dtype", float32) not in FLOATS else input**exponent
+    if type(exponent) is bool and input.dtype == bool_:
+        out = out.astype(bool_)  # NumPy's is int8
     return out, Saved(input=input, exponent=exponent, out=out)
 
 
@@ -122,8 +124,9 @@ def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """input times 2 to the power other, broadcast; of integers in float32."""
-    found = mul(input, pow(2.0, other))
+    """input times 2 to the power other, broadcast; of integers in the default dtype."""
+    wide = input.is_floating_point() and other.is_floating_point() and not other.ndim
+    found = mul(input, pow(2.0, to(other, input.dtype) if wide else other))
     return to(found, input.dtype) if input.is_floating_point() else found
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import FLOATS, bool_, finfo, float32, int64
+from ampkit.base.dtypes import FLOATS, bool_, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, plain
+from ampkit.core.cast_plan import result_type
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -128,8 +129,7 @@ def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor 
     if input is None or other is None:
         raise ArgumentError("where", "input and other, or neither", "one of them")
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
-        kinds = {type(input), type(other)}
-        wanted = float32 if float in kinds else bool_ if kinds == {bool} else int64
+        wanted = result_type([type(input), type(other)])
         other = Tensor(np.full_like(condition.array, other, dtype=wanted))
     return where_(condition, input, other)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, accumulator, float32
+from ampkit.base.dtypes import LOW, accumulator, default
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
+from ampkit.core.arguments import without_numpy
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import normalize_axes, normalize_axis, normalize_axis_of
@@ -46,8 +47,8 @@ def diff(
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral of y along `dim` by the trapezoid rule, at sample points x or with step dx (1): [.., n] -> [..].
 
-    x [n], or broadcast with y. In float32, rounded once; integers give float32. Raises ShapeError for an x that
-    does not fit, RangeError for an axis out of range, ArgumentError for both x and dx.
+    x [n], or broadcast with y. In float32, rounded once; integers give the default dtype. Raises ShapeError for an
+    x that does not fit, RangeError for an axis out of range, ArgumentError for both x and dx.
     """
     return _round_like(sum(_trapezoid_areas("trapezoid", y, x, dx, dim), dim), y)
 
@@ -63,11 +64,12 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 
 def _to_accumulator(x: Tensor) -> Tensor:
-    return to(x, accumulator(x.dtype)) if x.is_floating_point() else to(x, float32)
+    return to(x, accumulator(x.dtype if x.is_floating_point() else default()))
 
 
 def _round_like(found: Tensor, like: Tensor) -> Tensor:
-    return to(found, like.dtype) if like.dtype in LOW else found
+    dtype = like.dtype if like.is_floating_point() else default()
+    return to(found, dtype) if dtype in LOW else found
 
 
 def _trapezoid_areas(where: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
@@ -112,6 +114,7 @@ def gradient(
     """
     dims = normalize_axes("gradient", dim, input.ndim)
     steps = list(spacing) if isinstance(spacing, (tuple, list)) else [1 if spacing is None else spacing] * len(dims)
+    steps = [without_numpy(step) for step in steps]
     if len(steps) != len(dims):
         raise ArgumentError("gradient", f"{len(dims)} spacings, one per axis", f"{len(steps)}")
     check_choice("gradient", "edge_order", edge_order, 1, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType, accumulator, float32, float64, promote
+from ampkit.base.dtypes import DType, accumulator, default, float32, float64, promote
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
@@ -207,4 +207,4 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
 
 def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:
     floats = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
-    return promote(*floats) if floats else float32
+    return promote(*floats) if floats else default()
