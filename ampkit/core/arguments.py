@@ -49,7 +49,14 @@ def shown(value: Any) -> str:
         return text if len(text) <= 80 else f"{text[:77]}..."
     if isinstance(value, (list, tuple)) and all(type(item) in (bool, int, float, str) for item in value[:9]):
         return repr(value)[:80]
-    return named(type(value).__name__)
+    return named(type_name(type(value)))
+
+
+def type_name(kind: type) -> str:
+    """The name of a class as errors show it: `torch.Tensor` for one that is named like ampkit's."""
+    package = kind.__module__.partition(".")[0]
+    is_foreign = package != "ampkit" and kind.__name__ in ("Tensor", "Parameter", "dtype")
+    return f"{package}.{kind.__name__}" if is_foreign else kind.__name__
 
 
 def named(name: str) -> str:
@@ -212,7 +219,7 @@ def error(where: str, name: str, wanted: Kind, value: Any) -> AmpkitError:
     """The error for a `value` that parameter `name` does not accept: ArgumentError for a bool, else DTypeError."""
     if wanted.description == "a Tensor":
         cure = None if value is None else "wrap it: ampkit.tensor(...)"
-        return DTypeError(where, f"a Tensor for `{name}`", "None" if value is None else type(value).__name__, cure)
+        return DTypeError(where, f"a Tensor for `{name}`", "None" if value is None else type_name(type(value)), cure)
     if "True or False" in wanted.description:
         return ArgumentError(where, f"{name} {wanted.description}", shown(value), unquoted(name, value))
     return DTypeError(where, f"{name} as {wanted.description}", shown(value), unquoted(name, value))

@@ -12,6 +12,7 @@ from ..base import dtypes
 from ..base.dtypes import FLOATS, LOW, DType, accumulator, bool_, float32, float64, int64, promote
 from ..base.errors import DTypeError
 from . import policy
+from .arguments import type_name
 from .policy import Cast, Policy
 
 
@@ -82,7 +83,7 @@ def _need_tensors(op: Any, key: list[Entry]) -> None:
         if entry is None and not op.signature.may_miss(position):
             raise DTypeError(op.name, f"a Tensor for `{op.signature.name_of(position)}`", "None")
         if isinstance(entry, type) and entry not in _NUMBERS:
-            raise DTypeError(op.name, "Tensors and numbers", entry.__name__, _cure(entry))
+            raise DTypeError(op.name, "Tensors and numbers", type_name(entry), _cure(entry))
 
 
 def _cure(kind: type) -> str:

@@ -85,7 +85,10 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     if low:
         _type_of(capsule).code = _UINT
     gpu: Any = backends.get(f"cuda:{location[1]}") if location[0] in _GPU else None
-    array = (np if gpu is None else gpu.xp).from_dlpack(_Capsule(capsule, location))
+    try:
+        array = (np if gpu is None else gpu.xp).from_dlpack(_Capsule(capsule, location))
+    except (BufferError, RuntimeError) as error:  # NumPy's for a dtype it lacks, such as float8
+        raise DTypeError("from_dlpack", f"one of {', '.join(dtypes.NAMES)}", str(error)) from None
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
     copied = copy is not None and switch("from_dlpack", "copy", copy)
@@ -101,9 +104,9 @@ def is_foreign(value: Any) -> bool:
     return hasattr(value, "__dlpack__") and not isinstance(value, (Tensor, np.ndarray))
 
 
-def to_tensor(foreign: Any) -> Tensor:
-    """A tensor with a copy of the values of another library's, off the tapes of both. Raises as `from_dlpack` does."""
-    return from_dlpack(foreign.detach() if getattr(foreign, "requires_grad", False) else foreign, copy=True)
+def to_tensor(foreign: Any, copy: bool = True) -> Tensor:
+    """A tensor of the values of another library's, off the tapes of both. Raises as `from_dlpack` does."""
+    return from_dlpack(foreign.detach() if getattr(foreign, "requires_grad", False) else foreign, copy=copy)
 
 
 def _device(tensor: Tensor) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from ..base import observe
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from . import dispatch, op_call, policy
+from .arguments import type_name
 from .autograd import double_backward, traced_array
 from .autograd.backward_pass import BackwardPass
 from .autograd.node import Node
@@ -225,7 +226,7 @@ class Op:
         return plan
 
     def _no_tensor(self, inputs: tuple[Any, ...]) -> DTypeError:
-        got = ", ".join(type(i).__name__ for i in inputs) or "nothing"
+        got = ", ".join(type_name(type(i)) for i in inputs) or "nothing"
         return DTypeError(self.name, "a Tensor", got, "wrap arrays with ampkit.tensor(...)")
 
     def _devices(self, inputs: tuple[Any, ...]) -> DeviceError:
@@ -254,11 +255,11 @@ def op(
 
     cast: its category under a policy. moves: values are only moved or compared, and arrive as stored. integers: "keep"
     leaves integer tensors integers, "float" turns them into the default dtype, "refuse" raises where no operand is a
-    float. numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives run
-    plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
-    instead. mixes: False raises for tensors with axes of several dtypes outside of a region. factors: the
-    parameters, separated by spaces, that beside 16-bit tensors are read in float32 where they are a number or a 0-d
-    tensor; in all others such a number is rounded to the tensors' dtype first.
+    float. numpy: the NumPy function, or the method of an array by name, that the op stands for when second derivatives
+    run plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
+    instead. mixes: False raises for tensors with axes of several dtypes outside of a region. factors: the parameters,
+    separated by spaces, that beside 16-bit tensors are read in float32 where they are a number or a 0-d tensor; in all
+    others such a number is rounded to the tensors' dtype first.
     Raises ArgumentError for a name that is taken.
     """
 

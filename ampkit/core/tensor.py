@@ -308,6 +308,10 @@ class Tensor(TensorBase, TensorMethods):
         what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
         return _unpickle, (*what, str(self.device))
 
+    def __copy__(self) -> Tensor:
+        # As PyTorch's: a leaf that shares the memory. That of a Parameter may be moved by its optimizer: it is copied.
+        return self.__deepcopy__({}) if type(self) is not Tensor else self.detach().requires_grad_(self.requires_grad)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if self.node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")

@@ -12,7 +12,7 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
-from ..core.dlpack import from_dlpack
+from ..core.dlpack import is_foreign, to_tensor
 from ..core.tensor import Tensor
 from .uninitialized import RUN_FIRST, Uninitialized
 
@@ -134,8 +134,7 @@ def look_up(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 def _values(where: str, name: str, value: Any) -> Array:
     try:
-        foreign = hasattr(value, "__dlpack__") and not isinstance(value, (Tensor, np.ndarray))
-        tensor = from_dlpack(value) if foreign else value
+        tensor = to_tensor(value, copy=False) if is_foreign(value) else value
         found = tensor.array if isinstance(tensor, Tensor) else np.asarray(tensor)
         dtypes.parse(found.dtype)
     except (TypeError, ValueError, RuntimeError, BufferError):

@@ -11,6 +11,7 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.autograd import views
+from ampkit.core.dlpack import is_foreign
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
 from ampkit.ops import inplace, numpy_interop, tensor_info
@@ -135,7 +136,12 @@ _COMPARABLE = (Tensor, int, float, np.ndarray, np.generic)
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, other: function(self, other) if isinstance(other, _COMPARABLE) else NotImplemented
+    def compare(self: Tensor, other: Any) -> Any:
+        if isinstance(other, _COMPARABLE) or is_foreign(other):  # of which the op raises
+            return function(self, other)
+        return NotImplemented
+
+    return compare
 
 
 def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:

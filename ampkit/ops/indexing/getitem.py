@@ -12,6 +12,7 @@ from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ampkit.core.arguments import is_whole
 from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply
+from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -71,6 +72,8 @@ def parse_index_item(part: Any) -> Any:
         part = part.array
     elif isinstance(part, (list, range)):
         part = _listed(part)
+    elif is_foreign(part):
+        part = to_tensor(part).array
     elif type(part) is not bool and is_whole(part):
         return index(part)
     kind = getattr(getattr(part, "dtype", None), "kind", None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import FLOATS, bool_, float32, float64, int64
+from ampkit.base.dtypes import FLOATS, bool_, float32, float64, int64, is_float
 from ampkit.base.errors import ArgumentError
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Op, Saved, op
@@ -17,6 +17,7 @@ from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_values
 from ..named import named
+from ..tensor_info import result_type
 from .arithmetic import mul
 from .conversion import to
 from .elementwise import unary
@@ -125,9 +126,10 @@ def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input times 2 to the power other, broadcast; of integers in the default dtype."""
-    wide = input.is_floating_point() and other.is_floating_point() and not other.ndim
-    found = mul(input, pow(2.0, to(other, input.dtype) if wide else other))
-    return to(found, input.dtype) if input.is_floating_point() else found
+    agreed = result_type(input, other)
+    floats = input.is_floating_point() and other.is_floating_point()
+    found = mul(input, pow(2.0, to(other, agreed) if floats else other))
+    return to(found, agreed) if is_float(agreed) else found
 
 
 def _log_of_sum(name: str, exp: Any, ln_base: float, doc: str) -> Op:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, accumulator, default
+from ampkit.base.dtypes import LOW, accumulator, default, promote
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
 from ampkit.core.arguments import without_numpy
 from ampkit.core.tensor import Tensor
@@ -50,7 +50,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
     x [n], or broadcast with y. In float32, rounded once; integers give the default dtype. Raises ShapeError for an
     x that does not fit, RangeError for an axis out of range, ArgumentError for both x and dx.
     """
-    return _round_like(sum(_trapezoid_areas("trapezoid", y, x, dx, dim), dim), y)
+    return _rounded(sum(_trapezoid_areas("trapezoid", y, x, dx, dim), dim), y, x)
 
 
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
@@ -60,15 +60,17 @@ def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The cumulative integral along `dim`: [.., n] -> [.., n - 1]; see `trapezoid`."""
-    return _round_like(cumsum(_trapezoid_areas("cumulative_trapezoid", y, x, dx, dim), dim), y)
+    return _rounded(cumsum(_trapezoid_areas("cumulative_trapezoid", y, x, dx, dim), dim), y, x)
 
 
 def _to_accumulator(x: Tensor) -> Tensor:
     return to(x, accumulator(x.dtype if x.is_floating_point() else default()))
 
 
-def _round_like(found: Tensor, like: Tensor) -> Tensor:
-    dtype = like.dtype if like.is_floating_point() else default()
+def _rounded(found: Tensor, *operands: Any) -> Tensor:
+    # In the dtype of the tensors among the operands, if that has 16 bits.
+    floats = [t.dtype for t in operands if isinstance(t, Tensor) and t.is_floating_point()]
+    dtype = promote(*floats) if floats else default()
     return to(found, dtype) if dtype in LOW else found
 
 
@@ -119,7 +121,7 @@ def gradient(
         raise ArgumentError("gradient", f"{len(dims)} spacings, one per axis", f"{len(steps)}")
     check_choice("gradient", "edge_order", edge_order, 1, 2)
     found = [_axis_gradient(_to_accumulator(input), at, step, edge_order) for at, step in zip(dims, steps, strict=True)]
-    return tuple(_round_like(grad, input) for grad in found)
+    return tuple(_rounded(grad, input, *steps) for grad in found)
 
 
 def _axis_gradient(x: Tensor, at: int, spacing: Any, order: int) -> Tensor:
