@@ -1,0 +1,176 @@
+"""Numbers of Python and NumPy beside tensors of every dtype, and default dtypes, against PyTorch's answers.
+
+tests/golden/numbers.json has them, for the calls of tests/cases/numbers.py. Where ampkit differs is listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from contextlib import nullcontext
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import numbers
+
+import ampkit
+from ampkit.base.errors import AmpkitError, DTypeError
+from ampkit.utils.data import default_collate
+
+pytestmark = pytest.mark.no_gpu
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "numbers.json").read_text())
+EPS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-21, "float64": 2e-6}  # the file has 7 digits
+
+# PyTorch truncates a number for an integer dtype, or wraps it around; ampkit refuses it, and compares it as it is.
+REFUSED = re.compile("needs (a number that|a whole|whole numbers)")
+COMPARED = re.compile(r"(x|s) ([<>]=?|[!=]=) (x|s)|.*(searchsorted|bucketize|threshold).*")
+
+# Calls whose dtype in a region is that of the policy, which is PyTorch's for a GPU.
+OF_THE_POLICY = {
+    "10000 ** (x / 4)",
+    "lib.corrcoef(x)",
+    "lib.cov(x)",
+    "lib.distributions.Exponential(1.).sample()",
+    "lib.distributions.Laplace(0., 1.).sample()",
+}
+
+
+@pytest.fixture
+def default_dtype():
+    yield ampkit.set_default_dtype
+    ampkit.set_default_dtype(ampkit.float32)
+
+
+def differs(needed, got):
+    """Whether two descriptions are of other dtypes, or of values further apart than roundings."""
+    if needed == got:
+        return False
+    (dtype, *values), (kind, *found) = [text.split(" ") for text in (needed, got)]
+    if dtype not in EPS or dtype != kind or len(values) != len(found):
+        return True
+    values, found = [[float(v) for v in row] for row in (values, found)]
+    size = max([1.0, *[abs(v) for v in values if math.isfinite(v)]])
+    return not np.allclose(found, values, EPS[dtype], EPS[dtype] * size, equal_nan=True)
+
+
+def mismatches(table, calls, names):
+    """(call, number, PyTorch's answer, ampkit's) where they differ; a raw error of ampkit always does."""
+    for letter, name in GOLDEN["letters"].items():
+        for call, answer in numbers.answers(ampkit, calls, {**names, "s": numbers.NUMBERS[name](ampkit)}):
+            needed = next((theirs for theirs, letters in table[call].items() if letter in letters), None)
+            if isinstance(answer, Exception):
+                wrong = needed is not None or not isinstance(answer, (AmpkitError, TypeError))
+            else:
+                wrong = needed is not None and differs(needed, answer)
+            if wrong:
+                yield call, name, needed, answer
+
+
+def is_intended(call, number, needed, answer):
+    if isinstance(answer, AmpkitError):
+        return REFUSED.search(str(answer)) is not None
+    return number == "-1" and COMPARED.fullmatch(call) is not None
+
+
+@pytest.mark.parametrize("dtype", numbers.DTYPES)
+def test_a_number_beside_a_tensor_gives_what_it_gives_in_pytorch(dtype):
+    found = list(mismatches(GOLDEN["calls"][dtype], numbers.CALLS, numbers.operands(ampkit, dtype)))
+    intended = [row for row in found if dtype in numbers.DTYPES[:3] and is_intended(*row)]
+    assert [row for row in found if row not in intended] == []
+    assert bool(intended) == (dtype in numbers.DTYPES[:3])
+
+
+@pytest.mark.parametrize("dtype", numbers.FLOATS)
+def test_kernels_read_a_number_as_the_references_do(dtype):
+    names = numbers.operands(ampkit, dtype, repeats=256)
+    for make in list(numbers.NUMBERS.values())[4:12:2]:
+        names["s"] = make(ampkit)
+        fast = dict(numbers.answers(ampkit, numbers.CALLS, names))
+        with ampkit.reference_only():
+            for call, needed in numbers.answers(ampkit, numbers.CALLS, names):
+                assert type(fast[call]) is type(needed), call
+                assert isinstance(needed, Exception) or not differs(needed, fast[call]), call
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0.3, 0.1, 257, np.float32(0.1), np.float64(1 / 3)])
+def test_a_tensor_filled_with_a_number_equals_it_and_differs_from_it_by_zero(dtype, number):
+    filled = ampkit.full((600,), number, dtype=dtype)
+    for x in (filled, filled[:1]):
+        assert (x == number).all() and (number == x).all() and not (x != number).any()
+        assert not (x > number).any() and not (x < number).any() and ampkit.isin(x, number).all()
+        assert (x - number == 0).all() and (number - x == 0).all() and (x % number == 0).all()
+        assert (ampkit.clamp(x, max=number) == x).all() and (ampkit.maximum(x, ampkit.tensor(number)) == x).all()
+
+
+def test_a_factor_beside_16_bit_tensors_keeps_float32():
+    x = ampkit.arange(1, 257).bfloat16()
+    exact, coarse = [(x.float() * number).bfloat16() for number in (0.1, ampkit.tensor(0.1).bfloat16().item())]
+    assert (exact != coarse).any()
+    for product in (x * 0.1, 0.1 * x, x * ampkit.tensor(0.1), x.clone().mul_(0.1)):
+        assert (product == exact).all() and product.dtype == ampkit.bfloat16
+    assert (x / 0.1 == (x.float() / 0.1).bfloat16()).all()
+
+
+def test_a_0_d_float64_tensor_does_not_widen_the_arithmetic_of_float32():
+    x, third = ampkit.full((3,), 1 / 3), ampkit.tensor(1 / 3, dtype=ampkit.float64, requires_grad=True)
+    assert (x - third == 0).all() and (x == third).all()
+    y = x.clone().requires_grad_() * third
+    y.sum().backward()
+    assert y.dtype == ampkit.float32 and third.grad.dtype == ampkit.float64
+    assert (x**third).dtype == ampkit.float32  # tensors with axes of both dtypes raise
+
+
+@pytest.mark.parametrize("number", [Fraction(1, 3), Decimal("0.5")])
+def test_numbers_of_other_classes_are_parameters_and_data_but_no_operands(number):
+    x = ampkit.ones(3)
+    assert ampkit.full((2,), number).dtype == ampkit.float32
+    assert ampkit.ops.threshold(x, number, number).dtype == ampkit.float32
+    assert ampkit.tensor([number, 1]).tolist() == [pytest.approx(float(number)), 1]
+    with pytest.raises(DTypeError, match=r"got (Fraction|Decimal)\nhelp: convert it: float"):
+        x * number
+
+
+@pytest.mark.parametrize("default", ["float32", "float64", "bfloat16"])
+def test_what_numbers_make_has_the_dtype_that_it_has_in_pytorch(default, default_dtype):
+    default_dtype(default)
+    names = {**numbers.operands(ampkit, "int64"), "collate": default_collate}
+    found = mismatches(GOLDEN["creations"][default], numbers.CREATIONS, names)
+    assert [row for row in found if not REFUSED.search(str(row[3]))] == []
+
+
+def test_numbers_of_64_bits_keep_them():
+    assert ampkit.tensor([np.float64(2**24 + 1)]).item() == 2**24 + 1
+    assert ampkit.tensor([[np.array([0.1])], [np.array([0.2])]]).dtype == ampkit.float64
+    assert ampkit.tensor([ampkit.tensor(2**60 + 1), 1]).tolist() == [2**60 + 1, 1]
+    assert default_collate([1700000001.0, 1.0]).tolist() == [1700000001.0, 1.0]
+
+
+@pytest.mark.parametrize("case", range(len(numbers.CASES)))
+def test_floats_from_integers_and_numbers_have_the_default_dtype_as_in_pytorch(case, default_dtype):
+    default, region, dtype = numbers.CASES[case]
+    default_dtype(default)
+    assert GOLDEN["cases"][case] == f"{default} {region} {dtype}"
+    names = numbers.operands(ampkit, dtype)
+    with ampkit.autocast(dtype=ampkit.bfloat16) if region else nullcontext():
+        found = dict(numbers.answers(ampkit, numbers.DEFAULTS, names))
+    needed = {call: dtypes.split(" ")[case] for call, dtypes in GOLDEN["defaults"].items()}
+    assert {
+        call: (wanted, str(found[call]))
+        for call, wanted in needed.items()
+        if wanted != "-" and numbers.dtypes_of(str(found[call])) != wanted and not (region and call in OF_THE_POLICY)
+    } == {}
+
+
+def test_plans_follow_the_default_dtype(default_dtype):
+    n = ampkit.arange(1, 4)
+    assert (n / 3).dtype == ampkit.float32
+    default_dtype(ampkit.float64)
+    assert (n / 3).dtype == ampkit.float64 and repr(n / 1) == "tensor([1., 2., 3.])"
+    default_dtype(ampkit.float32)
+    assert (n / 3).dtype == ampkit.float32
