@@ -55,8 +55,9 @@ CREATIONS = """
 lib.tensor(s); lib.tensor([s]); lib.tensor([[s, s]]); lib.tensor((s, s)); lib.tensor([1, s]); lib.tensor([s, 1.])
 lib.tensor([True, s]); lib.as_tensor(s); lib.as_tensor([s]); lib.asarray([s]); lib.scalar_tensor(s); lib.full((2,), s)
 lib.arange(0, s); lib.linspace(0, s, 2).dtype; lib.logspace(0, s, 2).dtype; lib.Tensor([s]); lib.where(c, s, 1)
-lib.where(c, s, .5); lib.full((2,), s, dtype=lib.float16); x.new_tensor(s); x.new_tensor([s]); collate([s, s]); collate([(s, 1.5)] * 2)
-lib.tensor([np.array([.5]), np.array([s])]); lib.tensor([np.ones(2, np.float16), [s, s]]); lib.tensor([x, x])
+lib.where(c, s, .5); lib.full((2,), s, dtype=lib.float16); x.new_tensor(s); x.new_tensor([s]); collate([s, s])
+collate([(s, 1.5)] * 2); lib.tensor([np.array([.5]), np.array([s])])
+lib.tensor([np.ones(2, np.float16), [s, s]]); lib.tensor([x, x])
 """
 
 _UNARY = """

@@ -169,6 +169,35 @@ def test_dlpack_speaks_with_numpy_and_refuses_the_rest():
         np.from_dlpack(ampkit.tensor([1.0], requires_grad=True))
 
 
+@pytest.mark.parametrize("call", [len, iter, list, lambda x: [*x]])
+def test_a_0_d_tensor_has_no_length_and_is_no_sequence(call):
+    # a TypeError, by which callers tell a number from a sequence; a ShapeError as before
+    for kind in (TypeError, ShapeError):
+        with pytest.raises(kind, match=r"^(len\(\) of|iteration over) a 0-d tensor$"):
+            call(ampkit.tensor(1.0))
+    assert list(np.atleast_1d(ampkit.tensor(1.0))) == [1.0]
+
+
+def test_copy_copy_gives_a_leaf_that_shares_the_memory():
+    x = ampkit.ones(3, requires_grad=True)
+    for given in (x, x * 2, x.detach()):
+        twin = copy.copy(given)
+        assert twin.is_leaf and twin.requires_grad == given.requires_grad
+        assert np.shares_memory(twin.array, given.array)
+    parameter = ampkit.nn.Parameter(np.ones(3))
+    twin = copy.copy(parameter)
+    assert type(twin) is type(parameter) and not np.shares_memory(twin.array, parameter.array)
+
+
+@pytest.mark.parametrize("make", [np.asarray, np.array, lambda x: x.numpy()])
+def test_an_array_of_a_tensor_that_requires_grad_is_refused_with_the_cure(make):
+    x = ampkit.ones(2, requires_grad=True)
+    for given in (x, x * 2):
+        with pytest.raises(RuntimeError, match=r"help: use \.detach\(\)\.numpy\(\)"):
+            make(given)
+        assert make(given.detach()).shape == (2,)
+
+
 # randomness
 
 

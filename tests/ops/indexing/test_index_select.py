@@ -126,9 +126,42 @@ def test_what_is_put_somewhere_has_the_dtype_of_what_is_there(call):
         call()
 
 
-def test_in_a_region_what_is_put_somewhere_may_have_another_dtype():
+PUTTING = {
+    "scatter": lambda x, y: ops.scatter(x, 0, PLACES, y),
+    "scatter_add": lambda x, y: ops.scatter_add(x, 0, PLACES, y),
+    "scatter of sums": lambda x, y: ops.scatter(x, 0, PLACES, y, reduce="add"),
+    "scatter_reduce": lambda x, y: ops.scatter_reduce(x, 0, PLACES, y, "amax"),
+    "index_add": lambda x, y: ops.index_add(x, 0, PLACES, y),
+    "index_copy": lambda x, y: ops.index_copy(x, 0, PLACES, y),
+    "index_reduce": lambda x, y: ops.index_reduce(x, 0, PLACES, y, "mean"),
+    "index_put": lambda x, y: ops.index_put(x, (PLACES,), y),
+    "put": lambda x, y: ops.put(x, PLACES, y),
+    "masked_scatter": lambda x, y: ops.masked_scatter(x, tensor([True, True, False]), y),
+    "where": lambda x, y: ops.where(tensor([True, False]), x[:2], y),
+    "cat": lambda x, y: ops.cat([x, y]),
+    "stack": lambda x, y: ops.stack([x[:2], y]),
+    "lerp": lambda x, y: ops.lerp(x[:2], y, 1),
+    "addcmul": lambda x, y: ops.addcmul(x[:2], y, y),
+}
+
+
+@pytest.mark.parametrize("put", PUTTING.values(), ids=PUTTING)
+@pytest.mark.parametrize("region", [float16, "bfloat16"])
+def test_in_a_region_what_is_put_somewhere_meets_in_the_widest_dtype(put, region):
+    kinds = ["float64", "float32", "float16", "bfloat16", "int64"]
+    for first, second in [(a, b) for a in kinds for b in kinds]:
+        x, y = ops.ones(3, dtype=first), ops.ones(2, dtype=second)
+        with autocast(dtype=region):
+            assert put(x, y).dtype == ops.promote_types(first, second), (first, second)
+
+
+def test_in_a_region_what_is_scattered_into_a_mask_gets_its_gradient():
+    x, y = tensor([1.0, 2.0, 3.0], requires_grad=True), tensor([5.0, 6.0], dtype=float16, requires_grad=True)
     with autocast(dtype=float16):
-        assert ops.scatter_add(X, 0, PLACES, HALVES).dtype == ops.scatter(X, 0, PLACES, HALVES).dtype == float32
+        out = ops.masked_scatter(x, tensor([True, False, True]), y)
+    (out * tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert out.tolist() == [5, 2, 6] and x.grad.tolist() == [0, 2, 0]
+    assert y.grad.tolist() == [1, 3] and y.grad.dtype == float16
 
 
 @pytest.mark.parametrize("place", [0, [0]])

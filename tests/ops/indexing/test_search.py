@@ -251,3 +251,13 @@ def test_neighbours_that_are_equal_become_one():
     assert ops.unique_consecutive(ops.tensor([[5, 5], [5, 6]])).tolist() == [5, 6]
     assert ops.unique_consecutive(ops.tensor([7]), return_counts=True)[1].tolist() == [1]
     assert ops.unique_consecutive(ops.zeros(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_a_number_is_sought_in_the_dtype_of_the_sequence(dtype):
+    rows = ampkit.tensor([0.1, 0.3, NAN], dtype=dtype)
+    for number in (0.3, np.float32(0.3), np.float64(0.3)):
+        assert ops.searchsorted(rows, number if dtype != "float64" else 0.3).item() == 1
+        assert ops.bucketize(number if dtype != "float64" else 0.3, rows, right=True).item() == 2
+    assert ops.searchsorted(rows, NAN).item() == 2  # NaN is sorted last
+    assert ops.searchsorted(ampkit.tensor([1, 2], dtype="uint8"), -1).item() == 0
