@@ -16,8 +16,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..base.dtypes import Array as Array
-from ..base.dtypes import DType
+from ..base.dtypes import DType, need_native
 from ..base.errors import DeviceError
+from ..base.masked import need_unmasked
 from . import cuda as cuda
 from . import cudnn as cudnn
 from .cpu.device import CPU
@@ -100,6 +101,20 @@ def backend_of(array: Array) -> Backend:
     if gpus is not None and isinstance(array, gpus.kind):
         return gpus.holding(array)
     return _of_subclass(array)
+
+
+def plain(array: Any, where: str) -> Array:
+    """A foreign array as a tensor holds it: of NumPy's scalars and subclasses of ndarray an ndarray over their memory.
+
+    What a subclass overrides would be met by references and kernels: np.matrix multiplies where tensors multiply
+    element by element. Arrays of other backends stay as they are. Raises DTypeError for a dtype that no tensor has,
+    or in another byte order, ArgumentError for a np.ma.MaskedArray that hides elements.
+    """
+    need_native(array.dtype, where)
+    if not isinstance(array, (np.ndarray, np.generic)) or _BY_TYPE.get(type(array), cpu) is not cpu:
+        return array
+    need_unmasked(array, where)
+    return np.asarray(array)
 
 
 def is_array(value: Any) -> bool:

@@ -32,7 +32,7 @@ bool_: DType = np.dtype(np.bool_)
 FLOATS = frozenset({float64, float32, float16, bfloat16})
 LOW = frozenset({float16, bfloat16})  # the 16-bit formats that a policy can ask for
 NAMES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)}
-_ALL = frozenset(NAMES.values())
+KNOWN = frozenset(NAMES.values())
 _ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
 
 
@@ -41,7 +41,7 @@ def parse(dtype: Any) -> DType:
 
     Raises DTypeError for anything else, and for formats ampkit has no arithmetic for (complex, strings, objects).
     """
-    if isinstance(dtype, np.dtype) and dtype in _ALL:
+    if isinstance(dtype, np.dtype) and dtype in KNOWN:
         return dtype
     if dtype is float:
         return float32
@@ -54,6 +54,24 @@ def parse(dtype: Any) -> DType:
         raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(dtype)) from None
 
 
+def need_native(dtype: DType, where: str) -> None:
+    """Raise DTypeError unless `dtype`, of an array, is one of ampkit in the byte order of this machine."""
+    if dtype in KNOWN:
+        return
+    if dtype.newbyteorder("=") in KNOWN:
+        raise DTypeError(where, "native byte order", str(dtype), "ampkit.tensor(array) copies it into this order")
+    raise DTypeError(where, f"an array of {', '.join(NAMES)}", str(dtype), _CURES.get(dtype.kind))
+
+
+_CURES = {
+    "O": "stack arrays of one shape by np.stack, cast numbers by array.astype(float)",
+    "V": "take one field of a structured array: array['name']",
+    "c": "keep real and imaginary part apart: array.real, array.imag",
+    "u": "cast it: array.astype('int64')",
+    "f": "cast it: array.astype('float64')",
+    "M": "cast it: array.astype('int64')",
+    "m": "cast it: array.astype('int64')",
+}
 _default = float32
 default_observers: list[Callable[[], None]] = []  # called when the default dtype has changed
 

@@ -124,7 +124,7 @@ class Primitive:
 
         call(function, args, params) calls a predicate like the kernel. dtype: of an op's result.
         """
-        size = args[0].size if args and type(args[0]) is np.ndarray else inf
+        size = args[0].size if args and isinstance(args[0], np.ndarray) else inf
         if size < self.min_elements:
             return self.reference
         kernels = self.kernels[backend] if backend in self._loaded else self.kernels_of(backend)

@@ -14,6 +14,7 @@ import numpy as np
 from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, StateError, switch
+from ..base.masked import need_unmasked
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
@@ -77,6 +78,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     """
     if not hasattr(ext_tensor, "__dlpack__"):
         raise DTypeError("from_dlpack", "an object with __dlpack__", type(ext_tensor).__name__)
+    need_unmasked(ext_tensor, "from_dlpack")
     try:
         capsule, location = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
     except (BufferError, TypeError) as error:  # what the protocol raises for memory that cannot be shared

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import backends
 from ..base import dtypes, observe
-from ..base.dtypes import LOW, Array, DType
+from ..base.dtypes import KNOWN, LOW, Array, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter
@@ -54,18 +54,21 @@ class Tensor(TensorBase, TensorMethods):
     second entry says that other code may write to the memory without notice (see `exposed`).
     copies: its values cast to other dtypes. views: the tensors that share its memory (see core/autograd/views.py).
     tag: for a gradient, the loss scale that it is multiplied by.
-    `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy. As PyTorch's, it also makes a
-    tensor of the default dtype from a list, `Tensor([1, 2])`, and of a shape, `Tensor(2, 3)`.
+    `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy, of a subclass of ndarray its
+    memory. As PyTorch's, it also makes a tensor of the default dtype from a list, `Tensor([1, 2])`, and of a shape,
+    `Tensor(2, 3)`. Raises DTypeError for an array of a dtype that no tensor has, or in another byte order,
+    ArgumentError for a np.ma.MaskedArray that hides elements.
     """
 
     # The slots `name` and `_segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
     __slots__ = ("__weakref__", "_edge", "_grad", "_segment", "array", "copies", "name", "tag", "version", "views")
 
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
-        try:
-            array.dtype  # noqa: B018  (a list here would fail much later, far from its cause)
-        except AttributeError:
-            array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
+        if type(array) is not np.ndarray or array.dtype not in KNOWN:
+            if hasattr(array, "dtype"):
+                array = backends.plain(array, "Tensor")
+            else:
+                array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
         self.array = array
         self._edge: Any = None  # `edge`, with None in place of the tensor itself: a leaf is no reference cycle
         self.version: list[int] = VersionCounter((0,))

@@ -10,6 +10,7 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.masked import need_unmasked
 from .arguments import is_number
 from .dlpack import is_foreign, to_tensor
 from .fp_errors import ignore_fp_errors
@@ -36,6 +37,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
 
 def _array(values: Any, wanted: dtypes.DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
+        need_unmasked(values, "tensor")
         kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
         return np.array(values, kind if wanted is None else wanted)
     found: set[dtypes.DType] = set()

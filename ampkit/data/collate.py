@@ -10,6 +10,7 @@ import numpy as np
 from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
+from ..base.masked import need_unmasked
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
@@ -29,7 +30,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, str | bytes):  # NumPy's too
         return list(batch)
     if isinstance(first, np.ndarray | np.generic):
-        return _stack([np.asarray(item) for item in batch])
+        return _stack([_unmasked(item) for item in batch])
     if isinstance(first, bool | int | float):
         return Tensor(np.array(batch, np.float64 if any(isinstance(item, float) for item in batch) else None))
     if is_foreign(first):
@@ -47,7 +48,7 @@ def default_convert(data: Any) -> Any:
     Those in sequences and mappings, too.
     """
     if isinstance(data, np.ndarray | np.generic) and data.dtype.name in dtypes.NAMES:
-        return Tensor(np.array(data, dtypes.parse(data.dtype)))
+        return Tensor(np.array(_unmasked(data), dtypes.parse(data.dtype)))
     if is_foreign(data):
         return to_tensor(data)
     if isinstance(data, Mapping):
@@ -55,6 +56,11 @@ def default_convert(data: Any) -> Any:
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
         return _same_type(data, [default_convert(value) for value in data])
     return data
+
+
+def _unmasked(array: Any) -> Any:
+    need_unmasked(array, "DataLoader")
+    return np.asarray(array)
 
 
 def _same_type(like: Any, value: Any) -> Any:

@@ -12,6 +12,7 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.masked import need_unmasked
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.tensor import Tensor
 from .uninitialized import RUN_FIRST, Uninitialized
@@ -133,13 +134,14 @@ def look_up(table: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 def _values(where: str, name: str, value: Any) -> Array:
+    need_unmasked(value, where)
     try:
         tensor = to_tensor(value, copy=False) if is_foreign(value) else value
         found = tensor.array if isinstance(tensor, Tensor) else np.asarray(tensor)
-        dtypes.parse(found.dtype)
+        kind = dtypes.parse(found.dtype)
     except (TypeError, ValueError, RuntimeError, BufferError):
         raise DTypeError(where, f"a tensor or an array of numbers as {name!r}", f"a {type(value).__name__}") from None
-    return found
+    return found.astype(kind, copy=False)  # in this machine's byte order
 
 
 def _transferable(value: Array, target: Array) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import OutOfMemoryError
+from ampkit.base.masked import need_unmasked
 
 from . import caching_allocator
 from .copies import convert, copy, fill
@@ -28,6 +29,7 @@ class CPU:
         return "cpu"
 
     def asarray(self, values: Any, dtype: DType | None = None) -> HostArray:
+        need_unmasked(values, "array")
         return np.asarray(values, dtype)
 
     def constant(self, values: HostArray) -> HostArray:

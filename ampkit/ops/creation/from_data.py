@@ -35,13 +35,12 @@ def as_tensor(data: Any, dtype: Any = None, device: str | None = None) -> Tensor
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor that shares the memory of a NumPy array.
 
-    Raises DTypeError for anything but an array of numbers in native byte order.
+    Of an array of a subclass (np.matrix, np.memmap) it takes the memory alone. Raises DTypeError for anything but an
+    array of numbers in native byte order, ArgumentError for a np.ma.MaskedArray that hides elements.
     """
     if not isinstance(array, np.ndarray):
         raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
-    if dtypes.parse(array.dtype) != array.dtype:
-        raise DTypeError("from_numpy", "native byte order", str(array.dtype), "use ampkit.tensor(...)")
-    made = Tensor(array)
+    made = Tensor(backends.plain(array, "from_numpy"))
     made.exposed()
     return made
 
