@@ -69,6 +69,7 @@ def _plain(values: Any, found: set[dtypes.DType]) -> Any:
         values = backends.backend_of(values.array).to_numpy(values.array)
     if not hasattr(values, "dtype"):
         return _converted(values, found)
+    need_unmasked(values, "tensor")
     found.add(dtypes.parse(values.dtype))
     return values
 
