@@ -61,7 +61,10 @@ class Tensor(TensorBase, TensorMethods):
     """
 
     # The slots `name` and `_segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
-    __slots__ = ("__weakref__", "_edge", "_grad", "_segment", "array", "copies", "name", "tag", "version", "views")
+    __slots__ = (
+        "__weakref__", "_edge", "_grad", "_hooks", "_segment", "array", "copies", "name", "tag", "version", "views",
+    )  # fmt: skip
+    _hooks: Any  # of a leaf that has hooks; unset in others (see autograd/hooks.py)
 
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
         if type(array) is not np.ndarray or array.dtype not in KNOWN:

@@ -276,6 +276,20 @@ def test_a_graph_holds_its_leaf_and_a_view_its_memory():
     assert held() is None and array() is None
 
 
+def test_a_hook_that_refers_to_its_own_leaf_is_left_to_the_collector():
+    def hooked() -> Any:
+        x = leaf(3)
+        held = {x: x}
+        x.register_hook(lambda gradient: held[x] * 2)
+        x.register_post_accumulate_grad_hook(lambda p: held[p])
+        x.view_as(x).grad_fn.next_functions[0][0].register_hook(lambda before, after: (held[x],) and None)
+        return weakref.ref(x)
+
+    reference = hooked()
+    gc.collect()
+    assert reference() is None
+
+
 @pytest.mark.usefixtures("no_collector")
 def test_a_gradient_outlives_its_leaf():
     x = leaf(3)

@@ -47,21 +47,19 @@ class AccumulateGrad:
     def _hooks_around(self) -> NodeHooks:
         leaf = self._leaf()
         assert leaf is not None
-        hooks.hooks_of(leaf, hooks.leaf_hooks)  # so that the pass adds up the gradient before it writes it
-        if id(leaf) not in hooks.around_leaves:
-            weakref.finalize(leaf, hooks.around_leaves.pop, id(leaf), None)
-        return hooks.around_leaves.setdefault(id(leaf), NodeHooks())
+        held = hooks.hooks_of(leaf)
+        hooks.leaf_hooks.add(id(leaf))  # so that the pass adds up the gradient before it writes it
+        if held.around is None:
+            held.around = NodeHooks()
+        return held.around
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
 
-_made: dict[int, AccumulateGrad] = {}  # by the id of the leaf
-
-
 def accumulate_grad(leaf: Tensor) -> AccumulateGrad:
     """The AccumulateGrad of a leaf."""
-    if id(leaf) not in _made:
-        _made[id(leaf)] = AccumulateGrad(leaf)
-        weakref.finalize(leaf, _made.pop, id(leaf), None)
-    return _made[id(leaf)]
+    held = hooks.hooks_of(leaf)
+    if held.accumulate_grad is None:
+        held.accumulate_grad = AccumulateGrad(leaf)
+    return held.accumulate_grad

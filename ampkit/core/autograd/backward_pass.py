@@ -185,7 +185,7 @@ class BackwardPass:
             found = [gradient]
             if backends.gpus is not None:
                 _use_device_of(gradient)
-            hooks.run(hooks.leaf_hooks[id(leaf)], found, tag, leaf)
+            hooks.run(hooks.hooks_of(leaf).gradient, found, tag, leaf)
             if self.wanted is None:
                 self._accumulate_sum(leaf, found, tag)
             else:
@@ -216,7 +216,7 @@ class BackwardPass:
                 self.found[to] = dy
 
     def _accumulate_sum(self, leaf: Tensor, found: list[Any], tag: ScaleTag | None) -> None:
-        around = hooks.around_leaves.get(id(leaf))
+        around = hooks.hooks_of(leaf).around
         if around is None:
             accumulate(leaf, found[0], tag)
             return

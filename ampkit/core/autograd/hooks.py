@@ -15,16 +15,33 @@ from ..tensor import Tensor
 from .scale_tag import ScaleTag
 
 if TYPE_CHECKING:
+    from .accumulate_grad import AccumulateGrad
     from .backward_pass import BackwardPass
     from .node import Node
     from .node_hooks import NodeHooks
 
 # By order of registration: the output index of the node, and the function of (gradient, scale tag).
 Hooks = dict[int, tuple[int, Callable[[Tensor, Any], Any]]]
-leaf_hooks: dict[int, Hooks] = {}  # by the id of the leaf
-post_accumulate_hooks: dict[int, dict[int, Callable[[Tensor], None]]] = {}
-# The same for hooks that run once the gradient is written.
-around_leaves: dict[int, NodeHooks] = {}  # the hooks of AccumulateGrad, by the id of its leaf
+# The ids of the leaves that have hooks on their gradient, and hooks that run once it is written.
+leaf_hooks: set[int] = set()
+post_accumulate_hooks: set[int] = set()
+_hooked: set[int] = set()  # of all leaves that have LeafHooks
+
+
+class LeafHooks:
+    """The hooks of a leaf, held by the leaf alone: so a hook that refers to it is freed with it, by the collector.
+
+    gradient: on its gradient. post_accumulate: that run once it is written. accumulate_grad: its AccumulateGrad.
+    around: the hooks of that.
+    """
+
+    __slots__ = ("accumulate_grad", "around", "gradient", "post_accumulate")
+
+    def __init__(self) -> None:
+        self.gradient: Hooks = {}
+        self.post_accumulate: dict[int, Callable[[Tensor], None]] = {}
+        self.accumulate_grad: AccumulateGrad | None = None
+        self.around: NodeHooks | None = None
 
 
 class Passes(threading.local):
@@ -104,12 +121,13 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
     if leaf.edge is None or not leaf.is_leaf:
         got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
         raise StateError(where, "a leaf that requires grad", got)
-    return add_hook(hooks_of(leaf, post_accumulate_hooks), hook)
+    post_accumulate_hooks.add(id(leaf))
+    return add_hook(hooks_of(leaf).post_accumulate, hook)
 
 
 def run_post_accumulate_hooks(leaf: Tensor) -> None:
     """Call the hooks of a leaf whose gradient is written."""
-    for hook in list(post_accumulate_hooks[id(leaf)].values()):
+    for hook in list(hooks_of(leaf).post_accumulate.values()):
         hook(leaf)
 
 
@@ -140,17 +158,26 @@ def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None
     if node is not None:
         hooks = node.hooks = {} if node.hooks is None else node.hooks
     else:
-        hooks = hooks_of(tensor, leaf_hooks)
+        hooks = hooks_of(tensor).gradient
+        leaf_hooks.add(id(tensor))
     key = _serial() if key is None else key
     hooks[key] = (tensor.edge[1], function)
     return Handle(hooks, key)
 
 
-def hooks_of(leaf: Tensor, table: dict[int, Any]) -> dict[int, Any]:
-    """The entry of a leaf in a table of hooks, which is dropped when the leaf is collected."""
-    if id(leaf) not in table:
-        weakref.finalize(leaf, table.pop, id(leaf), None)
-    return table.setdefault(id(leaf), {})
+def hooks_of(leaf: Tensor) -> LeafHooks:
+    """The hooks of a leaf."""
+    if id(leaf) not in _hooked:
+        leaf._hooks = LeafHooks()
+        _hooked.add(id(leaf))
+        weakref.finalize(leaf, _forget, id(leaf))
+    found: LeafHooks = leaf._hooks
+    return found
+
+
+def _forget(key: int) -> None:
+    for table in (_hooked, leaf_hooks, post_accumulate_hooks):
+        table.discard(key)
 
 
 def run(hooks: Hooks, gradients: list[Any], tag: object, of: Node | Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from ampkit.base.errors import StateError, check_choice
 
@@ -63,7 +63,10 @@ class _All:
     """Collects the gradients of each pass, and calls `fn` with the last that arrives."""
 
     def __init__(self, fn: Callable[[list[Tensor | None]], Any], tensors: Sequence[Tensor]):
-        self._fn, self._edges, self._lock = fn, [tensor.edge for tensor in tensors], threading.Lock()
+        self._fn, self._lock = fn, threading.Lock()
+        # Weak references, as the tensors hold this.
+        edges = [tensor.edge for tensor in tensors]
+        self._sources = [None if edge is None else (ref(edge[0]), *edge[1:]) for edge in edges]
         self._found: WeakKeyDictionary[BackwardPass, tuple[set[int], list[Tensor | None]]] = WeakKeyDictionary()
 
     def hook(self, place: int) -> Callable[[Tensor], None]:
@@ -73,7 +76,7 @@ class _All:
         current = passes.running[-1]
         with self._lock:
             if current not in self._found:
-                self._found[current] = self._expected(current), [None] * len(self._edges)
+                self._found[current] = self._expected(current), [None] * len(self._sources)
             missing, gradients = self._found[current]
             missing.discard(place)
             gradients[place] = gradient
@@ -83,7 +86,14 @@ class _All:
     def _expected(self, current: BackwardPass) -> set[int]:
         if current.grows:
             raise StateError("register_multi_grad_hook", "a graph without recomputed functions", "one with", _CURE)
-        return {place for place, edge in enumerate(self._edges) if edge is not None and current.reaches(edge)}
+        return {
+            place for place, source in enumerate(self._sources) if source is not None and _reaches(current, *source)
+        }
+
+
+def _reaches(current: BackwardPass, source: ref[Any], *rest: Any) -> bool:
+    held = source()
+    return held is not None and current.reaches((held, *rest))
 
 
 _CURE = 'use mode="any", or Tensor.register_hook'
