@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -79,9 +80,15 @@ class Replay:
     """
 
     def __init__(self, run: Any):
-        self._run, self.explained = run, False
+        self._reference, self.explained = ref(run), False  # weak: the run holds its replay
         self._buffers = list(run.model.buffers())
         self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int], Copies]] = {}
+
+    @property
+    def _run(self) -> Any:
+        run = self._reference()
+        assert run is not None
+        return run
 
     def keep(self, number: int, batches: Sequence[Batch]) -> None:
         """Remember step `number`, which begins now."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from .. import backends, nn
 from ..amp.grad_scaler import GradScaler
@@ -109,7 +110,7 @@ class Run:
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._guard, self._replay = Guard(recipe.train.device), Replay(self)
-        self._update = compile(self._train_step) if recipe.train.compile else self._train_step
+        self._compiled = _compiled(ref(self)) if recipe.train.compile else None
         self._records = recipe.train.compile and hasattr(self._device, "graph")
 
     def __iter__(self) -> Iterator[Row]:
@@ -249,7 +250,8 @@ class Run:
             batches = [next(self._batches) for _ in range(self.recipe.train.accumulate)]
         self._replay.keep(number, batches)
         ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
-        update = self._update if ranges is None else self._train_step  # a recorded step shows no ops
+        # A recorded step shows no ops.
+        update = self._train_step if ranges is not None or self._compiled is None else self._compiled
         try:
             with nullcontext() if ranges is None else ranges.step(number):
                 result = update(batches, logged or self._records)  # the norm is always part of a recorded step
@@ -304,6 +306,17 @@ class Run:
         other = ", or see whether amp.dtype=float32 is finite" if self.recipe.amp.dtype != "float32" else ""
         cure = f"lower optimizer.lr (it was {lr:g}), clip the gradients with train.grad_clip=1.0{other}"
         return not_finite(f"{where}, {self.recipe.amp.dtype}", "a finite loss", got, why, cure)
+
+
+def _compiled(run: ref[Run]) -> Any:
+    """The run's steps, compiled; of a weak reference, as the run holds what this returns."""
+
+    def train_step(batches: Sequence[Batch], measure_norm: bool) -> StepResult:
+        held = run()
+        assert held is not None
+        return held._train_step(batches, measure_norm)
+
+    return compile(train_step)
 
 
 def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:

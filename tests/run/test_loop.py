@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
+import garbage
 import numpy as np
 import pytest
 
@@ -53,6 +54,14 @@ def test_a_run_logs_its_first_step_every_so_many_and_the_last_and_evaluates_at_t
     assert [row.step for row in steps_of(rows)] == [1, 2, 4, 5]
     assert [row.step for row in rows if isinstance(row, EvalRow)] == [5]
     assert isinstance(rows[-1], EvalRow)
+
+
+def test_a_run_is_freed_when_it_is_dropped():
+    recipes = [mlp("train.steps=2"), mlp("train.steps=2", "amp.dtype=float16", "train.ema=0.9", "debug.ranges_every=1")]
+    works = {str(recipe.amp.dtype): partial(lambda recipe: list(fit(recipe)), recipe) for recipe in recipes}
+    works["left"] = lambda: next(iter(fit(recipes[0])))
+    works["compiled"] = lambda: list(fit(mlp("train.steps=2", "train.compile=true")))
+    assert not garbage.left_behind(works)
 
 
 def test_eval_every_evaluates_on_the_way_as_well():
