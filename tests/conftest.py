@@ -20,13 +20,17 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_on_cpu import emulated, emulator, installed, memory, nvrtc_compiler, streams
 
 from ampkit import backends, set_default_device
+from ampkit.backends.cpu.memory import empty_cache
 from ampkit.backends.cpu.threads import usable_cpus
+
+MOST_MEMORY = 3 << 30  # bytes that a process of the suite may hold between two files of tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -106,6 +110,25 @@ def _default_device(request: pytest.FixtureRequest) -> object:
         assert current == 0, f"the test left device {current} current, not 0"
         if "gpu" not in request.fixturenames:  # whose "cuda" is device 0
             assert memory.allocated(0) <= before, "the test allocated on device 0, not on its default device"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory() -> Iterator[None]:
+    """Return the memory that a file of tests has freed: a training run makes malloc keep it."""
+    yield
+    empty_cache()
+    if resident() > MOST_MEMORY:
+        gc.collect()
+        empty_cache()
+        assert resident() <= MOST_MEMORY, f"the process holds {resident() >> 20} MiB, limit {MOST_MEMORY >> 20}"
+
+
+def resident() -> int:
+    """Bytes of this process in memory; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 @pytest.fixture
