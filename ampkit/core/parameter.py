@@ -76,15 +76,16 @@ class Parameter(Tensor):
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
-        if held is not None and self.segment is not None and sys.getrefcount(held) > 2:  # others hold it
+        if held is not None and sys.getrefcount(held) > 2 and self.segment is not None:  # others hold it
             with backends.device_guard(held.array):
                 held.array = held.array.copy()
 
     @property
     def grad_buffer(self) -> Array | None:
         """The optimizer's memory for the gradient, while there is none yet; else None."""
-        free = self._grad is None and self._segment is not None and id(self) not in hooks.leaf_hooks
-        segment = self.segment if free else None
+        if self._grad is not None or self._segment is None or id(self) in hooks.leaf_hooks:
+            return None
+        segment = self._segment()
         return None if segment is None else segment.gradient
 
     def _can_keep(self, gradient: Array) -> bool:

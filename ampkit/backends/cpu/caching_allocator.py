@@ -109,9 +109,11 @@ class CachingAllocator:
         return buffer.view(_Lease)
 
     def _count(self, size: int) -> None:
-        self.used += size
-        self.peak = max(self.peak, self.used)
-        self._most = max(self._most, self.used)
+        self.used = used = self.used + size
+        if used > self.peak:
+            self.peak = used
+        if used > self._most:
+            self._most = used
         self._allocations += 1
         if self._allocations == self.window:
             self._most, self._most_before, self._allocations = self.used, self._most, 0
@@ -123,11 +125,14 @@ class CachingAllocator:
         with self.lock:
             self.used -= size
             if type(buffer) is _Buffer:
-                free = self.free_lists.pop(size, [])
+                free = self.free_lists.pop(size, None)
+                if free is None:
+                    free = []
                 free.append(buffer)
                 self.free_lists[size] = free
                 self.cached += size
-                self._trim()
+                if 4 * (self.used + self.cached) > 5 * self._most:
+                    self._trim()
 
     def _trim(self) -> None:
         limit = 5 * max(self._most, self._most_before)

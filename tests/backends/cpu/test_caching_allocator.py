@@ -184,3 +184,13 @@ def test_a_forked_process_can_allocate_whatever_a_thread_was_doing():
 def test_small_arrays_are_left_to_numpy():
     caching_allocator.empty((10,), float32)
     assert not caching_allocator._allocator.peak
+
+
+def test_a_reset_of_the_peak_frees_nothing():
+    held = [caching_allocator.empty(LARGE, float32) for _ in range(4)]
+    del held
+    ampkit.cpu.reset_peak_memory_stats()
+    one = caching_allocator.empty(LARGE, float32)
+    assert ampkit.cpu.max_memory_allocated() == one.nbytes
+    del one
+    assert ampkit.cpu.memory_reserved() == 16 * caching_allocator.MIN_BYTES
