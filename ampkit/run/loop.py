@@ -110,7 +110,7 @@ class Run:
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._guard, self._replay = Guard(recipe.train.device), Replay(self)
-        self._compiled = _compiled(ref(self)) if recipe.train.compile else None
+        self._update = _compiled(ref(self)) if recipe.train.compile else None
         self._records = recipe.train.compile and hasattr(self._device, "graph")
 
     def __iter__(self) -> Iterator[Row]:
@@ -251,7 +251,7 @@ class Run:
         self._replay.keep(number, batches)
         ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
         # A recorded step shows no ops.
-        update = self._train_step if ranges is not None or self._compiled is None else self._compiled
+        update = self._train_step if ranges is not None or self._update is None else self._update
         try:
             with nullcontext() if ranges is None else ranges.step(number):
                 result = update(batches, logged or self._records)  # the norm is always part of a recorded step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import garbage
 import numpy as np
 import pytest
 from cuda_on_cpu import emulated_cupy, memory
@@ -594,3 +595,24 @@ def test_a_recipe_of_sequences_trains_compiled_as_it_does_eagerly_and_reads_the_
     before = emulated_cupy.waits[0]
     quiet._step(2)
     assert emulated_cupy.waits[0] == before
+
+
+def test_a_recording_is_freed_with_what_it_uses(device):
+    def train():
+        model, x = mlp().to("cuda"), ampkit.ones(4, 8, device="cuda")
+        optimizer, scaler = optim.AdamW(model.parameters()), ampkit.GradScaler()
+
+        @ampkit.compile
+        def step(x):
+            with ampkit.autocast("cuda", dtype=ampkit.float16):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        for _ in range(5):
+            step(x)
+
+    works = {"a step": train, "a run": lambda: list(speech("amp.dtype=bfloat16", "train.compile=true"))}
+    assert not garbage.left_behind(works)
