@@ -130,6 +130,9 @@ def test_an_optimizer_holds_its_parameters_and_nothing_holds_an_optimizer():
     assert held[0]() is not None
     del optimizer
     assert [reference() for reference in held] == [None] * 3
+    held = [weakref.ref(scaler)]
+    del scaler
+    assert held[0]() is None
 
 
 @pytest.mark.usefixtures("no_collector")
