@@ -89,10 +89,10 @@ class Parameter(Tensor):
         return None if segment is None else segment.gradient
 
     def _can_keep(self, gradient: Array) -> bool:
-        return self.segment is None and super()._can_keep(gradient)
+        return (self._segment is None or self._segment() is None) and super()._can_keep(gradient)
 
     def _new_grad_buffer(self, gradient: Array) -> Array:
-        segment = self.segment
+        segment = None if self._segment is None else self._segment()
         return super()._new_grad_buffer(gradient) if segment is None else segment.gradient
 
     def _grad_dtype(self) -> DType:
