@@ -41,8 +41,10 @@ def blocked_sum(array: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 def blocked_mean(array: Any, axis: Any, keepdims: bool, count: int) -> Any:
-    """The sum over `axis` divided by `count`; of NumPy's arrays it does not overflow."""
+    """The sum over `axis` divided by `count`, which of arrays does not overflow."""
     if type(array) is not np.ndarray:
+        if array.dtype == float32 and not hasattr(array, "tensor"):
+            return (blocked_sum(array.astype(np.float64), axis, keepdims) / count).astype(np.float32)
         return blocked_sum(array, axis, keepdims) / count
     if array.size <= SHORT and array.dtype == float32:
         return (np.add.reduce(array, axis, np.float64, None, keepdims) / count).astype(np.float32)

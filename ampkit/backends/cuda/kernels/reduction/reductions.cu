@@ -1,14 +1,15 @@
 // Reductions of [outer, n, inner] over n: S input, T output dtype, float32 arithmetic, one rounding.
 //
 // The n elements are split into parts, whose results [outer, parts, inner] are the next launch's input. The split
-// depends on the shape alone, and partial results are combined in a fixed order: the same bits every time. A sum of
-// squares that over- or underflows is computed once more in float64; of parts of it the roots are stored, whose squares
-// the next launch adds.
+// depends on the shape alone, and partial results are combined in a fixed order: the same bits every time. A sum, of
+// squares or not, that over- or underflows is computed once more in float64; of parts of squares the roots are stored,
+// whose squares the next launch adds.
 #include "include/block.cuh"
 
 // Each struct: map(x, center), applied to every element, and combine. center: subtracted where the kind needs one.
 struct Add : Sum {
     static __device__ __forceinline__ float map(float x, float) { return x; }
+    static __device__ __forceinline__ double wide(double x, double) { return x; }
 };
 struct AddSquares : Sum {
     static __device__ __forceinline__ float map(float x, float) { return x * x; }
@@ -45,16 +46,20 @@ struct Minimum : Min {
     static __device__ __forceinline__ float map(float x, float) { return x; }
 };
 
+// The kinds whose sums are computed once more where they are lost: by how much each term has to count. Of others, less.
 template <typename Op>
-constexpr bool SQUARES = false;
+constexpr float LEAST = -1.0f;
 template <>
-constexpr bool SQUARES<AddSquares> = true;
+constexpr float LEAST<Add> = 0.0f;
 template <>
-constexpr bool SQUARES<AddSquaredDifferences> = true;
+constexpr float LEAST<AddSquares> = 1.1754944e-38f;  // a square that float32 holds with all its bits
+template <>
+constexpr float LEAST<AddSquaredDifferences> = LEAST<AddSquares>;
 
-// Whether a sum of n squares overflowed, or squares that float32 does not hold with all their bits may count in it.
+// Whether a sum of n terms overflowed, or terms that underflowed may count in it.
+template <typename Op>
 __device__ __forceinline__ bool is_lost(float total, int64 n) {
-    return !(total <= 3.4028234e38f && total >= 1.1754944e-38f * float(n));
+    return !(fabsf(total) <= 3.4028234e38f && fabsf(total) >= LEAST<Op> * float(n));
 }
 
 template <typename T>
@@ -68,7 +73,7 @@ __device__ __forceinline__ T finish(double total, float divisor, bool root) {
     return from_float<T>(float(root ? sqrt(total) : total));
 }
 
-// The sum of the squares of x[first], x[first + step], ... below `end` in float64.
+// The sum of the terms of x[first], x[first + step], ... below `end` in float64.
 template <typename Op, typename S>
 __device__ __forceinline__ double wide_total(const S* x, int64 first, int64 end, int64 step, float center) {
     double total = 0.0;
@@ -117,8 +122,8 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
     float total = vectorized ? row_total<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, center)
                         : row_total<Op, 1>(x + row * n, start + mine, end, threads, center);
     total = block_per_row ? block_reduce<Op>(total) : warp_reduce<Op>(total);
-    if constexpr (SQUARES<Op>) {
-        if (is_lost(total, end - start)) {  // the same for all threads of the row
+    if constexpr (LEAST<Op> >= 0.0f) {
+        if (is_lost<Op>(total, end - start)) {  // the same for all threads of the row
             double wide = wide_total<Op>(x + row * n, start + mine, end, threads, center);
             wide = block_per_row ? block_reduce<Sum>(wide) : warp_reduce<Sum>(wide);
             if (mine == 0) out[result_index] = finish<T>(wide, divisor, root);
@@ -157,8 +162,8 @@ __device__ __forceinline__ void columns(const S* x, T* out, const float* centers
         for (int j = 0; j < V; j++) {
             T* to = out + (outer_index * parts + part) * inner + column + j;
             *to = finish<T>(total[j], divisor, root);
-            if constexpr (SQUARES<Op>) {
-                if (!is_lost(total[j], end - part * part_size)) continue;
+            if constexpr (LEAST<Op> >= 0.0f) {
+                if (!is_lost<Op>(total[j], end - part * part_size)) continue;
                 const S* mine = x + outer_index * n * inner + column + j;
                 *to = finish<T>(wide_total<Op>(mine, part * part_size * inner, end * inner, inner, center[j]), divisor, root);
             }
@@ -189,12 +194,12 @@ __global__ void argbest_rows(const S* x, int64* out, int64 n) {
 
 // set BACK = PAIRS + ((float, __half), (float, __nv_bfloat16))
 // set READ = TYPES + (bool)
-// entries: reduce_rows<Op, S, T> for Op in (Add, Prod, Maximum, Minimum), (S, T) in BACK
-// entries: reduce_rows<Op, S, T> for Op in (AddSquares, AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_rows<Op, S, T> for Op in (Add, AddSquares, Prod, Maximum, Minimum), (S, T) in BACK
+// entries: reduce_rows<Op, S, T> for Op in (AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
 // entries: reduce_rows<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
 // entries: reduce_rows<AddExps, S, float> for S in TYPES
-// entries: reduce_columns<Op, S, T> for Op in (Add, Prod, Maximum, Minimum), (S, T) in BACK
-// entries: reduce_columns<Op, S, T> for Op in (AddSquares, AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_columns<Op, S, T> for Op in (Add, AddSquares, Prod, Maximum, Minimum), (S, T) in BACK
+// entries: reduce_columns<Op, S, T> for Op in (AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
 // entries: reduce_columns<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
 // entries: reduce_columns<AddExps, S, float> for S in TYPES
 // entries: argbest_rows<Op, S> for Op in (ArgMax, ArgMin), S in TYPES
