@@ -44,6 +44,17 @@ def test_broadcast_axes_are_summed_in_the_accumulator():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float16])
+@pytest.mark.parametrize("is_leaf", [True, False])
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_gradients_of_a_16_bit_tensor_that_is_many_inputs_of_one_op_are_added_in_float32(dtype, is_leaf, shape):
+    leaf = ampkit.ones(shape, dtype=dtype, requires_grad=True)
+    used = leaf if is_leaf else leaf * 1
+    given = ampkit.rand(3000, *shape).to(dtype)
+    ampkit.stack([used] * 3000).backward(given)
+    np.testing.assert_array_equal(leaf.grad.float(), given.float().sum(0).to(dtype).float())
+
+
 def test_a_leaf_used_in_two_dtypes_gets_one_gradient_in_its_own():
     x = leaf(1.0, 2.0, dtype=ampkit.float32)
     (x.half().float() * x).sum().backward()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType, accumulator, float64
+from ampkit.base.dtypes import LOW, DType, accumulator, float32, float64
 from ampkit.base.errors import ShapeError
 
 from ..blocked_sum import blocked_sum
@@ -39,6 +39,31 @@ def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
 
 # (gradient, axes): summed over them, which stay with length 1
 sum_over = Primitive("sum_over", "reduction.reductions", _sum_over)
+
+
+def join_repeated(edges: Any, gradients: list[Any]) -> None:
+    """Replace the gradients of inputs that are one 16-bit tensor by their sum, in the accumulator dtype, rounded once.
+
+    It takes the place of the first one. `cat([w] * 3000)`: added one by one in 16 bits, they would stop growing.
+    """
+    places: dict[Any, list[int]] = {}
+    for place, (edge, gradient) in enumerate(zip(edges, gradients, strict=False)):
+        if edge is None or is_traced(gradient) or getattr(gradient, "shape", None) != edge[2]:
+            continue
+        if edge[3] in LOW:
+            places.setdefault((id(edge[0]), edge[1]), []).append(place)
+    for first, *others in places.values():
+        if others:
+            gradients[first] = cast(_wide_sum(gradients, first, others), edges[first][3])
+
+
+def _wide_sum(gradients: list[Any], first: int, others: list[int]) -> Any:
+    total = cast(gradients[first], float32)
+    total = total.copy() if total is gradients[first] else total
+    for place in others:
+        total += cast(gradients[place], float32)
+        gradients[place] = None
+    return total
 
 
 def _lead(node: Any, gradient: Any, shape: tuple[int, ...]) -> int:

@@ -22,7 +22,7 @@ from ..module_path import following, running
 from ..parameter import Parameter
 from ..tensor import Edge, Tensor
 from . import hooks
-from .accumulate import is_sole_reference, reduce_to_input
+from .accumulate import is_sole_reference, join_repeated, reduce_to_input
 from .gradient_edge import GradientEdge
 from .leaf_gradient import accumulate, sum_of
 from .node import Node
@@ -32,6 +32,8 @@ from .saved import Saved, is_traced
 from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import plain
+
+_FEW = 8  # inputs, of which the same tensor may be several: their gradients are added as any
 
 
 class BackwardPass:
@@ -259,6 +261,8 @@ class BackwardPass:
         if around is not None:  # hooks see gradients like the inputs
             self._reduce_all(node, gradients, needs)
             run_after(around, gradients, given)
+        if len(gradients) > _FEW:
+            join_repeated(node.edges, gradients)
         tag = node.tag or self.tag
         for place in range(len(gradients)):  # indices, as an iterator would hold another reference to the gradient
             gradient, edge = gradients[place], node.edges[place]
