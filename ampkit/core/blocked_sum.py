@@ -47,6 +47,9 @@ def blocked_mean(array: Any, axis: Any, keepdims: bool, count: int) -> Any:
             return (blocked_sum(array.astype(np.float64), axis, keepdims) / count).astype(np.float32)
         return blocked_sum(array, axis, keepdims) / count
     if array.size <= SHORT and array.dtype == float32:
+        if axis is None and not keepdims:
+            total = np.add.reduce(array, None)
+            return total / count if total - total == 0 else np.float32(np.add.reduce(array, None, np.float64) / count)
         return (np.add.reduce(array, axis, np.float64, None, keepdims) / count).astype(np.float32)
     total = _blocked(array, axis, keepdims)
     if np.isfinite(total).all():

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.blocked_sum import blocked_mean, blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
@@ -32,7 +32,7 @@ def reduce_loss(loss: Any, reduction: str) -> Any:
     if reduction == "batchmean":
         return blocked_sum(loss) / _batch(loss)
     if reduction == "mean":
-        return blocked_sum(loss) / loss.size if loss.size else loss.sum() * np.nan  # of nothing, NumPy would warn
+        return blocked_mean(loss, None, False, loss.size) if loss.size else loss.sum() * np.nan  # NumPy would warn
     return blocked_sum(loss)
 
 

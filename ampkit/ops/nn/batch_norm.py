@@ -204,13 +204,13 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
     else:
         residual_mean = sum_channels(centred) / count
         grad_dot -= residual_mean * grad_sum
-        factor = (2 * dvar.reshape(-1, 1) - scale * rstd * rstd * grad_dot) / count
+        factor = (2 * dvar.reshape(-1, 1) - scale * rstd * (rstd * grad_dot)) / count  # rstd^3 might underflow
         centred *= factor
         centred += (dmean.reshape(-1, 1) - scale * grad_sum) / count - residual_mean * factor
         centred += grad * scale
         dx = centred
     dweight, dbias = (grad_dot * rstd).reshape(-1), grad_sum.reshape(-1)
-    drunning = (-grad_sum * scale).reshape(-1), (-0.5 * grad_dot * scale * rstd * rstd).reshape(-1)
+    drunning = (-grad_sum * scale).reshape(-1), (-0.5 * (grad_dot * rstd) * (scale * rstd)).reshape(-1)
     return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning, dresidual
 
 

@@ -257,3 +257,32 @@ def test_the_gradient_of_a_standard_deviation_of_large_numbers_is_exact():
 def test_evenly_spaced_numbers_span_the_whole_range():
     found = ops.linspace(-1.7e308, 1.7e308, 5, dtype=ampkit.float64).tolist()
     np.testing.assert_allclose(found, [-1.7e308, -0.85e308, 0, 0.85e308, 1.7e308], rtol=1e-15)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("reference", [False, True], ids=["kernels", "references"])
+@pytest.mark.parametrize("scale", [1.0, 1e17, 1e19])
+def test_batch_norm_and_its_gradient_are_those_of_float64(scale, reference):
+    x, given = np.random.default_rng(0).normal(size=(2, 64, 8)).astype(np.float32)
+    found = []
+    for dtype in (np.float32, np.float64):
+        leaf = ampkit.tensor((x * np.float32(scale)).astype(dtype), requires_grad=True)
+        with reference_only() if reference else nullcontext():
+            y = ops.batch_norm(leaf, None, None, training=True)
+            y.backward(ampkit.tensor(given.astype(dtype)))
+        found.append((y.detach().numpy(), leaf.grad.numpy() * scale))
+    for ours, truth in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.cpu
+def test_the_limits_that_are_listed_are_as_they_are_listed():
+    large = ops.full((1, 1, 8), 3e38)
+    assert ops.isinf(ops.avg_pool1d(large, 4)).all()
+    assert (ops.normalize(large, dim=-1) == 0).all()
+    leaf = large.clone().requires_grad_()
+    leaf.norm().backward()
+    assert (leaf.grad == 0).all()
+    used = ops.ones(3, dtype=ampkit.bfloat16, requires_grad=True)
+    sum((used * 1 for _ in range(300)), start=ops.zeros(3)).sum().backward()
+    assert (used.grad == 256).all()

@@ -55,7 +55,8 @@ void parallel_rows(int64 rows, int64 columns, const Body& body, int64 alone = PA
     parallel_for(rows, grain, body);
 }
 
-// The sum of value(i) for i in [0, count): float32 within blocks of 512, float64 beyond, so that long sums stay accurate.
+// The sum of value(i) for i in [0, count): float32 within blocks of 512, float64 beyond, so that long sums stay accurate. A
+// block that overflows is added once more in float64.
 template <class Value>
 inline double blocked_sum(int64 count, const Value& value) {
     double total = 0.0;
@@ -63,7 +64,11 @@ inline double blocked_sum(int64 count, const Value& value) {
         int64 end = min(begin + 512, count);
         float partial = 0.0f;
         SIMD_SUM(partial) for (int64 i = begin; i < end; i++) partial += value(i);
-        total += partial;
+        if (partial - partial == 0.0f) {
+            total += partial;
+        } else {
+            for (int64 i = begin; i < end; i++) total += value(i);
+        }
     }
     return total;
 }
