@@ -19,6 +19,7 @@ from ..base.dtypes import accumulator, float32
 SHORT = 512  # arrays up to this size are summed directly: about ten roundings, and blocks would not be faster
 BLOCK = 64  # elements that are added one after the other
 _SMALLER = 2.0**-64
+add_reduce: Any = np.add.reduce  # of NumPy's arrays, with fewer steps in Python than `array.sum`
 _WIDE = 2048  # partial sums that are updated together: they fit in the L1 cache
 _THREADS = 16  # the least number of threads that share one output element in a CuPy reduction
 
@@ -33,9 +34,9 @@ def blocked_sum(array: Any, axis: Any = None, keepdims: bool = False) -> Any:
         return _blocked(array, axis, keepdims)
     if array.size <= SHORT and array.dtype == float32:
         if axis is None and not keepdims:
-            total = np.add.reduce(array, None)
-            return total if total - total == 0 else np.float32(np.add.reduce(array, None, np.float64))
-        return np.add.reduce(array, axis, np.float64, None, keepdims).astype(np.float32)
+            total = add_reduce(array, axis=None)
+            return total if total - total == 0 else np.float32(add_reduce(array, None, np.float64))
+        return add_reduce(array, axis, np.float64, keepdims=keepdims).astype(np.float32)
     total = _blocked(array, axis, keepdims)
     return total if np.isfinite(total).all() else _within_range(array, axis, keepdims).astype(array.dtype)
 
@@ -48,9 +49,9 @@ def blocked_mean(array: Any, axis: Any, keepdims: bool, count: int) -> Any:
         return blocked_sum(array, axis, keepdims) / count
     if array.size <= SHORT and array.dtype == float32:
         if axis is None and not keepdims:
-            total = np.add.reduce(array, None)
-            return total / count if total - total == 0 else np.float32(np.add.reduce(array, None, np.float64) / count)
-        return (np.add.reduce(array, axis, np.float64, None, keepdims) / count).astype(np.float32)
+            total = add_reduce(array, axis=None)
+            return total / count if total - total == 0 else np.float32(add_reduce(array, None, np.float64) / count)
+        return (add_reduce(array, axis, np.float64, keepdims=keepdims) / count).astype(np.float32)
     total = _blocked(array, axis, keepdims)
     if np.isfinite(total).all():
         return total / count

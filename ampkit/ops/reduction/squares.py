@@ -14,7 +14,7 @@ import numpy as np
 from ampkit.base.dtypes import float32, float64
 from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import SHORT, blocked_sum
+from ampkit.core.blocked_sum import SHORT, add_reduce, blocked_sum
 
 from .dot_products import dot_along, dot_last
 
@@ -25,7 +25,7 @@ def root_sum_of_squares(x: Any, axis: Any, keepdims: bool = False) -> Any:
     """The root of the sum of x^2 over `axis`, in the dtype of x."""
     if type(x) is np.ndarray and x.dtype == float32 and x.size <= SHORT:  # as below, in fewer steps
         wide = x.astype(np.float64)
-        return np.sqrt(np.add.reduce(wide * wide, axis, None, None, keepdims)).astype(np.float32)
+        return np.sqrt(add_reduce(wide * wide, axis, keepdims=keepdims)).astype(np.float32)
     return norm_of_powers(x, lambda each: _sum_of_squares(each, axis, keepdims), np.sqrt, axis, keepdims)
 
 

@@ -11,7 +11,7 @@ from ampkit.base.dtypes import DType, accumulator, default, float32, float64, pr
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.blocked_sum import blocked_mean, blocked_sum
+from ampkit.core.blocked_sum import add_reduce, blocked_mean, blocked_sum
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast, autocast
 from ampkit.core.tensor import Tensor
@@ -102,7 +102,7 @@ def _apart(x: Any, axis: Any, count: int) -> Any:
     count = max(count, 1)  # NumPy warns of a division by 0
     if type(x) is np.ndarray and x.dtype == float32:
         wide = x.astype(np.float64)
-        wide -= np.add.reduce(wide, axis, None, None, True) / count
+        wide -= add_reduce(wide, axis, keepdims=True) / count
         return wide
     wide = cast(x, float64)
     return wide - blocked_mean(wide, axis, True, count)
@@ -114,7 +114,7 @@ def _variance(x: Any, dim: Any, keepdim: bool, correction: float) -> tuple[Any, 
     deviation, share = _apart(x, axis, count), _share(count, correction, 1)
     squares = deviation * deviation
     if type(x) is np.ndarray and x.dtype == float32:
-        return np.add.reduce(squares, axis, None, None, keepdim) * share, None
+        return add_reduce(squares, axis, keepdims=keepdim) * share, None
     total = blocked_sum(squares, axis, keepdim)
     if x.dtype != float64 or not is_out_of_range(total):
         return total * share, None
