@@ -15,6 +15,7 @@ from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, StateError, switch
 from ..base.masked import need_unmasked
+from .bool_bytes import need_bool_bytes
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
@@ -93,6 +94,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         raise DTypeError("from_dlpack", f"one of {', '.join(dtypes.NAMES)}", str(error)) from None
     made = array.view(dtypes.bfloat16) if low else array
     dtypes.parse(made.dtype)
+    need_bool_bytes("from_dlpack", made)
     copied = copy is not None and switch("from_dlpack", "copy", copy)
     with backends.device_guard(made):
         tensor = Tensor(made.copy() if copied else made)

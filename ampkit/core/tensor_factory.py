@@ -39,7 +39,7 @@ def _array(values: Any, wanted: dtypes.DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape"):
         need_unmasked(values, "tensor")
         kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
-        return np.array(values, kind if wanted is None else wanted)
+        return np.array(_of_bools(values), kind if wanted is None else wanted)
     found: set[dtypes.DType] = set()
     plain = _plain(values, found)
     kind = wanted or (dtypes.promote(*found) if found else dtypes.default())
@@ -71,6 +71,14 @@ def _plain(values: Any, found: set[dtypes.DType]) -> Any:
         return _converted(values, found)
     need_unmasked(values, "tensor")
     found.add(dtypes.parse(values.dtype))
+    return _of_bools(values)
+
+
+def _of_bools(values: Any) -> Any:
+    # NumPy, too, casts a byte of 2 to 2.
+    if isinstance(values, np.ndarray) and values.dtype == dtypes.bool_ and values.size:
+        raw = values.view(np.uint8)
+        return raw != 0 if raw.max() > 1 else values
     return values
 
 

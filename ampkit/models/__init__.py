@@ -6,6 +6,7 @@ from .cnn import CNN, cnn
 from .convmixer import convmixer, convmixer_768_32, convmixer_1536_20
 from .efficientnet import EfficientNet, efficientnet_b0, efficientnet_b4
 from .gpt import GPT, gpt
+from .gpt2_layout import from_hugging_face_gpt2
 from .lenet import LeNet5, lenet5
 from .mlp import mlp
 from .resnet import ResNet, resnet18, resnet34, resnet50
@@ -17,7 +18,8 @@ from .wav2letter import Wav2Letter, wav2letter
 __all__ = [
     "CNN", "GPT", "VGG", "AlexNet", "BertConfig", "BertForMaskedLM", "BertModel", "EfficientNet", "LeNet5", "ResNet",
     "Segmentation", "VisionTransformer", "Wav2Letter", "alexnet", "bert", "cnn", "convmixer", "convmixer_768_32",
-    "convmixer_1536_20", "deeplabv3_resnet50", "efficientnet_b0", "efficientnet_b4", "fcn_resnet50", "gpt", "lenet5",
+    "convmixer_1536_20", "deeplabv3_resnet50", "efficientnet_b0", "efficientnet_b4", "fcn_resnet50",
+    "from_hugging_face_gpt2", "gpt", "lenet5",
     "mlp", "resnet18", "resnet34", "resnet50", "vgg11", "vgg11_bn", "vgg13", "vgg16", "vgg16_bn", "vgg19", "vit",
     "vit_b_16", "vit_b_32", "vit_l_16", "vit_s_16", "vit_ti_16", "wav2letter",
 ]  # fmt: skip

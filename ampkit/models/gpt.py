@@ -17,6 +17,7 @@ from ..core.tensor import Tensor
 from ..nn import init
 from ..nn.factory import check_sizes
 from ..nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
+from .gpt2_layout import need_linear_layout
 from .token_models import need_tokens, preset_sizes
 
 PRESETS: dict[str, dict[str, int]] = {
@@ -128,6 +129,10 @@ class GPT(nn.Module):
                 init.zeros_(parameter)
             elif parameter.ndim == 2:
                 init.normal_(parameter, std=0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        need_linear_layout("GPT.load_state_dict", state_dict)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
         need_tokens("GPT", "idx", idx, self.block_size)

@@ -12,6 +12,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.autograd import views
 from ampkit.core.dlpack import is_foreign
+from ampkit.core.bool_bytes import need_bool_bytes
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
 from ampkit.ops import inplace, numpy_interop, tensor_info
@@ -198,6 +199,8 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     except ValueError:
         got = f"{wanted.name} for {self.dtype.name} of shape {tuple(self.shape)}, strides {self.stride()}"
         raise DTypeError("view", needs, got) from None
+    if self.dtype != wanted:
+        need_bool_bytes("view", out.array)
     out.version = self.version
     return out
 

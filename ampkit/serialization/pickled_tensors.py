@@ -17,6 +17,7 @@ from .. import backends
 from ..backends import Array
 from ..base.dtypes import NAMES, bool_
 from ..base.errors import DTypeError, FileError
+from ..core.bool_bytes import as_bools
 from ..core.foreign_tensor import DTYPES, ForeignTensor
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -85,8 +86,8 @@ class PickledTensors:
             read = self._read(key, elements * dtype.itemsize, dtype.itemsize // (2 if dtype.kind == "c" else 1))
             if elements * dtype.itemsize != len(read):
                 raise ValueError(f"{len(read)} bytes for {elements} elements of storage {key}")
-            if dtype == bool_:  # a byte may be any number in the file
-                np.not_equal(read, 0, out=read.view(bool_))
+            if dtype == bool_:
+                as_bools(read)
             self._arrays[key] = self._place(read, saved)
         made = _as(self._arrays[key], dtype)
         if isinstance(made, Tensor):

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..base.errors import FileError
 from ..base.files import foreign, reason
+from ..core.bool_bytes import as_bools
 from ..core.foreign_tensor import DTYPES, ForeignTensor
 from ..core.tensor import Tensor
 
@@ -127,7 +128,7 @@ def _tensor(file: BinaryIO, start: int, entry: _Entry, place: Place) -> Any:
     if file.readinto(values.data) != len(values):  # type: ignore[attr-defined]  # of a BytesIO or a buffered file
         raise ValueError(f"an end within {entry.name!r}")
     if entry.format == "BOOL":
-        np.not_equal(values, 0, out=values.view(np.bool_))
+        as_bools(values)
     if entry.format in _FORMATS:
         return Tensor(place(values.view(_FORMATS[entry.format]).reshape(entry.shape)))
     name = _FOREIGN.get(entry.format)

@@ -16,7 +16,8 @@ KINDS = {
     "Untyped": 1, "ComplexFloat": 8, "ComplexDouble": 16, "QInt8": 1,
 }  # fmt: skip
 DTYPES = (
-    "float64", "float32", "bfloat16", "int64", "uint8", "bool", "complex64", "uint16", "float8_e4m3fn", "qint8", "bits8",
+    "float64", "float32", "bfloat16", "int64", "uint8", "bool", "complex64", "uint16", "float8_e4m3fn", "qint8",
+    "bits8",
 )  # fmt: skip
 HOSTILE = (
     "os system", "posix system", "builtins eval", "builtins exec", "builtins getattr", "builtins __import__",
@@ -27,17 +28,18 @@ HOSTILE = (
 )  # fmt: skip
 CALLED = (
     "collections OrderedDict", "collections Counter", "collections defaultdict", "collections deque",
-    "argparse Namespace", "torch Size", "torch device", "_codecs encode", "numpy dtype", "builtins set", "builtins list",
-    "builtins frozenset", "builtins complex", "builtins slice", "builtins range", "builtins bytes", "builtins bytearray",
-    "__builtin__ set", "numpy.core.multiarray scalar", "numpy._core.multiarray scalar", "pathlib PosixPath",
+    "argparse Namespace", "torch Size", "torch device", "_codecs encode", "numpy dtype", "builtins set",
+    "builtins list", "builtins frozenset", "builtins complex", "builtins slice", "builtins range", "builtins bytes",
+    "builtins bytearray", "__builtin__ set", "numpy.core.multiarray scalar", "numpy._core.multiarray scalar",
+    "pathlib PosixPath",
     "numpy._core.multiarray _reconstruct", "numpy._core.numeric _frombuffer", "torch._utils _rebuild_tensor",
     "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3", "torch._utils _rebuild_parameter",
     "torch._utils _rebuild_parameter_with_state", "torch._tensor _rebuild_from_type_v2", "numpy ndarray",
     "torch FloatStorage", "torch Tensor", "torch.nn.parameter Parameter",
 )  # fmt: skip
 NUMPY = (
-    "f8", "f4", "f2", "i8", "i4", "u1", "b1", "c8", "c16", "O8", "U3", "S2", "V8", "M8", "a", "g", ">f4", "=f4", "f4,i4",
-    "u" * 400,
+    "f8", "f4", "f2", "i8", "i4", "u1", "b1", "c8", "c16", "O8", "U3", "S2", "V8", "M8", "a", "g", ">f4", "=f4",
+    "f4,i4", "u" * 400,
 )  # fmt: skip
 LOOSE = (
     *(b"0", b"1", b"2", b"(", b"t", b"l", b"d", b"e", b"a", b"s", b"u", b"]", b"}", b")", b"\x8f", b"\x90", b"\x91"),

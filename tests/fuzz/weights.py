@@ -2,9 +2,9 @@
 
     python -m tests.fuzz.weights --count 50000 --seed 0 [--grammar zip ...]
 
-Each file is loaded twice, with other bytes in the memory that is free. The exit status is 1 if one led to code that ran,
-to a raw error or a warning, to memory that the file did not bring, to a tensor outside its memory, to much memory, to a
-hang or to a crash. `--number N` loads one file again.
+Each file is loaded twice, with other bytes in the memory that is free. The exit status is 1 if one led to code that
+ran, to a raw error or a warning, to memory that the file did not bring, to a tensor outside its memory, to much memory,
+to a hang or to a crash. `--number N` loads one file again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from ampkit.core.foreign_tensor import ForeignTensor
 
 from . import traps
 from .archives import GRAMMARS
-from .pickles import Pickles
 
 SECONDS = 5
 MEMORY = 96 * 2**10  # kilobytes by which the most memory of the process may grow with a file of some kilobytes
@@ -158,7 +157,7 @@ def _filled_with(fill: int) -> Iterator[None]:
         return made
 
     _LIBC.mallopt(_PERTURB, fill)
-    no_gpu = mock.patch("ctypes.util.find_library", lambda name: None)  # which starts a program of the system
+    no_gpu = mock.patch("ctypes.util.find_library", return_value=None)  # which starts a program of the system
     with mock.patch("numpy.empty", empty), no_gpu:
         yield
 
@@ -225,20 +224,24 @@ def _in_child(grammar: str, seed: int, numbers: range) -> Iterator[tuple[str, st
         os.close(reading)
         status = 1
         try:
-            with open(writing, "w", errors="backslashreplace") as out, tempfile.TemporaryDirectory() as folder:
-                for kind, said in outcomes(grammar, seed, numbers, Path(folder)):
-                    out.write(f"{kind}\t{' '.join(said.split())}\n")
-                    out.flush()
+            _report(grammar, seed, numbers, writing)
             status = 0
         finally:
             os._exit(status)
     os.close(writing)
-    with open(reading, errors="replace") as rows:  # noqa: PTH123
+    with os.fdopen(reading, errors="replace") as rows:
         for row in rows:
             kind, _, said = row.strip("\n").partition("\t")
             yield kind, said
     if status := os.waitpid(child, 0)[1]:
         yield "crash", f"status {os.waitstatus_to_exitcode(status)}"
+
+
+def _report(grammar: str, seed: int, numbers: range, writing: int) -> None:
+    with os.fdopen(writing, "w", errors="backslashreplace") as out, tempfile.TemporaryDirectory() as folder:
+        for kind, said in outcomes(grammar, seed, numbers, Path(folder)):
+            out.write(f"{kind}\t{' '.join(said.split())}\n")
+            out.flush()
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError
+from ampkit.core.bool_bytes import need_bool_bytes
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
@@ -36,11 +37,17 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor that shares the memory of a NumPy array.
 
     Of an array of a subclass (np.matrix, np.memmap) it takes the memory alone. Raises DTypeError for anything but an
-    array of numbers in native byte order, ArgumentError for a np.ma.MaskedArray that hides elements.
+    array of numbers in native byte order, ArgumentError for bools whose bytes are neither 0 nor 1, and for a
+    np.ma.MaskedArray that hides elements.
     """
     if not isinstance(array, np.ndarray):
         raise DTypeError("from_numpy", "a NumPy array", type(array).__name__, "use ampkit.tensor(...)")
-    made = Tensor(backends.plain(array, "from_numpy"))
+    return _shared("from_numpy", backends.plain(array, "from_numpy"))
+
+
+def _shared(where: str, array: np.ndarray[Any, Any]) -> Tensor:
+    need_bool_bytes(where, array)
+    made = Tensor(array)
     made.exposed()
     return made
 
@@ -62,7 +69,7 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
     """A tensor [n] over the memory of a buffer, such as bytes: `count` elements (-1: all) starting at byte `offset`.
 
     Read-only memory gives a tensor that raises on in-place ops. Raises DTypeError for an object that is not a buffer,
-    ArgumentError if the buffer is too small.
+    ArgumentError if the buffer is too small, or for bools whose bytes are neither 0 nor 1.
     """
     try:
         found = np.frombuffer(buffer, dtypes.parse(dtype), count, offset)
@@ -70,7 +77,7 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
         raise ArgumentError("frombuffer", "a buffer that holds these elements", str(error)) from None
     except (TypeError, BufferError):
         raise DTypeError("frombuffer", "a buffer", f"a {type(buffer).__name__}") from None
-    return from_numpy(found).requires_grad_(requires_grad)
+    return _shared("frombuffer", found).requires_grad_(requires_grad)
 
 
 def scalar_tensor(
