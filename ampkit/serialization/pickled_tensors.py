@@ -65,6 +65,8 @@ class PickledTensors:
 
     def _storage(self, identity: Any) -> Tensor | ForeignTensor:
         """A storage as a tensor of one axis."""
+        if type(identity) is not tuple:
+            raise TypeError(f"a {type(identity).__name__} as the name of a storage")
         kind, of, key, saved, elements, *part = identity
         if kind != "storage" or not isinstance(of, Global):
             raise RefusedError(f"an object of {getattr(of, 'name', type(of).__name__)}")
@@ -76,7 +78,7 @@ class PickledTensors:
         if (key, name) not in self._storages:
             self._storages[key, name] = self._made(key, name, elements, saved)
         whole = self._storages[key, name]
-        if part and part[0] is not None:  # a view of a storage, before PyTorch 0.4
+        if part and type(part[0]) is tuple:  # a view of a storage, before PyTorch 0.4
             return _tensor(whole, part[0][1], (part[0][2],), (1,))
         return whole
 
@@ -116,7 +118,7 @@ def _tensor(
     storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False, hooks: Any = None, bits: Any = None
 ) -> Any:
     if bits:
-        raise RefusedError(f"a tensor that stands for its {' and '.join(map(str, bits))}")
+        raise RefusedError("a tensor that stands for its conjugate or its negative")
     if isinstance(storage, ForeignTensor):
         values = _view(storage.numpy(), offset, size, stride)
         return ForeignTensor(values, storage.format, values.shape)
@@ -183,6 +185,8 @@ def _of_type(function: Any, kind: Any, arguments: Any, *_: Any) -> Any:
         raise TypeError("a tensor of another form")
     if not isinstance(kind, Global) or kind.name not in _CLASSES:
         raise RefusedError(f"an object of {getattr(kind, 'name', type(kind).__name__)}")
+    if type(arguments) is not tuple:
+        raise TypeError("a tensor of another form")
     return _REBUILD[function.name](*arguments)
 
 

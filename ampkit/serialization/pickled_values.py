@@ -105,6 +105,7 @@ def _size(values: Any) -> Shape:
 
 
 def _device(kind: Any, index: Any = None) -> Device:
+    _need((str, int), kind)  # the text of another value may be exponentially long
     _need((int, type(None)), index)
     found = Device(kind, index)
     if not _DEVICE.fullmatch(found):
