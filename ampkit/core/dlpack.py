@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..backends.bool_bytes import need_bool_bytes
 from ..base import dtypes
 from ..base.errors import DTypeError, StateError, switch
 from ..base.masked import need_unmasked
-from .bool_bytes import need_bool_bytes
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat

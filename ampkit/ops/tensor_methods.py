@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.backends.bool_bytes import need_bool_bytes
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.autograd import views
 from ampkit.core.dlpack import is_foreign
-from ampkit.core.bool_bytes import need_bool_bytes
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
 from ampkit.ops import inplace, numpy_interop, tensor_info

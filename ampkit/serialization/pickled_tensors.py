@@ -15,13 +15,13 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
+from ..backends.bool_bytes import as_bools
 from ..base.dtypes import NAMES, bool_
 from ..base.errors import DTypeError, FileError
-from ..core.bool_bytes import as_bools
-from ..core.foreign_tensor import DTYPES, ForeignTensor
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import whole_modules
+from .foreign_tensor import DTYPES, ForeignTensor
 from .pickled_values import BUILD
 from .unpickle import Global, Machine, RefusedError
 

@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from ..backends.bool_bytes import as_bools
 from ..base.errors import FileError
 from ..base.files import foreign, reason
-from ..core.bool_bytes import as_bools
-from ..core.foreign_tensor import DTYPES, ForeignTensor
 from ..core.tensor import Tensor
+from .foreign_tensor import DTYPES, ForeignTensor
 
 KEY = "ampkit"  # the entry of __metadata__ that holds the description
 _MOST = 100_000_000  # bytes of a header, as in the reference implementation

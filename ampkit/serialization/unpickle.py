@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import AmpkitError, FileError
-from ..core.foreign_tensor import ForeignTensor
 from ..core.tensor import Tensor
+from .foreign_tensor import ForeignTensor
 
 _KEYS = (str, bytes, int, float, complex, type(None), np.dtype, np.generic, Tensor)
 _KEY_PARTS = 100  # the most values in a key that is a tuple: each look-up reads all of them

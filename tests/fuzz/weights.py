@@ -31,7 +31,7 @@ import numpy as np
 
 from ampkit import Tensor, load, nn, save
 from ampkit.base.errors import AmpkitError
-from ampkit.core.foreign_tensor import ForeignTensor
+from ampkit.serialization.foreign_tensor import ForeignTensor
 
 from . import traps
 from .archives import GRAMMARS

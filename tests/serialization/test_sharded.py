@@ -12,7 +12,7 @@ import safetensors.numpy
 import ampkit
 from ampkit import nn, tensor
 from ampkit.base.errors import DTypeError, FileError
-from ampkit.core.foreign_tensor import ForeignTensor
+from ampkit.serialization.foreign_tensor import ForeignTensor
 
 SAFETENSORS, BIN = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.bool_bytes import need_bool_bytes
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError
-from ampkit.core.bool_bytes import need_bool_bytes
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 

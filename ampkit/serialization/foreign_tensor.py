@@ -9,8 +9,8 @@ import numpy as np
 
 from ..base import dtypes
 from ..base.errors import DTypeError
-from .tensor import Tensor
-from .tensor_base import Shape
+from ..core.tensor import Tensor
+from ..core.tensor_base import Shape
 
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 DTYPES = {name: np.dtype(name) for name in ("complex64", "complex128", "uint16", "uint32", "uint64")}

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..backends import Array
-from ..base.dtypes import bool_
+from ..base.dtypes import Array, bool_
 from ..base.errors import ArgumentError
+from . import backend_of
 
 
 def need_bool_bytes(where: str, array: Array) -> None:
@@ -27,7 +26,7 @@ def need_bool_bytes(where: str, array: Array) -> None:
         cure = "compare the bytes with 0: array.view(numpy.uint8) != 0, or x != 0"
         raise ArgumentError(where, "bools whose bytes are 0 or 1", f"a byte of {value} at position {position}", cure)
 
-    backends.backend_of(raw).raise_if(raw, raw > 1, fail)
+    backend_of(raw).raise_if(raw, raw > 1, fail)
 
 
 def as_bools(raw: np.ndarray[Any, Any]) -> None:
