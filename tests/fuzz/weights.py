@@ -256,7 +256,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             _prepare(Path(folder))
             sys.stdout.write(f"{data!r:.3000}\n{outcome(options.grammar[0], data, Path(folder))}\n")
-            sys.stdout.write(f"{_loaded(options.grammar[0], data, Path(folder))!r:.2000}\n")
+            _loaded(options.grammar[0], data, Path(folder))
         return 0
     bad = 0
     for grammar in options.grammar:
