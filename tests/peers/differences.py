@@ -197,7 +197,7 @@ LISTED: list[Listed] = [
     ),
     Listed(
         "mean",
-        "The mean of integers is float32.",
+        "The mean of integers has the default dtype.",
         kinds="errors",
         faults="missing error",
         when=_detail("Input dtype must be"),
