@@ -102,7 +102,7 @@ lib.distributions.Laplace(0., 1.).sample(); lib.distributions.Normal(0., 1.).cdf
 )
 
 # Default dtype, whether in a region of bfloat16, dtype of x.
-CASES = [
+DEFAULT_CASES = [
     (default, region, dtype)
     for default in ("float32", "float64", "bfloat16", "float16")
     for region in (False, True)

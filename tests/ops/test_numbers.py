@@ -151,9 +151,9 @@ def test_numbers_of_64_bits_keep_them():
     assert default_collate([1700000001.0, 1.0]).tolist() == [1700000001.0, 1.0]
 
 
-@pytest.mark.parametrize("case", range(len(numbers.CASES)))
+@pytest.mark.parametrize("case", range(len(numbers.DEFAULT_CASES)))
 def test_floats_from_integers_and_numbers_have_the_default_dtype_as_in_pytorch(case, default_dtype):
-    default, region, dtype = numbers.CASES[case]
+    default, region, dtype = numbers.DEFAULT_CASES[case]
     default_dtype(default)
     assert GOLDEN["cases"][case] == f"{default} {region} {dtype}"
     names = numbers.operands(ampkit, dtype)

@@ -38,7 +38,7 @@ def _of_creations(default: str) -> Table:
 def _of_defaults() -> dict[str, str]:
     # call -> the dtype of its answer for each of CASES, "-" where it raises.
     table: dict[str, list[str]] = {}
-    for default, region, dtype in numbers.CASES:
+    for default, region, dtype in numbers.DEFAULT_CASES:
         torch.set_default_dtype(getattr(torch, default))
         with torch.autocast("cpu", torch.bfloat16) if region else contextlib.nullcontext():
             for call, answer in numbers.answers(torch, numbers.DEFAULTS, numbers.operands(torch, dtype)):
@@ -52,7 +52,7 @@ def main() -> None:
         "letters": numbers.LETTERS,
         "calls": {dtype: _of_each_number(numbers.CALLS, dtype) for dtype in numbers.DTYPES},
         "creations": {default: _of_creations(default) for default in ("float32", "float64", "bfloat16")},
-        "cases": [" ".join(map(str, case)) for case in numbers.CASES],
+        "cases": [" ".join(map(str, case)) for case in numbers.DEFAULT_CASES],
         "defaults": _of_defaults(),
     }
     print(json.dumps(table, indent=0))
