@@ -1,6 +1,6 @@
 """Numbers of Python and NumPy beside tensors of every dtype, and default dtypes, against PyTorch's answers.
 
-tests/golden/numbers.json has them, for the calls of tests/cases/numbers.py. Where ampkit differs is listed here.
+tests/golden/numbers.json has them, for the calls of tests/number_cases.py. Where ampkit differs is listed here.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import number_cases as numbers
 import numpy as np
 import pytest
-from cases import numbers
 
 import ampkit
 from ampkit.base.errors import AmpkitError, DTypeError

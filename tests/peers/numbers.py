@@ -1,4 +1,4 @@
-"""PyTorch's answers to the calls of tests/cases/numbers.py, which tests/ops/test_numbers.py compares with ampkit's.
+"""PyTorch's answers to the calls of tests/number_cases.py, which tests/ops/test_numbers.py compares with ampkit's.
 
 Run: python -m tests.peers.numbers > tests/golden/numbers.json (needs PyTorch)
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from tests.cases import numbers
+from tests import number_cases as numbers
 
 Table = dict[str, dict[str, str]]
 
