@@ -21,7 +21,7 @@ import ampkit
 from ampkit.base.errors import AmpkitError, DTypeError
 from ampkit.utils.data import default_collate
 
-pytestmark = pytest.mark.no_gpu
+pytestmark = pytest.mark.cpu
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "numbers.json").read_text())
 EPS = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 2**-21, "float64": 2e-6}  # the file has 7 digits
