@@ -95,7 +95,10 @@ def rounded(number: float, dtype: DType) -> float:
     """A Python number rounded to a 16-bit `dtype`; an integer that the format holds exactly stays an integer."""
     if isinstance(number, int) and -256 <= number <= 256:
         return number
-    return float(dtype.type(float(number)))
+    if -65504 <= number <= 65504:
+        return float(dtype.type(number))
+    with np.errstate(over="ignore"):
+        return float(dtype.type(float(number)))
 
 
 def is_float(dtype: DType) -> bool:

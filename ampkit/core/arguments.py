@@ -111,6 +111,7 @@ def _python_number(value: Any) -> Any:
 _SIMPLE = {
     "int": Kind("an integer", (), is_whole, True, index),
     "float": Kind("a number", (float,), _is_scalar, True, _python_number),
+    "Bound": Kind("a number", (float,), _is_scalar, True, _python_number),
     "bool": Kind("True or False", (bool,), lambda value: isinstance(value, (int, np.bool_, np.integer)), False, bool),
     "str": Kind("text", (str,), lambda value: isinstance(value, str)),
     "None": Kind("None", (type(None),), lambda value: False),

@@ -43,6 +43,7 @@ from .tensor import Tensor
 
 Array: TypeAlias = Any
 Arrays: TypeAlias = list[Any]
+Bound: TypeAlias = float  # a parameter that elements are compared with: rounded to the 16-bit dtype of the first tensor
 Index: TypeAlias = Any
 
 ops: dict[str, Op] = {}  # every op by name

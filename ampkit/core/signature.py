@@ -113,6 +113,11 @@ class Signature:
                 given = f"{name} is not _default_{name} and " if f"_default_{name}" in scope else ""
                 call = f"{name} = _checked({self.name!r}, {name!r}, _kind_{name}, {name})"
                 lines.append(f"    if {given}type({name}) not in _types_{name}: {call}")
+            if self._parameters[name].annotation == "Bound":
+                scope |= {"_LOW": dtypes.LOW, "_rounded": dtypes.rounded}
+                first = self.names[0]
+                low = f"isinstance({first}, _Tensor) and {first}.array.dtype in _LOW"
+                lines.append(f"    if {low}: {name} = _rounded({name}, {first}.array.dtype)")
         return lines
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ PACKAGE = Path(ampkit.__file__).parent
 HEADER = "# Written by `python -m tests.api.stubs`: change the signatures, not this file.\n"
 
 # What `@op` and the parameters of torch_compat are called in references, and what a caller passes there.
-TYPES = {"Array": "Tensor", "Index": "Tensor", "Arrays": "Sequence[Tensor]"}
+TYPES = {"Bound": "float", "Array": "Tensor", "Index": "Tensor", "Arrays": "Sequence[Tensor]"}
 COMPATIBILITY = {
     "out": "Tensor | None", "inplace": "bool", "keepdims": "bool | None", "pin_memory": "bool",
     "requires_grad": "bool", "size_average": "bool | None", "reduce": "bool | None",

@@ -126,6 +126,20 @@ def test_a_0_d_float64_tensor_does_not_widen_the_arithmetic_of_float32():
     assert (x**third).dtype == ampkit.float32  # tensors with axes of both dtypes raise
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("number", [0.3, 0.1, np.float64(1.7)])
+def test_a_bound_is_compared_with_16_bit_elements_in_their_dtype(dtype, number):
+    at_bound = ampkit.full((600,), number, dtype=dtype)
+    for x in (at_bound, at_bound[:2]):
+        assert (ampkit.ops.hardshrink(x, number) == 0).all()
+        assert (ampkit.ops.threshold(x, number, 0.0) == 0).all()
+        for bounds in ((number, 9.0), (-9.0, number)):
+            leaf = x.detach().requires_grad_()
+            out = ampkit.ops.hardtanh(leaf, *bounds)
+            out.float().sum().backward()
+            assert (out == x).all() and (leaf.grad == 0).all()
+
+
 @pytest.mark.parametrize("number", [Fraction(1, 3), Decimal("0.5")])
 def test_numbers_of_other_classes_are_parameters_and_data_but_no_operands(number):
     x = ampkit.ones(3)

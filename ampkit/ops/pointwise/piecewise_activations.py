@@ -14,7 +14,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
-from ampkit.core.op import Array, Saved, op
+from ampkit.core.op import Array, Bound, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 from ampkit.core.torch_compat import CompatArg
@@ -84,7 +84,7 @@ def _in_linear_part(x: Any) -> Any:
 
 
 @op(cast=Cast.KEEP, moves=True)
-def hardshrink(input: Array, lambd=0.5):
+def hardshrink(input: Array, lambd: Bound = 0.5):
     """input where |input| > lambd, else 0; NaN propagates."""
     return np.where(np.abs(input) <= lambd, 0, input), Saved(input=input)
 
@@ -116,7 +116,7 @@ softshrink.backward(hardshrink_backward)
 
 
 @op(cast=Cast.KEEP)
-def threshold(input: Array, threshold: float, value: float, inplace: CompatArg = False):
+def threshold(input: Array, threshold: Bound, value: float, inplace: CompatArg = False):
     """input where it is above `threshold`, else the number `value`, an integer for integer input."""
     value = integer_factor("threshold", "value", value, input)
     return np.where(input <= threshold, value, input), Saved(input=input)
@@ -164,7 +164,7 @@ def _per_channel(weight: Any, input: Any) -> Any:
 
 
 @op(cast=Cast.KEEP, moves=True)
-def hardtanh(input: Array, min_val=-1.0, max_val=1.0, inplace: CompatArg = False):
+def hardtanh(input: Array, min_val: Bound = -1.0, max_val: Bound = 1.0, inplace: CompatArg = False):
     """input clamped to [min_val, max_val], in its dtype; the derivative is 0 at both bounds, 1 for NaN.
 
     Raises ArgumentError for a min_val above max_val.
