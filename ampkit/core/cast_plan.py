@@ -86,7 +86,9 @@ def _need_tensors(op: Any, key: list[Entry]) -> None:
             raise DTypeError(op.name, "Tensors and numbers", type_name(entry), _cure(entry))
 
 
-def _cure(kind: type) -> str:
+def _cure(kind: type) -> str | None:
+    if issubclass(kind, (complex, str, bytes)):
+        return None
     if hasattr(kind, "__float__") and not hasattr(kind, "__array__"):
         return "convert it: float(...)"
     return "wrap arrays with ampkit.tensor(...)"

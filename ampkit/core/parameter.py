@@ -5,22 +5,21 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-import numpy as np
-
 from .. import backends
 from ..base.dtypes import Array, DType, accumulator
 from ..base.errors import ShapeError, switch
 from .arguments import shown
 from .autograd import hooks
 from .tensor import Tensor
+from .tensor_factory import tensor
 
 
 def _array(data: Any) -> Array:
     if backends.is_array(data):
         return data
     try:
-        return backends.get().asarray(np.asarray(data))
-    except ValueError:
+        return tensor(data).array
+    except ShapeError:
         raise ShapeError("Parameter", "lists of one length on every axis", shown(data)) from None
 
 

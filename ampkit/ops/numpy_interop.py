@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import DTypeError
+from ampkit.core.arguments import without_numpy
 from ampkit.core.tensor import Tensor
 
 _OPERATORS: dict[Any, Callable[[Any, Any], Any]] = {
@@ -32,7 +33,7 @@ def array_ufunc(self: Tensor, ufunc: Any, method: str, *inputs: Any, **kwargs: A
     first = inputs[0]
     # Comparisons pass 0-d arrays.
     if ufunc in _OPERATORS and isinstance(first, (np.generic, np.ndarray)) and not first.ndim:
-        return _OPERATORS[ufunc](first.item(), inputs[1])
+        return _OPERATORS[ufunc](without_numpy(first), inputs[1])
     if any(isinstance(i, np.ndarray) for i in inputs):
         raise DTypeError(ufunc.__name__, "Tensors and numbers", "ndarray", "wrap arrays with ampkit.tensor(...)")
     return getattr(ufunc, method)(*_values(inputs), **_values(kwargs))

@@ -63,6 +63,13 @@ def test_weights_that_require_grad_in_another_library_are_loaded():
     assert layer.weight.tolist() == [[1, 2]]
 
 
+def test_parameters_and_buffers_are_made_of_it_and_of_lists():
+    for make in (ampkit.nn.Parameter, ampkit.nn.Buffer):
+        assert make(foreign([1, 2], "bfloat16")).dtype == ampkit.bfloat16
+        assert make([1.0, 2.0]).dtype == ampkit.float32
+        assert make([np.float64(1.0), 2.0]).dtype == ampkit.float64
+
+
 def test_a_loader_collates_tensors_of_another_library():
     items = [(foreign([i, i], "bfloat16"), {"label": foreign(i, "int64"), "weight": 0.1}) for i in range(3)]
     x, rest = next(iter(DataLoader(items, batch_size=3)))

@@ -13,6 +13,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import ml_dtypes
 import number_cases as numbers
 import numpy as np
 import pytest
@@ -106,6 +107,15 @@ def test_a_tensor_filled_with_a_number_equals_it_and_differs_from_it_by_zero(dty
         assert not (x > number).any() and not (x < number).any() and ampkit.isin(x, number).all()
         assert (x - number == 0).all() and (number - x == 0).all() and (x % number == 0).all()
         assert (ampkit.clamp(x, max=number) == x).all() and (ampkit.maximum(x, ampkit.tensor(number)) == x).all()
+
+
+@pytest.mark.parametrize("number", [np.longdouble(0.5), np.float16(0.5), np.array(0.5), ml_dtypes.bfloat16(0.5)])
+def test_a_number_of_numpy_on_either_side_is_a_number_of_python(number):
+    x = ampkit.ones(3)
+    for got in (x * number, number * x, x / 2, number + x - 1, number / x, np.int64(2) ** (x - 2)):
+        assert got.dtype == ampkit.float32 and got.tolist() == [0.5] * 3
+    assert (number == x / 2).all() and (x / 2 == number).all() and (number < x).all()
+    assert (np.int64(1) << ampkit.arange(3)).tolist() == [1, 2, 4]
 
 
 def test_a_factor_beside_16_bit_tensors_keeps_float32():
