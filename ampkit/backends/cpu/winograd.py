@@ -28,8 +28,10 @@ _transformed_size = Function("winograd_kernels_size", "ii", ctypes.c_int64)
 _output = Function("winograd_output", "aapaiiii", ctypes.c_int64)
 _weight_gradient = Function("winograd_weight_gradient", "aaaiiii", ctypes.c_int64)
 
-_MIN_TILES = 32  # of 2 x 2 outputs; for fewer, the kernels' transform takes longer than it saves
-_MIN_MACS, _MIN_MACS_OF_GRADIENT = 1 << 22, 1 << 25  # multiply-adds of the definition
+# Multiply-adds of the definition for an image, so that the bits of an image do not depend on the batch it is in. For
+# fewer, as for fewer tiles of 2 x 2 outputs, the transforms take longer than they save.
+_MIN_MACS, _MIN_TILES = 1 << 19, 4
+_MIN_MACS_OF_BATCH, _MIN_TILES_OF_BATCH = 1 << 25, 32  # for a weight gradient, which sums over the batch
 
 
 def applies(w: ConvGeometry, groups: int) -> bool:
@@ -38,28 +40,32 @@ def applies(w: ConvGeometry, groups: int) -> bool:
     return known and has_products()
 
 
-def _is_profitable(c: Conv, inputs: int, outputs: int, size: tuple[int, ...], min_macs: int) -> bool:
+def _is_profitable(
+    c: Conv, inputs: int, outputs: int, size: tuple[int, ...], images: int = 1, min_macs: int = _MIN_MACS,
+    min_tiles: int = _MIN_TILES,
+) -> bool:  # fmt: skip
     # inputs, outputs: channels; size: of the images that are written. At least 3/4 of the pixels in tiles are outputs.
     if c.dtype != float32 or inputs < 16 or outputs < 32 or not applies(c.geometry, c.groups):
         return False
-    pixels, tiles = (c.images[0] * prod(axes) for axes in (size, [(n + 1) // 2 for n in size]))
-    return tiles >= _MIN_TILES and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
+    pixels, tiles = (images * prod(axes) for axes in (size, [(n + 1) // 2 for n in size]))
+    return tiles >= min_tiles and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
 
 
 def is_profitable_for_output(c: Conv) -> bool:
     """Whether the output is faster by Winograd's algorithm than by oneDNN in float32."""
-    return _is_profitable(c, c.images[1], c.kernels[0], c.geometry.output_size, _MIN_MACS)
+    return _is_profitable(c, c.images[1], c.kernels[0], c.geometry.output_size)
 
 
 def is_profitable_for_input_grad(c: Conv) -> bool:
     """Whether the input gradient is."""
-    return _is_profitable(c, c.kernels[0], c.images[1], c.geometry.input_size, _MIN_MACS)
+    return _is_profitable(c, c.kernels[0], c.images[1], c.geometry.input_size)
 
 
 def is_profitable_for_weight_grad(c: Conv) -> bool:
     """Whether the weight gradient is."""
     inputs = c.images[1]
-    return inputs >= 32 and _is_profitable(c, inputs, c.kernels[0], c.geometry.output_size, _MIN_MACS_OF_GRADIENT)
+    least = _MIN_MACS_OF_BATCH, _MIN_TILES_OF_BATCH
+    return inputs >= 32 and _is_profitable(c, inputs, c.kernels[0], c.geometry.output_size, c.images[0], *least)
 
 
 def conv_output(

@@ -77,6 +77,11 @@ class ConvGeometry(NamedTuple):
         step = max(1, BLOCK // max(1, channels * prod(self.kernel) * prod(self.output_size[1:]) * batch))
         return ((first, min(first + step, rows)) for first in range(0, rows, step))
 
+    def batch_blocks(self, batch: int, channels: int) -> Iterator[slice]:
+        """Ranges of images whose im2col columns have at most BLOCK elements, or single images."""
+        step = max(1, BLOCK // max(1, channels * prod(self.kernel) * prod(self.output_size)))
+        return (slice(first, first + step) for first in range(0, batch, step))
+
     def crop(self, images: Array) -> Array:
         """Padded images [C, H, W, N] without their padding."""
         inside = [slice(before, before + n) for n, (before, _) in zip(self.input_size, self.padding, strict=True)]

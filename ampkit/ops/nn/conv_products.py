@@ -1,6 +1,8 @@
-"""The three bilinear products of a convolution, by im2col and one matrix product per block of columns.
+"""The three bilinear products of a convolution, by im2col and matrix products.
 
-images [N, C, H, W], weight [O, C / groups, KH, KW], output and dy [N, O, H', W']; sequences and volumes likewise.
+images [N, C, H, W], weight [O, C / groups, KH, KW], output and dy [N, O, H', W']; sequences and volumes likewise. The
+output and the input gradient take a product per image: as BLAS rounds by the shapes of a product, the bits of an image
+would else depend on how many others are in its batch.
 """
 
 from __future__ import annotations
@@ -21,13 +23,18 @@ from .conv_geometry import ConvGeometry, add_columns, batch_first, batch_last, f
 
 def convolve(images: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:
     """The output of a convolution: each window times each kernel."""
-    kernels, batch = _kernels(weight, groups), images.shape[0]
+    kernels, shape = _kernels(weight, groups), (images.shape[0], weight.shape[0], *geometry.output_size)
     if isinstance(images, TracedArray) or isinstance(weight, TracedArray):
-        return (kernels @ _columns(images, geometry, groups)).reshape(batch, weight.shape[0], *geometry.output_size)
-    out = np.empty_like(images, shape=(*kernels.shape[:2], prod(geometry.output_size) * batch), order="C")
-    for at, columns in columns_by_block(images, geometry):
-        matmul_arrays(kernels, _grouped(columns, groups), out[:, :, at])
-    return batch_first(out.reshape(weight.shape[0], *geometry.output_size, batch))
+        return (kernels @ _columns(images, geometry, groups)).reshape(shape)
+    if geometry.pointwise:
+        return (kernels @ _by_group(images, groups)).reshape(shape)
+    out = np.empty_like(images, shape=(len(images), *kernels.shape[:2], prod(geometry.output_size)), order="C")
+    for part in geometry.batch_blocks(*images.shape[:2]):
+        found, width = out[part], prod(geometry.output_size[1:])
+        for (first, end), columns in columns_by_block(images[part], geometry):
+            windows = columns.reshape(groups, kernels.shape[2], (end - first) * width, len(found))
+            found[..., first * width : end * width] = kernels @ windows.transpose(3, 0, 1, 2).copy()
+    return out.reshape(shape)
 
 
 def input_gradient(dy: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:
@@ -36,16 +43,17 @@ def input_gradient(dy: Array, weight: Array, geometry: ConvGeometry, groups: int
     if isinstance(dy, TracedArray) or isinstance(weight, TracedArray):
         columns = kernels @ _by_group(dy, groups)
         return apply(fold_, columns.reshape(batch, columns.shape[1] * columns.shape[2], columns.shape[3]), geometry)
-    rows = _rows(dy, groups)
-    multiply = np.multiply if rows.shape[1] == 1 else matmul_arrays  # an outer product of one output channel per group
+    rows = _by_group(dy, groups)
+    multiply = np.multiply if rows.shape[2] == 1 else np.matmul  # an outer product of one output channel per group
     if geometry.pointwise:
-        return batch_first(multiply(kernels, rows).reshape(channels, *geometry.input_size, batch))
+        return multiply(kernels, rows).reshape(batch, channels, *geometry.input_size)
     out = np.zeros_like(dy, shape=(channels, *geometry.padded_size, batch), order="C")
-    width = prod(geometry.output_size[1:]) * batch
-    for first, end in geometry.row_blocks(channels, batch):
-        columns = multiply(kernels, rows[:, :, first * width : end * width])
-        columns = columns.reshape(channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
-        add_columns(out, columns, geometry, first, end)
+    width = prod(geometry.output_size[1:])
+    for part in geometry.batch_blocks(batch, channels):
+        for first, end in geometry.row_blocks(channels, len(rows[part])):
+            columns = multiply(kernels, rows[part, ..., first * width : end * width])
+            shape = len(columns), channels, *geometry.kernel, end - first, *geometry.output_size[1:]
+            add_columns(out[..., part], batch_last(columns.reshape(shape)).copy(), geometry, first, end)
     return batch_first(geometry.crop(out))
 
 
@@ -57,22 +65,24 @@ def weight_gradient(images: Array, dy: Array, geometry: ConvGeometry, groups: in
         return blocked_sum(_by_group(dy, groups) @ columns.swapaxes(-1, -2), 0).reshape(shape)
     rows = _rows(dy, groups)
     total: Any = None
-    for at, columns in columns_by_block(images, geometry):
+    width = prod(geometry.output_size[1:]) * len(images)
+    for (first, end), columns in columns_by_block(images, geometry):
+        at = slice(first * width, end * width)
         product = matmul_arrays(rows[:, :, at], _grouped(columns, groups).swapaxes(1, 2))
         total = product if total is None else total + product
     return total.reshape(shape)
 
 
-def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[slice, Array]]:
-    """im2col a block at a time: (which columns, [C * kernel, columns]) of images [N, C, H, W].
+def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[tuple[int, int], Array]]:
+    """im2col a block at a time: (first and end of its output rows, [C * kernel, columns]) of images [N, C, H, W].
 
-    A column is a window of an image; there are output_size * N. The array is a reused buffer, valid until the next.
+    A column is a window of an image; there are W' * N in a row. The array is a reused buffer, valid until the next.
     """
     source = padded(images, geometry)
     channels, batch, buffer = source.shape[0], source.shape[-1], None
     width = prod(geometry.output_size[1:]) * batch
     if geometry.pointwise:
-        yield slice(None), source.reshape(channels, geometry.output_size[0] * width)
+        yield (0, geometry.output_size[0]), source.reshape(channels, geometry.output_size[0] * width)
         return
     for first, end in geometry.row_blocks(channels, batch):
         shape = (channels, *geometry.kernel, end - first, *geometry.output_size[1:], batch)
@@ -80,8 +90,7 @@ def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[sl
             buffer = np.empty_like(source, shape=shape, order="C")
         for tap, pixels in geometry.taps(first, end):
             buffer[tap] = source[pixels]
-        columns = slice(first * width, end * width)
-        yield columns, buffer.reshape(channels * prod(geometry.kernel), columns.stop - columns.start)
+        yield (first, end), buffer.reshape(channels * prod(geometry.kernel), (end - first) * width)
 
 
 def _kernels(weight: Array, groups: int) -> Array:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 
+# An implementation of input gradients with strides that orders its sums by how the batch divides among the threads.
+_BY_BATCH = "brgconv_strided"
+
+
 class Conv(NamedTuple):
     """Signature of a convolution: images [N, C, H, W], kernels [O, C / groups, KH, KW], geometry and dtypes.
 
@@ -103,7 +107,8 @@ def _input_gradient_call(c: Conv) -> Call:
     kernels = Layout(c.grouped, c.dtype, None)
     handles = [to.handle, kernels.handle, of.handle]
     given = [DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
-    return Call("convolution_backward_data", given, [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)])
+    uses = [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)]
+    return Call("convolution_backward_data", given, uses, avoid=_BY_BATCH if c.dtype == float32 else "")
 
 
 def _weight_gradient_call(c: Conv) -> Call:

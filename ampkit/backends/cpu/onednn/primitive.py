@@ -150,7 +150,8 @@ class Call:
 
     kind: the name in dnnl_<kind>_primitive_desc_create; arguments: those of that function, after the engine.
     uses: per argument, its number (SRC, DST, ...) and its layout; None takes the layout that oneDNN chose.
-    refuse: prefixes of implementation names that are too slow to use.
+    refuse: prefixes of implementation names that are too slow to use. avoid: the prefix of some that are used only
+    where there is no other.
     Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only a refused implementation.
     """
 
@@ -165,10 +166,13 @@ class Call:
         arguments: Sequence[Any],
         uses: Sequence[tuple[int, Layout | None]],
         refuse: tuple[str, ...] = ("ref", "simple"),
+        avoid: str = "",
     ):
         lib = _need()
         slow = lib.cdll
         self.primitive_desc = primitive_desc(kind, *arguments)
+        if avoid and self._implementation(slow).startswith(avoid):
+            self._take_next(kind, arguments, (avoid, *refuse))
         if self._implementation(slow).startswith(refuse):
             raise OneDNNError(kind, UNIMPLEMENTED)
         self.primitive = create(slow, "primitive_create", self.primitive_desc)
@@ -195,6 +199,14 @@ class Call:
         name = ctypes.c_char_p()
         slow.dnnl_primitive_desc_query(self.primitive_desc, _IMPLEMENTATION, 0, ctypes.byref(name))
         return (name.value or b"").decode()
+
+    def _take_next(self, kind: str, arguments: Sequence[Any], refuse: tuple[str, ...]) -> None:
+        # oneDNN's next implementation that is not refused, or its first where there is none.
+        slow = _need().cdll
+        while self._implementation(slow).startswith(refuse):
+            if slow.dnnl_primitive_desc_next_impl(self.primitive_desc):
+                self.primitive_desc = primitive_desc(kind, *arguments)
+                return
 
     def _chosen(self, argument: int) -> Layout:
         slow = _need().cdll

@@ -23,7 +23,8 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
-MIN_MACS = 1 << 15  # multiply-adds; below, the reference is as fast
+# Multiply-adds of an image, so that its bits do not depend on the batch it is in; below, the reference is as fast.
+MIN_MACS = 1 << 12
 
 
 def _compute_dtype(dtype: DType) -> DType:
@@ -36,19 +37,23 @@ def _conv(
     return Conv(images, kernels, w, groups, _compute_dtype(stored), out)
 
 
-def _is_profitable(array: HostArray, times: int) -> bool:
-    # times: how often each element is multiplied, about
-    return array.size * times >= MIN_MACS and array.dtype in FLOATS and library() is not None
+def _is_profitable(array: HostArray, times: int, axes: int) -> bool:
+    # times: how often each element is multiplied, about; axes: of a batch
+    if not array.size or array.dtype not in FLOATS or library() is None:
+        return False
+    return array.size // (array.shape[0] if array.ndim == axes else 1) * times >= MIN_MACS
 
 
 def _fits(array: HostArray, kernels: HostArray, *more: Any) -> bool:
-    return array.dtype == kernels.dtype and _is_profitable(array, kernels.size // max(kernels.shape[1], 1))
+    same = array.dtype == kernels.dtype
+    return same and _is_profitable(array, kernels.size // max(kernels.shape[1], 1), kernels.ndim)
 
 
 def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     if needs[0]:
         return _fits(dy, saved.weight)
-    return bool(needs[1]) and _is_profitable(dy, saved.input.shape[-1 - len(saved.geometry.input_size)])
+    axes = len(saved.geometry.input_size)
+    return bool(needs[1]) and _is_profitable(dy, saved.input.shape[-1 - axes], axes + 2)
 
 
 def _apply(
