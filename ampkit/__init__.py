@@ -25,6 +25,7 @@ from .backends.cpu import memory as cpu
 from .backends.cpu.threads import get_num_threads, set_num_threads
 from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from .base import collector as _collector  # what it registers
 from .base import missing_names as _missing_names
 from .base import observe
 from .base.dtypes import DType as dtype
