@@ -159,7 +159,7 @@ FUNCTION(LogAddExp, maximum(x, y) + log1pf(expf(-fabsf(difference(x, y)))), dy *
 FUNCTION(LogAddExp2, maximum(x, y) + log1pf(exp2f(-fabsf(difference(x, y)))) / LN_2, dy * sigmoid(difference(x,
     y) * LN_2),
     dy * sigmoid(-difference(x, y) * LN_2))
-FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * sign(y)))  // saves its output
+FUNCTION(CopySign, copysignf(x, y), dy * (sign(x) * copysignf(1.0f, y)))  // saves its output, in which subnormals may be 0
 
 // Selection.
 FUNCTION_SHORT(Maximum, 2, maximum(x, y), x < y ? 0.0f : half_if_equal(dy, x == y), x > y ? 0.0f : half_if_equal(dy, x == y))

@@ -32,7 +32,7 @@ _of_probabilities = Function("cross_entropy_of_probabilities", "aaaaaaaf")
 
 
 def _fits(input: HostArray, target: HostArray, weight: HostArray | None, *more: Any) -> bool:
-    known = supported(input) and (weight is None or supported(weight))
+    known = supported(input) and target.flags.aligned and (weight is None or supported(weight))
     return known and rows_along(input, class_axis(input)[0]) is not None
 
 
