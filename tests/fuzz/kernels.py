@@ -38,6 +38,8 @@ from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, Draw, assert_clo
 from ampkit.testing.closeness import values_of
 from ampkit.testing.differences import floats_of, gradients_of
 
+from .layouts import LAYOUTS, laid_out
+
 PACKAGE = sys.modules["ampkit.backends.cpu"]  # whose name in ampkit.backends is the backend's
 DTYPES = (float32, bfloat16, float16)
 LENGTHS = (0, 1, 1, 2, 3, 5, 7, 9, 17, 33, 65)
@@ -57,7 +59,7 @@ SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
 
 
 @contextmanager
-def kernels_of_any_size() -> Iterator[None]:
+def kernels_of_any_size(least: int = 1) -> Iterator[None]:
     """Within the block kernels take arrays that are too small to be worth a call."""
     for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
         if not found.name.endswith("setup_commands"):
@@ -68,12 +70,12 @@ def kernels_of_any_size() -> Iterator[None]:
     with ExitStack() as stack:
         for primitive in primitives:
             for limited in (*primitive.kernels_of("cpu"), primitive):
-                stack.enter_context(patch.object(limited, "min_elements", 1))
+                stack.enter_context(patch.object(limited, "min_elements", least))
         for module in modules:
             for name in THRESHOLDS:
                 if module.__name__.startswith(PACKAGE.__name__) and hasattr(module, name):
-                    stack.enter_context(patch.object(module, name, 1))
-        stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, 1)))  # type: ignore[arg-type]  # a dict
+                    stack.enter_context(patch.object(module, name, least))
+        stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, least)))  # type: ignore[arg-type]  # a dict
         yield
 
 
@@ -109,7 +111,7 @@ class Trial:
                 if special and is_float(array.dtype) and array.size:
                     for _ in range(self.random.choice((1, 2, 5))):
                         array.flat[self.random.randrange(array.size)] = self.random.choice(SPECIAL)
-                self.arrays.append(_with_strides(array, self.random) if odd else array)
+                self.arrays.append(laid_out(array, self.random.choice(LAYOUTS), self.random) if odd else array)
 
     def run(self) -> list[tuple[str, np.ndarray[Any, Any] | None]]:
         """The outputs, and the gradients of the inputs."""
@@ -167,22 +169,6 @@ def _replaced(item: Any, by: Any) -> Any:
     if isinstance(item, Draw):
         return by(item)
     return type(item)([_replaced(each, by) for each in item]) if type(item) in (list, tuple) else item
-
-
-def _with_strides(array: Any, random: Random) -> Any:
-    # The same values in another layout.
-    if not array.ndim:
-        return array
-    kind = random.choice(("order", "order", "step", "reversed", "offset"))
-    if kind == "order":
-        axes = random.sample(range(array.ndim), array.ndim)
-        return np.ascontiguousarray(array.transpose(axes)).transpose(np.argsort(axes))
-    if kind == "reversed":
-        return np.ascontiguousarray(array[..., ::-1])[..., ::-1]
-    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1] + 1), array.dtype)
-    view = wide[..., 1::2] if kind == "step" else wide[..., 1 : array.shape[-1] + 1]
-    view[...] = array
-    return view
 
 
 def _seed(out: Tensor, random: Random) -> Tensor:

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.cpu
 FUNCTIONS = {
     "copysign": (lambda x: ops.copysign(x, Tensor(np.full(x.shape, -1.0, x.dtype))), (-1.0, 1.0)),
     "abs": (lambda x: x.abs(), (1.0, -1.0)),
-    "relu": (lambda x: x.relu(), (1.0, 0.0)),
     "clamp": (lambda x: x.clamp(min=0), (1.0, 0.0)),
     "maximum": (lambda x: ops.maximum(x, Tensor(np.zeros(x.shape, x.dtype))), (1.0, 0.0)),
     "leaky_relu": (lambda x: ops.leaky_relu(x, 0.5), (1.0, 0.5)),
