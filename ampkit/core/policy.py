@@ -190,6 +190,26 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
     return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None, entry.unmatched)
 
 
+_change: ContextVar[Callable[[Policy], Policy] | None] = ContextVar("ampkit.changed_policies", default=None)
+
+
+@contextmanager
+def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
+    """Within the block, regions that are entered apply change(policy) instead of their policy, as does the present one.
+
+    For tools that try what another policy would do to code that enters its regions itself.
+    """
+    entry, token = _stack.get(), _change.set(change)
+    policies = {} if entry is None else {kind: rule and change(rule) for kind, rule in entry.policies.items()}
+    now = None if entry is None else entry._replace(policies=policies, rules=tuple(policies.values()))
+    region_token = enter(now)
+    try:
+        yield
+    finally:
+        leave(region_token)
+        _change.reset(token)
+
+
 def module_running(call: ModuleCall) -> AbstractContextManager[None]:
     """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
     entry = _stack.get()
@@ -272,8 +292,10 @@ class autocast:
     def __enter__(self) -> autocast:
         below = _stack.get()
         outer = dict.fromkeys(_DEFAULT) if below is None else below.policies
-        policies = {**outer, **self._policies}
-        patterns = {pattern: set[str]() for rule in self._policies.values() if rule for pattern, _ in rule.modules}
+        change = _change.get()
+        own = self._policies if change is None else {kind: rule and change(rule) for kind, rule in self._policies.items()}
+        policies = {**outer, **own}
+        patterns = {pattern: set[str]() for rule in own.values() if rule for pattern, _ in rule.modules}
         _stack.set(Region(self, policies, tuple(policies.values()), self._cache, below, patterns))
         return self
 

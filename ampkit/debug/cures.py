@@ -33,17 +33,32 @@ def explained(origin: Origin) -> tuple[str, str]:
         return "the update divides 0 by 0", "give the optimizer an eps above 0"
     if not hasattr(event.op, "forward") and event.name not in LINEAR:
         return "it is code of its own, and was given finite values", "correct what it returns"
-    if (constant := _constant_beyond(event, dtype)) is not None:
+    if (constant := _constant_beyond(origin, dtype)) is not None:
         cause = f"the constant {constant:g} does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
         mask = f"use ampkit.finfo(ampkit.{dtype.name}).min, or float('-inf')"
         return cause, mask if constant < 0 else "use a smaller one, or cast the tensor first: x.float()"
     if origin.constant is not None and event.phase == FORWARD and is_arithmetic(event.op):
         return _with_constant(origin, origin.constant)
     if origin.parent is None and dtype != float64:
-        wide = in_float64(origin)
-        if wide and all(map(is_finite, wide)):
-            return _overflow(origin, largest(wide) or 0.0)
+        reached = _reached(origin)
+        if reached is not None:
+            return _overflow(origin, reached)
     return _arithmetic(origin)
+
+
+def is_overflow(origin: Origin) -> bool:
+    """Whether the result is finite in float64, so that its dtype is at fault; or is beyond that of a wide one."""
+    if origin.parent is not None or origin.outside or origin.output is None or origin.output.dtype == float64:
+        return False
+    return _reached(origin) is not None
+
+
+def _reached(origin: Origin) -> float | None:
+    """What the result reaches in float64, if it is finite there and larger than all that its dtype holds; else None."""
+    wide = in_float64(origin)
+    size = largest(wide) or 0.0
+    limit = float(finfo(origin.output.dtype).max)
+    return size if wide and all(map(is_finite, wide)) and size * (1 + float(finfo(origin.output.dtype).eps)) > limit else None
 
 
 def flushed(origin: Origin) -> tuple[str, str]:
@@ -94,10 +109,13 @@ def samples_of(origin: Origin) -> list[int]:
         return [int(i) for i in backends.backend_of(bad).to_numpy(np.flatnonzero(bad))]
 
 
-def _constant_beyond(event: Event, dtype: DType) -> float | None:
+def _constant_beyond(origin: Origin, dtype: DType) -> float | None:
     """The number that the call was given and its dtype cannot hold, such as a mask of -1e9; None if there is none."""
+    event = origin.event
     for value in (*event.operands, *_numbers(event.params)):
-        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 and event.phase == FORWARD else value
+        given = isinstance(value, Tensor) and value.numel() == 1 and event.phase == FORWARD
+        given = given and id(value) not in origin.computed
+        number = value.item() if given else value
         if isinstance(number, (int, float)) and np.isfinite(number) and abs(number) > float(finfo(dtype).max):
             return float(number)
     return None
@@ -150,8 +168,10 @@ def _overflow(origin: Origin, reached: float) -> tuple[str, str]:
     dtype, event = origin.output.dtype, origin.event
     what = "an input" if event.name == "cast" and event.phase == FORWARD else "the result"
     cause = f"{what}, up to {reached:.3g}, does not fit {dtype.name}, whose largest value is {finfo(dtype).max:g}"
-    if grown := _grown(origin):
-        return cause + grown, "lower the learning rate, warm it up, or clip gradients"
+    weight = largest_weight(origin)
+    cause += weight
+    if "has grown" in weight:
+        return cause, "lower the learning rate, warm it up, or clip gradients"
     if dtype not in LOW or reached > finfo(float32).max:
         return cause, "bound what goes in, by a norm, a clamp or a smaller learning rate"
     wider = "train in bfloat16" if dtype == float16 else "train in float32"
@@ -174,11 +194,27 @@ def _wider(origin: Origin) -> str:
     return f'run it in float32, Policy("{policy.dtype.name}", {name}="float32"), or '
 
 
-def _grown(origin: Origin) -> str:
-    """What is said of the model's largest weight, if training has made it grow."""
+def largest_weight(origin: Origin) -> str:
+    """What is said of the model's largest weight, if it is large: training has made it grow, or it was loaded so."""
     named = () if origin.model is None else origin.model.named_parameters()
-    size, name = max(((largest(held.array) or 0.0, name) for name, held in named), default=(0.0, ""))
-    return f"; {name} has grown to {size:.3g}" if size > _GROWN else ""
+    size, name, held = max(((largest(p.array) or 0.0, name, p) for name, p in named), default=(0.0, "", None))
+    if size <= _GROWN:
+        return ""
+    if not _can_have_grown(held, size):
+        return f"; {name} was loaded with values up to {size:.3g}: training did not make them"
+    return f"; {name} has grown to {size:.3g}"
+
+
+def _can_have_grown(parameter: Any, size: float) -> bool:
+    """Whether an optimizer has stepped on a parameter, so far as its steps can lead."""
+    segment = parameter.segment
+    owner = None if segment is None else segment.arena.owner()
+    if owner is None:
+        return False
+    steps = int(segment.arena.steps[segment.index])
+    rate = max(float(group.get("lr", 0.0)) for group in owner.param_groups)
+    bounded = "exp_avg_sq" in segment.arena.moments  # Adam's steps are a few times the learning rate at most
+    return steps > 0 and (not bounded or 100 * steps * rate > size)
 
 
 def _arithmetic(origin: Origin) -> tuple[str, str]:
@@ -204,7 +240,10 @@ def _arithmetic(origin: Origin) -> tuple[str, str]:
     if np.isnan(result) and (found := _undefined(origin, known)):
         return cause + found[0], found[1]
     cure = "the values have grown too large: lower the learning rate, clip gradients, or add a norm before it"
-    return cause + _grown(origin), cure
+    weight = largest_weight(origin)
+    if "has grown" not in weight and (largest(origin.event.inputs) or 0.0) <= _GROWN:
+        return cause + weight, f"keep the input of {_name_of(event)} away from where it, or its derivative, is infinite"
+    return cause + weight, cure
 
 
 def _undefined(origin: Origin, known: list[float]) -> tuple[str, str] | None:

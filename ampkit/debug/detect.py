@@ -13,53 +13,72 @@ from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
+from .candidates import cured
 from .finding import Finding, finding_of
 from .finite import is_finite
+from .learning_rate import Training
 from .nonfinite import NonFiniteTracker
 from .origin import Origin
+from .step_state import StepState
+from .trial import Trials, Watch
 from .underflow import UnderflowTracker
 
 
-def explain(step: Callable[[], Any], underflow: bool = False) -> Finding | None:
+def explain(step: Callable[[], Any], underflow: bool = False, *, repeat: bool = True) -> Finding | None:
     """Call `step()`, and say where the first infinity or NaN came from that reached a loss or a leaf's gradient.
 
-    step: a forward, or a forward and a backward pass; a loss that it returns is looked at too. None if all is finite,
-    or if only the loss scale is too large, which the scale search cures. underflow: say also, if all is finite, where
-    the first gradient of a leaf became zero because 16 bits cannot hold it. It runs for real: gradients are accumulated
-    and running statistics move. On a GPU every op waits for the device.
+    step: a forward, or a forward and a backward pass, with an update or without; a loss that it returns is looked at
+    too. None if all is finite, or if only the loss scale is too large, which the scale search cures. underflow: say
+    also, if all is finite, where the first gradient of a leaf became zero because 16 bits cannot hold it. It runs for
+    real: gradients are accumulated and running statistics move. On a GPU every op waits for the device.
+    repeat: where something is not finite, call `step()` again with one cure after the other applied, each time from the
+    values that it began with, and name one that works. Models, optimizers, scalers, schedules, leaves and random
+    streams are put back afterwards; what else the step changes, such as a data loader, is not, and a step that then
+    does something else is not tried again. Without `repeat` the cure is the likely one, and marked as not tried.
     Raises ArgumentError for something that cannot be called, and what `step` raises.
     """
     if not callable(step):
         raise ArgumentError("explain", "a function that runs a step", f"a {type(step).__name__}")
-    tracker, found = NonFiniteTracker(), list[Finding]()
     zeros = UnderflowTracker() if switch("explain", "underflow", underflow) else None
+    return explained(step, zeros, switch("explain", "repeat", repeat))
+
+
+def explained(
+    step: Callable[[], Any],
+    zeros: UnderflowTracker | None = None,
+    repeat: bool = True,
+    training: Training | None = None,
+) -> Finding | None:
+    """`explain`, with a way to train from the beginning: see `candidates.cured`."""
+    state = StepState(step) if repeat else None
+    watch, found = Watch(), list[tuple[Finding, Origin]]()
 
     def look(event: Event) -> None:
-        tracker(event)
-        if tracker.harm and not found:  # at once: later the step may change what led to it
-            found.append(finding_of(*tracker.harm[0]))
+        if watch.tracker.harm and not found:  # at once: later the step may change what led to it
+            found.append((finding_of(*watch.tracker.harm[0]), watch.tracker.harm[0][0]))
 
+    observers = [observer for observer in (look, zeros, state and state.see) if observer is not None]
     result: Any = None
-    with ExitStack() as stack:
-        for context in (follow(), observing(look), *([observing(zeros)] if zeros is not None else [])):
-            stack.enter_context(context)
-        try:
-            result = step()
-        except NonFiniteError:  # the step's own check, of what was seen already
-            if not found:
-                raise
-    found += filter(None, [_of_result(tensor, tracker) for tensor in tensors_in(result)])
+    try:
+        result = watch.run(step, *observers)
+    except NonFiniteError:  # the step's own check, of what was seen already
+        if not found:
+            raise
+    found += filter(None, [_of_result(tensor, watch.tracker) for tensor in tensors_in(result)])
     if zeros is not None and zeros.harm and not found:
         return finding_of(*zeros.harm[0], kind="underflow")
-    return found[0] if found else None
+    if not found:
+        return None
+    finding, origin = found[0]
+    return finding if state is None else cured(finding, origin, Trials(step, state), watch, training)
 
 
-def _of_result(tensor: Tensor, tracker: NonFiniteTracker) -> Finding | None:
+def _of_result(tensor: Tensor, tracker: NonFiniteTracker) -> tuple[Finding, Origin] | None:
     if is_finite(tensor.array):
         return None
-    origin = tracker.origin_of(tensor.array)
     outside = Origin(_NO_EVENT, tensor.array, current(), outside="what code outside of ops computed")
-    return finding_of(origin or outside, "the loss" if tensor.array.size == 1 else "the result")
+    origin = tracker.origin_of(tensor.array) or outside
+    return finding_of(origin, "the loss" if tensor.array.size == 1 else "the result"), origin
 
 
 _NO_EVENT = Event("", (), (), "forward")
@@ -106,7 +125,7 @@ class detect_nonfinite:
 
 def error_of(finding: Finding) -> NonFiniteError:
     """The error that says what a finding says; `finding` is one of its attributes."""
-    error = NonFiniteError(finding.account, help=finding.cure)
+    error = NonFiniteError(finding.account, help=finding.advice)
     error.finding = finding
     return error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..base.observe import FORWARD, STEP, Event
 from ..core.fp_errors import ignore_fp_errors
-from .cures import explained, flushed, samples_of
+from .cures import explained, flushed, is_overflow, samples_of
 from .finite import arrays_in, largest, share
 from .origin import Origin
 
@@ -22,7 +22,8 @@ class Finding:
     none. reached: what became non-finite by it: the loss, or the gradient of a parameter. cause: why. cure: what helps.
     mask: for what was made of a mask's infinity, where that came from. where: the file and line of the call, "" where
     it is not known. samples: where the data are at fault, the indices of the samples, the batch's axis 0. kind:
-    "nonfinite", or "underflow" for a gradient of a leaf that 16 bits flushed to zero.
+    "nonfinite", or "underflow" for a gradient of a leaf that 16 bits flushed to zero. tried: whether the step succeeded
+    when it was repeated with the cure.
     """
 
     path: str
@@ -39,9 +40,15 @@ class Finding:
     where: str = ""
     kind: str = "nonfinite"
     samples: tuple[int, ...] = ()
+    tried: bool = False
 
     def __str__(self) -> str:
-        return f"{self.account}\n  cure: {self.cure}"
+        return f"{self.account}\n  cure: {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The cure, and whether it was not tried."""
+        return self.cure if self.tried else f"{self.cure} (not tried)"
 
     @property
     def account(self) -> str:
@@ -62,6 +69,7 @@ def finding_of(origin: Origin, reached: str, kind: str = "nonfinite") -> Finding
     """The finding for an origin that reached `reached`. Reads the device."""
     event, mask = origin.event, origin.parent
     with ignore_fp_errors():
+        origin.overflows = is_overflow(origin)  # now, since the step may go on to change what was read
         cause, cure = explained(origin) if kind == "nonfinite" else flushed(origin)
     return Finding(
         path=origin.path,

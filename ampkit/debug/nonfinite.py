@@ -36,7 +36,7 @@ class NonFiniteTracker:
         self.overflows = 0
         self.last: Origin | None = None
         self.model: Any = None  # the model that was called last
-        self._known = ByIdentity()
+        self._known, self._numbers = ByIdentity(), ByIdentity()
         self._policy: Policy | None = None
         self._tag: Any = None  # in a backward under create_graph: the loss scale of its gradients
         self._began = False  # whether a backward has begun
@@ -76,6 +76,8 @@ class NonFiniteTracker:
     def _forward(self, event: Event) -> None:
         made = self._kernel(event)
         self.last = None if self._began else made
+        if getattr(event.output, "size", 0) == 1:
+            self._numbers[event.output] = made  # one that an op computed is no constant
 
     def _kernel(self, event: Event) -> Origin | None:
         origin = None
@@ -101,7 +103,8 @@ class NonFiniteTracker:
         by_scale = parent is None and is_by_scale(event)
         where = caller() if event.phase == FORWARD else ""
         saved = getattr(event.node, "saved", None)
-        more = {"model": self.model, "where": where, "policy": self._policy}
+        computed = [item for item in event.operands if isinstance(item, Tensor) and self._numbers.holds(item.array)]
+        more: dict[str, Any] = {"model": self.model, "where": where, "policy": self._policy, "computed": tuple(map(id, computed))}
         made = Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
         return made.without_arrays() if made.is_mask else made
 

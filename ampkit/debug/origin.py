@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +37,9 @@ class Origin:
     made of a mask's infinity, the origin of that. outside: what it is if no op made it, such as "parameter
     head.weight". by_scale: whether it is finite at a loss scale of 1. saved: what a backward's node had saved, which it
     frees. caster: of a cast of an operand, the op that it was for. model: the model that ran. where: the file and line
-    of the call. policy: that of the last region of autocast, None if there was none.
+    of the call. policy: that of the last region of autocast, None if there was none. computed: by `id`, the operands of
+    one value that an op has computed, and that are no constants of the program. overflows: whether the dtype of the
+    output is too small for it, once that was found out.
     """
 
     event: Event
@@ -50,6 +53,8 @@ class Origin:
     model: Any = None
     where: str = ""
     policy: Policy | None = None
+    computed: tuple[int, ...] = ()
+    overflows: bool = False
 
     @property
     def is_mask(self) -> bool:
@@ -89,8 +94,8 @@ class ByIdentity:
             alive = [(key, held) for key, held in self._held.items() if held[0]() is not None]
             self._held = dict(alive[-_MOST // 2 :])
         for item in (array, memory_of(array)):
-            if not isinstance(item, np.generic):
-                self._held[id(item)] = ref(item), origin
+            # A number of NumPy, as a backward returns for a 0-d tensor, has no weak references; it takes no memory.
+            self._held[id(item)] = (partial(_same, item) if isinstance(item, np.generic) else ref(item)), origin
 
     def clear(self) -> None:
         """Forget all."""
@@ -104,10 +109,18 @@ class ByIdentity:
                 return origin
         return None
 
+    def holds(self, array: Any) -> bool:
+        """Whether the array, or the one whose memory it shows, is known."""
+        return any(self._held.get(id(item), (lambda: None,))[0]() is item for item in (array, memory_of(array)))
+
     def known(self, array: Any) -> Origin | None:
         """The origin of this very array, not of its memory; None if it is not known."""
         reference, origin = self._held.get(id(array), (None, None))
         return origin if reference is not None and reference() is array else None
+
+
+def _same(item: Any) -> Any:
+    return item
 
 
 def memory_of(array: Any) -> Any:

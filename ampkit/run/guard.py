@@ -24,7 +24,8 @@ from ..base.errors import NonFiniteError
 from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor, uses
-from ..debug import Finding, explain
+from ..debug import Finding
+from ..debug.detect import explained
 from ..debug.unchanged import Copies, copies, put_back, unchanged
 
 Batch = tuple[Tensor, ...]
@@ -165,19 +166,20 @@ class Replay:
             return Explanation(f"; running it again to see why failed: {type(error).__name__}", "")
         if finding is None:
             return Explanation("; run again at a loss scale of 1, the same data were finite", "")
-        return Explanation(f"\n{finding.account}", finding.cure)
+        return Explanation(f"\n{finding.account}", finding.advice)
 
     def _explain(self, model: nn.Module, state: tuple[int, int], step: Callable[[], Any]) -> Finding | None:
         self._run.optimizer.zero_grad()
         try:
             with unchanged(model):
                 random.set_rng_state(state)
-                return explain(step)
+                return explained(step, training=self._run.training)
         finally:
             self._run.optimizer.zero_grad()
 
 
 def not_finite(where: str, needs: str, got: str, why: Explanation, cure: str) -> NonFiniteError:
     """The error of a run that cannot go on; cure: what the recipe can do where the values have grown too large."""
-    cures = f"{why.cure}; in this recipe: {cure}" if "learning rate" in why.cure else why.cure or cure
+    untried = "learning rate" in why.cure and "optimizer.lr=" not in why.cure
+    cures = f"{why.cure}; in this recipe: {cure}" if untried else why.cure or cure
     return NonFiniteError(f"{where}: needs {needs}, got {got}{why.account}", help=cures)
