@@ -64,25 +64,29 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _benchmark(recipe: config.Recipe, console: Console) -> Iterator[tuple[Result, RunData]]:
-    """Of each precision its result, and the run for a page."""
-    about: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
+    """Of each precision its result, and the run for a page. On a terminal the bar is that of the first one."""
+    meters: dict[str, ProgressMeter] = {}
+    about: dict[str, dict[str, Any]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     with ExitStack() as stack:
-        for event in bench(recipe):
+        for dtype, event in bench(recipe):
             if isinstance(event, Started):
-                what = (event.dtype, event.steps, event.per_step, event.unit)
-                meter = stack.enter_context(ProgressMeter(console, *what, every=max(1, event.steps // 10)))
-                about, rows = {"ranks": 1, "per_step": event.per_step, "unit": event.unit}, []
+                what = (dtype, event.steps, event.per_step, event.unit)
+                meters[dtype] = ProgressMeter(console, *what, every=max(1, event.steps // 10))
+                if len(meters) == 1 or recipe.train.device != "cpu":
+                    stack.close()
+                    stack.enter_context(meters[dtype])
+                about[dtype], rows[dtype] = {"ranks": 1, "per_step": event.per_step, "unit": event.unit}, []
             elif isinstance(event, Result):
                 stack.close()
-                made = with_dtype(recipe, event.dtype)
-                run = RunData(event.dtype, config.dump(made), made.model_dump(mode="json"), measured=event.measured)
-                run.environment = [environment(0, about)]
-                run.add(rows)
+                made = with_dtype(recipe, dtype)
+                run = RunData(dtype, config.dump(made), made.model_dump(mode="json"), measured=event.measured)
+                run.environment = [environment(0, about.get(dtype, {}))]
+                run.add(rows.get(dtype, []))
                 yield event, run
             else:
-                meter.show(event)
-                rows.append(as_json(event))
+                meters[dtype].show(event)
+                rows[dtype].append(as_json(event))
 
 
 def _earlier(directory: Path, recipe: config.Recipe, console: Console) -> RunData:

@@ -24,6 +24,7 @@ from ..distributed.transport import DistError
 from ..run.bench import Result
 from ..run.doctor import Finding
 from ..run.loop import EvalRow, Row, StepRow
+from ..run.report.speed import disagreement, speed_of
 
 
 class TolerantStream(io.TextIOBase):
@@ -142,7 +143,9 @@ def comparison(title: str, results: list[Result]) -> Table:
             continue
         table.add_row(line.title, *(line.show(value) if value is not None else "-" for value in values))
         if line.words and values[0] and len(results) > 1:
-            compared = (_compared(value, values[0], *line.words) for value in values[1:])
+            compared = [_compared(value, values[0], *line.words) for value in values[1:]]
+            if line.name == "step_seconds":
+                compared = [_speed(result, results[0]) for result in results[1:]]
             table.add_row(f"[dim]  against {results[0].dtype}[/]", "", *(f"[dim]{text}[/]" for text in compared))
     return table
 
@@ -165,6 +168,15 @@ def _seconds(value: float) -> str:
     return f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
 
 
+def _speed(result: Result, first: Result) -> str:
+    found = speed_of(result, first)
+    return "-" if found is None or disagreement(result, first, found) is not None else found.short()
+
+
+def _range(quartiles: tuple[float, float]) -> str:
+    return " to ".join(f"{value * 1e3:.3g}" for value in quartiles) + " ms"
+
+
 _FRACTIONS = {"accuracy": "accuracy", "mean_iou": "mean IoU", "char_error_rate": "character error rate"}
 
 
@@ -179,6 +191,7 @@ class _Line(NamedTuple):
 
 _LINES = [
     _Line("step_seconds", "time per step (median)", _seconds, ("faster", "slower")),
+    _Line("quartiles", "  half of the steps", _range),
     _Line("seconds", "training time", _seconds),
     _Line("wall_seconds", "whole time", _seconds),
     _Line("peak_bytes", "peak memory of the process", bytes_in_words),

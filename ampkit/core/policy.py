@@ -293,7 +293,9 @@ class autocast:
         below = _stack.get()
         outer = dict.fromkeys(_DEFAULT) if below is None else below.policies
         change = _change.get()
-        own = self._policies if change is None else {kind: rule and change(rule) for kind, rule in self._policies.items()}
+        own = (
+            self._policies if change is None else {kind: rule and change(rule) for kind, rule in self._policies.items()}
+        )
         policies = {**outer, **own}
         patterns = {pattern: set[str]() for rule in own.values() if rule for pattern, _ in rule.modules}
         _stack.set(Region(self, policies, tuple(policies.values()), self._cache, below, patterns))

@@ -41,9 +41,7 @@ def cured(finding: Finding, origin: Origin, trials: Trials, watch: Watch, traini
     return finding
 
 
-def _groups(
-    origin: Origin, trials: Trials, watch: Watch, training: Training | None
-) -> Iterator[Iterable[Cure]]:
+def _groups(origin: Origin, trials: Trials, watch: Watch, training: Training | None) -> Iterator[Iterable[Cure]]:
     """Cures of each kind that have worked, the likeliest kind first."""
     phase, name = origin.event.phase, edges.name_of(origin.event.name)
     overflows = origin.overflows
@@ -96,7 +94,9 @@ def _constants(trials: Trials, watch: Watch) -> list[Cure]:
     together = [[c for c in found if (c.op.name, c.where) == call] for call in calls]
     for several in ([changed] for changed in found), (group for group in together if len(group) > 1):
         for group in several:
-            cure = _first((_replaced(group, values) for values in zip(*[c.values() for c in group], strict=False)), trials)
+            cure = _first(
+                (_replaced(group, values) for values in zip(*[c.values() for c in group], strict=False)), trials
+            )
             if cure:
                 changed = group[0]
                 wide = Cure("compute it in float32: x.float()", rewrites.in_float32(changed.op, changed.where))
@@ -113,7 +113,7 @@ def _replaced(group: Sequence[Changed], values: Sequence[float]) -> Cure:
 
 
 def _away(origin: Origin, trials: Trials) -> list[Cure]:
-    """Arguments away from the edge of the op's domain; or from that of the op that would fail next, as in 1 / sqrt(0)."""
+    """Arguments away from the edge of the op's domain, or of that of the op that fails next, as in 1 / sqrt(0)."""
     next_: Any = None
     for cure in _edges(origin):
         failed = trials.failure(cure)
@@ -133,7 +133,9 @@ def _edges(origin: Origin, masked: bool = True) -> Iterator[Cure]:
     read = [array.dtype for array in event.inputs if getattr(array, "dtype", None) in FLOATS]
     dtype = next((each for each in read if each in LOW), read[-1] if read else float32)
     known = [array for array in event.operands if getattr(array, "dtype", None) in FLOATS]
-    masked = masked and event.phase != FORWARD and bool(known) and share(origin.output, "isnan") > 0 and _has_zero(known[0])
+    masked = (
+        masked and event.phase != FORWARD and bool(known) and share(origin.output, "isnan") > 0 and _has_zero(known[0])
+    )
     yield from edges.away(name, dtype, masked)
 
 
@@ -145,7 +147,10 @@ def _bounded(name: str, trials: Trials) -> list[Cure]:
     """Of exponentials: an input that is not too large."""
     if name not in ("exp", "expm1", "exp2", "sinh", "cosh"):
         return []
-    cures = [Cure(f"bound what goes in: {name}(x.clamp(max={top}))", rewrites.inputs(name, _at_most(top))) for top in (80, 10)]
+    cures = [
+        Cure(f"bound what goes in: {name}(x.clamp(max={top}))", rewrites.inputs(name, _at_most(top)))
+        for top in (80, 10)
+    ]
     return _first(cures, trials)
 
 
@@ -212,7 +217,9 @@ def _wider_and_away(origin: Origin, trials: Trials) -> list[Cure]:
     wide = _policy(origin, modules, overrides)
     failed = trials.failure(wide)
     found = _edges(failed) if isinstance(failed, Origin) else ()
-    return _first([Cure(f"{wide.text}, and {each.text}", rewrites.together(wide.apply, each.apply)) for each in found], trials)
+    return _first(
+        [Cure(f"{wide.text}, and {each.text}", rewrites.together(wide.apply, each.apply)) for each in found], trials
+    )
 
 
 def _by_casts(origin: Origin, trials: Trials) -> list[Cure]:

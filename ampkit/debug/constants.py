@@ -113,5 +113,7 @@ class Constants:
 def _rounded(number: float, dtype: DType) -> float:
     if dtype in (float16, bfloat16, float32):
         with np.errstate(all="ignore"):
-            return float(np.asarray(number, np.float32).astype(dtype)) if dtype != float32 else float(np.float32(number))
+            return (
+                float(np.asarray(number, np.float32).astype(dtype)) if dtype != float32 else float(np.float32(number))
+            )
     return number

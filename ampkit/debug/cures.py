@@ -58,7 +58,11 @@ def _reached(origin: Origin) -> float | None:
     wide = in_float64(origin)
     size = largest(wide) or 0.0
     limit = float(finfo(origin.output.dtype).max)
-    return size if wide and all(map(is_finite, wide)) and size * (1 + float(finfo(origin.output.dtype).eps)) > limit else None
+    return (
+        size
+        if wide and all(map(is_finite, wide)) and size * (1 + float(finfo(origin.output.dtype).eps)) > limit
+        else None
+    )
 
 
 def flushed(origin: Origin) -> tuple[str, str]:

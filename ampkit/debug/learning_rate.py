@@ -11,7 +11,6 @@ from .step_state import StepState
 from .trial import Cure, Trials
 
 
-
 class Training(NamedTuple):
     """A way to train from the beginning.
 
@@ -76,9 +75,11 @@ def rate_of(state: StepState) -> float:
 
 
 def from_new_weights(trials: Trials) -> Training | None:
-    """Trains by repeating a step, from new weights; None for a step whose optimizer is not known, or has never stepped."""
+    """Trains by repeating a step, from new weights; None for a step whose optimizer is not known."""
     state = trials.state
-    taken = [int(arena.steps.max()) for each in state.optimizers for group in each.param_groups for arena in group.arenas]
+    taken = [
+        int(arena.steps.max()) for each in state.optimizers for group in each.param_groups for arena in group.arenas
+    ]
     if not taken or rate_of(state) <= 0:
         return None
     steps = min(MOST, max(LEAST, max(taken) + 10))

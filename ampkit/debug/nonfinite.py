@@ -104,7 +104,12 @@ class NonFiniteTracker:
         where = caller() if event.phase == FORWARD else ""
         saved = getattr(event.node, "saved", None)
         computed = [item for item in event.operands if isinstance(item, Tensor) and self._numbers.holds(item.array)]
-        more: dict[str, Any] = {"model": self.model, "where": where, "policy": self._policy, "computed": tuple(map(id, computed))}
+        more: dict[str, Any] = {
+            "model": self.model,
+            "where": where,
+            "policy": self._policy,
+            "computed": tuple(map(id, computed)),
+        }
         made = Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
         return made.without_arrays() if made.is_mask else made
 

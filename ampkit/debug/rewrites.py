@@ -29,7 +29,10 @@ def policies(
 
 
 def with_changes(
-    policy: Policy, dtype: str = "", modules: Mapping[str, str] | None = None, overrides: Mapping[str, str] | None = None
+    policy: Policy,
+    dtype: str = "",
+    modules: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
 ) -> Policy:
     """`policy` with another dtype, or with more modules and overrides."""
     made = Policy.fast if policy.preset else Policy
@@ -118,5 +121,3 @@ def together(*contexts: Callable[[], AbstractContextManager[Any]]) -> Callable[[
             yield
 
     return entered
-
-

@@ -283,7 +283,7 @@ def test_a_number_among_the_operands_is_shown():
 @pytest.mark.parametrize(("function", "cause", "cure"), [
     (lambda x: ops.acos(x - 2), "acos(-2) = nan at [0, 0]: the function is not defined", "to where acos is defined"),
     (lambda x: ops.acos(x + 2), "acos(2) = nan at [0, 0]: the function is not defined", "to where acos is defined"),
-    (lambda x: ops.sqrt(x - 2), "sqrt(-2) = nan at [0, 0]: the input is negative", "clamp the input to 0 and more"),
+    (lambda x: ops.sqrt(x - 2), "sqrt(-2) = nan at [0, 0]: the input is negative", "sqrt(x.clamp(min=1e-06))"),
     (lambda x: ops.std(x[:1], 0), "it is nan at [0]: it divides by 0, as of targets", "divide by at least 1"),
     (lambda x: ops.cross_entropy(x, ampkit.full((4,), -100).long()), "it is nan: it divides by 0", "leave out such"),
 ])  # fmt: skip

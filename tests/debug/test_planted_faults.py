@@ -92,7 +92,7 @@ def a_row_that_is_masked_whole():
     return trained(inner(attend))
 
 
-@fault("inner", "log", "forward", "add an eps, or clamp")
+@fault("inner", "log", "forward", "add an eps inside: log(x + 1e-08)")
 def the_logarithm_of_zero():
     return trained(inner(lambda x: ops.relu(-x).log()))
 
@@ -121,12 +121,12 @@ def a_division_by_a_tiny_variance_in_float16():
     return trained(inner(lambda x: x.half() / 1e-5), dtype=ampkit.float16)
 
 
-@fault("inner", "sqrt", "backward", "add an eps")
+@fault("inner", "sqrt", "backward", "add an eps inside: sqrt(x + 1e-08)")
 def the_derivative_of_a_root_at_zero():
     return trained(inner(lambda x: (x - 2).sqrt()))
 
 
-@fault("inner", "pow", "backward", "add an eps")
+@fault("inner", "pow", "backward", "add an eps inside: (x + 1e-08) ** ...")
 def the_derivative_of_a_power_at_zero():
     return trained(inner(lambda x: (x - 2) ** 0.25))
 
@@ -146,7 +146,7 @@ def a_variance_written_by_hand_in_float16():
     return trained(inner(lambda x: x / variance(x).sqrt()), dtype=ampkit.float16)
 
 
-@fault("inner.1.4.linear", "linear", "forward", "float32")
+@fault("inner.1.4.linear", "linear", "forward", "train in bfloat16")
 def a_residual_that_explodes():
     class Block(nn.Module):
         def __init__(self):
@@ -273,7 +273,7 @@ def a_loss_that_is_a_sum():
     def step():
         with autocast(dtype=ampkit.float16):
             y = model(ones(4, 8))
-        (y.float() * 6e4).square().sum().backward()
+        (y.float() * 200).square().sum().backward()
 
     return step
 
@@ -309,7 +309,7 @@ def a_sum_of_two_gradients_that_overflows():
     return lambda: (model(ones(4, 8)) * 5e4).sum().backward()
 
 
-@fault("(outside modules)", "sqrt", "backward", "add an eps")
+@fault("(outside modules)", "sqrt", "backward", "add an eps inside: sqrt(x + 1e-08)")
 def a_gradient_penalty_at_zero():
     model = inner(lambda x: x * 0)
 
@@ -342,7 +342,7 @@ def a_fault_in_a_compiled_step():
     return ampkit.compile(step) if ampkit.get_default_device().type == "cpu" else step
 
 
-@fault("embed", "adam", "step", "eps above 0")
+@fault("embed", "adam", "step", "an eps of 1e-8")
 def an_optimizer_without_an_eps():
     model = inner(ops.relu)
     optimizer = optim.Adam(model.parameters(), eps=0.0)
@@ -387,14 +387,25 @@ def test_a_block_raises_the_same(name):
     assert str(found).startswith(str(caught.value).partition("\n")[0])
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["scores that overflow", "a division by a tiny variance in float16", "data beyond float16",
-     "a variance written by hand in float16", "a residual that explodes", "an overflow in a recomputed block"],
-)  # fmt: skip
-def test_the_policy_that_the_cure_names_lets_the_op_run(name, monkeypatch):
+@pytest.mark.parametrize("name", ["scores that overflow", "data beyond float16"])
+def test_the_policy_that_the_cure_names_cures_the_step(name, monkeypatch):
     before = debug.explain(FAULTS[name][0]())
-    policy = eval(re.search(r"Policy\(.*?\)(?=, or)", before.cure)[0], {"Policy": Policy})
+    policy = eval(re.search(r"Policy\(.*\)", before.cure)[0], {"Policy": Policy})
     monkeypatch.setattr(sys.modules[__name__], "autocast", lambda **_: ampkit.autocast(policy=policy))
-    after = debug.explain(FAULTS[name][0]())
-    assert after is None or (after.path, after.op) != (before.path, before.op)
+    assert debug.explain(FAULTS[name][0]()) is None
+
+
+NOT_TRIED = {
+    "nan in the data", "infinity in the data", "nan in a weight", "nan in the statistics of a frozen layer",
+    "a custom op that divides by zero", "a custom backward that returns nan", "nan in a hook",
+    "nan in a hook on a weight", "a label whose logit is masked", "a variance written by hand in float16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_cure_has_worked_or_is_marked_as_not_tried(name):
+    found = debug.explain(FAULTS[name][0]())
+    assert found.tried == (name not in NOT_TRIED)
+    assert str(found).endswith(" (not tried)") != found.tried
+    alone = debug.explain(FAULTS[name][0](), repeat=False)
+    assert not alone.tried and (alone.path, alone.op) == (found.path, found.op)

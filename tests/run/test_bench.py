@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ampkit import config
@@ -11,6 +14,8 @@ from ampkit.backends.cpu import threads
 from ampkit.base.errors import ConfigError
 from ampkit.run.bench import Result, Started, _result, bench, peak_bytes
 from ampkit.run.loop import EvalRow, StepRow
+from ampkit.run.report.findings import in_words
+from ampkit.run.report.speed import speed_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHORT = ["train.epochs=", "train.steps=4", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]
@@ -24,13 +29,14 @@ def recipe(*overrides: str):
 
 def test_each_precision_starts_logs_every_step_evaluates_and_gives_its_result():
     events = list(bench(recipe(), ["float32", "float16"]))
-    one = [Started, *[StepRow] * 4, EvalRow, Result]
-    assert [type(event) for event in events] == one * 2
-    assert events[0] == Started("float32", 4, 64, "samples")
-    plain, half = events[6], events[13]
+    of = {dtype: [event for name, event in events if name == dtype] for dtype in ("float32", "float16")}
+    for found in of.values():
+        assert [type(event) for event in found] == [Started, *[StepRow] * 4, EvalRow, Result]
+    assert events[0] == ("float32", Started("float32", 4, 64, "samples"))
+    plain, half = of["float32"][-1], of["float16"][-1]
     assert (plain.dtype, plain.scale, plain.skipped, plain.error) == ("float32", 1.0, 0, None)
     assert (half.dtype, half.scale, half.error) == ("float16", 65536.0, None)
-    assert half.accuracy == events[12].accuracy
+    assert half.accuracy == of["float16"][-2].accuracy
     assert half.seconds < half.wall_seconds
     for result in (plain, half):
         assert {"products", "waiting for data"} <= set(result.ledger.times)
@@ -48,7 +54,7 @@ ampkit.run.bench.measure = fail
 raise SystemExit(ampkit.run.bench.worker())
 """
     monkeypatch.setattr("ampkit.run.bench._WORKER", failing)
-    result = list(bench(recipe(), ["float32"]))[-1]
+    result = list(bench(recipe(), ["float32"]))[-1][1]
     assert (result.error, result.ledger) == (None, None)
     assert result.accuracy is not None
     assert result.peak_bytes is not None
@@ -56,12 +62,12 @@ raise SystemExit(ampkit.run.bench.worker())
 
 def test_a_bench_takes_as_many_steps_as_the_recipe_says_for_it():
     events = list(bench(recipe("train.steps=", "train.epochs=9", "train.bench_steps=2"), ["float32"]))
-    assert events[0].steps == 2
-    assert [event.step for event in events if isinstance(event, StepRow)] == [1, 2]
+    assert events[0][1].steps == 2
+    assert [event.step for _, event in events if isinstance(event, StepRow)] == [1, 2]
 
 
 def test_a_run_that_fails_gives_a_result_that_says_why():
-    result = list(bench(recipe('optimizer={name="sgd", lr=1e30}'), ["float32"]))[-1]
+    result = list(bench(recipe('optimizer={name="sgd", lr=1e30}'), ["float32"]))[-1][1]
     assert "needs a finite loss" in result.error
     assert result.accuracy is None
 
@@ -73,7 +79,7 @@ def test_a_recipe_that_cannot_run_here_raises_as_fit_does():
 
 def test_a_process_that_dies_is_reported_with_its_status(monkeypatch):
     monkeypatch.setattr("ampkit.run.bench._WORKER", "raise SystemExit(7)")
-    assert list(bench(recipe(), ["float32"]))[-1].error == "the process ended early, with status 7"
+    assert list(bench(recipe(), ["float32"]))[-1][1].error == "the process ended early, with status 7"
 
 
 def test_leaving_early_ends_the_process(monkeypatch):
@@ -97,7 +103,63 @@ def _kill(process):
 def test_the_median_step_leaves_the_first_one_out():
     seconds = [9.0, 10.0, 11.0, 15.0]
     rows = [StepRow(i + 1, 1.0, 0.1, 1.0, 0, 1.0, s) for i, s in enumerate(seconds)]
-    assert _result("float32", rows, {}, 20.0).step_seconds == 1.0
+    assert _result("float32", [rows], {}, 20.0).step_seconds == 1.0
+
+
+def test_precisions_take_turns_of_as_many_steps_each():
+    events = bench(recipe("train.steps=40"), ["float32", "float16"])
+    steps = [(dtype, event.step) for dtype, event in events if isinstance(event, StepRow)]
+    turns = [[step for _, step in turn] for _, turn in groupby(steps, key=lambda pair: pair[0])]
+    assert turns[::2] == turns[1::2] and len(turns) >= 20 and turns[0] == [1, 2]
+
+
+def timed(dtype, seconds, per_turn=3):
+    """The result of a run whose steps take `seconds`, in turns."""
+    total, rows = 0.0, []
+    for step, spent in enumerate(seconds, 1):
+        total += spent
+        rows.append(StepRow(step, 1.0, 0.1, 1.0, 0, 1.0, total))
+    turns = [rows[:2], *[rows[i : i + per_turn] for i in range(2, len(rows), per_turn)]]
+    return _result(dtype, turns, {}, total)
+
+
+def busy(rng, steps, chance):
+    """How many times longer each step takes beside other work, which comes and goes."""
+    load = np.repeat(1 + 2 * (rng.random(steps // 6 + 1) < chance), 6)[:steps]
+    return load * (1 + 0.3 * rng.random(steps))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_other_work_does_not_turn_the_verdict(seed):
+    rng = np.random.default_rng(seed)
+    load = busy(rng, 62, 0.5)
+    same, faster, slower = (timed("float16", 0.01 * f * load * (1 + 0.05 * rng.random(62))) for f in (1, 0.6, 1.6))
+    wide = timed("float32", 0.01 * load)
+    assert speed_of(same, wide).short() == "as fast"
+    assert speed_of(faster, wide).faster and speed_of(slower, wide).slower
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_work_that_falls_on_the_turns_of_one_of_them_alone_gives_no_strong_claim(seed):
+    rng = np.random.default_rng(seed)
+    mine, wide = (timed(dtype, 0.01 * busy(rng, 92, 0.4)) for dtype in ("float16", "float32"))
+    found = speed_of(mine, wide)
+    assert not (found.faster or found.slower)
+
+
+def ledger_of(seconds):
+    return {"ledger": {"seconds": seconds, "times": {"products": seconds}}}
+
+
+@pytest.mark.parametrize(("timing", "explained"), [(0.7, 1.2), (1.3, 0.8), (1.0, 1.45), (1.0, 0.6)])
+def test_two_measurements_that_disagree_give_no_verdict(timing, explained):
+    wide, mine = timed("float32", [0.01] * 40), timed("float16", [0.01 * timing] * 40)
+    wide, mine = replace(wide, measured=ledger_of(0.01)), replace(mine, measured=ledger_of(0.01 * explained))
+    lines = list(in_words([wide, mine], {}, ""))
+    assert lines[0].startswith("float16: no verdict, since two measurements of its speed disagree")
+    assert not any("less time" in line or "more time" in line for line in lines)
+    agreed = list(in_words([wide, replace(mine, measured=ledger_of(0.01 * timing))], {}, ""))
+    assert "no verdict" not in agreed[0]
 
 
 def test_a_gpu_s_memory_is_a_figure_of_its_own():

@@ -65,17 +65,19 @@ def test_the_error_names_the_module_the_op_and_the_cure():
     assert lines[0] == "step 3, float32: needs a finite loss, got nan"
     assert lines[1].startswith("the loss is not finite: log in ")
     assert lines[2].startswith("  cause: log(-")
-    assert lines[3] == "help: clamp the input to 0 and more"  # and not to lower the learning rate
+    assert (
+        lines[3] == "help: clamp the input to where log is defined: log(x.clamp(min=1e-06))"
+    )  # and not to lower the learning rate
 
 
 def test_a_replay_that_fails_does_not_hide_why_the_run_ended(monkeypatch):
     run, rows = started()
     spoil_forward(run)
 
-    def out_of_memory(step):
+    def out_of_memory(step, training):
         raise MemoryError
 
-    monkeypatch.setattr("ampkit.run.guard.explain", out_of_memory)
+    monkeypatch.setattr("ampkit.run.guard.explained", out_of_memory)
     with pytest.raises(
         NonFiniteError, match="got nan; running it again to see why failed: MemoryError\nhelp: lower opt"
     ):
@@ -117,7 +119,7 @@ def test_a_replay_draws_the_masks_and_reads_the_batches_of_the_step(accumulate):
     )
     with pytest.raises(NonFiniteError, match="mul in classifier"):
         list(run)
-    step, replay = seen[: 2 * accumulate], seen[2 * accumulate :]
+    step, replay = seen[: 2 * accumulate], seen[2 * accumulate : 4 * accumulate]
     assert len({values.tobytes() for values in step}) == 2 * accumulate
     assert equal(step[: len(replay)], replay) and len(replay) >= 2
 
@@ -144,7 +146,7 @@ def test_a_float16_loss_that_is_not_finite_is_explained_once_and_training_goes_o
     assert next(rows).skipped == 2
     (text,) = notices
     assert text.startswith("step 3 is skipped: its loss is nan\nthe loss is not finite: log in ")
-    assert text.endswith("\n  cure: clamp the input to 0 and more")
+    assert text.endswith("\n  cure: clamp the input to where log is defined: log(x.clamp(min=0.001))")
 
 
 def notices_of(run):

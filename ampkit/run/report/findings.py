@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from ..bench import Result
 from ..metrics import Scores
 from .run_data import RunData
-
-_SAME = 0.03  # a smaller difference of two times is not worth saying
+from .speed import disagreement, speed, speed_of
 
 
 def findings(runs: Sequence[RunData]) -> list[str]:
@@ -68,6 +67,9 @@ def result_of(run: RunData) -> Result:
     found |= {name: last(run.evaluations, name) for name in Scores._fields}
     on_cpu = setting(run, "train", "device") in (None, "cpu")
     found["peak_bytes" if on_cpu else "device_bytes"] = last(run.steps, "memory")
+    if len(times) > 1:
+        first, _, third = quantiles(times, n=4, method="inclusive")
+        found["quartiles"] = first, third
     return Result(run.name, step_seconds=median(times) if times else None, measured=run.measured, **found)
 
 
@@ -81,22 +83,19 @@ def in_words(
     """
     first = results[0]
     for result in results[1:]:
-        if not result.step_seconds or not first.step_seconds:
+        found = speed_of(result, first)
+        if found is None:
             continue
-        ratio = first.step_seconds / result.step_seconds
-        yield f"{result.dtype} {speed(ratio)} {first.dtype}{_loss(result, first)}"
-        yield from _reasons(result, first, ratio, unknown, compiled)
-        if ratio < 1 and result.dtype in units:
+        if (later := disagreement(result, first, found)) is not None:
+            yield f"{result.dtype}: no verdict, since two measurements of its speed disagree{_loss(result, first)}"
+            explained = f"in the steps that are explained here it {speed(later)} {first.dtype}"
+            yield f"  one step after the other it {found}, {explained}"
+            yield "  take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
+            continue
+        yield f"{result.dtype} {found}{_loss(result, first)}"
+        yield from _reasons(result, first, unknown, compiled)
+        if found.slower and result.dtype in units:
             yield f"  its dtype on this CPU: {units[result.dtype]}"
-
-
-def speed(ratio: float) -> str:
-    """How many times as fast, in words."""
-    if abs(ratio - 1) < _SAME:
-        return "is as fast as"
-    return (
-        f"is faster: {ratio:.2f} times the speed of" if ratio > 1 else f"is slower: {1 / ratio:.2f} times the time of"
-    )
 
 
 def _loss(result: Result, first: Result) -> str:
@@ -107,15 +106,11 @@ def _loss(result: Result, first: Result) -> str:
     return f"; its validation loss is {said}"
 
 
-def _reasons(result: Result, first: Result, ratio: float, unknown: str, compiled: bool) -> Iterator[str]:
+def _reasons(result: Result, first: Result, unknown: str, compiled: bool) -> Iterator[str]:
     mine, wide = result.ledger, first.ledger
     if mine is None or wide is None:
         yield f"  why is not known: {unknown}"
         return
-    later = wide.seconds / mine.seconds
-    if not 0.8 < later / ratio < 1.25:
-        said = f"in the steps that are explained here it {speed(later)} {first.dtype}: times vary"
-        yield f"  {said}, so take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
     if compiled:
         yield "  (explained by steps without train.compile: a recorded step does not show its ops)"
     yield from (f"  {line}" for line in mine.reasons(wide))
