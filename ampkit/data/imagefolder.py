@@ -87,7 +87,9 @@ def read(path: str | Path, gray: bool = False) -> NDArray[np.uint8]:
     """Read an image file. -> [3, h, w] uint8, with `gray` [1, h, w].
 
     .npy: [h, w] or [h, w, channels] uint8. .pgm and .ppm: P5 and P6 with 255 as the largest value. Other formats are
-    read with Pillow, which converts between color and gray; the formats above are returned as they are stored.
+    read with Pillow, which converts between color and gray; the formats above are returned as they are stored. 16 bits
+    become 8, value / 257. Transparency is left out, and so is the orientation in EXIF data, as in torchvision; of
+    several frames the first is read.
     Raises FileError for a file that cannot be read or is of another format, or if Pillow is needed and not installed.
     """
     return _read(Path(path), gray, lambda shape: None)
@@ -165,6 +167,16 @@ def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[n
     fits((1 if gray else 3, image.height, image.width))
     _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
     with foreign(str(path), "an image"), image:
+        if image.mode.startswith("I;16") or (
+            image.mode == "I" and image.format == "PNG"
+        ):  # 16 bits, by Pillow's version
+            values = (np.asarray(image).astype(np.int64) + 128) // 257
+            return values.astype(np.uint8) if gray else np.repeat(values.astype(np.uint8)[..., None], 3, 2)
+        if image.mode in ("I", "F"):  # Pillow would cut their values off at 255
+            cure = "store the image in 8 or 16 bits"
+            raise FileError(str(path), "8 or 16 bits in each channel", f"Pillow's mode {image.mode!r}", cure)
+        if image.mode == "P" and "transparency" in image.info:  # of which Pillow warns
+            image = image.convert("RGBA")
         return np.asarray(image.convert("L" if gray else "RGB"))
 
 

@@ -13,7 +13,7 @@ from traced_memory import memory_below
 from ampkit.base.errors import FileError
 from ampkit.data import imagefolder
 from ampkit.data.augment import AugmentedImages
-from ampkit.data.imagefolder import ImageFolder
+from ampkit.data.imagefolder import ImageFolder, read
 from ampkit.utils.data import DataLoader
 
 COLOR = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)  # [h, w, c]
@@ -201,3 +201,31 @@ def test_what_pillow_refuses_as_too_large_is_one_clear_error(tmp_path, monkeypat
     monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 16)
     with pytest.raises(FileError, match=r"a.png: needs an image, got one that breaks: Image size \(64 pixels\)"):
         imagefolder.read(tmp_path / "a.png")
+
+
+def test_with_pillow_16_bits_become_8_by_257_whatever_the_number_of_channels_asked_for(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 100, 20000], [30000, 45000, 65535]], np.uint16)
+    pillow.fromarray(values).save(tmp_path / "a.png")
+    expected = np.round(values / 257).astype(np.uint8)
+    assert np.array_equal(read(tmp_path / "a.png", gray=True), expected[None])
+    assert np.array_equal(read(tmp_path / "a.png"), np.stack([expected] * 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_an_image_of_wide_numbers_is_refused(tmp_path, dtype):
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.fromarray(np.array([[0, 100, 20000]], dtype)).save(tmp_path / "a.tiff")
+    (tmp_path / "a.tiff").rename(tmp_path / "a.png")
+    with pytest.raises(FileError, match="needs 8 or 16 bits in each channel, got Pillow's mode"):
+        read(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_every_mode_of_8_bits_is_read_without_its_transparency(tmp_path, mode):
+    pillow = pytest.importorskip("PIL.Image")
+    image = pillow.fromarray(COLOR).convert(mode)
+    options = {"transparency": bytes(range(100))} if mode == "P" else {}
+    image.save(tmp_path / "a.png", **options)
+    expected = np.asarray(image.convert("RGB"))
+    assert np.array_equal(read(tmp_path / "a.png"), np.moveaxis(expected, 2, 0))

@@ -6,9 +6,13 @@ import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
+import ampkit
 from ampkit import cli
 from ampkit.run.loggers import LOGGERS, Loggers, Start
 from ampkit.run.loop import EvalRow, StepRow
@@ -202,3 +206,46 @@ def test_every_logger_has_a_module_and_a_recipe_key():
     from ampkit.config.sections import Train
 
     assert str(Train.model_fields["loggers"].annotation).count("'") == 2 * len(LOGGERS)
+
+
+class Row(NamedTuple):
+    step: int
+    accuracy: float
+
+
+@pytest.mark.parametrize(
+    ("row", "value"),
+    [({"step": 1, "accuracy": 0.5}, "0.5"), (Row(1, 0.25), "0.25"),
+     ({"step": np.int64(1), "accuracy": np.float32(2)}, "2.0"),
+     ({"step": 1, "accuracy": ampkit.tensor(3.0)}, "3.0"), (SimpleNamespace(step=1, accuracy=4), "4.0")],
+)  # fmt: skip
+def test_the_row_of_an_own_loop_is_written(tmp_path, row, value):
+    with Loggers(["csv"], Start(tmp_path, {}, 0), pytest.fail) as loggers:
+        loggers.write(row)
+    (written,) = csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines())
+    assert (written["step"], written["accuracy"]) == ("1", value)
+
+
+def test_a_metric_of_one_s_own_gets_a_column_also_of_a_resumed_run(tmp_path):
+    for done in (0, 2):
+        with Loggers(["csv"], Start(tmp_path, {}, done), pytest.fail) as loggers:
+            for step in (done + 1, done + 2):
+                loggers.write({"step": step, "loss": 1.0} | ({"perplexity": 2.5} if step % 2 == 0 else {}))
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["step"], row["loss"], row["perplexity"]) for row in rows] == [
+        ("1", "1.0", ""), ("2", "1.0", "2.5"), ("3", "1.0", ""), ("4", "1.0", "2.5")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"loss": 1.0}, {"step": "one"}, {"step": 1.5}, {"step": math.nan}, {"step": 1, "loss": "low"}, {"step": 1, 2: 3.0},
+     {"step": 1, "loss": {"a": 1.0}}, {"step": 1, "loss": ampkit.ones(2)}, {"step": 1, "loss": 1j}, 3, None, [1, 2]],
+)  # fmt: skip
+def test_a_bad_row_raises_at_the_call(tmp_path, row):
+    with Loggers(["csv"], Start(tmp_path, {}, 0), pytest.fail) as loggers:
+        with pytest.raises(ampkit.ArgumentError, match=r"loggers.write: needs (a row of )?numbers by name"):
+            loggers.write(row)
+        loggers.write({"step": 1, "loss": 1.0})
+    assert "\n1,1.0," in (tmp_path / "metrics.csv").read_text().replace("\r", "")

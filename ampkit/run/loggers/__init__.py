@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, Self
 
+from ...base.errors import AmpkitError, ArgumentError
 from ..loop import Row
 
 # By name, the module of this package that has a class `Writer`, and what pip installs for it.
@@ -69,7 +70,7 @@ class Loggers:
         notice: Callable[[str], None],
         make: Callable[[str, Start], Writer] | None = None,
     ):
-        self._notice, self._queue = notice, SimpleQueue[tuple[Row, float] | None]()
+        self._notice, self._queue = notice, SimpleQueue[Metrics | None]()
         self._writers: dict[str, Writer] = {}
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -79,10 +80,15 @@ class Loggers:
     def _add(self, name: str, make: Callable[[str, Start], Writer], start: Start) -> None:
         self._writers[name] = make(name, start)
 
-    def write(self, row: Row) -> None:
-        """Hand over a row; numbers that are not finite, and scores that do not apply, are left out."""
+    def write(self, row: Row | Mapping[str, Any]) -> None:
+        """Hand over a row: one of `ampkit.run.loop`, or a mapping from names to numbers, `step` among them.
+
+        Numbers that are not finite, and scores that do not apply, are left out. Raises ArgumentError for a row without
+        an integer `step`, or with something else than numbers.
+        """
+        metrics = _metrics(row, time.time())
         if self._writers:
-            self._queue.put((row, time.time()))
+            self._queue.put(metrics)
 
     def _try(self, name: str, call: Callable[[], Any]) -> None:
         try:
@@ -108,7 +114,7 @@ class Loggers:
         try:
             first = self._queue.get()
             while first is not None:
-                rows.append(_metrics(*first))
+                rows.append(first)
                 first = self._queue.get_nowait()
         except Empty:
             return rows, False
@@ -129,9 +135,28 @@ class Loggers:
             self._try(name, writer.close)
 
 
-def _metrics(row: Row, when: float) -> Metrics:
-    values = {name: value for name, value in vars(row).items() if value is not None and isfinite(value)}
-    return Metrics(int(values.pop("step")), values, when)
+def _metrics(row: Any, when: float) -> Metrics:
+    named = row._asdict() if hasattr(row, "_asdict") else row
+    named = named if isinstance(named, Mapping) else getattr(named, "__dict__", {})
+    values = {name: _number(name, value) for name, value in named.items() if value is not None}
+    step = values.pop("step", nan)
+    if not step.is_integer():
+        got = f"{row!r:.200}"
+        raise ArgumentError("loggers.write", "a row of numbers by name with an integer `step`", got, _ROW)
+    return Metrics(int(step), {name: value for name, value in values.items() if isfinite(value)}, when)
+
+
+_ROW = 'write({"step": 1, "loss": 0.5})'
+
+
+def _number(name: Any, value: Any) -> float:
+    """A number of a row: of Python, NumPy, or a tensor of one value."""
+    try:
+        if isinstance(name, str) and not isinstance(value, (str, bytes, complex)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError, AmpkitError):
+        pass
+    raise ArgumentError("loggers.write", "numbers by name", f"{name!r:.60}: {value!r:.60}", _ROW)
 
 
 def _made(name: str, start: Start) -> Writer:

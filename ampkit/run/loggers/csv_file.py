@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..loop import EvalRow, StepRow
 from . import Metrics, Start
@@ -12,21 +13,35 @@ COLUMNS = tuple(dict.fromkeys((*StepRow.__dataclass_fields__, *EvalRow.__datacla
 
 
 class Writer:
-    """Rows in columns of all metrics; a resumed run first drops the lines that it writes again."""
+    """Rows in columns of all metrics; a resumed run first drops the lines that it writes again.
+
+    Where a row brings a metric of its own, the file is written again with a column for it.
+    """
 
     def __init__(self, start: Start):
-        path = start.directory / "metrics.csv"
-        kept = _lines_before(path.read_text(), start.done) if start.done and path.exists() else []
-        self._file = path.open("w", newline="")
-        self._table = csv.DictWriter(self._file, COLUMNS)
+        self._path, self._columns = start.directory / "metrics.csv", COLUMNS
+        kept = _lines_before(self._path.read_text(), start.done) if start.done and self._path.exists() else []
+        self._begin(kept)
+
+    def _begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._columns = tuple(dict.fromkeys((*self._columns, *(name for line in lines for name in line))))
+        self._file = self._path.open("w", newline="")
+        self._table = csv.DictWriter(self._file, self._columns)
         self._table.writeheader()
-        self._table.writerows(kept)
+        self._table.writerows(lines)
         self._file.flush()
 
     def write(self, rows: Sequence[Metrics]) -> None:
         """Write rows."""
-        self._table.writerows({"step": row.step, **row.values} for row in rows)
-        self._file.flush()
+        lines: list[dict[str, Any]] = [{"step": row.step, **row.values} for row in rows]
+        if {name for line in lines for name in line} <= set(self._columns):
+            self._table.writerows(lines)
+            self._file.flush()
+        else:
+            self._file.close()
+            with self._path.open(newline="") as file:
+                before = list(csv.DictReader(file))
+            self._begin([*before, *lines])
 
     def close(self) -> None:
         """Close the file."""
@@ -35,4 +50,4 @@ class Writer:
 
 def _lines_before(text: str, done: int) -> list[dict[str, str]]:
     rows = (row for row in csv.DictReader(text.splitlines()) if (row.get("step") or "").isdigit())
-    return [{name: row.get(name) or "" for name in COLUMNS} for row in rows if int(row["step"]) <= done]
+    return [{name: row[name] or "" for name in row if name} for row in rows if int(row["step"]) <= done]
