@@ -20,6 +20,8 @@ _CURE = (
     "the parameters are unharmed. If the loss itself is inf or nan, look for bad data or lower the learning rate; if "
     "only float16 overflows, train in bfloat16, or give the op that overflows float32 in the Policy"
 )
+_DEFAULT = 2.0**16
+_START = "the initial scale is too large, whatever the data: start with init_scale=65536, from which few steps are skipped"
 
 
 class ScaleMonitor:
@@ -81,5 +83,6 @@ class ScaleMonitor:
         who = f"; the first gradient that is not finite is that of {parameters[0][1]}" if parameters else ""
         who += "" if rank in (None, NO_RANK) else f", and the first rank with such gradients is {rank}"
         history = ", ".join(f"{scale:g} (step {update})" for update, scale in self.history)
-        cure = _CURE + (", or set a lower min_scale" if self.skips < MAX_OVERFLOWS else "")
+        high = bool(self.history) and self.history[-1][1] > _DEFAULT
+        cure = (_START if high else _CURE) + (", or set a lower min_scale" if self.skips < MAX_OVERFLOWS else "")
         return ScaleCollapseError(f"GradScaler: {what}{who}; scale: {history}", help=cure)

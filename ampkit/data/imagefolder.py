@@ -176,7 +176,7 @@ def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[n
             cure = "store the image in 8 or 16 bits"
             raise FileError(str(path), "8 or 16 bits in each channel", f"Pillow's mode {image.mode!r}", cure)
         if image.mode == "P" and "transparency" in image.info:  # of which Pillow warns
-            image = image.convert("RGBA")
+            return np.asarray(image.convert("RGBA").convert("L" if gray else "RGB"))
         return np.asarray(image.convert("L" if gray else "RGB"))
 
 

@@ -223,7 +223,7 @@ def _wider_and_away(origin: Origin, trials: Trials) -> list[Cure]:
 
 
 def _by_casts(origin: Origin, trials: Trials) -> list[Cure]:
-    op = origin.event.op or (None if origin.event.node is None else origin.event.node.op)
+    op: Any = origin.event.op or (None if origin.event.node is None else origin.event.node.op)
     if not hasattr(op, "forward"):
         return []
     text = f"compute {op.name} in float32, x.float()"

@@ -77,7 +77,7 @@ class NonFiniteTracker:
         made = self._kernel(event)
         self.last = None if self._began else made
         if getattr(event.output, "size", 0) == 1:
-            self._numbers[event.output] = made  # one that an op computed is no constant
+            self._numbers[event.output] = made or _COMPUTED  # one that an op computed is no constant
 
     def _kernel(self, event: Event) -> Origin | None:
         origin = None
@@ -190,6 +190,9 @@ _HANDLERS: dict[str, Callable[[NonFiniteTracker, Event], Any]] = {
     observe.START: NonFiniteTracker._start, observe.ACCUMULATE: NonFiniteTracker._arrived,
     observe.RETURN: NonFiniteTracker._arrived, observe.STEP: NonFiniteTracker._step,
 }  # fmt: skip
+
+
+_COMPUTED = Origin(Event("", (), None, FORWARD), None, None)
 
 
 def _operands(event: Event) -> list[tuple[Tensor, Any]]:

@@ -110,14 +110,15 @@ def in_float32(op: Op, where: str = "") -> Callable[[], AbstractContextManager[A
     return lambda: rerouted_flat(op, through)
 
 
-def together(*contexts: Callable[[], AbstractContextManager[Any]]) -> Callable[[], AbstractContextManager[Any]]:
+def together(*contexts: Callable[[], AbstractContextManager[Any]] | None) -> Callable[[], AbstractContextManager[Any]]:
     """All of them."""
 
     @contextmanager
     def entered() -> Iterator[None]:
         with ExitStack() as stack:
             for each in contexts:
-                stack.enter_context(each())
+                if each is not None:
+                    stack.enter_context(each())
             yield
 
     return entered

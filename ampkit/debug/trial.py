@@ -45,7 +45,7 @@ class Watch:
         self.updates = 0
         self._stop, self._unscaled = stop, None
 
-    def run(self, step: Callable[[], Any], *observers: Callable[[Event], None]) -> Any:
+    def run(self, step: Callable[[], Any], *observers: Any) -> Any:
         """Call `step` and return its result; observers: others that look on."""
         with ExitStack() as stack:
             for context in (follow(), observing(self._look), *map(observing, observers)):
