@@ -21,7 +21,9 @@ _CURE = (
     "only float16 overflows, train in bfloat16, or give the op that overflows float32 in the Policy"
 )
 _DEFAULT = 2.0**16
-_START = "the initial scale is too large, whatever the data: start with init_scale=65536, from which few steps are skipped"
+_START = (
+    "the initial scale is too large, whatever the data: start with init_scale=65536, from which few steps are skipped"
+)
 
 
 class ScaleMonitor:

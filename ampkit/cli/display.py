@@ -30,14 +30,19 @@ from ..run.report.speed import disagreement, speed_of
 class TolerantStream(io.TextIOBase):
     """A text stream that drops its output once `stream` cannot be written.
 
-    So a pipe whose reader has exited, a closed terminal or a full disk ends the output and not the training.
+    So a pipe whose reader has exited, a closed terminal or a full disk ends the output and not the training. Characters
+    that its encoding lacks are written as escapes: a path may have any.
     """
 
     def __init__(self, stream: TextIO):
         self.stream, self.broken = stream, False
 
     def write(self, text: str) -> int:
-        return self._try(lambda: self.stream.write(text)) or len(text)
+        try:
+            return self._try(lambda: self.stream.write(text)) or len(text)
+        except UnicodeEncodeError:
+            known = text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+            return self._try(lambda: self.stream.write(known)) or len(text)
 
     def flush(self) -> None:
         self._try(self.stream.flush)

@@ -13,14 +13,14 @@ from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
-from .candidates import cured
 from .finding import Finding, finding_of
 from .finite import is_finite
-from .learning_rate import Training
 from .nonfinite import NonFiniteTracker
 from .origin import Origin
-from .step_state import StepState
-from .trial import Trials, Watch
+from .repeat.candidates import cured
+from .repeat.learning_rate import Training
+from .repeat.step_state import StepState
+from .repeat.trial import Trials, Watch
 from .underflow import UnderflowTracker
 
 

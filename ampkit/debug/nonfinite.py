@@ -20,7 +20,17 @@ from ..core.module_path import ModuleCall, current
 from ..core.policy import Policy, Region, region
 from ..core.tensor import Tensor, recorders
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
-from .origin import ByIdentity, Origin, call_of, caller, gradient_of, is_by_scale, name_in_model, outside_origin
+from .origin import (
+    COMPUTED,
+    ByIdentity,
+    Origin,
+    call_of,
+    caller,
+    gradient_of,
+    is_by_scale,
+    name_in_model,
+    outside_origin,
+)
 
 
 class NonFiniteTracker:
@@ -77,7 +87,7 @@ class NonFiniteTracker:
         made = self._kernel(event)
         self.last = None if self._began else made
         if getattr(event.output, "size", 0) == 1:
-            self._numbers[event.output] = made or _COMPUTED  # one that an op computed is no constant
+            self._numbers[event.output] = made or COMPUTED  # one that an op computed is no constant
 
     def _kernel(self, event: Event) -> Origin | None:
         origin = None
@@ -190,9 +200,6 @@ _HANDLERS: dict[str, Callable[[NonFiniteTracker, Event], Any]] = {
     observe.START: NonFiniteTracker._start, observe.ACCUMULATE: NonFiniteTracker._arrived,
     observe.RETURN: NonFiniteTracker._arrived, observe.STEP: NonFiniteTracker._step,
 }  # fmt: skip
-
-
-_COMPUTED = Origin(Event("", (), None, FORWARD), None, None)
 
 
 def _operands(event: Event) -> list[tuple[Tensor, Any]]:

@@ -13,7 +13,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..base.observe import Event
+from ..base.observe import FORWARD, Event
 from ..core import dispatch
 from ..core.autograd.grad_mode import no_grad
 from ..core.autograd.saved import cast
@@ -81,6 +81,9 @@ class Origin:
     def path(self) -> str:
         """Of the module it ran in."""
         return path_in_words(self.call)
+
+
+COMPUTED = Origin(Event("", (), None, FORWARD), None, None)  # of a value that is known to be an op's, and no more
 
 
 class ByIdentity:

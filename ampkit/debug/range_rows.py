@@ -243,5 +243,6 @@ def _counts(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         kept = nonzero - flushed
         at = EXPONENTS + 2 + 3 * place
         counts[at : at + 3] = overflow + infinite, kept - subnormal, kept
-    counts[LARGEST] = np.float32(found.get("largest", 0.0)).view(np.int32)
+    largest = min(float(found.get("largest", 0.0)), float(np.finfo(np.float32).max))  # of a damaged file
+    counts[LARGEST] = np.float32(largest).view(np.int32)
     return counts

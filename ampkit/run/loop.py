@@ -24,8 +24,8 @@ from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.capture import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
-from ..debug.learning_rate import LEAST, Training, grows
 from ..debug.peak_memory import peak_of_device
+from ..debug.repeat.learning_rate import LEAST, Training, grows
 from ..distributed.environment import launched
 from ..optim import Optimizer
 from . import build

@@ -23,6 +23,7 @@ from ampkit.data import cifar10, imagefolder, mnist, text
 from ampkit.run import metrics_log
 from ampkit.run.checkpoint import Checkpoints
 
+from . import reports
 from .mutations import mutate, mutate_packed, mutate_png
 
 RECORDS = 2  # of a file of CIFAR-10
@@ -337,6 +338,7 @@ FORMATS: dict[str, Format] = {
     "override": Format(_make_override, _read_override),
     "checkpoint": Format(_make_checkpoint, _read_checkpoint, _true_checkpoint),
     "metrics": Format(_make_metrics, _read_metrics, _true_metrics),
+    "report": Format(reports.make, reports.read),
     "png": Format(_make_png, _read_image, None, mutate_png),
     "parquet": Format(lambda folder, draw: _make_table(folder, draw, ".parquet"), _read_table, _true_table),
     "arrow": Format(lambda folder, draw: _make_table(folder, draw, ".arrow"), _read_table, _true_table),

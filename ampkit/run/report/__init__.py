@@ -23,7 +23,7 @@ def report(runs: Iterable[str | Path], out: str | Path) -> list[RunData]:
     """
     found = [read_run(Path(path)) for path in runs]
     _name_apart(found)
-    write("report", Path(out), page(found).encode())
+    write("report", Path(out), page(found).encode(errors="replace"))
     return found
 
 

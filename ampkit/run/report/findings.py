@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
+from math import inf
 from statistics import median, quantiles
 from typing import Any
 
@@ -63,6 +64,7 @@ def result_of(run: RunData) -> Result:
     """The figures of a run as those of a benchmark, named after the run; None where they are not known."""
     marks = zip(run.steps.get("step", ()), run.steps.get("seconds", ()), strict=False)
     times = [(t - s) / (j - i) for (i, s), (j, t) in pairwise(marks) if s is not None and t is not None]
+    times = [spent for spent in times if 0 < spent < inf]  # clocks are set, and files damaged
     found: dict[str, Any] = {name: last(run.steps, name) for name in ("seconds", "scale", "skipped")}
     found |= {name: last(run.evaluations, name) for name in Scores._fields}
     on_cpu = setting(run, "train", "device") in (None, "cpu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from ...debug import Ledger
 from ..measure import MEASURED
 from ..metrics_log import read
 from .precision_data import precision_data
+from .sound import Check, is_environment, is_logged, is_measured, is_ranges_row, parsed, plain
 
 DIGITS = 7  # significant, of the numbers in a report: as many as float32 has
 
@@ -57,7 +57,7 @@ def read_run(path: Path) -> RunData:
         raise FileError("report", "the directory of a run", f"{str(path)!r}, which holds none", cure)
     _read_ranges(path / "ranges.jsonl", run)
     if data := read(path / "environment.jsonl"):
-        run.environment = _rows(data, "environment.jsonl", run)
+        run.environment = _rows(data, "environment.jsonl", run, is_environment)
     _read_measured(path / MEASURED, run)
     return run
 
@@ -69,8 +69,8 @@ def _read_config(path: Path, run: RunData) -> bool:
         return False
     try:
         run.config = data.decode()
-        run.settings = tomllib.loads(run.config)
-    except ValueError:
+        run.settings = plain(tomllib.loads(run.config))
+    except (ValueError, RecursionError):
         run.notes.append("config.toml cannot be read: the recipe is not known")
     return True
 
@@ -86,7 +86,7 @@ def _read_metrics(path: Path, run: RunData) -> bool:
 
 def _read_ranges(path: Path, run: RunData) -> None:
     if data := read(path):
-        rows = sorted(_rows(data, "ranges.jsonl", run), key=lambda row: int(row["step"]))
+        rows = sorted(_rows(data, "ranges.jsonl", run, is_ranges_row), key=lambda row: int(row["step"]))
         run.precision = precision_data(rows) if rows else None
 
 
@@ -94,28 +94,30 @@ def _read_measured(path: Path, run: RunData) -> None:
     if (data := read(path)) is None:
         return
     try:
-        found = json.loads(data)
+        found = parsed(data)
+        if not is_measured(found):
+            raise ValueError
         Ledger(**found["ledger"])
         run.measured = found
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         run.notes.append(f"{MEASURED} cannot be read: plan and ledger are left out")
 
 
-def _rows(data: bytes, name: str, run: RunData) -> list[Mapping[str, Any]]:
+def _rows(data: bytes, name: str, run: RunData, check: Check = is_logged) -> list[Mapping[str, Any]]:
     """The rows of a file; a note counts the lines that are none, of which a last line without an end is one."""
     *lines, rest = data.split(b"\n")
-    rows = [row for line in lines if (row := _row(line)) is not None]
+    rows = [row for line in lines if (row := _row(line, check)) is not None]
     if unread := len(lines) - len(rows) + bool(rest):
         run.notes.append(f"{name}: {unread} of {unread + len(rows)} lines cannot be read and are left out")
     return rows
 
 
-def _row(line: bytes) -> Mapping[str, Any] | None:
+def _row(line: bytes, check: Check) -> Mapping[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = parsed(line)
+        return row if check(row) else None
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backends
-from ..base.dtypes import FLOATS, DType, bfloat16, finfo, float16, float32, float64
-from ..base.observe import FORWARD, Event
-from ..core.tensor import Tensor
-from .origin import ByIdentity, caller
+from ... import backends
+from ...base.dtypes import FLOATS, DType, bfloat16, finfo, float16, float32, float64
+from ...base.observe import FORWARD, Event
+from ...core.tensor import Tensor
+from ..origin import COMPUTED, ByIdentity, caller
 
 _MOST = 32  # constants that are remembered of a step
 
@@ -96,10 +96,10 @@ class Constants:
                 if array.dtype in FLOATS:
                     self._look(event, float(backends.backend_of(array).to_numpy(array).reshape(-1)[0]), dtype, value)
         if output.size == 1 and not isinstance(output, np.generic) and event.op.name not in ("full", "to"):
-            self._made[output] = True  # type: ignore[assignment]
+            self._made[output] = COMPUTED
 
     def _is_given(self, tensor: Tensor) -> bool:
-        return self._made.get(tensor.array) is None
+        return not self._made.holds(tensor.array)
 
     def _look(self, event: Event, number: float, dtype: DType, held: Any = None) -> None:
         if dtype == float64 or not math.isfinite(number) or number in (0.0, 1.0, -1.0):

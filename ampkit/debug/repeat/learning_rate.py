@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..core.autograd.grad_mode import no_grad
+from ...core.autograd.grad_mode import no_grad
 from .step_state import StepState
 from .trial import Cure, Trials
 

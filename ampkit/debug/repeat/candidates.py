@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .. import ops as f
-from ..base.dtypes import FLOATS, LOW, bfloat16, float16, float32
-from ..base.observe import FORWARD, STEP
-from ..core.fp_errors import ignore_fp_errors
-from ..core.module_path import starred
-from ..core.policy import Cast, categories
+from ... import ops as f
+from ...base.dtypes import FLOATS, LOW, bfloat16, float16, float32
+from ...base.observe import FORWARD, STEP
+from ...core.fp_errors import ignore_fp_errors
+from ...core.module_path import starred
+from ...core.policy import Cast, categories
+from ..finding import Finding
+from ..finite import share
+from ..origin import Origin, is_arithmetic
 from . import constants, edges, learning_rate, rewrites
 from .constants import Changed
-from .finding import Finding
-from .finite import share
 from .learning_rate import Training
-from .origin import Origin, is_arithmetic
 from .trial import Cure, Trials, Watch, chosen
 
 _ROUNDS = 4  # modules and ops that are given float32 one after the other, as each lets the next one overflow

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..amp.grad_scaler import GradScaler
-from ..base.observe import FORWARD, Event
-from ..core import random
-from ..core.module_path import current
-from ..core.parameter import Parameter
-from ..core.tensor import Tensor
-from ..nn import Module
-from ..optim import Optimizer
-from ..optim.lr_scheduler import LRScheduler
-from .unchanged import copies, put_back
+from ... import backends
+from ...amp.grad_scaler import GradScaler
+from ...base.observe import FORWARD, Event
+from ...core import random
+from ...core.module_path import current
+from ...core.parameter import Parameter
+from ...core.tensor import Tensor
+from ...nn import Module
+from ...optim import Optimizer
+from ...optim.lr_scheduler import LRScheduler
+from ..unchanged import copies, put_back
 
 _MOST = 20_000  # objects that are looked at: a step may hold a data set
 

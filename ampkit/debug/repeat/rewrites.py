@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from ..base.dtypes import FLOATS, LOW
-from ..core.op import Op, ops, rerouted
-from ..core.policy import Policy, changed_policies
-from ..core.tensor import Tensor
+from ...base.dtypes import FLOATS, LOW
+from ...core.op import Op, ops, rerouted
+from ...core.policy import Policy, changed_policies
+from ...core.tensor import Tensor
+from ..origin import caller
 from .constants import Changed
-from .origin import caller
 
 
 def policies(

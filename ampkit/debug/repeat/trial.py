@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from .. import backends
-from ..base.errors import NonFiniteError
-from ..base.observe import FORWARD, START, STEP, Event, observing
-from ..core.module_path import follow
-from ..core.nested import tensors_in
+from ... import backends
+from ...base.errors import NonFiniteError
+from ...base.observe import FORWARD, START, STEP, Event, observing
+from ...core.module_path import follow
+from ...core.nested import tensors_in
+from ..finite import is_finite
+from ..nonfinite import NonFiniteTracker
+from ..origin import Origin
 from .constants import Constants
-from .finite import is_finite
-from .nonfinite import NonFiniteTracker
-from .origin import Origin
 from .step_state import StepState
 
 _FOLLOWING = 3  # further steps that a cure has to survive where the step updates its weights

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .. import ops as f
-from ..base.dtypes import DType, bfloat16, float16
+from ... import ops as f
+from ...base.dtypes import DType, bfloat16, float16
 from .rewrites import calls, inputs
 from .trial import Cure
 
