@@ -16,9 +16,9 @@ from ..core.policy import Policy
 from ..core.tensor import Tensor
 from .choices import Choice, Choices
 from .profiler import profile
+from .repeat.unchanged import unchanged
 from .saved_memory import SavedMemory
 from .sensitivity import Evaluation
-from .unchanged import unchanged
 
 
 class Cost(NamedTuple):

@@ -25,8 +25,8 @@ from ..core.tensor import Tensor
 from .plan_row import REASONS, PlanRow
 from .plan_table import merge
 from .precision_plan import PrecisionPlan
+from .repeat.unchanged import need_loss, need_module, unchanged
 from .saved_memory import SavedMemory
-from .unchanged import need_loss, need_module, unchanged
 
 
 def plan(

@@ -28,7 +28,7 @@ from ..core.parameter import Parameter
 from ..nn import Module
 from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Totals, Updates, ranges_of
 from .range_words import recommendations, table
-from .unchanged import need_module
+from .repeat.unchanged import need_module
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
 _NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to say

@@ -12,9 +12,9 @@ from ..base.errors import ArgumentError
 from ..core.policy import Policy, get_autocast_dtype, low
 from .choices import Choice, Choices, policy_of
 from .cost import Cost, costs, seconds
+from .repeat.unchanged import unchanged
 from .search import search
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
-from .unchanged import unchanged
 
 _RETRIES = 2  # searches with another limit, where the choices together err more or less than they do one by one
 _EARNED = 0.98  # of the time of a simpler policy: what a longer one may take at most

@@ -26,7 +26,7 @@ from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor, uses
 from ..debug import Finding
 from ..debug.detect import explained
-from ..debug.unchanged import Copies, copies, put_back, unchanged
+from ..debug.repeat.unchanged import Copies, copies, put_back, unchanged
 
 Batch = tuple[Tensor, ...]
 OVERFLOWS = 10  # in a row, which divide the scale by 1024, before a replay tells whether a smaller one can help

@@ -21,7 +21,7 @@ from ...core.tensor import Tensor
 from ...nn import Module
 from ...optim import Optimizer
 from ...optim.lr_scheduler import LRScheduler
-from ..unchanged import copies, put_back
+from .unchanged import copies, put_back
 
 _MOST = 20_000  # objects that are looked at: a step may hold a data set
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from typing import Any
 
 from ...debug.range_rows import sample_of
@@ -117,4 +118,4 @@ def _update_share(column: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.2g}")
+    return float(f"{value:.2g}") if isfinite(value) else 0.0  # a damaged file may have any counts

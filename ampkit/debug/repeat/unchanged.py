@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..base.dtypes import FLOATS
-from ..base.errors import ArgumentError, ShapeError
-from ..core import random
-from ..core.tensor import Tensor
-from ..nn import Module
+from ...base.dtypes import FLOATS
+from ...base.errors import ArgumentError, ShapeError
+from ...core import random
+from ...core.tensor import Tensor
+from ...nn import Module
 
 
 def need_module(where: str, model: Any) -> None:
