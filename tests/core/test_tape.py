@@ -158,15 +158,12 @@ def test_regions_without_arguments_decorate_without_parentheses():
         ampkit.no_grad(5)
 
 
-def test_a_decorated_class_is_constructed_inside_and_warns():
-    with pytest.warns(FutureWarning, match="decorate the methods"):
+def test_a_class_is_not_decorated():
+    with pytest.raises(DTypeError, match="^no_grad: needs a function, .* got the class Built\nhelp: decorate its meth"):
 
         @ampkit.no_grad()
         class Built:
-            def __init__(self):
-                self.recorded = ampkit.is_grad_enabled()
-
-    assert not Built().recorded
+            pass
 
 
 def test_a_gradient_that_is_no_tensor_is_refused():
