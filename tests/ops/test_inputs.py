@@ -48,6 +48,10 @@ ODD = {
         lambda: grad((2**62,), ROW, is_grads_batched=True),
         "grad: needs a Tensor or a sequence of them as outputs, got an object of type int",
     ),
+    "a gradient that is a number": (
+        lambda: grad(tensor(1.0, requires_grad=True), ROW, (2**62,), is_grads_batched=True),
+        "grad: needs Tensors as grad_outputs, got an object of type int",
+    ),
     "a class in a region": (
         lambda: inference_mode(tuple),
         "inference_mode: needs a function, a generator or a coroutine, got the class tuple\nhelp: decorate its methods",

@@ -142,6 +142,8 @@ def _batched(
         got = f"an object of type {type(foreign[0]).__name__}"
         raise DTypeError("grad", "a Tensor or a sequence of them as outputs", got)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
+    if foreign := [seed for seed in seeds if seed is not None and not isinstance(seed, Tensor)]:
+        raise DTypeError("grad", "Tensors as grad_outputs", f"an object of type {type(foreign[0]).__name__}")
     rows = {len(seed) for seed in seeds if seed is not None and seed.ndim}
     for out, seed in zip(outs, seeds, strict=True):
         if seed is None or len(rows) != 1 or 0 in rows or seed.shape[1:] != out.shape:

@@ -34,7 +34,7 @@ def add(input: Array, other: Array, *, alpha: float = 1):
 def _scaled(alpha: Any, input: Any, other: Any) -> Any:
     scaled = integer_factor("add and sub", "alpha", alpha, input, other) * other
     if all(getattr(a, "dtype", type(a)) in (bool_, bool) for a in (input, other)):
-        return np.asarray(scaled, np.bool_, like=input)
+        return np.asarray(scaled, np.bool_, like=input if hasattr(input, "dtype") else other)
     return scaled
 
 
