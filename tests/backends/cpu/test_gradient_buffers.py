@@ -66,7 +66,7 @@ def test_the_first_gradient_of_a_weight_is_written_in_place(monkeypatch):
     optimizer.zero_grad()
     watch.taken.clear()
     kernels = nn.Conv2d(16, 24, 3)
-    optim.AdamW(kernels.parameters())
+    optimizer = optim.AdamW(kernels.parameters())
     kernels(Tensor(values(4, 16, 12, 12))).sum().backward()
     assert sorted(watch.taken) == [False, True]  # the bias, the kernels
 

@@ -325,7 +325,7 @@ def test_the_host_waits_for_nothing(gpu):
     assert gpu.xp.waits[0] == 0
 
 
-def test_without_cudnn_the_products_are_cublaslts(device, monkeypatch):
+def test_without_cudnn_the_product_of_a_weight_gradient_is_cublaslts(device, monkeypatch):
     rng = np.random.default_rng(0)
     x, k = (rng.normal(size=shape).astype("f") for shape in ((2, 4, 6, 6), (6, 2, 3, 3)))
     monkeypatch.setattr(type(device.cudnn), "unavailable_reason", lambda self: "none here")
@@ -337,4 +337,4 @@ def test_without_cudnn_the_products_are_cublaslts(device, monkeypatch):
         answers.append([out.numpy(force=True), images.grad.numpy(), kernels.grad.numpy()])
     for got, want in zip(*answers, strict=True):
         np.testing.assert_allclose(got, want, 1e-5, 1e-5)
-    assert len(device.cublaslt.ran) >= 3
+    assert device.cublaslt.ran

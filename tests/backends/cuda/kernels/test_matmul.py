@@ -346,7 +346,7 @@ def test_the_first_gradients_of_a_layer_are_written_where_the_optimizer_wants_th
     alone = nn.Linear(6, 4)
     alone.load_state_dict(layer.state_dict())
     layer.to("cuda"), alone.to("cuda")
-    optim.SGD(layer.parameters(), lr=0.1)
+    _held = optim.SGD(layer.parameters(), lr=0.1)  # held: parameters leave the arena with it
     taken, accumulate = [], nn.Parameter.accumulate
 
     def watched(parameter, gradient, *rest):

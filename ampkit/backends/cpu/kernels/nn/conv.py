@@ -25,6 +25,7 @@ from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
 
 # Multiply-adds of an image, so that its bits do not depend on the batch it is in; below, the reference is as fast.
 MIN_MACS = 1 << 12
+_MIN_MACS_OF_BATCH = 1 << 15  # for a weight gradient alone, which sums over the batch
 
 
 def _compute_dtype(dtype: DType) -> DType:
@@ -37,23 +38,23 @@ def _conv(
     return Conv(images, kernels, w, groups, _compute_dtype(stored), out)
 
 
-def _is_profitable(array: HostArray, times: int, axes: int) -> bool:
-    # times: how often each element is multiplied, about; axes: of a batch
-    if not array.size or array.dtype not in FLOATS or library() is None:
-        return False
-    return array.size // (array.shape[0] if array.ndim == axes else 1) * times >= MIN_MACS
+def _is_known(array: HostArray) -> bool:
+    return bool(array.size) and array.dtype in FLOATS and library() is not None
 
 
 def _fits(array: HostArray, kernels: HostArray, *more: Any) -> bool:
-    same = array.dtype == kernels.dtype
-    return same and _is_profitable(array, kernels.size // max(kernels.shape[1], 1), kernels.ndim)
+    if array.dtype != kernels.dtype or not _is_known(array):
+        return False
+    images = array.shape[0] if array.ndim == kernels.ndim else 1
+    return array.size // images * (kernels.size // max(kernels.shape[1], 1)) >= MIN_MACS
 
 
 def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
     if needs[0]:
         return _fits(dy, saved.weight)
-    axes = len(saved.geometry.input_size)
-    return bool(needs[1]) and _is_profitable(dy, saved.input.shape[-1 - axes], axes + 2)
+    if not needs[1] or not _is_known(dy):
+        return False
+    return dy.size * saved.input.shape[-1 - len(saved.geometry.input_size)] >= _MIN_MACS_OF_BATCH
 
 
 def _apply(
