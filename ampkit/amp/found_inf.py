@@ -98,7 +98,8 @@ class StepResult:
     """What `scaler.step` did.
 
     skipped: whether the gradients overflowed, so that nothing changed; reads the device when asked. value: what the
-    optimizer's step returned.
+    optimizer's step returned. It stands for that value where a number is needed: as `float(result)`, and by methods of
+    a loss, as `result.item()`.
     """
 
     __slots__ = ("_found_inf", "value")
@@ -116,6 +117,17 @@ class StepResult:
     @property
     def skipped(self) -> bool:
         return self._found_inf is not None and bool(read_scalar(self._found_inf))
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value if spec else self, spec)
+
+    def __getattr__(self, name: str) -> Any:
+        if self.value is None or name.startswith("__"):
+            raise AttributeError(f"'StepResult' object has no attribute {name!r}")
+        return getattr(self.value, name)
 
     def __repr__(self) -> str:
         return f"StepResult(skipped={self.skipped})"

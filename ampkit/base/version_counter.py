@@ -10,11 +10,22 @@ class VersionCounter(list[int]):
     """The time of the last in-place change of some memory, in a list that all tensors over the memory share.
 
     A second entry says that other code may write to the memory without notice (see Tensor.exposed): nothing is cached
-    then. derived: the cache of `derived_value`.
+    then. It is 0 for the memory of an array that a Parameter was made of, which an optimizer moves to its own.
+    derived: the cache of `derived_value`. left: the version that a tensor left the memory with, for another one's, and
+    the one after that; None once it is back.
     """
 
-    __slots__ = ("derived",)
+    __slots__ = ("_left", "derived")
     derived: dict[Any, tuple[int, Any, Any]]
+
+    @property
+    def left(self) -> tuple[int, int] | None:
+        """See the class."""
+        return getattr(self, "_left", None)
+
+    @left.setter
+    def left(self, value: tuple[int, int] | None) -> None:
+        self._left = value
 
 
 def derived_value(version: Any, array: Any, key: Any, make: Callable[[], Any]) -> Any:

@@ -36,6 +36,8 @@ class Buffer(Tensor):
         self.persistent = persistent
         if isinstance(data, Tensor):
             self.version = data.detach().version
+        elif self.array is data:
+            self.version.append(0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         with backends.device_guard(self.array):
@@ -67,6 +69,14 @@ class Parameter(Tensor):
         )
         if isinstance(data, Tensor):
             self.version = data.detach().version
+        elif self.array is data:
+            self.version.append(0)
+
+    def _hold(self, array: Array) -> None:
+        super()._hold(array)
+        segment = self.segment
+        if segment is not None and not segment.fits(array):
+            self._segment = None  # its optimizer makes another one at the next step
 
     @property
     def segment(self) -> Any:
@@ -102,7 +112,7 @@ class Parameter(Tensor):
 
     def _cast(self, dtype: DType) -> Array:
         segment = self.segment
-        return super()._cast(dtype) if segment is None else segment.cast(dtype)
+        return super()._cast(dtype) if segment is None or not segment.owns_parameter() else segment.cast(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = cast(Parameter, super().__deepcopy__(memo))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ class UntypedStorage:
     tensor. A parameter in an optimizer's arena has its segment alone.
     """
 
-    def __init__(self, array: Array):
+    def __init__(self, array: Array, exposed: Callable[[], Any] | None = None):
         self._array = array
+        self._exposed = exposed  # notes that other code may write to the memory
 
     @classmethod
     def from_file(cls, filename: str | os.PathLike[str], shared: bool = False, nbytes: int = 0) -> UntypedStorage:
@@ -64,19 +66,41 @@ class UntypedStorage:
         return self
 
     def __getitem__(self, index: slice) -> UntypedStorage:
-        return UntypedStorage(self._array.reshape(-1).view(np.uint8)[index])
+        return UntypedStorage(self._array.reshape(-1).view(np.uint8)[index], self._exposed)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if self._exposed is not None and not copy:
+            self._exposed()
         return np.array(self._array.reshape(-1).view(np.uint8), dtype=dtype, copy=copy)
 
 
-def of_array(array: Array) -> UntypedStorage:
+def of_array(array: Array, exposed: Callable[[], Any] | None = None) -> UntypedStorage:
     """The storage of the array that `array` is a view of, at last; bytes below that are the allocator's."""
     while type(array.base) is type(array) and array.base.dtype == array.dtype != uint8:
         array = array.base
-    return UntypedStorage(array)
+    return UntypedStorage(array, exposed)
 
 
 def address(array: Array) -> int:
     """The address of an array's first element in memory, on its device; 0 without elements."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr) if array.size else 0
+
+
+def overlapping(arrays: Sequence[Array]) -> list[bool]:
+    """Of each array, whether its memory overlaps with that of another."""
+    reach = [_bounds(array) for array in arrays]
+    order = sorted(range(len(arrays)), key=reach.__getitem__)
+    found = [False] * len(arrays)
+    widest = order[0] if order else 0  # the one that ends last so far
+    for at in order[1:]:
+        if reach[at][0] < reach[widest][1] and reach[at][0] < reach[at][1]:
+            found[at] = found[widest] = True
+        widest = max(widest, at, key=lambda i: reach[i][1])
+    return found
+
+
+def _bounds(array: Array) -> tuple[int, int]:
+    # The addresses of an array's first byte, and of the byte behind its last one.
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True) if n]
+    first = address(array) + sum(step for step in steps if step < 0)
+    return first, first + sum(map(abs, steps)) + array.itemsize if array.size else first

@@ -42,6 +42,24 @@ def uses(owner: object) -> None:
         recorder.uses(owner)
 
 
+def leave(version: list[int]) -> None:
+    """Note that a tensor leaves the memory of this counter: a backward through its values raises meanwhile."""
+    if not isinstance(version, VersionCounter):
+        version[0] = tick()
+        return
+    before = version.left[0] if version.left is not None and version.left[1] == version[0] else version[0]
+    version[0] = tick()
+    version.left = before, version[0]
+
+
+def come_back(version: list[int]) -> None:
+    """Note that a tensor holds the memory of this counter again: if it did not change, it has the version it had."""
+    if isinstance(version, VersionCounter) and version.left is not None:
+        if version.left[1] == version[0]:
+            version[0] = version.left[0]
+        version.left = None
+
+
 # Where the gradient of a tensor flows, and its shape and dtype: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
 
@@ -219,14 +237,17 @@ class Tensor(TensorBase, TensorMethods):
 
     def rebind(self, array: Array) -> None:
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
+        self._hold(array)
+        self.changed()
+        self.version = VersionCounter(self.version[:1])  # views of the old memory keep the old counter
+
+    def _hold(self, array: Array) -> None:
         if self.views is not None:
             from .autograd.views import hand_over
 
             hand_over(self)
         self.array = array
-        self.changed()
-        self.version = VersionCounter(self.version[:1])  # views of the old memory keep the old counter
-        if self._edge is not None:
+        if self._edge is not None and self.node is None:
             self._edge = (None, 0, array.shape, self._grad_dtype())
 
     def detach(self) -> Tensor:
@@ -239,12 +260,47 @@ class Tensor(TensorBase, TensorMethods):
 
     @property
     def data(self) -> Tensor:
-        """The same memory, off the tape; assigning writes the values and counts as a change."""
+        """The same memory, off the tape. Assigning a Tensor gives the tensor the other's memory, dtype and shape.
+
+        Assigning an array or numbers, of the same shape, writes them into the memory.
+        """
         return self.detach()
 
     @data.setter
     def data(self, value: Any) -> None:
-        new = value.array if isinstance(value, Tensor) else backends.backend_of(self.array).asarray(value)
+        if isinstance(value, Tensor):
+            self.share_memory_of(value)
+        else:
+            self.write(value)
+
+    def share_memory_of(self, other: Tensor) -> None:
+        """Hold the memory of `other` from now on, in its shape and dtype, off the tape; the old memory stays as it is.
+
+        A backward through the old values raises, unless the tensor has its old memory back by then. Raises DTypeError
+        for numbers that take no gradient where one is wanted, ShapeError for the result of an operation in another
+        shape or dtype.
+        """
+        array, now = other.array, self.array
+        if self._edge is not None and not other.is_floating_point():
+            raise DTypeError("data", "a floating-point tensor, where a gradient is wanted", other.dtype.name)
+        if self.node is not None and (array.shape != now.shape or array.dtype != now.dtype):
+            needs, got = (f"{t.dtype.name} of shape {tuple(t.shape)}" for t in (self, other))
+            raise ShapeError("data", f"{needs}, as the result of an operation has", got)
+        version = other.detach().version
+        if version is not self.version:
+            leave(self.version)
+            self._hold(array)
+            self.version = version
+            come_back(version)
+        elif array is not now:
+            self._hold(array)
+        self.copies = None
+        if self.node is not None:
+            self.exposed()
+
+    def write(self, values: Any) -> None:
+        """Overwrite the values, in any mode and off the tape, by an array, a Tensor or numbers of the same shape."""
+        new = values.array if isinstance(values, Tensor) else backends.backend_of(self.array).asarray(values)
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
         with ignore_fp_errors(), backends.device_guard(self.array):

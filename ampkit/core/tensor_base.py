@@ -112,11 +112,17 @@ class TensorBase:
 
         Raises StateError for a tensor that requires grad where operations are recorded, unless force=True.
         """
-        if self.requires_grad and not switch("numpy()", "force", force) and is_grad_enabled():
-            raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
+        self._need_values_for_numpy(force)
         return backends.backend_of(self.exposed()).to_numpy(self.array)
 
+    def _need_values_for_numpy(self, force: bool) -> None:
+        if self.requires_grad and not switch("numpy()", "force", force) and is_grad_enabled():
+            raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy or (copy is None and dtype is not None and dtype != self.dtype):  # new memory
+            self._need_values_for_numpy(force=False)
+            return np.array(backends.backend_of(self.array).to_numpy(self.array), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> Any:

@@ -273,11 +273,10 @@ class Module(ModuleHooks):
         """Copy the values of `state_dict` in, cast to this module's dtypes; returns (missing_keys, unexpected_keys).
 
         strict=True accepts a missing key whose tensor is tied to one that is present. A submodule's `_extra_state` goes
-        to its `set_extra_state` after all tensors are loaded. assign=True, with which PyTorch adopts the tensors,
-        copies the values too, and requires the module's dtypes.
+        to its `set_extra_state` after all tensors are loaded. assign=True gives the module's tensors, which stay the
+        same objects, the memory and dtypes of the state's (`p.data = ...`).
         Raises StateError, with nothing changed, that lists every missing and unexpected key (unless strict=False) and
-        every tensor of a wrong shape; DTypeError for values that are not numeric arrays, or of another dtype with
-        assign.
+        every tensor of a wrong shape; DTypeError for values that are not numeric arrays.
         """
         return state.load(self, state_dict, strict, assign)
 

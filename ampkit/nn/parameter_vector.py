@@ -22,7 +22,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Write `vec` [total] into the parameters, in their order and dtypes; bumps the version of each.
+    """Make the parameters views of `vec` [total], in their order; copies in another dtype or on another device.
 
     Raises DTypeError for anything but Tensors, ShapeError, with nothing written, for a vector of another length.
     """
@@ -33,10 +33,9 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     total = sum(p.numel() for p in found)
     if vec.shape != (total,):
         raise ShapeError(where, f"a vector of shape ({total},)", f"{tuple(vec.shape)}")
-    start = 0
+    start, flat = 0, vec.detach()
     for p in found:
-        values = Tensor(vec.array[start : start + p.numel()].reshape(p.shape))
-        p.data = ops.to(values, device=p.device)
+        p.data = ops.to(ops.reshape(flat[start : start + p.numel()], p.shape), dtype=p.dtype, device=p.device)
         start += p.numel()
 
 

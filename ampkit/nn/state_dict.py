@@ -89,13 +89,16 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if misfits or errors or (strict and not later and (missing or unexpected)):
         raise _mismatch(where, found if strict else Keys([], []), misfits, errors, list(state), list(own))
     for name, value in values.items():
-        if assign and value.dtype != own[name].dtype:
-            cure = f"cast the module first: module.to(ampkit.{value.dtype.name})"
-            raise DTypeError(f"{where} with assign", f"{own[name].dtype.name} as {name!r}", value.dtype.name, cure)
+        if assign and own[name].requires_grad and not dtypes.is_float(value.dtype):
+            needs = f"a floating-point dtype as {name!r}"
+            raise DTypeError(f"{where} with assign", needs, value.dtype.name)
     for name, value in values.items():
         if isinstance(tensor := own[name], Uninitialized):
             tensor.materialize(value.shape)
-        own[name].data = _transferable(value, own[name].array)
+        if assign and isinstance(state[name], Tensor):
+            own[name].data = state[name]
+        else:
+            own[name].write(_transferable(value, own[name].array))
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])

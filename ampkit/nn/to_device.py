@@ -44,12 +44,16 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 def move(module: Module, device: Device | None, dtype: DType | None) -> None:
-    """Move parameters and buffers; only floating-point ones change their dtype. Raises StateError before any change."""
+    """Move parameters and buffers; only floating-point ones change their dtype.
+
+    An optimizer that holds a parameter follows it to another dtype. Raises StateError, before any change, for another
+    device.
+    """
     tensors = [*module._named_tensors("_parameters", "", True, True), *module.named_buffers()]
     sized = [(name, tensor) for name, tensor in tensors if not isinstance(tensor, Uninitialized)]
     changing = [(tensor, name) for name, tensor in sized if _changes(tensor, device, dtype)]
     for tensor, name in changing:
-        if isinstance(tensor, Parameter) and is_bound(tensor):
+        if isinstance(tensor, Parameter) and is_bound(tensor) and _changes(tensor, device, None):
             cure = "move the model first, then make the optimizer; a trained model moves when its optimizer is gone"
             raise StateError("to", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
     for _, tensor in tensors:
@@ -60,9 +64,9 @@ def move(module: Module, device: Device | None, dtype: DType | None) -> None:
 
 
 def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
-    """Replace the values of a Parameter or buffer by `fn` of them, and its gradient by `fn` of that.
+    """Replace the memory of a Parameter or buffer by that of `fn` of it, and its gradient by `fn` of that.
 
-    Raises StateError for a Parameter that an optimizer holds, unless shape, dtype and device stay as they are.
+    Raises StateError for a Parameter that an optimizer holds, unless the device stays as it is.
     """
     grad, made = tensor.grad, fn(tensor.detach()).array
     if made is tensor.array:
@@ -71,7 +75,7 @@ def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
     if here and made.dtype == tensor.array.dtype and made.shape == tensor.array.shape:
         tensor.data = Tensor(made)
         return
-    if isinstance(tensor, Parameter) and is_bound(tensor):
+    if isinstance(tensor, Parameter) and is_bound(tensor) and not here:
         cure = "change the model first, then make the optimizer"
         raise StateError("_apply", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
     tensor.grad, tensor.copies = None, None

@@ -78,8 +78,8 @@ def data_ptr(self: Tensor) -> int:
 
 def untyped_storage(self: Tensor) -> storage.UntypedStorage:
     """The memory that the tensor shares with its views; of a parameter in an arena, its segment."""
-    segment = getattr(self, "segment", None)
-    return storage.UntypedStorage(self.array) if segment is not None else storage.of_array(self.array)
+    of = storage.of_array if getattr(self, "segment", None) is None else storage.UntypedStorage
+    return of(self.array, self.exposed)
 
 
 def _is_view(self: Tensor) -> bool:

@@ -27,6 +27,7 @@ from . import argument_checks as checks
 from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
+from .flat.follow import follow
 from .flat.memory import read_scalar
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
@@ -115,10 +116,22 @@ class Optimizer(OptimizerHooks):
 
     def present(self) -> list[Segment]:
         """The segments whose parameter has a gradient. Raises StateError if another optimizer took a parameter."""
-        segments = list(self._segments())
+        segments = self.segments()
         for segment in segments:
-            segment.need_parameter(type(self).__name__)
-        return [segment for segment in segments if segment.parameter._grad is not None]
+            if not segment.owns_parameter():
+                self.follow_parameters()
+                segments = self.segments()
+                break
+        present = [segment for segment in segments if segment.parameter._grad is not None]
+        for segment in present:
+            if segment.parameter._grad.array is not segment.gradient:  # type: ignore[union-attr]  # present
+                segment.take_gradient()
+        return present
+
+    def follow_parameters(self) -> None:
+        """Give parameters that have other memory now, by `p.data = ...`, segments there; see flat/follow.py."""
+        for group in self.param_groups:
+            follow(self, group)
 
     def advance(self, present: list[Segment], all_finite: Array | None) -> None:
         """Take one step with the segments `present`, if `all_finite`; a skipped step changes and counts nothing."""
@@ -202,8 +215,9 @@ class Optimizer(OptimizerHooks):
     def _parameters(self) -> Iterator[Any]:
         return (parameter for group in self.param_groups for parameter in group["params"])
 
-    def _segments(self) -> Iterator[Segment]:
-        return (segment for group in self.param_groups for segment in group.segments)
+    def segments(self) -> list[Segment]:
+        """The segments of its parameters."""
+        return [segment for group in self.param_groups for segment in group.segments]
 
     @property
     def schedule(self) -> Any:
@@ -248,7 +262,7 @@ class Optimizer(OptimizerHooks):
 
     def state_shapes(self, segment: Segment) -> dict[str, tuple[int, ...]]:
         """The shapes of a parameter's state arrays by name; those that are no moments are `segment.state_array`s."""
-        return dict.fromkeys(self.moments, segment.parameter.array.shape)
+        return dict.fromkeys(self.moments, segment.shape)
 
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
@@ -267,6 +281,7 @@ class Optimizer(OptimizerHooks):
         where = f"{type(self).__name__}.load_state_dict"
         if isinstance(state_dict, dict):
             state_dict = self._run_hooks("load_pre", dict(state_dict))
+        self.follow_parameters()
         groups, state = checks.need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
         saved_ids = [number for group in groups for number in group["params"]]
         options = [{k: to_python(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
@@ -285,7 +300,7 @@ class Optimizer(OptimizerHooks):
             entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
         return {
             s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s), self.moments)
-            for s in self._segments()
+            for s in self.segments()
         }
 
     def _load(self, entries: dict[int, dict[str, Any]], checked: dict[Segment, Entry]) -> None:
@@ -294,7 +309,7 @@ class Optimizer(OptimizerHooks):
             self.custom_state = defaultdict(dict, {parameter: state for parameter, state in found.items() if state})
             return
         if self._has_custom_state():
-            states = {s.parameter: copy_custom_state(s, entries.get(s.number, {})) for s in self._segments()}
+            states = {s.parameter: copy_custom_state(s, entries.get(s.number, {})) for s in self.segments()}
             self.custom_state = defaultdict(dict, {parameter: state for parameter, state in states.items() if state})
             return
         for group in self.param_groups:

@@ -27,12 +27,16 @@ class ParamGroup(MutableMapping[str, Any]):
     def __init__(
         self, options: dict[str, Any], segments: list[Segment], device_keys: tuple[str, ...], owner: Callable[[], Any]
     ):
-        self.segments, self._options, self._owner = segments, dict(options), owner
-        self.arenas = list(dict.fromkeys(segment.arena for segment in segments))
+        self._options, self._owner = dict(options), owner
+        self.hold(segments)
         parameters = options.get("params") or [None]
         backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
         self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}
         self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
+
+    def hold(self, segments: list[Segment]) -> None:
+        """Hold these segments, in the order of their arenas, from now on."""
+        self.segments, self.arenas = segments, list(dict.fromkeys(segment.arena for segment in segments))
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.scheduled:

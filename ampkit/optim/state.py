@@ -73,7 +73,7 @@ def need_entry(
     for name, value in entry.items():
         if name != "step" and value is not None:
             array = need_array(where, name, value)
-            if array.shape != (segment.parameter.array.shape if name == "master" else shapes.get(name)):
+            if array.shape != (segment.shape if name == "master" else shapes.get(name)):
                 needs = f"state {', '.join(shapes)} in the shape of {segment.describe()}"
                 raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
             arrays[name] = array
@@ -104,7 +104,10 @@ def load_entries(
 
     array_of: finds a state array. Those that an entry lacks become zeros.
     """
-    arena.load_steps([entries[segment][0] for segment in segments])
+    steps = backends.backend_of(arena.steps).to_numpy(arena.steps).tolist()
+    for segment in segments:
+        steps[segment.index] = entries[segment][0]
+    arena.load_steps(steps)
     for segment in segments:
         arrays = entries[segment][1]
         master = arrays.pop("master", None)

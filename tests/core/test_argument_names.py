@@ -73,13 +73,16 @@ def sgd():
     return optim.SGD([parameter()], lr=0.1, momentum=0.9)
 
 
-def test_load_state_dict_with_assign_needs_the_modules_dtypes():
+def test_load_state_dict_with_assign_takes_the_dtypes_of_the_state():
     layer = nn.Linear(2, 2)
     state = {k: v + 1 for k, v in layer.state_dict().items()}
     assert layer.load_state_dict(state, assign=True) == ([], [])
     assert np.array_equal(layer.weight.array, state["weight"].array)
-    with pytest.raises(DTypeError, match=r"needs float32 as 'weight', got float16\nhelp: cast the module first"):
-        layer.load_state_dict({k: v.half() for k, v in state.items()}, assign=True)
+    layer.load_state_dict({k: v.half() for k, v in state.items()}, assign=True)
+    assert layer.weight.dtype == layer.bias.dtype == ampkit.float16 and layer.weight.requires_grad
+    with pytest.raises(DTypeError, match="with assign: needs a floating-point dtype as 'bias', got int64"):
+        layer.load_state_dict({**state, "bias": ampkit.tensor([1, 2])}, assign=True)
+    assert layer.weight.dtype == ampkit.float16
 
 
 def test_modules_take_the_words_of_moving_and_hooking():

@@ -83,5 +83,6 @@ def test_what_cannot_be_shared_is_refused():
     optimizer = optim.SGD(held.parameters(), lr=0.1)
     held.share_memory()
     held(ampkit.ones(1, 2)).sum().backward()
-    with pytest.raises(StateError, match="whose memory was replaced\nhelp: make the optimizer after"):
-        optimizer.step()
+    before = held.weight.tolist()
+    optimizer.step()  # which follows the weights into the shared memory
+    assert held.weight.is_shared() and held.weight.tolist() != before

@@ -184,15 +184,18 @@ def test_to_takes_pytorchs_forms():
         Pair().to("cpu", "flot32")
 
 
-def test_a_model_that_an_optimizer_holds_does_not_move():
+def test_an_optimizer_follows_a_model_to_another_dtype():
     pair = Pair()
-    optimizer = SGD([pair.second.weight], lr=0.1)
-    with pytest.raises(StateError, match=r"'second.weight', which one holds\nhelp: move the model first"):
-        pair.half()
-    assert pair.scale.dtype == dtypes.float32
-    assert pair.float() is pair
-    del optimizer
-    assert pair.half().second.weight.dtype == dtypes.float16
+    weight = pair.second.weight
+    optimizer = SGD([weight], lr=0.5, momentum=0.5)
+    before = weight.tolist()
+    for kind in (dtypes.float32, dtypes.float16, dtypes.float64):
+        assert pair.to(kind).second.weight.dtype == kind
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+    moved = 0.5 * (1 + 1.5 + 1.75)
+    np.testing.assert_allclose(weight.tolist(), np.array(before) - moved, rtol=2e-3)
 
 
 def test_hooks_see_and_replace_arguments_and_output_until_removed():
@@ -281,9 +284,10 @@ def test_apply_of_a_function_of_tensors_changes_parameters_buffers_and_gradients
     layer._apply(lambda t: t.double() if t.is_floating_point() else t)
     assert {layer.weight.dtype, layer.weight.grad.dtype, layer.running_var.dtype} == {ampkit.float64}
     holder = optim.SGD(layer.parameters(), lr=0.1)
-    with pytest.raises(StateError, match="_apply: needs parameters that no optimizer holds, got 'weight'"):
-        layer._apply(lambda t: t.float())
-    assert holder.param_groups
+    layer._apply(lambda t: t.float())
+    layer(ampkit.ones(3, 2)).sum().backward()
+    holder.step()
+    assert layer.weight.dtype == ampkit.float32 and layer.bias.tolist() == pytest.approx([-0.6, -0.6])
 
 
 def test_an_override_of_apply_moves_tensors_that_are_no_buffers():

@@ -8,6 +8,7 @@ GradScaler, is one operation on flat memory. The padding between segments holds 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,9 +20,11 @@ from ampkit import backends
 from ampkit.backends import Array, Backend
 from ampkit.base.dtypes import LOW, DType, accumulator, bool_, int64
 from ampkit.base.errors import DeviceError
+from ampkit.base.version_counter import VersionCounter
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
 from ampkit.core.shared_memory import block_of
+from ampkit.core.storage import overlapping
 
 from .memory import CHUNK, RandomBits, narrow, round_stochastically
 from .segment import Segment
@@ -66,26 +69,32 @@ class Arena:
         start = -address % ALIGNMENT // dtype.itemsize
         return raw[start : start + self.size]
 
-    def move_in(self, parameters: Sequence[tuple[int, Parameter]]) -> list[Segment]:
-        """Make the parameters, those that it was made for, views of its memory. -> their segments."""
+    def move_in(self, parameters: Sequence[tuple[int, Parameter]], mirrors: bool = False) -> list[Segment]:
+        """Make the parameters, those that it was made for, views of its memory. -> their segments.
+
+        mirrors: the parameters stay where they are, and the arena has copies of them, which every step reads and writes
+        back.
+        """
         members = enumerate(zip(parameters, self._starts, strict=True))
         segments = [Segment(self, i, number, p, start) for i, ((number, p), start) in members]
         with backends.device_guard(self.master):
             for segment in segments:
-                self._move_in(segment)
+                self._move_in(segment, mirrors and not self.is_shared)
         return segments
 
-    def _move_in(self, segment: Segment) -> None:
-        parameter, gradient, previous = segment.parameter, segment.parameter._grad, segment.parameter.segment
+    def _move_in(self, segment: Segment, mirrors: bool) -> None:
+        parameter, previous = segment.parameter, segment.parameter.segment
         has_master = previous is not None and previous.owns_parameter()
         if not self.is_shared:  # another process may change it meanwhile
             segment.view(self.master)[...] = previous.master_weights() if has_master else parameter.array
         segment.array = segment.view(self.copy(segment.dtype) if segment.dtype in LOW else self.master)
         if not self.is_shared:
             segment.array[...] = parameter.array
-        if gradient is not None:
-            segment.gradient[...] = gradient.array
-            gradient.array = segment.gradient
+        segment.take_gradient()
+        if mirrors:
+            segment.mirror, segment.array = segment.array, parameter.array
+        elif not self.is_shared:
+            parameter.version = VersionCounter(parameter.version[:1])  # of this memory
         parameter.array, parameter._segment, parameter.copies = segment.array, segment.reference, None
 
     def copy(self, dtype: DType) -> Array:
@@ -111,7 +120,7 @@ class Arena:
     def begin_step(self, present: list[Segment]) -> list[Span]:
         """Begin a step in which the segments `present` have gradients; returns spans of equal step counts."""
         for segment in present:
-            if segment.has_wider_master:
+            if segment.needs_refresh:
                 segment.master_weights()
         self.random_bits = RandomBits(*random.default.take()) if present and self.master.dtype in LOW else None
         if len(present) != len(self._step_classes) or len(set(self._step_classes)) > 1:
@@ -230,21 +239,32 @@ def adopt(
 
     -> the segments, arena by arena, which the optimizer has to hold.
 
-    A parameter leaves the arena that it was in, whose optimizer raises when it is used. first: the number that the
+    A parameter whose memory other tensors share, or other code may write to, stays there (see flat/follow.py). A
+    parameter leaves the arena that it was in, whose optimizer raises when it is used. first: the number that the
     optimizer gives to the first parameter. stochastic_rounding: 16-bit parameters have no float32 master weights.
     Raises DeviceError for parameters on several devices.
     """
-    by_kind: dict[tuple[str, DType, int], list[tuple[int, Parameter]]] = {}
+    by_kind: dict[tuple[str, DType, int, bool], list[tuple[int, Parameter]]] = {}
+    mirrored = [has_shared_memory(parameter) for parameter in parameters]
+    overlaps = overlapping([parameter.array for parameter in parameters]) if any(mirrored) else mirrored
     for number, parameter in enumerate(parameters, first):
         dtype: DType = parameter.array.dtype
         master = dtype if stochastic_rounding else accumulator(dtype)
-        own = 0 if block_of(parameter.array) is None else number + 1
-        by_kind.setdefault((str(parameter.device), master, own), []).append((number, parameter))
-    if len(devices := {device for device, _, _ in by_kind}) > 1:
+        # Overlapping parameters are updated in turn.
+        alone = overlaps[number - first] or block_of(parameter.array) is not None
+        key = str(parameter.device), master, number + 1 if alone else 0, mirrored[number - first]
+        by_kind.setdefault(key, []).append((number, parameter))
+    if len(devices := {device for device, *_ in by_kind}) > 1:
         cure = "make a group for each device: [{'params': ...}, {'params': ...}]"
         where, got = f"{type(owner).__name__}, parameter group", ", ".join(sorted(devices))
         raise DeviceError(where, "parameters on one device", got, cure)
     found: list[Segment] = []
-    for (_, dtype, _), members in by_kind.items():
-        found += Arena(owner, backends.backend_of(members[0][1].array), dtype, members).move_in(members)
+    for (_, dtype, _, mirrors), members in by_kind.items():
+        found += Arena(owner, backends.backend_of(members[0][1].array), dtype, members).move_in(members, mirrors)
     return found
+
+
+def has_shared_memory(parameter: Parameter) -> bool:
+    """Whether other tensors share the memory of a parameter, or other code may write to it."""
+    version = parameter.version  # which all of them hold, as do this name and getrefcount
+    return (len(version) > 1 and version[1] != 0) or sys.getrefcount(version) > 3

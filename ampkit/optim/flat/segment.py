@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 class Segment:
     """A parameter's range in an arena: elements `start` to `stop` (exclusive) of each of its flat arrays.
 
-    array: the array of the parameter. dtype: its dtype. gradient: where its gradient is accumulated, float32 (float64
-    for a float64 parameter). index: its position in the arena. number: the parameter's number in the optimizer.
-    extra_state: state arrays whose shape is not the parameter's, by name. reference: what the parameter holds of it.
+    array: the array of the parameter. shape, dtype: its own. gradient: where its gradient is accumulated, float32
+    (float64 for a float64 parameter). index: its position in the arena. number: the parameter's number in the
+    optimizer. extra_state: state arrays whose shape is not the parameter's, by name. mirror: where the parameter has
+    memory of its own (see optim/flat/follow.py), the arena's copy of it; else None. reference: what the parameter holds
+    of it.
     """
 
     __slots__ = (
@@ -37,9 +39,11 @@ class Segment:
         "extra_state",
         "gradient",
         "index",
+        "mirror",
         "number",
         "parameter",
         "reference",
+        "shape",
         "start",
         "stop",
     )
@@ -47,18 +51,19 @@ class Segment:
     def __init__(self, arena: Arena, index: int, number: int, parameter: Parameter, start: int):
         self.arena, self.index, self.number, self.parameter = arena, index, number, parameter
         self.start, self.stop = start, start + parameter.array.size
-        self.dtype: DType = parameter.array.dtype
+        self.shape, self.dtype = parameter.array.shape, parameter.array.dtype
         self.gradient = self.view(arena.gradient)
         self.extra_state: dict[str, Array] = {}
         self._copy_versions: dict[DType, int] = {}  # the parameter's version that a 16-bit copy was rounded from
         self._copy_views: dict[DType, tuple[Array, Array]] = {}  # (the arena's flat copy, this segment's view of it)
         self._master_version = parameter.version[0]
         self.array: Array = None
+        self.mirror: Array = None
         self.reference = weakref.ref(self)
 
     def view(self, flat: Array) -> Array:
         """This segment of one of the arena's flat arrays, in the parameter's shape."""
-        return flat[self.start : self.stop].reshape(self.parameter.array.shape)
+        return flat[self.start : self.stop].reshape(self.shape)
 
     def state_array(self, name: str, shape: tuple[int, ...]) -> Array:
         """The extra state `name`, of `shape`; created as zeros on first use."""
@@ -71,12 +76,26 @@ class Segment:
         return self.parameter._segment is self.reference and self.parameter.array is self.array
 
     def need_parameter(self, where: str) -> None:
-        """Raise StateError unless `owns_parameter`."""
-        if not self.owns_parameter():
+        """Raise StateError if a newer optimizer holds the parameter."""
+        if self.parameter.segment not in (self, None):
             got, cure = "which a newer optimizer holds", "use the newest optimizer, or make this one anew"
-            if self.parameter._segment is self.reference:
-                got, cure = "whose memory was replaced", "make the optimizer after the model has its device and dtype"
             raise StateError(where, "parameters that this optimizer holds", f"{self.describe()}, {got}", cure)
+
+    def fits(self, array: Array) -> bool:
+        """Whether a parameter with this array can keep the segment: of the same shape, dtype and device."""
+        here = backends.backend_of(array) is self.arena.backend
+        return here and array.shape == self.shape and array.dtype == self.dtype
+
+    def take_gradient(self) -> None:
+        """Copy a gradient from memory that somebody gave it, by `p.grad.data = ...`, to the arena's."""
+        held = self.parameter._grad
+        if held is not None and held.array is not self.gradient:
+            if held.array.shape != self.shape:
+                got, cure = f"one of shape {tuple(held.array.shape)}", "call optimizer.zero_grad() before"
+                raise StateError("optimizer", f"a gradient in the shape of {self.describe()}", got, cure)
+            with backends.device_guard(self.gradient):
+                self.gradient[...] = held.array
+            held.array = self.gradient
 
     @property
     def has_wider_master(self) -> bool:
@@ -84,11 +103,24 @@ class Segment:
         return bool(self.arena.master.dtype != self.dtype)
 
     def master_weights(self) -> Array:
-        """The master weights in the parameter's shape; refreshed first if somebody wrote to a 16-bit parameter."""
+        """The master weights in the parameter's shape; refreshed first if somebody wrote to a 16-bit parameter.
+
+        Always, if other code may have written to it without notice.
+        """
         master = self.view(self.arena.master)
-        if self.has_wider_master and self._master_version != self.parameter.version[0]:
-            self.set_master_weights(master)
+        if self.has_wider_master:
+            version = self.parameter.version
+            if self._master_version != version[0] or len(version) > 1:
+                self.set_master_weights(master)
+        elif self.mirror is not None:
+            with backends.device_guard(self.array):
+                master[...] = self.array
         return master
+
+    @property
+    def needs_refresh(self) -> bool:
+        """Whether `master_weights` may differ from the arena's."""
+        return self.mirror is not None or self.has_wider_master
 
     def set_master_weights(self, values: Array) -> None:
         """Set the master weights to `values` [the parameter's shape] where they round to the 16-bit parameter.
@@ -107,7 +139,7 @@ class Segment:
         if dtype not in LOW or dtype == self.dtype:
             return backends.backend_of(self.array).cast(self.array, dtype)
         flat, version = self.arena.copy(dtype), self.parameter.version[0]
-        if self._copy_versions.get(dtype) != version or self.arena.is_shared:
+        if self._copy_versions.get(dtype) != version or len(self.parameter.version) > 1:
             narrow(self.master_weights().reshape(-1), flat[self.start : self.stop])
             self._copy_versions[dtype] = version
         return self.view(flat)
@@ -115,6 +147,9 @@ class Segment:
     def mark_updated(self) -> None:
         """Advance the parameter's version, to which an update has brought the master weights and every 16-bit copy."""
         parameter, copies = self.parameter, self.arena.copies
+        if self.mirror is not None:
+            with backends.device_guard(self.array):
+                self.array[...] = self.mirror
         parameter.changed()
         version = self._master_version = parameter.version[0]
         if copies:

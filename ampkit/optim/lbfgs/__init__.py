@@ -85,7 +85,8 @@ class LBFGS(Optimizer):
         if not callable(closure):
             raise DTypeError("LBFGS.step", "a closure", f"a {type(closure).__name__}", "one that returns the loss")
         self.present()  # raises if another optimizer took a parameter
-        segments = sorted(self._segments(), key=lambda segment: segment.number)
+        self.follow_parameters()
+        segments = sorted(self.segments(), key=lambda segment: segment.number)
         if not segments:
             return _Objective(self, segments, closure).call()
         with ignore_fp_errors(), backends.device_guard(segments[0].array):
@@ -141,7 +142,7 @@ class LBFGS(Optimizer):
         """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
         where = "LBFGS.load_state_dict"
         groups, state = need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
-        size = sum(segment.parameter.array.size for segment in self._segments())
+        size = sum(segment.parameter.array.size for segment in self.segments())
         for number in groups[0]["params"]:
             need_history(where, state.get(number, {}), size)
         super().load_state_dict(state_dict)
