@@ -170,7 +170,7 @@ def group_options(params: Any, where: str) -> list[dict[str, Any]]:
     found = list(params)
     if not found:
         raise ArgumentError(where, "parameters", "an empty list", "is model.parameters() a generator that was used up?")
-    return found if isinstance(found[0], dict) else [{"params": found}]
+    return found if isinstance(found[0], Mapping) else [{"params": found}]
 
 
 def group_parameters(group: Any, where: str, taken: Iterable[Any], differentiable: bool = False) -> list[Any]:
@@ -178,7 +178,7 @@ def group_parameters(group: Any, where: str, taken: Iterable[Any], differentiabl
 
     Raises DTypeError unless it is a dict with some, ArgumentError for one of `taken`.
     """
-    if not isinstance(group, dict) or "params" not in group:
+    if not isinstance(group, Mapping) or "params" not in group:
         raise DTypeError(where, "a dict with 'params'", repr(group)[:80])
     parameters, others = parameters_of(group["params"], where, differentiable), {id(p) for p in taken}
     for number, parameter in enumerate(parameters):

@@ -10,15 +10,16 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, DTypeError
 from ..base.limits import Limits
+from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
@@ -28,6 +29,7 @@ from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt
 from .flat.follow import follow
+from .flat.groups import Groups
 from .flat.memory import read_scalar
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
@@ -61,6 +63,15 @@ class Optimizer(OptimizerHooks):
     counts_steps = True  # whether the state of a parameter has a "step"
     needs_closure = False  # whether `step` takes a closure only, which a GradScaler cannot pass on
     not_loaded: frozenset[str] = checks.NOT_LOADED  # options of a saved group that loading ignores
+    differentiable = False  # see differentiable.py
+    calls = 0  # skipped steps included, those of a recorded step not
+    recorded = False  # whether a recorded step calls it
+    schedules_made = 0  # schedules that multiply the same learning rates, once there are several
+    _schedule: Any = None
+    _groups: Groups
+    steps: Array  # on the device; skipped steps are not counted
+    custom_state: dict[Parameter, dict[str, Any]]  # of a subclass with its own `step`
+    named_state: dict[str, Any]  # what was stored in `state` under other keys than parameters
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -72,23 +83,24 @@ class Optimizer(OptimizerHooks):
             cls.step = with_hooks(counted(cls.step))  # type: ignore[method-assign]  # wraps a subclass's step
 
     def __init__(self, params: Any, defaults: dict[str, Any]):
-        super().__init__()
-        self.differentiable = bool(to_python(defaults.get("differentiable", False)))  # see differentiable.py
+        self.differentiable = bool(to_python(defaults.get("differentiable", False)))
         self.defaults = {key: checks.hyperparameter(value, self.differentiable) for key, value in defaults.items()}
         self.check_options(checks.in_numbers(self.defaults))
-        self.param_groups: list[ParamGroup] = []
-        self._schedule: Any = None
-        self.schedules_made = 0  # schedules that multiply the same learning rates, once there are several
-        self.custom_state: dict[Parameter, dict[str, Any]] = defaultdict(dict)  # of a subclass with its own `step`
-        self.named_state: dict[str, Any] = {}  # what was stored in `state` under other keys than parameters
+        self._groups = Groups(self)
         groups: list[tuple[list[Parameter], dict[str, Any]]] = []
         for options in checks.group_options(params, type(self).__name__):
             groups.append(self._need_group(options, [p for parameters, _ in groups for p in parameters]))
         for parameters, options in groups:  # only now, when all groups are checked, does a parameter move
             self._append(parameters, options)
-        self.steps = self._backend().zeros((), dtypes.int64)  # on the device; skipped steps are not counted
-        self.calls = 0  # skipped steps included, those of a recorded step not
-        self.recorded = False  # whether a recorded step calls it
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # Also of a subclass that wraps another optimizer and does not call this constructor.
+            if name not in _MADE_WHEN_READ:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            made = vars(self)[name] = _MADE_WHEN_READ[name](self)
+            return made
 
     # a step
 
@@ -116,20 +128,24 @@ class Optimizer(OptimizerHooks):
 
     def present(self) -> list[Segment]:
         """The segments whose parameter has a gradient. Raises StateError if another optimizer took a parameter."""
+        self._check_groups()
         segments = self.segments()
         for segment in segments:
             if not segment.owns_parameter():
                 self.follow_parameters()
                 segments = self.segments()
                 break
-        present = [segment for segment in segments if segment.parameter._grad is not None]
-        for segment in present:
-            if segment.parameter._grad.array is not segment.gradient:  # type: ignore[union-attr]  # present
-                segment.take_gradient()
+        present = []
+        for segment in segments:
+            if (gradient := segment.parameter._grad) is not None:
+                present.append(segment)
+                if gradient.array is not segment.gradient:
+                    segment.take_gradient()
         return present
 
     def follow_parameters(self) -> None:
         """Give parameters that have other memory now, by `p.data = ...`, segments there; see flat/follow.py."""
+        self._check_groups()
         for group in self.param_groups:
             follow(self, group)
 
@@ -174,6 +190,20 @@ class Optimizer(OptimizerHooks):
 
     # groups
 
+    @property
+    def param_groups(self) -> list[ParamGroup]:
+        """The groups. Dicts that replace some of them, or all, become groups, with the state of their parameters."""
+        return self._groups
+
+    @param_groups.setter
+    def param_groups(self, groups: Sequence[Any]) -> None:
+        self._groups.replace(groups)
+
+    def _check_groups(self) -> None:
+        # Whether the parameters in the lists of the groups are still those that the arenas have.
+        if type(self.param_groups) is Groups:
+            self.param_groups.check()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group: a dict with "params" and options. Parameters of other groups do not move."""
         self._append(*self._need_group(param_group, [p for group in self.param_groups for p in group["params"]]))
@@ -204,20 +234,24 @@ class Optimizer(OptimizerHooks):
         members = [] if self.differentiable else parameters
         segments = adopt(self, members, first, options.get("stochastic_rounding", False))
         group = ParamGroup({"params": parameters, **options}, segments, self.device_keys, weakref.ref(self))
-        self.param_groups.append(group)
+        self._groups.add(group)
 
     def _backend(self) -> Backend:
         return next((arena.backend for arena in self._arenas()), backends.get(None))
 
     def _arenas(self) -> Iterator[Arena]:
-        return (arena for group in self.param_groups for arena in group.arenas)
+        return (arena for group in self._held_groups() for arena in group.arenas)
+
+    def _held_groups(self) -> list[ParamGroup]:
+        groups = self.param_groups
+        return groups.held if type(groups) is Groups else groups
 
     def _parameters(self) -> Iterator[Any]:
         return (parameter for group in self.param_groups for parameter in group["params"])
 
     def segments(self) -> list[Segment]:
         """The segments of its parameters."""
-        return [segment for group in self.param_groups for segment in group.segments]
+        return [segment for group in self._held_groups() for segment in group.segments]
 
     @property
     def schedule(self) -> Any:
@@ -239,7 +273,32 @@ class Optimizer(OptimizerHooks):
         """
         if self._has_custom_state():
             return self.custom_state
-        return State(self.named_state, {parameter: entry for _, parameter, entry in self._entries()})
+        return State(self.named_state, {parameter: entry for _, parameter, entry in self._entries()}, self._store)
+
+    @state.setter
+    def state(self, state: dict[Any, Any]) -> None:
+        if self._has_custom_state():
+            self.custom_state = state
+            return
+        self.follow_parameters()
+        entries = {segment.number: state.get(segment.parameter, {}) for segment in self.segments()}
+        self._load(entries, self._need_entries(f"{type(self).__name__}.state", entries))
+        self.named_state = {key: value for key, value in state.items() if isinstance(key, str)}
+
+    def _store(self, parameter: Any, entry: dict[str, Any] | None) -> None:
+        # What a script stores in `state` for a parameter, or None to forget its state, which others may hold.
+        self.follow_parameters()
+        found = {id(segment.parameter): segment for segment in self.segments()}.get(id(parameter))
+        if found is None:
+            raise ArgumentError(f"{type(self).__name__}.state", "a parameter of the optimizer", shown(parameter))
+        if entry is None:
+            group = next(group for group in self.param_groups if found in group.segments)
+            made = adopt(self, [parameter], found.number, group.get("stochastic_rounding", False))
+            group.hold([*(segment for segment in group.segments if segment is not found), *made])
+        else:
+            where = f"{type(self).__name__}.state"
+            checked = {found: need_entry(where, found, entry, self.state_shapes(found), self.moments)}
+            load_entries(found.arena, [found], checked, self._state_array)
 
     def _has_custom_state(self) -> bool:
         return self.differentiable or type(self).update is Optimizer.update
@@ -249,7 +308,7 @@ class Optimizer(OptimizerHooks):
         if self.differentiable:
             numbered = enumerate(self._parameters())
             yield from ((number, p, self.custom_state[p]) for number, p in numbered if self.custom_state.get(p))
-        for group in self.param_groups:
+        for group in self._held_groups():
             steps = {a: backends.backend_of(a.steps).to_numpy(a.steps).tolist() for a in group.arenas}
             for segment in group.segments:
                 taken = steps[segment.arena][segment.index]
@@ -312,7 +371,7 @@ class Optimizer(OptimizerHooks):
             states = {s.parameter: copy_custom_state(s, entries.get(s.number, {})) for s in self.segments()}
             self.custom_state = defaultdict(dict, {parameter: state for parameter, state in states.items() if state})
             return
-        for group in self.param_groups:
+        for group in self._held_groups():
             for arena in group.arenas:
                 load_entries(arena, [s for s in group.segments if s.arena is arena], checked, self._state_array)
 
@@ -324,15 +383,14 @@ class Optimizer(OptimizerHooks):
     # copies and pickles: arenas are not copied; a copy makes its own around its own parameters
 
     def __getstate__(self) -> dict[str, Any]:
-        omitted = ("param_groups", "steps", "custom_state", "_schedule", "_hooks")
+        omitted = ("_groups", "steps", "custom_state", "_schedule", "_hooks")
         rest = {key: value for key, value in vars(self).items() if key not in omitted}
         groups, steps = [dict(group) for group in self.param_groups], int(read_scalar(self.steps))
         return {**rest, "copied": (groups, self.state_dict()["state"], steps, self.schedule)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps, self.schedule = state.pop("copied")
-        vars(self).update(state, _hooks={})
-        self.param_groups = []
+        vars(self).update(state, _groups=Groups(self))
         for options in groups:
             self._append(options.pop("params"), options)
         self._load(entries, self._need_entries(f"copy of {type(self).__name__}", entries))
@@ -341,3 +399,12 @@ class Optimizer(OptimizerHooks):
     def __repr__(self) -> str:
         groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))
         return f"{type(self).__name__} (\n{groups}\n)"
+
+
+_MADE_WHEN_READ: dict[str, Callable[[Optimizer], Any]] = {
+    "_hooks": lambda optimizer: {},
+    "_groups": Groups,
+    "steps": lambda optimizer: optimizer._backend().zeros((), dtypes.int64),
+    "custom_state": lambda optimizer: defaultdict(dict),
+    "named_state": lambda optimizer: {},
+}

@@ -20,9 +20,8 @@ class OptimizerHooks:
     finite, and calls `step` only then. Raises DTypeError for a hook that is not callable.
     """
 
-    def __init__(self) -> None:
-        self._hooks: dict[str, dict[int, Hook]] = {}  # by table: those that were registered, by their number
-        self._stepping = False
+    _hooks: dict[str, dict[int, Hook]]  # by table: those that were registered, by their number
+    _stepping = False
 
     def register_step_pre_hook(self, hook: Hook) -> Handle:
         """Call hook(optimizer, args, kwargs) before a step, with the optimizer as args[0].

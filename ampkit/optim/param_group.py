@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class ParamGroup(MutableMapping[str, Any]):
     ):
         self._options, self._owner = dict(options), owner
         self.hold(segments)
-        parameters = options.get("params") or [None]
+        self._members = list(options.get("params", ()))  # those that the segments were made for
+        parameters = self._members or [None]
         backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
         self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}
         self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
@@ -55,6 +57,10 @@ class ParamGroup(MutableMapping[str, Any]):
         options = {key: hyperparameter(value, self._options.get("differentiable", False))}
         self.check(options)
         self.set_checked(options)
+
+    def has_members(self, parameters: Sequence[Any]) -> bool:
+        """Whether the segments were made for these parameters."""
+        return len(parameters) == len(self._members) and all(map(is_, parameters, self._members))
 
     def check(self, options: dict[str, Any]) -> None:
         """Raise ArgumentError if `options` are out of range, or contradict the others."""

@@ -20,11 +20,14 @@ from .flat.segment import Segment
 
 
 class State(defaultdict[Any, Any]):
-    """`Optimizer.state`: dicts by parameter, and the optimizer's `named` values, which also get what is stored here."""
+    """`Optimizer.state`: dicts by parameter, and the optimizer's `named` values.
 
-    def __init__(self, named: dict[str, Any], entries: dict[Any, dict[str, Any]]):
+    What is stored here goes to those, or by `store(parameter, entry)` to the optimizer; what is deleted is forgotten.
+    """
+
+    def __init__(self, named: dict[str, Any], entries: dict[Any, dict[str, Any]], store: Callable[[Any, Any], None]):
         super().__init__(dict, {**entries, **named})
-        self._named = named
+        self._named, self._store = named, store
 
     def __missing__(self, key: Any) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -35,10 +38,15 @@ class State(defaultdict[Any, Any]):
         super().__setitem__(key, value)
         if isinstance(key, str):
             self._named[key] = value
+        else:
+            self._store(key, value)
 
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
-        self._named.pop(key, None)
+        if isinstance(key, str):
+            self._named.pop(key, None)
+        else:
+            self._store(key, None)
 
 
 Entry = tuple[int, dict[str, Any]]  # the steps that a parameter has taken, and its state arrays by name

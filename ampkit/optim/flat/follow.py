@@ -7,7 +7,7 @@ memory that the parameter left is not written any more, so that it can be given 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ampkit import backends
@@ -40,11 +40,8 @@ def follow(owner: Any, group: ParamGroup) -> None:
         numbered = [(segment.number, segment.parameter) for segment in members]
         dtype = members[0].parameter.array.dtype
         master = dtype if stochastic_rounding else accumulator(dtype)
-        arena = Arena(owner, members[0].arena.backend, master, numbered)
-        made = arena.move_in(numbered, mirrors=True)
-        for old, new in zip(members, made, strict=True):
-            _move_state(old, new)
-        arena.load_steps([_steps(segment) for segment in members])
+        made = Arena(owner, members[0].arena.backend, master, numbered).move_in(numbered, mirrors=True)
+        take_over(made, members)
         left = set(members)
         group.hold([*(segment for segment in group.segments if segment not in left), *made])
 
@@ -83,6 +80,14 @@ def _need_state_that_fits(where: str, segment: Segment) -> None:
 def _steps(segment: Segment) -> int:
     steps = segment.arena.steps
     return int(backends.backend_of(steps).to_numpy(steps)[segment.index])
+
+
+def take_over(made: Sequence[Segment], before: Sequence[Segment | None]) -> None:
+    """Copy the state of segments to those that take their places, all of an arena; None has no state."""
+    made[0].arena.load_steps([0 if segment is None else _steps(segment) for segment in before])
+    for old, new in zip(before, made, strict=True):
+        if old is not None:
+            _move_state(old, new)
 
 
 def _move_state(old: Segment, new: Segment) -> None:
