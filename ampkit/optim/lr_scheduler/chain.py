@@ -28,7 +28,12 @@ class _Combined(LRScheduler):
         raise NotImplementedError(f"{type(self).__name__}.last_lr_of")
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+        parts = [{**part.state_dict(), **self._place_of(part)} for part in self._schedulers]
+        return {**super().state_dict(), "_schedulers": parts}
+
+    def _place_of(self, part: LRScheduler) -> dict[str, int]:
+        """Where a part would be, were it called itself, as PyTorch's are."""
+        raise NotImplementedError(f"{type(self).__name__}._place_of")
 
     def _with_parts(self) -> list[LRScheduler]:
         return [self, *(each for part in self._schedulers for each in part._with_parts())]
@@ -41,8 +46,9 @@ class _Combined(LRScheduler):
             got = f"{len(states)}" if isinstance(states, (list, tuple)) else f"a {type(states).__name__}"
             raise ArgumentError(where, f"the states of {len(parts)} schedulers", got)
         for part, each in zip(parts, states, strict=True):
-            part._load(each)
-        super()._load(state)
+            begun = {**each, "last_epoch": 0} if isinstance(each, dict) and each.get("last_epoch") == -1 else each
+            part._load(begun)
+        super()._load({"base_lrs": parts[0].base_lrs, "last_epoch": parts[0].last_epoch, **state})
 
 
 class ChainedScheduler(_Combined):
@@ -72,6 +78,9 @@ class ChainedScheduler(_Combined):
 
     def last_lr_of(self, part: LRScheduler) -> list[float]:
         return self._product(self.last_epoch, self._schedulers[: self._schedulers.index(part) + 1])
+
+    def _place_of(self, part: LRScheduler) -> dict[str, int]:
+        return _place(self.last_epoch)
 
     def _product(self, n: int, schedulers: Sequence[LRScheduler]) -> list[float]:
         found = list(self.base_lrs)
@@ -111,7 +120,16 @@ class SequentialLR(_Combined):
         begin, end = ([0, *self._milestones][i], [*self._milestones, self.last_epoch + 1][i])
         return part.rates(max(0, min(self.last_epoch, end - 1) - begin))
 
+    def _place_of(self, part: LRScheduler) -> dict[str, int]:
+        i, n = self._schedulers.index(part), self.last_epoch
+        begin, end = ([0, *self._milestones][i], [*self._milestones, n + 1][i])
+        return _place(min(n, end - 1) - begin if n >= begin else -1)
+
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         super()._need_constant(where, name, value)
         if sorted(value) != list(value):
             raise ArgumentError(where, "rising _milestones", repr(value))
+
+
+def _place(n: int) -> dict[str, int]:
+    return {"last_epoch": n, "_step_count": n + 1 if n >= 0 else 1}

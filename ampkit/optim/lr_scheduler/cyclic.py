@@ -94,6 +94,19 @@ class CyclicLR(_CyclicMomentum):
     def _prepare(self, number: int, group: ParamGroup) -> None:
         group.update(initial_lr=self._base[number])
 
+    def _in_own_names(self, state: dict[str, Any]) -> dict[str, Any]:
+        if "total_size" not in state:
+            return state
+        moves, total = state["cycle_momentum"], round(state["total_size"])
+        up = round(state["total_size"] * state["step_ratio"])
+        momenta = list(zip(state["base_momentums"], state["max_momentums"], strict=True)) if moves else None
+        rates = {"_base": state["base_lrs"], "_peaks": state["max_lrs"], "_momenta": momenta}
+        return {**state, **rates, "_up": up, "_down": total - up, "_scale_mode": state["scale_mode"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """`LRScheduler.state_dict`, and the place where PyTorch keeps the attributes of a `scale_fn`."""
+        return {**super().state_dict(), "_scale_fn_custom": None}
+
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         super()._need_constant(where, name, value)
         if name == "mode" and self._scale_fn is None and value not in _SCALES:
@@ -164,6 +177,20 @@ class OneCycleLR(_CyclicMomentum):
 
     def _prepare(self, number: int, group: ParamGroup) -> None:
         group.update(initial_lr=self._lows[number], max_lr=self._peaks[number], min_lr=self._ends[number])
+        if self._momenta is not None:
+            group.update(base_momentum=self._momenta[number][0], max_momentum=self._momenta[number][1])
+
+    def _in_own_names(self, state: dict[str, Any]) -> dict[str, Any]:
+        if "_schedule_phases" not in state:
+            return state
+        groups = self.optimizer.param_groups  # in which PyTorch keeps the rates and momenta between which it moves
+        rates = {"_peaks": [group["max_lr"] for group in groups], "_ends": [group["min_lr"] for group in groups]}
+        momenta = (
+            [(group["base_momentum"], group["max_momentum"]) for group in groups] if state["cycle_momentum"] else None
+        )
+        phases = [phase["end_step"] for phase in state["_schedule_phases"]]
+        more = {"_phases": phases, "_momenta": momenta, "anneal_strategy": state["_anneal_func_type"]}
+        return {**state, "_lows": state["base_lrs"], **rates, **more}
 
     def rates(self, n: int) -> list[float]:
         stops = zip(self._lows, self._peaks, self._ends, strict=True)
@@ -231,12 +258,21 @@ class SWALR(LRScheduler):
         super()._prepare(number, group)
         group["swa_lr"] = self.swa_lrs[number]
 
+    def _in_own_names(self, state: dict[str, Any]) -> dict[str, Any]:
+        if "_anneal_strategy" not in state:
+            return state
+        ends = [group["swa_lr"] for group in self.optimizer.param_groups]
+        n, strategy, epochs = state["last_epoch"], state["_anneal_strategy"], state["anneal_epochs"]
+        done = _done(n, epochs, strategy)
+        pairs = zip(state["_last_lr"], ends, strict=True)
+        starts = ends if done == 1 else [(rate - done * end) / (1 - done) for rate, end in pairs]
+        return {**state, "swa_lrs": ends, "anneal_strategy": strategy, "_starts": starts, "_waits": n < 1}
+
     def _rates_now(self, optimizer: Optimizer) -> list[float]:
         return [group["lr"] for group in optimizer.param_groups]
 
     def rates(self, n: int) -> list[float]:
-        done = min(1.0, n / self.anneal_epochs) if self.anneal_epochs else float(n > 0)
-        done = done if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * done)) / 2
+        done = _done(n, self.anneal_epochs, self.anneal_strategy)
         return [start + (end - start) * done for start, end in zip(self._starts, self.swa_lrs, strict=True)]
 
     def step(self, epoch: float | None = None) -> None:
@@ -251,3 +287,9 @@ class SWALR(LRScheduler):
         super().load_state_dict(state_dict)
         if not self._waits:
             self.optimizer.schedule = self
+
+
+def _done(n: int, epochs: int, strategy: str) -> float:
+    # The part of the way that SWALR has gone at step n.
+    done = min(1.0, n / epochs) if epochs else float(n > 0)
+    return done if strategy == "linear" else (1 - math.cos(math.pi * done)) / 2

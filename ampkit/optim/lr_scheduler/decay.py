@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, NoneType
 from typing import Any
@@ -157,6 +158,14 @@ class MultiStepLR(LRScheduler):
         self.milestones, self.gamma = sorted(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """`LRScheduler.state_dict`, with the milestones counted, as in PyTorch."""
+        return {**super().state_dict(), "milestones": Counter(self.milestones)}
+
+    def _in_own_names(self, state: dict[str, Any]) -> dict[str, Any]:
+        counted = state["milestones"]
+        return {**state, "milestones": sorted(Counter(counted).elements())} if isinstance(counted, dict) else state
+
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         if name != "milestones":
             super()._need_constant(where, name, value)
@@ -214,9 +223,19 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ArgumentError(where, "eta_min from 0", repr(eta_min))
         super().__init__(optimizer, last_epoch)
 
-    def rates(self, n: int) -> list[float]:
+    def state_dict(self) -> dict[str, Any]:
+        """`LRScheduler.state_dict`, and the place in the present period, as in PyTorch."""
+        at, length = self._period(self.last_epoch)
+        return {**super().state_dict(), "T_cur": at, "T_i": length}
+
+    def _period(self, n: int) -> tuple[int, int]:
+        # The number of steps since the last restart, and until the next one.
         length = self.T_0
         while self.T_mult > 1 and n >= length:
             n, length = n - length, length * self.T_mult
-        left = (1 + math.cos(math.pi * (n % length) / length)) / 2
+        return n % length, length
+
+    def rates(self, n: int) -> list[float]:
+        at, length = self._period(n)
+        left = (1 + math.cos(math.pi * at / length)) / 2
         return [self.eta_min + (base - self.eta_min) * left for base in self.base_lrs]

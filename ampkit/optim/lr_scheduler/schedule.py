@@ -8,6 +8,7 @@ table of f(0), f(1), ..., which the host extends by one row per call, since n is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -239,11 +240,15 @@ class LRScheduler:
         with backends.device_guard(self._seen):
             stepped = read_scalar(np.greater(self.optimizer.steps, self._seen))
         constants = {name: getattr(self, name) for name in self.constants}
-        position = {"last_epoch": self.last_epoch, "_pending": bool(stepped), "_last_lr": self.get_last_lr()}
-        return {"base_lrs": list(self.base_lrs), **position, **constants}
+        count = self.last_epoch
+        position = {"last_epoch": count, "_step_count": count + 1, "_pending": bool(stepped)}
+        return {"base_lrs": list(self.base_lrs), **position, "_last_lr": self.get_last_lr(), **constants}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`. Raises ArgumentError, with nothing changed, for one that does not fit."""
+        """Restore a state of `state_dict`, ours or PyTorch's.
+
+        Raises ArgumentError, with nothing changed, for one that does not fit.
+        """
         with unchanged_on_error(*self._with_parts()):
             self._load(state_dict)
 
@@ -253,6 +258,8 @@ class LRScheduler:
 
     def _load(self, state: dict[str, Any]) -> None:
         where = f"{type(self).__name__}.load_state_dict"
+        with suppress(KeyError, TypeError, ValueError, AttributeError, ArithmeticError):  # which the checks below name
+            state = self._in_own_names(state)
         need_keys(where, state, ("base_lrs", "last_epoch", *self.constants))
         need_like(where, "base_lrs", state["base_lrs"], self.base_lrs)
         need_like(where, "_pending", state.get("_pending", False), like=False)
@@ -273,6 +280,10 @@ class LRScheduler:
         if state.get("_pending"):
             with backends.device_guard(self._seen):
                 np.subtract(self._seen, 1, out=self._seen)
+
+    def _in_own_names(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A state with what a state of PyTorch has under other names."""
+        return state
 
     def _need_constant(self, where: str, name: str, value: Any) -> None:
         need_like(where, name, value, getattr(self, name))
