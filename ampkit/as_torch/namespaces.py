@@ -109,7 +109,7 @@ SOURCES = {
     "torch.storage": ".top",
     "torch.testing": ".testing",
     "torch.types": ".types",
-    "torch.utils": "",
+    "torch.utils": "ampkit.utils",
     "torch.utils._pytree": ".utils.pytree",
     "torch.utils.checkpoint": ".utils.checkpoint",
     "torch.utils.data": "ampkit.utils.data",
