@@ -252,3 +252,44 @@ def test_states_that_scripts_move_to_new_parameters_reset_and_store():
     give(more)
     optimizer.step()
     assert more.tolist() == [-1.5, -1.5, -2.0]
+
+
+NAMES = "SGD Adam AdamW Adagrad Adadelta Adamax ASGD NAdam RAdam RMSprop Rprop Adafactor LAMB Lion LBFGS".split()
+KINDS = {name: getattr(optim, name) for name in NAMES if hasattr(optim, name)}
+
+
+@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16])
+@pytest.mark.parametrize("name", KINDS)
+def test_every_optimizer_steps_the_same_in_memory_that_was_given_to_its_parameters(name, dtype):
+    def train(edit):
+        ampkit.manual_seed(0)
+        model = nn.Linear(4, 3).to(dtype)
+        optimizer = KINDS[name](model.parameters(), lr=0.125)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(ampkit.ones(2, 4, dtype=dtype)).float().square().mean()
+            loss.backward()
+            return loss
+
+        for number in range(4):
+            if number == 2:
+                edit(model, optimizer)
+            optimizer.step(closure)
+        return [p.tolist() for p in model.parameters()]
+
+    def clones(model, optimizer):
+        for p in model.parameters():
+            p.data = p.data.clone()
+
+    def groups(model, optimizer):
+        optimizer.param_groups = [dict(group) for group in optimizer.param_groups]
+
+    def masters(model, optimizer):  # of 16-bit parameters, which new memory rounds
+        for p in model.parameters():
+            p.data.mul_(1)
+            p.segment.set_master_weights(p.detach().float().array)
+
+    expected = train(lambda *_: None)
+    assert train(groups) == expected
+    assert train(clones) == (expected if dtype == ampkit.float32 else train(masters))
