@@ -7,7 +7,7 @@ import pytest
 from fuzz import memory_programs
 
 pytestmark = pytest.mark.cpu
-PROGRAMS = 300
+PROGRAMS = 150
 
 
 def test_tensors_share_memory_as_numpys_arrays_do_in_random_programs():
