@@ -157,7 +157,7 @@ def _held(device: str) -> dict[str, int]:
         kind = type(item)  # a proxy's __class__ may be anything
         if issubclass(kind, Arena):
             arrays = [item.master, *item.copies.values()], [item.gradient], [*item.moments.values()]
-        elif issubclass(kind, Parameter) and item.segment is None:
+        elif issubclass(kind, Parameter) and item._arena_segment is None:
             arrays = _of_parameter(item)
         else:
             continue
@@ -167,7 +167,7 @@ def _held(device: str) -> dict[str, int]:
 
 
 def _of_parameter(parameter: Parameter) -> tuple[list[Any], list[Any], list[Any]]:
-    copies = [copy for _, copy in (parameter.copies or {}).values()]
+    copies = [copy for _, copy in (parameter._cast_copies or {}).values()]
     gradient: Tensor | None = parameter._grad
     return [parameter.array, *copies], [] if gradient is None else [gradient.array], []
 

@@ -172,14 +172,14 @@ class GradScaler:
         for segment in present:
             gradient = segment.parameter._grad
             assert gradient is not None
-            gradient.tag = None
+            gradient._scale_tag = None
             gradient.changed()
         if present:
             check.state = OptState.UNSCALED
 
     def _to_present_scale(self, present: list[Segment]) -> None:
         """Rescale gradients from before the scale changed. StateError for gradients that this scaler did not scale."""
-        tagged = [(g, g.tag) for segment in present if (g := segment.parameter._grad) is not None]
+        tagged = [(g, g._scale_tag) for segment in present if (g := segment.parameter._grad) is not None]
         count_scaled("scaler.step or unscale_", [gradient for gradient, _ in tagged])
         foreign = sum(1 for _, tag in tagged if tag is None or (tag.owner is not self._scale and tag is not ZEROED))
         if foreign:
@@ -235,7 +235,7 @@ class GradScaler:
         # After an error between unscale_ and step the gradients were dropped, and new ones, scaled, took their place.
         gradients = [segment.parameter._grad for segment in optimizer.present()]
         return bool(gradients) and all(
-            g is not None and g.tag is not None and g.tag.owner is self._scale for g in gradients
+            g is not None and g._scale_tag is not None and g._scale_tag.owner is self._scale for g in gradients
         )
 
     # settings and state

@@ -44,11 +44,11 @@ def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))
     if observe.observers:
         observe.notify_end("scale_loss", (loss.array, factor), out, observe.FORWARD, operands=(loss,), tag=tag)
-    return _recorded(loss, out, factor, tag) if loss.edge is not None and is_grad_enabled() else Tensor(out)
+    return _recorded(loss, out, factor, tag) if loss._tape_edge is not None and is_grad_enabled() else Tensor(out)
 
 
 def _recorded(loss: Tensor, out: Array, factor: Array, tag: ScaleTag) -> Tensor:
-    assert loss.edge is not None
-    node = Node(_SCALE_LOSS, ((*loss.edge[:3], out.dtype),), backends.backend_of(out).asarray(factor))
+    assert loss._tape_edge is not None
+    node = Node(_SCALE_LOSS, ((*loss._tape_edge[:3], out.dtype),), backends.backend_of(out).asarray(factor))
     node.tag = tag
     return attach(out, node)

@@ -14,7 +14,7 @@ def need_loss(loss: Tensor) -> None:
     """Raise DTypeError unless the loss is floating-point, StateError if it is scaled already."""
     if not loss.is_floating_point():
         raise DTypeError("scaler.scale", "a floating-point loss", loss.dtype.name)
-    if (node := loss.node) is not None and node.tag is not None:
+    if (node := loss._tape_node) is not None and node.tag is not None:
         raise StateError("scaler.scale", "a loss that is not scaled yet", "one that is")
 
 

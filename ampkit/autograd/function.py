@@ -110,7 +110,7 @@ class FunctionCtx:
 
     def _record(self, args: tuple[Any, ...], outs: tuple[Any, ...], node: Node) -> None:
         # A saved tensor keeps its edge: that of an input, or the index of an output, whose node does not exist yet.
-        edges = {id(a): a.edge for a in args if isinstance(a, Tensor)}
+        edges = {id(a): a._tape_edge for a in args if isinstance(a, Tensor)}
         places = {id(out): i for i, out in enumerate(outs)}
         self._saved = [_saved_item(t, edges, places) for t in self._to_save]
         self._non_differentiable = [
@@ -122,7 +122,7 @@ class FunctionCtx:
         if item is None:
             return None
         if isinstance(item, Tensor):
-            item = item.array, item.version, (item, 0)
+            item = item.array, item._version_counter, (item, 0)
         (kept, version, edge), array = item, unpack(item[0])
         packed = array is not kept
         if version[0] > self._serial and not packed:
@@ -134,7 +134,7 @@ class FunctionCtx:
         if edge is not None and isinstance(edge[0], Tensor):
             return alias(array, edge) if packed else edge[0]
         out = Tensor(array)
-        out.edge, out.version = edge, out.version if packed else version
+        out._tape_edge, out._version_counter = edge, out._version_counter if packed else version
         return out
 
 
@@ -142,10 +142,10 @@ def _saved_item(tensor: Tensor | None, edges: dict[int, Any], places: dict[int, 
     # A constant among the inputs is kept as the object that it is.
     if tensor is None:
         return None
-    kept, place = pack(tensor.array, tensor.version), id(tensor)
-    if kept is tensor.array and place in edges and tensor.edge is None and place not in places:
+    kept, place = pack(tensor.array, tensor._version_counter), id(tensor)
+    if kept is tensor.array and place in edges and tensor._tape_edge is None and place not in places:
         return tensor
-    return kept, tensor.version, edges.get(place, places.get(place))
+    return kept, tensor._version_counter, edges.get(place, places.get(place))
 
 
 class Function:
@@ -217,7 +217,7 @@ def _recorded(function: Any, ctx: FunctionCtx, args: tuple[Any, ...], outs: tupl
             cure = "wrap arrays: ampkit.tensor(...); return several Tensors as a tuple"
             raise DTypeError(f"{ctx._name}.forward", "a Tensor or a tuple of them", f"a {type(out).__name__}", cure)
     made = named_node_type(f"{ctx._name}Backward", FunctionNode)
-    node = made(Call(function), [a.edge if isinstance(a, Tensor) else None for a in args], ctx)
+    node = made(Call(function), [a._tape_edge if isinstance(a, Tensor) else None for a in args], ctx)
     node.outputs = tuple([(o.array.shape, o.array.dtype) if isinstance(o, Tensor) else None for o in outs])
     ctx._record(args, outs, node)
     return node
@@ -264,7 +264,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         if not is_grad_enabled() or ctx._node is None:
             return found
         outs = found if isinstance(found, (tuple, list)) else (found,)
-        edges = [*ctx._node.edges, *(dy.edge for dy in grad_outputs if isinstance(dy, Tensor))]
+        edges = [*ctx._node.edges, *(dy._tape_edge for dy in grad_outputs if isinstance(dy, Tensor))]
         node = Node(Once(ctx._name), [edge for edge in edges if edge is not None], ())
         node.outputs = (None,) * len(outs)
         return tuple([attach(o.array, node, i) if isinstance(o, Tensor) else o for i, o in enumerate(outs)])

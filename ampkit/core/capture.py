@@ -115,7 +115,7 @@ class _Variant:
     def _eagerly(self, args: Any, kwargs: Any) -> Any:
         with self.graph.pool.use():
             out = self.step(*args, **kwargs)
-            self.eager = any(_is_live(t.node) for t in tensors_in(out))
+            self.eager = any(_is_live(t._tape_node) for t in tensors_in(out))
             if not self.eager:
                 with self.graph.pool.outside():
                     out = with_tensors(out, (Tensor(t.array.copy()) for t in tensors_in(out)))
@@ -138,7 +138,7 @@ class _Variant:
 
     def _stale(self, tensor: Tensor) -> bool:
         """Whether other code changed the tensor since the last launch."""
-        return tensor.version[0] != self.known[id(tensor)]
+        return tensor._version_counter[0] != self.known[id(tensor)]
 
     def _launch(self, given: list[Tensor], made: list[Any], fresh: list[tuple[Any, Any]]) -> Any:
         # From here on nothing is allocated, so that no launch fails half-way.
@@ -151,7 +151,7 @@ class _Variant:
         self.graph.launch(seed, call)
         for tensor in self.changes.values():
             _written(tensor)
-        self.known = {id(t): t.version[0] for t, _, _ in self.copies}
+        self.known = {id(t): t._version_counter[0] for t, _, _ in self.copies}
         for result, recorded in zip(made, tensors_in(self.out), strict=True):
             result[...] = recorded.array
         return with_tensors(self.out, map(Tensor, made))
@@ -181,7 +181,7 @@ class _Variant:
             if self.graph.recording is None:
                 self._forget()
             self.filled = []
-        self.known = {id(t): t.version[0] for t, _, _ in self.copies}
+        self.known = {id(t): t._version_counter[0] for t, _, _ in self.copies}
 
     def _forget(self) -> None:
         # After a capture that failed, or whose memory was released: the casts that it should have written are stale,
@@ -220,7 +220,7 @@ class _Variant:
 
 
 def _written(tensor: Tensor) -> None:
-    segment = getattr(tensor, "segment", None)
+    segment = getattr(tensor, "_arena_segment", None)
     if segment is not None and segment.owns_parameter():
         segment.mark_updated()  # its 16-bit copies too
     else:

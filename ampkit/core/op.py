@@ -221,7 +221,7 @@ class Op:
         ]
         region = _stack.get()
         rule = None if region is None else region.policies[backend]
-        wanted = [isinstance(i, Tensor) and i.edge is not None for i in inputs]
+        wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
         plan = self.plans[full] = make_plan(
             self, rule, full[-1] if self.signature.typed else None, key, wanted, backend
         )

@@ -75,12 +75,12 @@ def runner(op: Any) -> Callable[..., Any]:
         if type(out) is tuple:
             made: Any = tuple([Tensor(o) for o in out])
             for one in made:
-                one.version = [0]  # a plain list, as of every result
+                one._version_counter = [0]  # a plain list, as of every result
             first = made[0]
         else:
             made = first = _new(Tensor)  # its constructor, written out
-            made.array, made._edge, made.version, made.copies = out, None, [0], None
-            made._grad = made.tag = made.views = None
+            made.array, made._edge, made._version_counter, made._cast_copies = out, None, [0], None
+            made._grad = made._scale_tag = made._view_links = None
         if view:
             _link_views(op, params, inputs[0], made)
         node = None
@@ -90,7 +90,7 @@ def runner(op: Any) -> Callable[..., Any]:
                     saved.__dict__.pop(name, None)
             node = _new(Node)  # its constructor, written out
             node.op, node.edges, node.saved, node.params, node.plan = op, edges, saved, params, plan
-            node.kernel, node.versions, node.result, node.serial = kernel, versions, first.version, tick()
+            node.kernel, node.versions, node.result, node.serial = kernel, versions, first._version_counter, tick()
             if packing:
                 pack_saved(node)
             if following:
@@ -122,7 +122,7 @@ def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     # Several outputs of one node.
     node.outputs = tuple([(o.array.shape, o.array.dtype) for o in outs])
     saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0].array)]
-    node.others = [o.version for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
+    node.others = [o._version_counter for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
     for i, one in enumerate(outs):
         if one.array.dtype in FLOATS:
             one._edge = (node, i, *node.outputs[i])

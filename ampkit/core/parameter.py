@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from typing import Any, cast
 
 from .. import backends
@@ -35,17 +36,18 @@ class Buffer(Tensor):
         super().__init__(data.array if isinstance(data, Tensor) else _array(data))
         self.persistent = persistent
         if isinstance(data, Tensor):
-            self.version = data.detach().version
+            self._version_counter = data.detach()._version_counter
         elif self.array is data:
-            self.version.append(0)
+            self._version_counter.append(0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         with backends.device_guard(self.array):
             twin = memo[id(self)] = Buffer(Tensor(self.array.copy()), persistent=self.persistent)
+        vars(twin).update(deepcopy(vars(self), memo))
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_buffer, (Tensor(self.array), self.persistent)
+        return _unpickle_buffer, (Tensor(self.array), self.persistent), vars(self) or None
 
 
 def _unpickle_buffer(values: Tensor, persistent: bool) -> Buffer:
@@ -55,37 +57,37 @@ def _unpickle_buffer(values: Tensor, persistent: bool) -> Buffer:
 class Parameter(Tensor):
     """A leaf that an optimizer trains; its gradient is kept in float32 (float64 for float64 parameters).
 
-    name: the dotted name a Module knows it by, for messages.
+    _dotted_name: the name a Module knows it by, for messages.
     """
 
     __slots__ = ()
 
     def __init__(self, data: Any, requires_grad: bool = True):
-        self.name = ""
-        self._segment: Any = None  # a weak reference to `segment`
+        self._dotted_name = ""
+        self._segment: Any = None  # a weak reference to `_arena_segment`
         super().__init__(
             data.array if isinstance(data, Tensor) else _array(data),
             switch("Parameter", "requires_grad", requires_grad),
         )
         if isinstance(data, Tensor):
-            self.version = data.detach().version
+            self._version_counter = data.detach()._version_counter
         elif self.array is data:
-            self.version.append(0)
+            self._version_counter.append(0)
 
     def _hold(self, array: Array) -> None:
         super()._hold(array)
-        segment = self.segment
+        segment = self._arena_segment
         if segment is not None and not segment.fits(array):
             self._segment = None  # its optimizer makes another one at the next step
 
     @property
-    def segment(self) -> Any:
+    def _arena_segment(self) -> Any:
         """Its segment of the newest optimizer's arena; None without an optimizer, and once that is gone."""
         return None if self._segment is None else self._segment()
 
     def drop_grad(self) -> None:
         held, self._grad = self._grad, None
-        if held is not None and sys.getrefcount(held) > 2 and self.segment is not None:  # others hold it
+        if held is not None and sys.getrefcount(held) > 2 and self._arena_segment is not None:  # others hold it
             with backends.device_guard(held.array):
                 held.array = held.array.copy()
 
@@ -111,16 +113,17 @@ class Parameter(Tensor):
         return True
 
     def _cast(self, dtype: DType) -> Array:
-        segment = self.segment
+        segment = self._arena_segment
         return super()._cast(dtype) if segment is None or not segment.owns_parameter() else segment.cast(dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         twin = cast(Parameter, super().__deepcopy__(memo))
-        twin.name = self.name
+        twin._dotted_name = self._dotted_name
         return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), (None, {"name": self.name}))
+        how, what, *_ = super().__reduce__()
+        return how, what, (vars(self) or None, {"_dotted_name": self._dotted_name})
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"
@@ -130,7 +133,7 @@ def become_parameter(leaf: Tensor) -> Parameter:
     """Make a leaf a Parameter, the same object, which an optimizer can hold."""
     leaf.__class__ = Parameter
     parameter = cast(Parameter, leaf)
-    parameter.name, parameter._segment = "", None
+    parameter._dotted_name, parameter._segment = "", None
     if parameter.requires_grad:
-        parameter.edge = (parameter, 0, parameter.array.shape, parameter._grad_dtype())
+        parameter._tape_edge = (parameter, 0, parameter.array.shape, parameter._grad_dtype())
     return parameter

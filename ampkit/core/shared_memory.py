@@ -37,7 +37,7 @@ def share_memory_(self: Tensor) -> Tensor:
     if backends.backend_of(self.array) is not backends.cpu:
         cure = "use ampkit.distributed for processes with GPUs (docs/distributed.md)"
         raise DeviceError("share_memory_", "a tensor on the CPU", f"one on {self.device}", cure)
-    if self.node is not None:
+    if self._tape_node is not None:
         raise StateError("share_memory_", "a leaf", "the result of a recorded operation", "use .detach()")
     if block_of(self.array) is None:
         values = _mapped(_new_block(self.array.nbytes), 0, self.array.shape, self.array.dtype)

@@ -155,7 +155,7 @@ _INPUT = """\
     if type({name}) is float:  # tested first: isinstance(float, Tensor) is slower than all of this
         _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
     elif isinstance({name}, _Tensor):
-        _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}.version
+        _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}._version_counter
         if _e{i} is not None and _e{i}[0] is None:  # `edge` of a leaf, written out
             _e{i} = {name}, 0, _e{i}[2], _e{i}[3]
         _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
@@ -195,8 +195,8 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
             array, kind = number_and_type(item)
             key += (kind, None, False)
         arrays.append(array)
-    edges = tuple([i.edge if isinstance(i, Tensor) else None for i in inputs])
-    versions = tuple([i.version if isinstance(i, Tensor) else NEVER for i in inputs])
+    edges = tuple([i._tape_edge if isinstance(i, Tensor) else None for i in inputs])
+    versions = tuple([i._version_counter if isinstance(i, Tensor) else NEVER for i in inputs])
     return inputs, params, arrays, edges, versions, (*key, *dtype)
 
 

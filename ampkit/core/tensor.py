@@ -5,6 +5,7 @@ Arithmetic and most methods are ops, which `ops/__init__.py` binds here from one
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,7 +20,7 @@ from ..base.version_counter import VersionCounter
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .fp_errors import ignore_fp_errors
-from .tensor_base import TensorBase
+from .tensor_base import ReadAlias, TensorBase
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -67,20 +68,24 @@ Edge = tuple[Any, int, tuple[int, ...], DType]
 class Tensor(TensorBase, TensorMethods):
     """An array on a device and, where a gradient is wanted, its edge on the tape.
 
-    array: the NumPy or CuPy array itself. edge: where its gradient flows (see Edge), or None if operations on it are
-    not recorded. version: the time of the last in-place change (see `tick`), in a list shared with its views; a
-    second entry says that other code may write to the memory without notice (see `exposed`).
-    copies: its values cast to other dtypes. views: the tensors that share its memory (see core/autograd/views.py).
-    tag: for a gradient, the loss scale that it is multiplied by.
+    array: the NumPy or CuPy array itself. Scripts may hang attributes of their own on a tensor, by any other name that
+    PyTorch does not use; they are copied and pickled with it.
+
+    _tape_edge: where its gradient flows (see Edge), or None if operations on it are not recorded. _version_counter: the
+    time of the last in-place change (see `tick`), in a list shared with its views; a second entry says that other code
+    may write to the memory without notice (see `exposed`). _cast_copies: its values cast to other dtypes. _view_links:
+    the tensors that share its memory (see core/autograd/views.py). _scale_tag: for a gradient, the loss scale that it
+    is multiplied by.
     `ampkit.tensor` makes one from values; this constructor wraps `array` without a copy, of a subclass of ndarray its
     memory. As PyTorch's, it also makes a tensor of the default dtype from a list, `Tensor([1, 2])`, and of a shape,
     `Tensor(2, 3)`. Raises DTypeError for an array of a dtype that no tensor has, or in another byte order,
     ArgumentError for a np.ma.MaskedArray that hides elements.
     """
 
-    # The slots `name` and `_segment` are a Parameter's, and unset in others; here, so that a leaf can become one.
+    # The slots `_dotted_name` and `_segment` are a Parameter's, unset in others; here, so that a leaf can become one.
     __slots__ = (
-        "__weakref__", "_edge", "_grad", "_hooks", "_segment", "array", "copies", "name", "tag", "version", "views",
+        "__dict__", "__weakref__", "_cast_copies", "_dotted_name", "_edge", "_grad", "_hooks", "_scale_tag", "_segment",
+        "_version_counter", "_view_links", "array",
     )  # fmt: skip
     _hooks: Any  # of a leaf that has hooks; unset in others (see autograd/hooks.py)
 
@@ -91,12 +96,12 @@ class Tensor(TensorBase, TensorMethods):
             else:
                 array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
         self.array = array
-        self._edge: Any = None  # `edge`, with None in place of the tensor itself: a leaf is no reference cycle
-        self.version: list[int] = VersionCounter((0,))
-        self.copies: dict[DType, tuple[int, Array]] | None = None
+        self._edge: Any = None  # `_tape_edge`, with None in place of the tensor itself: a leaf is no reference cycle
+        self._version_counter: list[int] = VersionCounter((0,))
+        self._cast_copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
-        self.tag: ScaleTag | None = None
-        self.views: Views | None = None
+        self._scale_tag: ScaleTag | None = None
+        self._view_links: Views | None = None
         if requires_grad:
             self.requires_grad = True
 
@@ -109,13 +114,13 @@ class Tensor(TensorBase, TensorMethods):
     # the tape
 
     @property
-    def edge(self) -> Edge | None:
+    def _tape_edge(self) -> Edge | None:
         """Where the gradient flows (see Edge); of a leaf that requires grad, to the leaf itself."""
         edge: Edge | None = self._edge
         return edge if edge is None or edge[0] is not None else (self, *edge[1:])
 
-    @edge.setter
-    def edge(self, edge: Edge | None) -> None:
+    @_tape_edge.setter
+    def _tape_edge(self, edge: Edge | None) -> None:
         self._edge = edge if edge is None or edge[0] is not self else (None, *edge[1:])
 
     @property
@@ -126,7 +131,7 @@ class Tensor(TensorBase, TensorMethods):
     def requires_grad(self, wanted: bool) -> None:
         if wanted and not self.is_floating_point():
             raise DTypeError("requires_grad", "a floating-point tensor", self.dtype.name, "cast it: x.float()")
-        if not wanted and self.node is not None:
+        if not wanted and self._tape_node is not None:
             raise StateError("requires_grad", "a leaf", "the result of an operation", "use .detach()")
         if not wanted:
             self._edge = None
@@ -142,18 +147,20 @@ class Tensor(TensorBase, TensorMethods):
         return self
 
     @property
-    def node(self) -> Node | None:
+    def _tape_node(self) -> Node | None:
         """The node that made it; None for a leaf."""
         source = None if self._edge is None else self._edge[0]
         return None if isinstance(source, Tensor) else source
 
+    node = ReadAlias("_tape_node")
+
     @property
     def is_leaf(self) -> bool:
-        return self.node is None
+        return self._tape_node is None
 
     @property
     def grad_fn(self) -> Node | None:
-        return None if self.node is None else self.node.shown()
+        return None if self._tape_node is None else self._tape_node.shown()
 
     @property
     def output_nr(self) -> int:
@@ -180,12 +187,12 @@ class Tensor(TensorBase, TensorMethods):
         if backends.backend_of(value.array) is not backends.backend_of(self.array):
             got = f"one on {value.device}"
             raise DeviceError("grad", f"a Tensor on {self.device}", got, "move it with .to(device)")
-        array, tag, edge = value.array, value.tag, value.edge
+        array, tag, edge = value.array, value._scale_tag, value._tape_edge
         self.drop_grad()
         with backends.device_guard(self.array):
             self.accumulate(array, tag)
         if edge is not None and self._grad is not None and self._grad.array.dtype == array.dtype:
-            self._grad.edge = edge  # read by a differentiable update, whose gradients flow on to `value`
+            self._grad._tape_edge = edge  # read by a differentiable update, whose gradients flow on to `value`
 
     @grad.deleter
     def grad(self) -> None:
@@ -209,11 +216,11 @@ class Tensor(TensorBase, TensorMethods):
             if gradient is not buffer:  # a backward may have written it there
                 backends.backend_of(buffer).copy(buffer, gradient)
             self._grad = Tensor(buffer)
-            self._grad.tag = tag
+            self._grad._scale_tag = tag
             return
         held = self._grad.array
-        if self._grad.tag is not tag:
-            self._grad.tag = combine_tags(held, self._grad.tag, tag)
+        if self._grad._scale_tag is not tag:
+            self._grad._scale_tag = combine_tags(held, self._grad._scale_tag, tag)
         if self._grad._edge is not None:
             self._grad.changed()  # from create_graph=True: the tape may have saved it
         if held.dtype in LOW:
@@ -239,23 +246,25 @@ class Tensor(TensorBase, TensorMethods):
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         self._hold(array)
         self.changed()
-        self.version = VersionCounter(self.version[:1])  # views of the old memory keep the old counter
+        self._version_counter = VersionCounter(
+            self._version_counter[:1]
+        )  # views of the old memory keep the old counter
 
     def _hold(self, array: Array) -> None:
-        if self.views is not None:
+        if self._view_links is not None:
             from .autograd.views import hand_over
 
             hand_over(self)
         self.array = array
-        if self._edge is not None and self.node is None:
+        if self._edge is not None and self._tape_node is None:
             self._edge = (None, 0, array.shape, self._grad_dtype())
 
     def detach(self) -> Tensor:
         """The same memory, off the tape."""
         out = Tensor(self.array)
-        if self.node is not None:
+        if self._tape_node is not None:
             self.exposed()  # a change in place must be seen by both
-        out.version = self.version
+        out._version_counter = self._version_counter
         return out
 
     @property
@@ -283,19 +292,19 @@ class Tensor(TensorBase, TensorMethods):
         array, now = other.array, self.array
         if self._edge is not None and not other.is_floating_point():
             raise DTypeError("data", "a floating-point tensor, where a gradient is wanted", other.dtype.name)
-        if self.node is not None and (array.shape != now.shape or array.dtype != now.dtype):
+        if self._tape_node is not None and (array.shape != now.shape or array.dtype != now.dtype):
             needs, got = (f"{t.dtype.name} of shape {tuple(t.shape)}" for t in (self, other))
             raise ShapeError("data", f"{needs}, as the result of an operation has", got)
-        version = other.detach().version
-        if version is not self.version:
-            leave(self.version)
+        version = other.detach()._version_counter
+        if version is not self._version_counter:
+            leave(self._version_counter)
             self._hold(array)
-            self.version = version
+            self._version_counter = version
             come_back(version)
         elif array is not now:
             self._hold(array)
-        self.copies = None
-        if self.node is not None:
+        self._cast_copies = None
+        if self._tape_node is not None:
             self.exposed()
 
     def write(self, values: Any) -> None:
@@ -310,11 +319,11 @@ class Tensor(TensorBase, TensorMethods):
     @property
     def _version(self) -> int:
         """A number that grows with each change in place of the memory, by PyTorch's name; of `data` too."""
-        return self.version[0]
+        return self._version_counter[0]
 
     def changed(self) -> None:
         """Note an in-place change: cached casts become stale, and a backward through the old values raises."""
-        self.version[0] = tick()
+        self._version_counter[0] = tick()
         for recorder in recorders:
             recorder.changed(self)
 
@@ -323,10 +332,10 @@ class Tensor(TensorBase, TensorMethods):
 
         Cached for Parameters and tensors on the tape, unless other code can write to the memory (see `exposed`).
         """
-        keep = keep and self._is_worth_caching() and len(self.version) == 1
-        if keep and self.copies is not None:
-            version, held = self.copies.get(dtype, (-1, None))
-            if version == self.version[0]:
+        keep = keep and self._is_worth_caching() and len(self._version_counter) == 1
+        if keep and self._cast_copies is not None:
+            version, held = self._cast_copies.get(dtype, (-1, None))
+            if version == self._version_counter[0]:
                 for recorder in recorders:
                     recorder.read(self, dtype, held)
                 return held
@@ -336,7 +345,7 @@ class Tensor(TensorBase, TensorMethods):
         if observe.observers:
             observe.notify_end("cast", (self.array,), made, observe.FORWARD, operands=(self,))
         if keep:
-            self.copies = {**(self.copies or {}), dtype: (self.version[0], made)}
+            self._cast_copies = {**(self._cast_copies or {}), dtype: (self._version_counter[0], made)}
             for recorder in recorders:
                 recorder.made(self)
         return made
@@ -350,8 +359,8 @@ class Tensor(TensorBase, TensorMethods):
 
     def exposed(self) -> Array:
         """The array, for code that may write to it without notice: casts are no longer cached."""
-        if len(self.version) == 1:
-            self.version.append(tick())
+        if len(self._version_counter) == 1:
+            self._version_counter.append(tick())
         return self.array
 
     # copies
@@ -360,7 +369,7 @@ class Tensor(TensorBase, TensorMethods):
         return id(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.node is not None:
+        if self._tape_node is not None:
             raise StateError("pickle", "a leaf", "the result of a recorded operation", "use .detach()")
         from .shared_memory import reduced
 
@@ -368,21 +377,22 @@ class Tensor(TensorBase, TensorMethods):
             return shared
         values = backends.backend_of(self.array).to_numpy(self.array)
         what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
-        return _unpickle, (*what, str(self.device))
+        return _unpickle, (*what, str(self.device)), vars(self) or None
 
     def __copy__(self) -> Tensor:
         # As PyTorch's: a leaf that shares the memory. That of a Parameter may be moved by its optimizer: it is copied.
         return self.__deepcopy__({}) if type(self) is not Tensor else self.detach().requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if self.node is not None:
+        if self._tape_node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
         with backends.device_guard(self.array):
             twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
         memo[id(self)] = twin
         if self._grad is not None:
             with backends.device_guard(self.array):
-                twin.accumulate(self._grad.array, self._grad.tag)
+                twin.accumulate(self._grad.array, self._grad._scale_tag)
+        vars(twin).update(deepcopy(vars(self), memo))
         return twin
 
 

@@ -27,6 +27,16 @@ class Shape(tuple[int, ...]):
         return int(np.prod(self, dtype=np.int64))
 
 
+class ReadAlias:
+    """Another name of an attribute, to read it; what a script assigns to it is the script's own."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        return self if instance is None else getattr(instance, self._name)
+
+
 class TensorBase:
     """The read-only methods of Tensor."""
 
@@ -36,7 +46,7 @@ class TensorBase:
     requires_grad: bool
 
     @property
-    def node(self) -> Node | None:
+    def _tape_node(self) -> Node | None:
         """See Tensor."""
         raise NotImplementedError
 
@@ -168,5 +178,11 @@ class TensorBase:
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
         plain = self.dtype in (default(), int64, bool_)
         kind = "" if plain else f", dtype={self.dtype.name}"
-        grad = f", grad_fn=<{self.node.name()}>" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        grad = (
+            f", grad_fn=<{self._tape_node.name()}>"
+            if self._tape_node
+            else ", requires_grad=True"
+            if self.requires_grad
+            else ""
+        )
         return f"tensor({text}{kind}{grad})"

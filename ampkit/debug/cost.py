@@ -169,7 +169,7 @@ class _Attribution(profile):
 
     def _behind(self, operand: Any) -> Choice | None:
         # The choice that decides the dtype of an operand.
-        edge = operand.edge if isinstance(operand, Tensor) else None
+        edge = operand._tape_edge if isinstance(operand, Tensor) else None
         return None if edge is None else self._nodes.get(id(edge[0]), (None, None))[1]
 
     def _note(self, event: observe.Event, choice: Choice | None) -> None:

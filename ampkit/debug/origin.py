@@ -182,7 +182,7 @@ def name_in_model(tensor: Tensor, model: Any) -> tuple[str, str]:
 
 def gradient_of(leaf: Tensor, model: Any) -> str:
     """What the gradient of a leaf is called."""
-    name = name_in_model(leaf, model)[1] or getattr(leaf, "name", "") or f"a leaf {list(leaf.shape)}"
+    name = name_in_model(leaf, model)[1] or getattr(leaf, "_dotted_name", "") or f"a leaf {list(leaf.shape)}"
     return f"the gradient of {name}"
 
 

@@ -155,7 +155,7 @@ class _Recorder:
         nothing = replace(row, calls=0, casts=0, cast_bytes=0, weight_casts=0, weight_bytes=0, saved=0, saved_float32=0)
         if isinstance(operand, Parameter):
             return replace(nothing, weight_casts=1, weight_bytes=size)
-        source = operand.node.op.name if operand.node is not None else "the input"
+        source = operand._tape_node.op.name if operand._tape_node is not None else "the input"
         count, before = self.plan.sources.get((source, event.name), (0, 0))
         self.plan.sources[source, event.name] = count + 1, before + size
         return replace(nothing, casts=1, cast_bytes=size)

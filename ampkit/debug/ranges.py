@@ -149,11 +149,13 @@ class Collector:
     def _count_parameters(self) -> None:
         arenas: dict[int, tuple[Any, list[str]]] = {}
         for name, parameter in self.parameters.items():
-            if parameter.segment is None:
+            if parameter._arena_segment is None:
                 self._count((PARAMETER, name, "", parameter.array.dtype, parameter.array.dtype), parameter.array)
             else:
-                parameter.segment.master_weights()
-                arenas.setdefault(id(parameter.segment.arena), (parameter.segment.arena, []))[1].append(name)
+                parameter._arena_segment.master_weights()
+                arenas.setdefault(id(parameter._arena_segment.arena), (parameter._arena_segment.arena, []))[1].append(
+                    name
+                )
         for arena, names in arenas.values():
             with backends.device_guard(arena.master):
                 weights = arena.master.copy()
@@ -171,7 +173,7 @@ class Collector:
         exponents.count_exponents_of_segments(weights, self._segments(names), block[last - len(rows) : last])
 
     def _segments(self, names: list[str]) -> list[tuple[int, int]]:
-        held: list[Any] = [self.parameters[name].segment for name in names]
+        held: list[Any] = [self.parameters[name]._arena_segment for name in names]
         return [(segment.start, segment.stop) for segment in held]
 
     def observe(self, event: Event) -> None:

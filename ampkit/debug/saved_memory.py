@@ -34,7 +34,7 @@ class SavedMemory:
 
 def _copies(weight: Parameter) -> Iterator[Any]:
     yield weight.array
-    yield from (array for _, array in (weight.copies or {}).values())
+    yield from (array for _, array in (weight._cast_copies or {}).values())
 
 
 def _arrays(values: Iterable[Any]) -> Iterator[Any]:

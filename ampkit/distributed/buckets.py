@@ -55,7 +55,7 @@ class Bucket:
 
     def _segments(self) -> list[Any] | None:
         # The parameters' segments in order, or None where an optimizer does not hold each.
-        segments = [parameter.segment for parameter in self.parameters if isinstance(parameter, Parameter)]
+        segments = [parameter._arena_segment for parameter in self.parameters if isinstance(parameter, Parameter)]
         if len(segments) < len(self.parameters) or not all(s is not None and s.owns_parameter() for s in segments):
             return None
         for segment in segments:

@@ -159,7 +159,7 @@ class DistributedDataParallel(Module):
             for bucket in self._buckets:
                 bucket.begin()
             hooks.passes.at_end.append(self._finish)
-        self._tag = None if parameter._grad is None else parameter._grad.tag
+        self._tag = None if parameter._grad is None else parameter._grad._scale_tag
         self._bucket_of[id(parameter)].pending.discard(id(parameter))
         # In one order on all ranks, whichever bucket is complete first.
         while self._launched < len(self._buckets) and not self._buckets[self._launched].pending:
@@ -167,7 +167,7 @@ class DistributedDataParallel(Module):
 
     def _no_rank(self, parameter: Tensor) -> Array | None:
         # With a GradScaler, which names the rank where its scale collapses; alone there is none to name.
-        if self.process_group.size() == 1 or parameter._grad is None or parameter._grad.tag is None:
+        if self.process_group.size() == 1 or parameter._grad is None or parameter._grad._scale_tag is None:
             return None
         with backends.device_guard(parameter.array):
             zero = backends.backend_of(parameter.array).zeros((1,), dtypes.int32)
@@ -211,13 +211,13 @@ class DistributedDataParallel(Module):
 
     def _settle(self, parameter: Tensor, used: bool) -> None:
         # A parameter that this rank has not used has the gradient of those that have, or none.
-        held = getattr(parameter, "segment", None)
+        held = getattr(parameter, "_arena_segment", None)
         if not used:
             parameter.drop_grad()
         elif parameter._grad is None and held is not None:  # the optimizer's memory has it
             parameter.accumulate(held.gradient, self._tag)
         elif parameter._grad is not None:
-            parameter._grad.tag = self._tag
+            parameter._grad._scale_tag = self._tag
 
     # all ranks alike
 

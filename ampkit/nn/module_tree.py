@@ -55,11 +55,11 @@ class ModuleTree:
     ) -> Iterator[tuple[str, Parameter]]:
         """(dotted name, Parameter) of this module and, with `recurse`, all below; tied ones once, by their first.
 
-        Sets `Parameter.name`, for messages, to the longest name seen so far.
+        Keeps, for messages, the longest name seen so far.
         """
         for name, parameter in self._named_tensors("_parameters", prefix, recurse, remove_duplicate):
-            if len(name) > len(parameter.name):
-                parameter.name = name
+            if len(name) > len(parameter._dotted_name):
+                parameter._dotted_name = name
             yield name, parameter
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:

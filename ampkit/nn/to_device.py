@@ -78,7 +78,7 @@ def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
     if isinstance(tensor, Parameter) and is_bound(tensor) and not here:
         cure = "change the model first, then make the optimizer"
         raise StateError("_apply", "parameters that no optimizer holds", f"{name!r}, which one holds", cure)
-    tensor.grad, tensor.copies = None, None
+    tensor.grad, tensor._cast_copies = None, None
     tensor.rebind(made)
     if grad is not None:
         tensor.grad = fn(grad.detach())
@@ -86,7 +86,7 @@ def change(name: str, tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
 
 def is_bound(parameter: Parameter) -> bool:
     # Whether a live optimizer holds the Parameter.
-    return parameter.segment is not None
+    return parameter._arena_segment is not None
 
 
 def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool:
@@ -97,11 +97,11 @@ def _changes(tensor: Tensor, device: Device | None, dtype: DType | None) -> bool
 def _move(tensor: Tensor, device: Device | None, dtype: DType | None) -> None:
     grad, tensor.grad = tensor.grad, None
     target = dtype if tensor.is_floating_point() else None
-    tensor.copies = None
+    tensor._cast_copies = None
     tensor.rebind(_moved(tensor.array, device, target))
     if grad is not None:
         with backends.device_guard(tensor.array):
-            tensor.accumulate(_moved(grad.array, device, None), grad.tag)
+            tensor.accumulate(_moved(grad.array, device, None), grad._scale_tag)
 
 
 def _moved(array: Array, device: Device | None, dtype: DType | None) -> Array:

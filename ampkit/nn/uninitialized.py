@@ -48,11 +48,11 @@ class Uninitialized(Tensor):
 
     @property
     def requires_grad(self) -> bool:
-        return self.edge is not None
+        return self._tape_edge is not None
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        self.edge = (self, 0, (0,), self.dtype) if wanted else None
+        self._tape_edge = (self, 0, (0,), self.dtype) if wanted else None
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Become uninitialized memory of that shape, in its dtype and on its device unless others are given."""
@@ -63,7 +63,7 @@ class Uninitialized(Tensor):
     def become(self, array: Array) -> None:
         """Become a Parameter, or a buffer, that holds `array`."""
         trained = self.requires_grad
-        self.edge = None
+        self._tape_edge = None
         self.__class__ = self.initialized
         self.rebind(array)
         self.requires_grad = trained
@@ -98,7 +98,7 @@ class UninitializedParameter(Uninitialized, Parameter):
     initialized = Parameter
 
     def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None):
-        self.name, self._segment = "", None
+        self._dotted_name, self._segment = "", None
         super().__init__(requires_grad, device, dtype)
 
 

@@ -97,7 +97,7 @@ def _check_fill_value(where: str, self: Tensor, number: float) -> float:
 def zero_(self: Tensor) -> Tensor:
     """Overwrite every element with 0; as a gradient it then carries no loss scale."""
     write(self, 0)
-    self.tag = ZEROED
+    self._scale_tag = ZEROED
     return self
 
 

@@ -78,20 +78,20 @@ def data_ptr(self: Tensor) -> int:
 
 def untyped_storage(self: Tensor) -> storage.UntypedStorage:
     """The memory that the tensor shares with its views; of a parameter in an arena, its segment."""
-    of = storage.of_array if getattr(self, "segment", None) is None else storage.UntypedStorage
+    of = storage.of_array if getattr(self, "_arena_segment", None) is None else storage.UntypedStorage
     return of(self.array, self.exposed)
 
 
 def _is_view(self: Tensor) -> bool:
     """Whether it shows the memory of another tensor, taken where that is on the tape or may get onto it."""
-    return self.views is not None and self.views.parent is not None
+    return self._view_links is not None and self._view_links.parent is not None
 
 
 def _base(self: Tensor) -> Tensor | None:
     """The tensor whose memory a view shows, which is no view itself; None for what is no view."""
     at = self
-    while at.views is not None and at.views.parent is not None:
-        at = at.views.parent
+    while at._view_links is not None and at._view_links.parent is not None:
+        at = at._view_links.parent
     return None if at is self else at
 
 
@@ -100,9 +100,9 @@ def detach_(self: Tensor) -> Tensor:
 
     Raises StateError for a view on the tape, whose changes would not reach the gradients of what it is a view of.
     """
-    if self.edge is not None and _is_view(self):
+    if self._tape_edge is not None and _is_view(self):
         raise StateError("detach_", "a tensor that is no view", "a view", "use .detach()")
-    self.edge = None
+    self._tape_edge = None
     return self
 
 

@@ -201,7 +201,7 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
         raise DTypeError("view", needs, got) from None
     if self.dtype != wanted:
         need_bool_bytes("view", out.array)
-    out.version = self.version
+    out._version_counter = self._version_counter
     return out
 
 

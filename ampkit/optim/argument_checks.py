@@ -207,7 +207,7 @@ def parameters_of(params: Any, where: str, differentiable: bool = False) -> list
             raise DTypeError(where, "Parameters, or leaves of floats", shape or type(parameter).__name__, cure)
         if not parameter.is_floating_point():
             raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
-        parameter.name = parameter.name or name
+        parameter._dotted_name = parameter._dotted_name or name
         found[id(parameter)] = parameter
     return list(found.values())
 

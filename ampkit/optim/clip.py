@@ -189,11 +189,13 @@ def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _flat(owners: list[Tensor]) -> list[Array]:
     # Flat views of the gradients: one per contiguous span of an arena, one per parameter outside of arenas.
-    segments: list[Segment] = [s for p in owners if (s := getattr(p, "segment", None)) is not None]
+    segments: list[Segment] = [s for p in owners if (s := getattr(p, "_arena_segment", None)) is not None]
     segments.sort(key=lambda s: (id(s.arena), s.index))
     for segment in segments:
         segment.take_gradient()
-    single = [p._grad.array.reshape(-1) for p in owners if getattr(p, "segment", None) is None and p._grad is not None]
+    single = [
+        p._grad.array.reshape(-1) for p in owners if getattr(p, "_arena_segment", None) is None and p._grad is not None
+    ]
     return [span.gradient for span in spans(segments)] + single
 
 

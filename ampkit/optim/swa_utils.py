@@ -135,7 +135,7 @@ class AveragedModel(Module):
             if tensor.dtype in dtypes.LOW:
                 with backends.device_guard(source.array):
                     tensor.array = _master_values(source, dtypes.float32).reshape(source.shape).copy()
-                tensor.copies = None
+                tensor._cast_copies = None
                 tensor.changed()
         if device is not None:
             self.module.to(device)
@@ -175,7 +175,7 @@ class AveragedModel(Module):
 
     def _stepped(self, model: Module) -> Array | None:
         """Whether an optimizer of `model` stepped since the last call: a 0-d bool on the device; None without one."""
-        segments = [s for p in model.parameters() if (s := getattr(p, "segment", None)) is not None]
+        segments = [s for p in model.parameters() if (s := getattr(p, "_arena_segment", None)) is not None]
         owners = {id(owner): owner for segment in segments if (owner := segment.arena.owner()) is not None}
         if not owners:
             return None
@@ -250,7 +250,7 @@ def _tensors(model: Module) -> Iterator[Tensor]:
 
 def _master_values(tensor: Tensor, dtype: Any) -> Array:
     """The values [n] in `dtype`, flat; of a 16-bit parameter of an optimizer, its master weights."""
-    segment = getattr(tensor, "segment", None)
+    segment = getattr(tensor, "_arena_segment", None)
     array = tensor.array if segment is None or not segment.owns_parameter() else segment.master_weights()
     return (array if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)).reshape(-1)
 

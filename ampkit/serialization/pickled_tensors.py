@@ -93,7 +93,7 @@ class PickledTensors:
             self._arrays[key] = self._place(read, saved)
         made = _as(self._arrays[key], dtype)
         if isinstance(made, Tensor):
-            made.version = self._versions.setdefault(key, made.version)
+            made._version_counter = self._versions.setdefault(key, made._version_counter)
         return made
 
 
@@ -127,7 +127,7 @@ def _tensor(
     out = Tensor(_view(storage.array, offset, size, stride))
     if _tracked(out, requires_grad):
         out.requires_grad = True
-    out.version = storage.version
+    out._version_counter = storage._version_counter
     return out
 
 
@@ -161,7 +161,7 @@ def _tensor_of_dtype(
         raise TypeError("a tensor of another form")
     whole = _as(storage.array, dtype)
     if isinstance(whole, Tensor):
-        whole.version = storage.version
+        whole._version_counter = storage._version_counter
     return _tensor(whole, offset, size, stride, tracked, hooks, bits)
 
 

@@ -100,17 +100,17 @@ def test_a_float64_loss_stays_float64():
 def test_the_tag_flows_through_arithmetic_after_the_scale():
     p, optimizer, scaler = pair(init_scale=8.0)
     (scaler.scale(loss_of((p, 1.0))) / 2).backward()
-    assert p.grad.tag.owner is scaler._scale
+    assert p.grad._scale_tag.owner is scaler._scale
     assert np.array_equal(p.grad.array, np.full(3, 4.0))
     scaler.unscale_(optimizer)
-    assert p.grad.tag is None
+    assert p.grad._scale_tag is None
     assert np.array_equal(p.grad.array, np.full(3, 0.5))
 
 
 def test_gradients_that_grad_returns_carry_no_tag():
     p, _, scaler = pair(init_scale=8.0)
     (found,) = grad(scaler.scale(loss_of((p, 1.0))), [p])
-    assert found.tag is None
+    assert found._scale_tag is None
     assert np.array_equal(found.array, np.full(3, 8.0))
 
 
@@ -642,7 +642,7 @@ def test_a_scaler_is_pickled_and_copied_between_iterations_only():
 
 def test_fifty_skips_in_a_row_stop_the_training_and_say_where_and_what_to_do():
     p, q = parameter(300), parameter(2, 4)
-    p.name, q.name = "embed.weight", "head.bias"
+    p._dotted_name, q._dotted_name = "embed.weight", "head.bias"
     optimizer, scaler = optim.SGD([p, q]), GradScaler()
 
     def overflow():

@@ -78,7 +78,7 @@ def test_what_cannot_be_shared_is_refused():
     low = nn.Linear(2, 2).bfloat16().share_memory()
     with pytest.raises(StateError, match="shared parameters as contiguous float32 or float64, got bfloat16"):
         optim.SGD([{"params": [first := nn.Parameter(ampkit.ones(2))]}, {"params": low.parameters()}], lr=0.1)
-    assert first.segment is None  # nothing has moved
+    assert first._arena_segment is None  # nothing has moved
     held = nn.Linear(2, 2)
     optimizer = optim.SGD(held.parameters(), lr=0.1)
     held.share_memory()

@@ -307,9 +307,9 @@ def test_the_tag_of_a_scaled_loss_survives_arithmetic():
     x = leaf(1.0, dtype=ampkit.float32)
     scaler = ampkit.GradScaler()
     (scaler.scale((x * x).sum()) / 4).backward()
-    assert x.grad.tag.owner is scaler._scale
+    assert x.grad._scale_tag.owner is scaler._scale
     (g,) = ampkit.grad(scaler.scale((x * x).sum()), x)
-    assert g.tag is None
+    assert g._scale_tag is None
 
 
 # memory that is shared

@@ -109,9 +109,9 @@ def test_numpy_shares_memory_and_refuses_a_tensor_on_the_tape():
 @pytest.mark.cpu
 def test_data_reads_off_the_tape_and_writes_of_arrays_count_as_changes():
     p = nn.Parameter(np.ones(2, np.float32))
-    before = p.version[0]
+    before = p._version_counter[0]
     p.data = np.array([3.0, 4.0])
-    assert p.tolist() == [3, 4] and p.version[0] > before and not p.data.requires_grad
+    assert p.tolist() == [3, 4] and p._version_counter[0] > before and not p.data.requires_grad
     with pytest.raises(ShapeError, match=r"shape \(2,\)"):
         p.data = np.array([1.0])
 

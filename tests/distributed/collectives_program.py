@@ -60,9 +60,9 @@ def sums() -> None:
 def copies() -> None:
     for source in range(SIZE):
         tensor = of(RANK, 2000)
-        version = tensor.version[0]
+        version = tensor._version_counter[0]
         dist.broadcast(tensor, source)
-        assert np.array_equal(tensor.numpy(), of(source, 2000).numpy()) and tensor.version[0] > version
+        assert np.array_equal(tensor.numpy(), of(source, 2000).numpy()) and tensor._version_counter[0] > version
     listed = [ampkit.zeros(3) for _ in range(SIZE)]
     dist.all_gather(listed, of(RANK, 3))
     assert np.array_equal([tensor.numpy() for tensor in listed], everyone(3))

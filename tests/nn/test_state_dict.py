@@ -37,12 +37,12 @@ def test_state_dict_keeps_buffers_unless_they_are_not_persistent():
 
 def test_loading_copies_values_into_the_same_parameters_and_counts_as_a_change():
     source, target = Linear(2, 3), Linear(2, 3)
-    weight, version = target.weight, target.weight.version[0]
+    weight, version = target.weight, target.weight._version_counter[0]
     keys = target.load_state_dict(source.state_dict())
     assert keys.missing_keys == []
     assert keys.unexpected_keys == []
     assert target.weight is weight
-    assert weight.version[0] > version
+    assert weight._version_counter[0] > version
     assert np.array_equal(weight.array, source.weight.array)
     assert weight.array is not source.weight.array
 

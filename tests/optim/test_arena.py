@@ -22,28 +22,28 @@ def give(p, value=None):
 def test_slots_start_on_256_byte_boundaries_of_one_block():
     ps = [parameter(3, 5), parameter(), parameter(100), parameter(0, 4), parameter(7)]
     _optimizer = optim.SGD(ps)
-    assert len({id(p.segment.arena) for p in ps}) == 1
+    assert len({id(p._arena_segment.arena) for p in ps}) == 1
     for p in ps:
-        assert p.segment.start * 4 % 256 == 0
+        assert p._arena_segment.start * 4 % 256 == 0
         assert p.array.size == 0 or p.array.ctypes.data % 256 == 0
-        assert np.shares_memory(p.array, p.segment.arena.master) or p.array.size == 0
+        assert np.shares_memory(p.array, p._arena_segment.arena.master) or p.array.size == 0
 
 
 def test_values_versions_and_gradients_survive_adoption():
     p = parameter(4, 3)
-    values, version = p.array.copy(), p.version
+    values, version = p.array.copy(), p._version_counter
     p.changed()
     give(p, 2.0)
     gradient, tag = p.grad, object()
-    gradient.tag = tag
+    gradient._scale_tag = tag
     _optimizer = optim.SGD([p])
     assert np.array_equal(p.array, values)
-    assert p.version is version
+    assert p._version_counter is version
     assert version[0] > 0
     assert p.grad is gradient
-    assert p.grad.tag is tag
+    assert p.grad._scale_tag is tag
     assert np.array_equal(p.grad.array, np.full((4, 3), 2.0))
-    assert np.shares_memory(p.grad.array, p.segment.arena.gradient)
+    assert np.shares_memory(p.grad.array, p._arena_segment.arena.gradient)
 
 
 def test_each_group_and_master_dtype_has_a_block():
@@ -79,7 +79,7 @@ def test_a_new_optimizer_keeps_the_float32_master_of_a_16_bit_parameter():
     first = optim.SGD([p], lr=1.0)
     first.step()
     _second = optim.SGD([p], lr=1.0)
-    assert np.array_equal(p.segment.master_weights(), np.full(4, 1 - 2.0**-10, np.float32))
+    assert np.array_equal(p._arena_segment.master_weights(), np.full(4, 1 - 2.0**-10, np.float32))
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16])
@@ -88,10 +88,10 @@ def test_a_copy_is_cast_once_and_rewritten_by_the_update(dtype):
     optimizer = optim.AdamW([p, q], lr=0.1)
     first = p.copy_in(dtype, True)
     assert np.array_equal(first, p.array.astype(dtype))
-    assert np.shares_memory(first, p.segment.arena.copies[dtype])
+    assert np.shares_memory(first, p._arena_segment.arena.copies[dtype])
     give(p), give(q)
     optimizer.step()
-    assert p.copies[dtype][0] == p.segment._copy_versions[dtype] == p.version[0]
+    assert p._cast_copies[dtype][0] == p._arena_segment._copy_versions[dtype] == p._version_counter[0]
     assert np.array_equal(p.copy_in(dtype, True), p.array.astype(dtype))
     assert np.array_equal(q.copy_in(dtype, False), q.array.astype(dtype))
     assert p.copy_in(dtype, True).ctypes.data == first.ctypes.data
@@ -129,9 +129,9 @@ def test_a_parameter_without_a_gradient_stays_untouched():
     give(ps[0]), give(ps[2])
     optimizer.step()
     assert np.array_equal(ps[1].array, before)
-    assert ps[1].version[0] == 0
-    assert ps[0].version[0] > 0
-    assert ps[2].version[0] > 0
+    assert ps[1]._version_counter[0] == 0
+    assert ps[0]._version_counter[0] > 0
+    assert ps[2]._version_counter[0] > 0
     assert set(optimizer.state) == {ps[0], ps[2]}
     assert optimizer.param_groups[0].arenas[0].steps.tolist() == [1, 0, 1]
 
@@ -162,7 +162,7 @@ def test_gaps_between_slots_stay_zero():
         give(ps[0]), give(ps[1])
         optim.clip_grad_norm_(ps, 1.0)
         optimizer.step()
-    arena = ps[0].segment.arena
+    arena = ps[0]._arena_segment.arena
     for flat in (arena.master, arena.gradient, *arena.moments.values()):
         assert not flat[5:64].any()
         assert not flat[134:].any()
@@ -180,7 +180,7 @@ def test_tied_parameters_are_one_slot():
 
 def test_the_newest_optimizer_adopts_and_the_older_one_raises():
     p = parameter(3)
-    p.name = "layers.0.weight"
+    p._dotted_name = "layers.0.weight"
     older = optim.SGD([p])
     newer = optim.SGD([p])
     give(p)
@@ -229,8 +229,8 @@ def test_add_param_group_appends_a_block_and_moves_nothing():
     memory = p.array
     optimizer.add_param_group({"params": [q], "lr": 0.5})
     assert p.array is memory
-    assert q.segment.arena is not p.segment.arena
-    assert q.segment.number == 1
+    assert q._arena_segment.arena is not p._arena_segment.arena
+    assert q._arena_segment.number == 1
     before = q.array.copy()
     give(q)
     optimizer.step()

@@ -51,7 +51,7 @@ def test_a_copy_goes_on_as_the_original_does(kind, dtype, way):
     before = bits(model)
     twin, twin_optimizer, twin_schedule = WAYS[way]((model, optimizer, schedule))
     assert twin_schedule.optimizer is twin_optimizer
-    assert [p.name for p in twin.parameters()] == [p.name for p in model.parameters()]
+    assert [p._dotted_name for p in twin.parameters()] == [p._dotted_name for p in model.parameters()]
     train(twin, twin_optimizer, 4, twin_schedule)
     assert bits(model) == before  # the original is on its own
     train(model, optimizer, 4, schedule)

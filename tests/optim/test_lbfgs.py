@@ -257,7 +257,7 @@ def test_there_is_one_group():
     first, second = parameter(START), parameter(START)
     with pytest.raises(ArgumentError, match="LBFGS: needs one group of parameters, got another one"):
         optim.LBFGS([{"params": [first]}, {"params": [second]}])
-    assert first.segment is None
+    assert first._arena_segment is None
     with pytest.raises(ArgumentError, match="LBFGS: needs one group"):
         optim.LBFGS([first]).add_param_group({"params": [second]})
 

@@ -34,7 +34,7 @@ def train(optimizer, parameters, gradients):
         optimizer.zero_grad()
         for p, g in zip(parameters, row, strict=True):
             if g is not None:
-                p.grad = Tensor(g.astype(p.segment.gradient.dtype))
+                p.grad = Tensor(g.astype(p._arena_segment.gradient.dtype))
         optimizer.step()
 
 
@@ -175,13 +175,13 @@ def test_parameters_of_the_wrong_kind_are_refused():
         optim.SGD([Parameter(np.zeros(2, np.int64), requires_grad=False)])
     with pytest.raises(ArgumentError, match="in two"):
         optim.SGD([{"params": [p]}, {"params": [p]}])
-    assert p.segment is None
+    assert p._arena_segment is None
 
 
 def test_named_parameters_give_their_names():
     p = Parameter(np.zeros(2, np.float32))
     optim.SGD([("head.bias", p)])
-    assert p.name == "head.bias"
+    assert p._dotted_name == "head.bias"
 
 
 def test_stepping_on_scaled_gradients_raises():

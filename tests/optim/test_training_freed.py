@@ -156,7 +156,7 @@ def test_a_parameter_whose_optimizer_is_gone_is_as_it_was_before_it_had_one(dtyp
     gradient, moment = p.grad, weakref.ref(first)
     del first
     assert moment() is None
-    assert p.segment is None
+    assert p._arena_segment is None
     assert p.tolist() == [0, 0, 0]
     (p * 2).sum().backward()
     assert p.grad is gradient and gradient.tolist() == [4, 4, 4]

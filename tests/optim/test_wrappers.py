@@ -288,7 +288,7 @@ def test_every_optimizer_steps_the_same_in_memory_that_was_given_to_its_paramete
     def masters(model, optimizer):  # of 16-bit parameters, which new memory rounds
         for p in model.parameters():
             p.data.mul_(1)
-            p.segment.set_master_weights(p.detach().float().array)
+            p._arena_segment.set_master_weights(p.detach().float().array)
 
     expected = train(lambda *_: None)
     assert train(groups) == expected

@@ -58,8 +58,8 @@ class BackwardPass:
         self._captured: Any = self.wanted  # the outputs of nodes whose gradients `_capture` takes
         self._targets: Sequence[Edge] | None = wanted
         if inputs is not None:
-            self._captured = {edge_key(one.edge): one for one in given if not one.is_leaf}
-            self._targets = [one.edge for one in inputs if one.edge is not None]
+            self._captured = {edge_key(one._tape_edge): one for one in given if not one.is_leaf}
+            self._targets = [one._tape_edge for one in inputs if one._tape_edge is not None]
         self.paths: dict[Node, bool] | None = None  # with `wanted` or `inputs`: see `paths_to`
         self.roots: list[Node] = []
         self.found: dict[int, Any] = {}

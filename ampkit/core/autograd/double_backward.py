@@ -53,7 +53,7 @@ def _link(array: Any, compute: DType | None, edge: Any, version: Any) -> TracedA
     wide = widen(array, compute)
     tensor = Tensor(wide) if edge is None else alias(wide, edge)
     if wide is array and version is not None:
-        tensor.version = version
+        tensor._version_counter = version
     return TracedArray(tensor)
 
 

@@ -19,7 +19,7 @@ class GradientEdge(NamedTuple):
     output_nr: int
 
     @property
-    def edge(self) -> Edge:
+    def _tape_edge(self) -> Edge:
         """The edge by which a backward pass knows it. Its shape and dtype are not known."""
         source = self.node.variable if isinstance(self.node, AccumulateGrad) else self.node
         return source, self.output_nr, (), float32
@@ -27,7 +27,7 @@ class GradientEdge(NamedTuple):
 
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     """The place of a tensor in its graph. Raises StateError for one that requires no grad."""
-    if tensor.edge is None:
+    if tensor._tape_edge is None:
         raise StateError("get_gradient_edge", "a tensor that requires grad", "one that does not")
-    source, index = tensor.edge[:2]
+    source, index = tensor._tape_edge[:2]
     return GradientEdge(source.shown() if isinstance(source, Node) else accumulate_grad(source), index)

@@ -118,8 +118,8 @@ def register_post_accumulate_grad_hook(leaf: Tensor, hook: Callable[[Tensor], No
     """
     where = "register_post_accumulate_grad_hook"
     need_callable(hook, where)
-    if leaf.edge is None or not leaf.is_leaf:
-        got = "the result of an operation" if leaf.edge is not None else "a tensor that does not"
+    if leaf._tape_edge is None or not leaf.is_leaf:
+        got = "the result of an operation" if leaf._tape_edge is not None else "a tensor that does not"
         raise StateError(where, "a leaf that requires grad", got)
     post_accumulate_hooks.add(id(leaf))
     return add_hook(hooks_of(leaf).post_accumulate, hook)
@@ -147,21 +147,21 @@ def retain_grad(tensor: Tensor) -> None:
 def move_retained(tensor: Tensor, before: Node) -> None:
     """Retain the gradient at the tensor's new place on the tape, if it was asked for at the output of `before`."""
     key = _LAST + id(tensor)
-    if before.hooks is not None and key in before.hooks and tensor.node is not None:
+    if before.hooks is not None and key in before.hooks and tensor._tape_node is not None:
         _add(tensor, before.hooks.pop(key)[1], key)
 
 
 def _add(tensor: Tensor, function: Callable[[Tensor, Any], Any], key: int | None = None) -> Handle:
-    if tensor.edge is None:
+    if tensor._tape_edge is None:
         raise StateError("register_hook", "a tensor that requires grad", "one that does not")
-    node = tensor.node
+    node = tensor._tape_node
     if node is not None:
         hooks = node.hooks = {} if node.hooks is None else node.hooks
     else:
         hooks = hooks_of(tensor).gradient
         leaf_hooks.add(id(tensor))
     key = _serial() if key is None else key
-    hooks[key] = (tensor.edge[1], function)
+    hooks[key] = (tensor._tape_edge[1], function)
     return Handle(hooks, key)
 
 

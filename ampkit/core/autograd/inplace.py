@@ -33,7 +33,7 @@ def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
         with no_grad():
             made = function(self, *args, **kwargs)
         return self if made is self else write(self, fitting(self, made).array)
-    replaces = self.edge is not None and is_alone(self)
+    replaces = self._tape_edge is not None and is_alone(self)
     source = self if replaces else _copy_of(self)
     if source is not self:
         args = tuple([source if a is self else a for a in args])
@@ -47,7 +47,7 @@ def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
 
 def is_recorded(*items: Any) -> bool:
     """Whether operations are recorded here, and one of the Tensors among `items` requires grad."""
-    return _recording.get() and any(isinstance(item, Tensor) and item.edge is not None for item in items)
+    return _recording.get() and any(isinstance(item, Tensor) and item._tape_edge is not None for item in items)
 
 
 def fitting(self: Tensor, made: Tensor) -> Tensor:
@@ -80,33 +80,35 @@ def write(self: Tensor, values: Any) -> Tensor:
 
 def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
-    if made.edge is not None:
+    if made._tape_edge is not None:
         need_views_on_tape(self)
     with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = made.array
     self.changed()
-    if made.edge is not None and self.edge is None:
+    if made._tape_edge is not None and self._tape_edge is None:
         self.exposed()  # a leaf until now: its memory may be known outside
-    if made.edge is not None or self.edge is not None:
-        move(self, made.edge)
+    if made._tape_edge is not None or self._tape_edge is not None:
+        move(self, made._tape_edge)
     return self
 
 
 def succeed(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with `made`, in new memory where no other tensor shares the old: the tape keeps what it saved."""
     made = fitting(self, made)
-    recorded = self.edge is not None or made.edge is not None
+    recorded = self._tape_edge is not None or made._tape_edge is not None
     return _replace(self, made, ()) if recorded and is_alone(self) and made is not self else take(self, made)
 
 
 def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
-    owned = made.views is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
+    owned = (
+        made._view_links is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
+    )
     with backends.device_guard(made.array):
-        array, version = (made.array, made.version) if owned else (made.array.copy(), [0])
-    move(self, made.edge)
-    assert self.node is not None
-    version[0] = self.node.serial
-    self.array, self.version, self.copies = array, version, None
+        array, version = (made.array, made._version_counter) if owned else (made.array.copy(), [0])
+    move(self, made._tape_edge)
+    assert self._tape_node is not None
+    version[0] = self._tape_node.serial
+    self.array, self._version_counter, self._cast_copies = array, version, None
     return self
 
 
@@ -114,5 +116,5 @@ def _copy_of(tensor: Tensor) -> Tensor:
     # What the tape saves of it stays as it is.
     with backends.device_guard(tensor.array):
         out = Tensor(tensor.array.copy())
-    out.edge = tensor.edge
+    out._tape_edge = tensor._tape_edge
     return out

@@ -33,13 +33,17 @@ def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = 
         return
     held = leaf._grad
     total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
-    if held is not None and held.tag is tag:  # others may hold the former gradient, which keeps its values
+    if held is not None and held._scale_tag is tag:  # others may hold the former gradient, which keeps its values
         leaf.drop_grad()
         leaf.accumulate(total.array, tag)
     else:
         leaf.accumulate(gradient.tensor.array, tag)
     assert leaf._grad is not None
-    if total.edge is not None:
+    if total._tape_edge is not None:
         written = leaf._grad.exposed()  # an optimizer may hold the memory
         leaf._grad, before = Tensor(written), leaf._grad
-        leaf._grad.version, leaf._grad.tag, leaf._grad.edge = before.version, before.tag, total.edge
+        leaf._grad._version_counter, leaf._grad._scale_tag, leaf._grad._tape_edge = (
+            before._version_counter,
+            before._scale_tag,
+            total._tape_edge,
+        )

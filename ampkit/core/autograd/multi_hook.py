@@ -65,7 +65,7 @@ class _All:
     def __init__(self, fn: Callable[[list[Tensor | None]], Any], tensors: Sequence[Tensor]):
         self._fn, self._lock = fn, threading.Lock()
         # Weak references, as the tensors hold this.
-        edges = [tensor.edge for tensor in tensors]
+        edges = [tensor._tape_edge for tensor in tensors]
         self._sources = [None if edge is None else (ref(edge[0]), *edge[1:]) for edge in edges]
         self._found: WeakKeyDictionary[BackwardPass, tuple[set[int], list[Tensor | None]]] = WeakKeyDictionary()
 

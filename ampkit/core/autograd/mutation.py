@@ -19,7 +19,7 @@ class _Kept:
     __slots__ = ("__weakref__", "at", "tensor", "version")
 
     def __init__(self, tensor: Tensor):
-        self.tensor, self.version, self.at = tensor, tensor.version, tensor.version[0]
+        self.tensor, self.version, self.at = tensor, tensor._version_counter, tensor._version_counter[0]
 
 
 class allow_mutation_on_saved_tensors(saved_tensors_hooks):
@@ -61,7 +61,7 @@ class allow_mutation_on_saved_tensors(saved_tensors_hooks):
     def _copy_if_saved(self, tensor: Tensor) -> None:
         copies: dict[int, Tensor] = {}  # by the id of the array: one copy serves all nodes that saved it
         for kept in list(self._kept):
-            if kept.version is tensor.version and kept.at == kept.version[0] and kept not in self.cloned:
+            if kept.version is tensor._version_counter and kept.at == kept.version[0] and kept not in self.cloned:
                 array: Any = kept.tensor.array
                 with backends.device_guard(array):
                     self.cloned[kept] = copies.setdefault(id(array), Tensor(array.copy()))

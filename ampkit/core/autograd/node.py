@@ -124,7 +124,7 @@ def attach(array: Array, node: Node, index: int = 0) -> Tensor:
     """A tensor recorded as output `index` of `node`; integers and booleans carry no gradient."""
     out = Tensor(array)
     if array.dtype in FLOATS:
-        out.edge = (node, index, array.shape, array.dtype)
+        out._tape_edge = (node, index, array.shape, array.dtype)
     return out
 
 

@@ -47,7 +47,7 @@ class _Recompute:
             raise StateError("recompute", "a function that returns tensors like its first run's", "others", cure)
         _need_unchanged(outs, node.serial, since)
         for out, dy in zip(outs, dys, strict=True):
-            if dy is not None and out.edge is not None:
+            if dy is not None and out._tape_edge is not None:
                 backward_pass.add(*target(out), dy, backward_pass.tag)
         return ()
 
@@ -82,12 +82,16 @@ def _rebuild_argument(arg: Any) -> Any:
 
 
 def _save_argument(arg: Any) -> Any:
-    return _SavedTensor(pack(arg.array, arg.version), arg.edge) if isinstance(arg, Tensor) and not arg.is_leaf else arg
+    return (
+        _SavedTensor(pack(arg.array, arg._version_counter), arg._tape_edge)
+        if isinstance(arg, Tensor) and not arg.is_leaf
+        else arg
+    )
 
 
 def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:
     # The second run has read the leaves as they are now; a change between the two runs would go unnoticed.
-    todo, seen = [out.node for out in outs if out.node is not None], set()
+    todo, seen = [out._tape_node for out in outs if out._tape_node is not None], set()
     while todo:
         node = todo.pop()
         if node.serial < since or node in seen:
@@ -95,7 +99,7 @@ def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:
         seen.add(node)
         for edge, version in zip(node.edges, node.versions, strict=False):
             if edge is not None and not isinstance(edge[0], Node) and recorded < version[0] < since:
-                name = getattr(edge[0], "name", "")
+                name = getattr(edge[0], "_dotted_name", "")
                 raise _changed(f"parameter {name!r}" if name else "a leaf")
         todo += [edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)]
 
@@ -123,7 +127,7 @@ def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         outs = function(*args, **options)
     given = list(tensors_in(outs))
     kept = tuple(map(_save_argument, args)), {name: _save_argument(arg) for name, arg in options.items()}
-    versions = [arg.version for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
+    versions = [arg._version_counter for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
     node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
     return with_tensors(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))

@@ -71,9 +71,9 @@ def _tensor(item: Any, edge: Any, version: Any) -> Any:
     made = Tensor(array)
     if edge is not None:
         made = alias(array, edge) if isinstance(edge[0], Tensor) else made
-        made.edge = made.edge or (*edge[:2], array.shape, array.dtype)
+        made._tape_edge = made._tape_edge or (*edge[:2], array.shape, array.dtype)
     if version is not None and array is item:
-        made.version = version
+        made._version_counter = version
     return made
 
 

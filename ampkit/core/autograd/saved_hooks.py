@@ -107,14 +107,14 @@ def pack(array: Array, version: Any = None, hooks: Hooks | None = None) -> Any:
     if found is None:
         return array
     given = Tensor(array)
-    given.version = given.version if version is None else version
-    before = given.version[0]
+    given._version_counter = given._version_counter if version is None else version
+    before = given._version_counter[0]
     value = found[0](given)
-    if given.version[0] != before or given.array is not array:
+    if given._version_counter[0] != before or given.array is not array:
         needs = "a pack_hook that leaves its input as it is"
         raise StateError("saved_tensors_hooks", needs, "one that is modifying its input in place", "change a .clone()")
-    kept = isinstance(value, Tensor) and value.version is given.version
-    return Packed(value, found[1], array.shape, array.dtype, given.version if kept else (before,), before)
+    kept = isinstance(value, Tensor) and value._version_counter is given._version_counter
+    return Packed(value, found[1], array.shape, array.dtype, given._version_counter if kept else (before,), before)
 
 
 def unpack(item: Any) -> Any:

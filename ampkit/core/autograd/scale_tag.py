@@ -62,7 +62,7 @@ def rescale(gradient: Array, old: ScaleTag, new: ScaleTag) -> None:
 
 def count_scaled(where: str, gradients: Iterable[Any]) -> int:
     """The number of `gradients` (Tensors) that are scaled by a GradScaler. Raises StateError for a MIXED one."""
-    tags = [gradient.tag for gradient in gradients]
+    tags = [gradient._scale_tag for gradient in gradients]
     if MIXED in tags:
         raise mixed_scales(where)
     return sum(tag is not None and tag is not ZEROED for tag in tags)

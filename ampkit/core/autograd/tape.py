@@ -124,7 +124,7 @@ def grad(
     if observe.observers:
         for gradient, item in zip(found, ins, strict=True):
             if gradient is not None and isinstance(item, Tensor):
-                observe.notify_end("grad", (plain(gradient),), item, observe.RETURN, node=item.node)
+                observe.notify_end("grad", (plain(gradient),), item, observe.RETURN, node=item._tape_node)
     if materialize_grads:
         pairs = zip(ins, found, strict=True)
         return tuple([_zeros(i, create_graph) if f is None else _given(f, i, create_graph) for i, f in pairs])
@@ -168,10 +168,10 @@ def _stacked(column: tuple[Tensor | None, ...], traced: bool) -> Tensor | None:
 
 def _wanted_edge(item: Any, position: int) -> Edge:
     if isinstance(item, GradientEdge):
-        return item.edge
-    if not isinstance(item, Tensor) or item.edge is None:
+        return item._tape_edge
+    if not isinstance(item, Tensor) or item._tape_edge is None:
         raise StateError("grad", "inputs that are Tensors and require grad", f"input {position} that does not")
-    return item.edge
+    return item._tape_edge
 
 
 def _given(gradient: Any, item: Tensor | GradientEdge, traced: bool) -> Tensor:
@@ -183,7 +183,7 @@ def _given(gradient: Any, item: Tensor | GradientEdge, traced: bool) -> Tensor:
     )
     if in_order and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
-    edge = gradient.tensor.edge if traced else None
+    edge = gradient.tensor._tape_edge if traced else None
     with backends.device_guard(array):
         copied = array.copy()
     return Tensor(copied) if edge is None else alias(copied, edge)
@@ -197,8 +197,8 @@ def _zeros(item: Tensor | GradientEdge, requires_grad: bool) -> Tensor:
     if isinstance(item, GradientEdge):
         cure = "leave materialize_grads out, or pass the tensor"
         raise StateError("grad", "tensors with materialize_grads=True", "a GradientEdge, of unknown shape", cure)
-    assert item.edge is not None
-    return Tensor(backends.backend_of(item.array).zeros(*item.edge[2:]), requires_grad)
+    assert item._tape_edge is not None
+    return Tensor(backends.backend_of(item.array).zeros(*item._tape_edge[2:]), requires_grad)
 
 
 def several(items: Any) -> tuple[Any, ...]:
@@ -222,8 +222,8 @@ def _run_backward(
                 backends.gpus.follow(getattr(out, "array", None))
             start = _seed(out, seed)
             if observe.observers:
-                observe.notify_end("backward", (out.array,), start.array, observe.START, tag=start.tag)
-            backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start.tag)
+                observe.notify_end("backward", (out.array,), start.array, observe.START, tag=start._scale_tag)
+            backward_pass.add(*target(out), TracedArray(start) if traced else start.array, start._scale_tag)
         backward_pass.run()
     except MemoryError as error:
         raise backends.out_of_memory_error([out.array for out in outs], error) from None
@@ -237,12 +237,12 @@ def _run_backward(
 
 
 def target(out: Tensor) -> tuple[Any, int]:
-    assert out.edge is not None
-    return out.edge[:2]
+    assert out._tape_edge is not None
+    return out._tape_edge[:2]
 
 
 def _seed(out: Tensor, seed: Tensor | None) -> Tensor:
-    if not isinstance(out, Tensor) or out.edge is None:
+    if not isinstance(out, Tensor) or out._tape_edge is None:
         cure = "is every input detached, or does the forward run in no_grad?"
         raise StateError("backward", "a tensor on the tape", "one that requires no grad", cure)
     if seed is None:

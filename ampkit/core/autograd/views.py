@@ -48,29 +48,29 @@ def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None 
     array = parent.array
     if not array.flags.c_contiguous and not np.may_share_memory(child.array, array):  # a reshape that has to copy
         return
-    child.version = parent.version
+    child._version_counter = parent._version_counter
     edge = parent._edge
     differentiable = edge is None or _recording.get()
-    child.views = Views(parent, op if differentiable else None, params, index)
+    child._view_links = Views(parent, op if differentiable else None, params, index)
     if edge is None or edge[0] is not None:  # a leaf that requires grad changes in no_grad only, off the tape
         _children(parent).append(weakref.ref(child))
 
 
 def share(source: Tensor, made: Tensor) -> None:
     """Note that `made`, with a place of its own on the tape, shows the memory of `source`."""
-    made.version = source.version
-    views = source.views
+    made._version_counter = source._version_counter
+    views = source._view_links
     if views is not None and views.parent is not None:
-        made.views = Views(views.parent)
+        made._view_links = Views(views.parent)
         _children(views.parent).append(weakref.ref(made))
-    elif source.node is not None:
+    elif source._tape_node is not None:
         source.exposed()
 
 
 def _children(parent: Tensor) -> list[weakref.ref[Tensor]]:
-    if parent.views is None:
-        parent.views = Views()
-    children = parent.views.children
+    if parent._view_links is None:
+        parent._view_links = Views()
+    children = parent._view_links.children
     if len(children) >= 8 and not len(children) & (len(children) - 1):  # at each power of two: constant time per view
         children[:] = [child for child in children if child() is not None]
     return children
@@ -78,9 +78,9 @@ def _children(parent: Tensor) -> list[weakref.ref[Tensor]]:
 
 def is_alone(tensor: Tensor) -> bool:
     """Whether no other tensor shares the memory of `tensor`, the result of an op, and nobody was handed its array."""
-    views = tensor.views
+    views = tensor._view_links
     alone = views is None or (views.parent is None and not any(child() is not None for child in views.children))
-    return alone and len(tensor.version) == 1
+    return alone and len(tensor._version_counter) == 1
 
 
 def store_row_major(tensor: Tensor, ordered: Any) -> bool:
@@ -91,7 +91,7 @@ def store_row_major(tensor: Tensor, ordered: Any) -> bool:
     """
     if not _has_chosen_order(tensor) or not is_alone(tensor) or not ordered.flags.c_contiguous:
         return False
-    tensor.array, tensor.copies = ordered.reshape(tensor.array.shape), None
+    tensor.array, tensor._cast_copies = ordered.reshape(tensor.array.shape), None
     return True
 
 
@@ -103,7 +103,7 @@ def fits_row_major(tensor: Tensor, shape: tuple[int, ...]) -> bool:
 
 def _row_major_stand_in(tensor: Tensor) -> Any:
     # Memory of one byte per element, never written.
-    views = tensor.views
+    views = tensor._view_links
     if views is None or views.parent is None:
         return np.empty(tensor.array.shape, np.int8) if _has_chosen_order(tensor) else None
     parent = _row_major_stand_in(views.parent)
@@ -111,7 +111,7 @@ def _row_major_stand_in(tensor: Tensor) -> Any:
 
 
 def _has_chosen_order(tensor: Tensor) -> bool:
-    return type(tensor.version) is list and is_dense(tensor.array)  # versions of results are plain lists
+    return type(tensor._version_counter) is list and is_dense(tensor.array)  # versions of results are plain lists
 
 
 def move(tensor: Tensor, edge: Edge | None) -> None:
@@ -119,17 +119,18 @@ def move(tensor: Tensor, edge: Edge | None) -> None:
 
     edge: where the gradient of the new values goes; None for constants.
     """
-    views = tensor.views
+    views = tensor._view_links
     if views is None or views.parent is None:
-        _set_edge(tensor, edge or (Node(_OVERWRITE, (tensor.edge, None), (), None), 0, *_shape_and_dtype(tensor)))
+        _set_edge(tensor, edge or (Node(_OVERWRITE, (tensor._tape_edge, None), (), None), 0, *_shape_and_dtype(tensor)))
     elif edge is not None:
         _set_edge(tensor, edge)
     changed, at = {id(tensor)} if edge is not None else set(), tensor
-    while at.views is not None and at.views.parent is not None:
-        parent = at.views.parent
-        taken = Views(None, at.views.op, at.views.params, at.views.index)  # without the parent, whose node this is
-        _set_edge(parent, (Node(_OVERWRITE, (parent.edge, edge), (), taken), 0, *_shape_and_dtype(parent)))
-        at, edge = parent, parent.edge
+    while at._view_links is not None and at._view_links.parent is not None:
+        parent = at._view_links.parent
+        links = at._view_links
+        taken = Views(None, links.op, links.params, links.index)  # without the parent, whose node this is
+        _set_edge(parent, (Node(_OVERWRITE, (parent._tape_edge, edge), (), taken), 0, *_shape_and_dtype(parent)))
+        at, edge = parent, parent._tape_edge
         changed.add(id(at))
     with enable_grad():
         for view in _views_below(at, changed):
@@ -141,14 +142,14 @@ def _shape_and_dtype(tensor: Tensor) -> tuple[tuple[int, ...], DType]:
 
 
 def _set_edge(tensor: Tensor, edge: Edge | None) -> None:
-    before, tensor.edge = tensor.node, edge
+    before, tensor._tape_edge = tensor._tape_node, edge
     if before is not None:
         hooks.move_retained(tensor, before)
 
 
 def _views_below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
     # The views of a tensor and the views of those, except the known ones, whose edges are right already.
-    for reference in tensor.views.children if tensor.views is not None else ():
+    for reference in tensor._view_links.children if tensor._view_links is not None else ():
         view = reference()
         if view is not None:
             if id(view) not in known:
@@ -157,37 +158,41 @@ def _views_below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
 
 
 def _rerecord(view: Tensor) -> None:
-    views = view.views
+    views = view._view_links
     assert views is not None
-    if views.op is not None and (view.edge is None or not view.is_leaf):
+    if views.op is not None and (view._tape_edge is None or not view.is_leaf):
         assert views.parent is not None
-        _set_edge(view, _apply_view(views.parent, views).edge)
+        _set_edge(view, _apply_view(views.parent, views)._tape_edge)
 
 
 def become_view(tensor: Tensor, made: Tensor) -> None:
     """Make `tensor` what the view `made` of it is: with its axes, and in its place on the tape."""
     if made is tensor:
         return
-    views = made.views
+    views = made._view_links
     assert views is not None
     stand_in = hand_over(tensor)
-    tensor.array, tensor.copies, tensor.edge = made.array, None, made.edge
-    tensor.views = Views(stand_in, views.op, views.params, views.index)
+    tensor.array, tensor._cast_copies, tensor._tape_edge = made.array, None, made._tape_edge
+    tensor._view_links = Views(stand_in, views.op, views.params, views.index)
     _children(stand_in).append(weakref.ref(tensor))
 
 
 def hand_over(tensor: Tensor) -> Tensor:
     """A new tensor that replaces `tensor` as the parent of its views and on the tape. -> the new tensor."""
     stand_in = Tensor(tensor.array)
-    stand_in.edge, stand_in.version, stand_in.views = tensor.edge, tensor.version, tensor.views
-    for reference in tensor.views.children if tensor.views is not None else ():
+    stand_in._tape_edge, stand_in._version_counter, stand_in._view_links = (
+        tensor._tape_edge,
+        tensor._version_counter,
+        tensor._view_links,
+    )
+    for reference in tensor._view_links.children if tensor._view_links is not None else ():
         view = reference()
-        if view is not None and view.views is not None:
-            view.views.parent = stand_in
-    if tensor.views is not None and tensor.views.parent is not None:
-        children = _children(tensor.views.parent)
+        if view is not None and view._view_links is not None:
+            view._view_links.parent = stand_in
+    if tensor._view_links is not None and tensor._view_links.parent is not None:
+        children = _children(tensor._view_links.parent)
         children[:] = [weakref.ref(stand_in) if child() is tensor else child for child in children]
-    tensor.views = None
+    tensor._view_links = None
     return stand_in
 
 
@@ -255,22 +260,22 @@ def need_changeable(tensor: Tensor) -> None:
         return
     at: Tensor | None = tensor
     while at is not None:
-        if at.edge is not None and at.is_leaf:
+        if at._tape_edge is not None and at.is_leaf:
             got = "a leaf that requires grad" if at is tensor else "a view of a leaf that requires grad"
             cure = "write it out of place, or use `with ampkit.no_grad():` on a leaf"
             raise StateError("in-place change", "a tensor that is no leaf, or requires no grad", got, cure)
-        views, at = at.views, None if at.views is None else at.views.parent
-        if at is not None and at.edge is not None and views is not None and views.op is None:
+        views, at = at._view_links, None if at._view_links is None else at._view_links.parent
+        if at is not None and at._tape_edge is not None and views is not None and views.op is None:
             raise _no_gradient_passes()
 
 
 def need_views_on_tape(tensor: Tensor) -> None:
     """Raise StateError for a view through which no gradient passes: recorded values must not be written to it."""
-    at = tensor.views
+    at = tensor._view_links
     while at is not None and at.parent is not None:
         if at.op is None:
             raise _no_gradient_passes()
-        at = at.parent.views
+        at = at.parent._view_links
 
 
 def _no_gradient_passes() -> StateError:

@@ -83,7 +83,7 @@ class Arena:
         return segments
 
     def _move_in(self, segment: Segment, mirrors: bool) -> None:
-        parameter, previous = segment.parameter, segment.parameter.segment
+        parameter, previous = segment.parameter, segment.parameter._arena_segment
         has_master = previous is not None and previous.owns_parameter()
         if not self.is_shared:  # another process may change it meanwhile
             segment.view(self.master)[...] = previous.master_weights() if has_master else parameter.array
@@ -94,8 +94,8 @@ class Arena:
         if mirrors:
             segment.mirror, segment.array = segment.array, parameter.array
         elif not self.is_shared:
-            parameter.version = VersionCounter(parameter.version[:1])  # of this memory
-        parameter.array, parameter._segment, parameter.copies = segment.array, segment.reference, None
+            parameter._version_counter = VersionCounter(parameter._version_counter[:1])  # of this memory
+        parameter.array, parameter._segment, parameter._cast_copies = segment.array, segment.reference, None
 
     def copy(self, dtype: DType) -> Array:
         """The flat 16-bit copy of the master weights in `dtype`; created on first use, as zeros."""
@@ -266,5 +266,5 @@ def adopt(
 
 def has_shared_memory(parameter: Parameter) -> bool:
     """Whether other tensors share the memory of a parameter, or other code may write to it."""
-    version = parameter.version  # which all of them hold, as do this name and getrefcount
+    version = parameter._version_counter  # which all of them hold, as do this name and getrefcount
     return (len(version) > 1 and version[1] != 0) or sys.getrefcount(version) > 3

@@ -56,7 +56,7 @@ class Segment:
         self.extra_state: dict[str, Array] = {}
         self._copy_versions: dict[DType, int] = {}  # the parameter's version that a 16-bit copy was rounded from
         self._copy_views: dict[DType, tuple[Array, Array]] = {}  # (the arena's flat copy, this segment's view of it)
-        self._master_version = parameter.version[0]
+        self._master_version = parameter._version_counter[0]
         self.array: Array = None
         self.mirror: Array = None
         self.reference = weakref.ref(self)
@@ -77,7 +77,7 @@ class Segment:
 
     def need_parameter(self, where: str) -> None:
         """Raise StateError if a newer optimizer holds the parameter."""
-        if self.parameter.segment not in (self, None):
+        if self.parameter._arena_segment not in (self, None):
             got, cure = "which a newer optimizer holds", "use the newest optimizer, or make this one anew"
             raise StateError(where, "parameters that this optimizer holds", f"{self.describe()}, {got}", cure)
 
@@ -109,7 +109,7 @@ class Segment:
         """
         master = self.view(self.arena.master)
         if self.has_wider_master:
-            version = self.parameter.version
+            version = self.parameter._version_counter
             if self._master_version != version[0] or len(version) > 1:
                 self.set_master_weights(master)
         elif self.mirror is not None:
@@ -132,14 +132,14 @@ class Segment:
             parameter = self.array.astype(self.arena.dtype)
             rounds_to_parameter = backend.cast(backend.cast(values, self.dtype), self.arena.dtype) == parameter
             self.view(self.arena.master)[...] = np.where(rounds_to_parameter, values, parameter)
-        self._master_version = self.parameter.version[0]
+        self._master_version = self.parameter._version_counter[0]
 
     def cast(self, dtype: DType) -> Array:
         """The parameter in `dtype`; a 16-bit copy is a view of the arena's flat copy, rounded anew if out of date."""
         if dtype not in LOW or dtype == self.dtype:
             return backends.backend_of(self.array).cast(self.array, dtype)
-        flat, version = self.arena.copy(dtype), self.parameter.version[0]
-        if self._copy_versions.get(dtype) != version or len(self.parameter.version) > 1:
+        flat, version = self.arena.copy(dtype), self.parameter._version_counter[0]
+        if self._copy_versions.get(dtype) != version or len(self.parameter._version_counter) > 1:
             narrow(self.master_weights().reshape(-1), flat[self.start : self.stop])
             self._copy_versions[dtype] = version
         return self.view(flat)
@@ -151,10 +151,10 @@ class Segment:
             with backends.device_guard(self.array):
                 self.array[...] = self.mirror
         parameter.changed()
-        version = self._master_version = parameter.version[0]
+        version = self._master_version = parameter._version_counter[0]
         if copies:
             self._copy_versions = dict.fromkeys(copies, version)
-            parameter.copies = {
+            parameter._cast_copies = {
                 dtype: (version, self._copy_view(dtype, flat)) for dtype, flat in copies.items() if dtype != self.dtype
             }
 
@@ -171,6 +171,6 @@ class Segment:
 
     def describe(self) -> str:
         """For messages: the parameter's name, or its number, and its shape."""
-        name = self.parameter.name
+        name = self.parameter._dotted_name
         title = repr(name) if name else f"parameter {self.number}"
         return f"{title} {list(self.parameter.array.shape)}"

@@ -25,7 +25,7 @@ class Watch:
         accumulate = nn.Parameter.accumulate
 
         def watched(parameter, gradient, *rest):
-            self.taken.append(parameter.segment is not None and gradient is parameter.segment.gradient)
+            self.taken.append(parameter._arena_segment is not None and gradient is parameter._arena_segment.gradient)
             accumulate(parameter, gradient, *rest)
 
         monkeypatch.setattr(nn.Parameter, "accumulate", watched)
@@ -52,7 +52,7 @@ def test_gradients_are_those_of_a_parameter_without_an_optimizer(name, dtype):
                 loss = (LOSSES[name](w) ** 2).mean()
             loss.backward()
     np.testing.assert_array_equal(held.grad.numpy(), alone.grad.numpy())
-    assert np.shares_memory(held.grad.numpy(), held.segment.gradient)
+    assert np.shares_memory(held.grad.numpy(), held._arena_segment.gradient)
     optimizer.zero_grad()
     assert held.grad is None
 

@@ -43,7 +43,7 @@ def computed(arrays, mask, p, place=lambda array: array, seed=None):
     given = None if mask is None else Tensor(place(mask))
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=given, **p)
     gradient = np.random.default_rng(1).normal(size=out.shape).astype(seed or arrays[0].dtype).astype(out.dtype)
-    return out, grad([out], tensors, [Tensor(place(gradient))]), out.edge[0].kernel.name
+    return out, grad([out], tensors, [Tensor(place(gradient))]), out._tape_edge[0].kernel.name
 
 
 def compared(arrays, mask, p, device, place=None):
@@ -139,7 +139,7 @@ def test_the_gradient_of_a_mask_comes_from_the_reference(gpu):
         return out, grad([out], tensors, [Tensor(place(np.ones(out.shape, float16)))])
 
     (out, found), (_, want) = gradients(gpu.asarray), gradients(lambda a: a)
-    assert out.edge[0].kernel.name == BODY
+    assert out._tape_edge[0].kernel.name == BODY
     for got, gradient in zip(found, want, strict=True):
         testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[float16])
     assert [name for name, _ in gpu.cudnn.calls] == ["attention_forward"]
@@ -156,7 +156,7 @@ def test_the_saved_sums_are_those_of_the_reference(dtype, gpu):
     def sums():
         tensors = [Tensor(gpu.asarray(a), True) for a in arrays]
         out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(gpu.asarray(mask)), enable_gqa=True)
-        return out.edge[0].saved.lse.get()
+        return out._tape_edge[0].saved.lse.get()
 
     found = sums()
     with reference_only():

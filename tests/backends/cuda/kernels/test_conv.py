@@ -67,7 +67,7 @@ def computed(name, arrays, p, place=lambda array: array, needs=(True, True, True
     *tensors, seed = [Tensor(place(a), need) for a, need in zip(arrays, (*needs, False), strict=True)]
     out = getattr(ops, name)(*tensors, **p)
     found = grad([out], [t for t in tensors if t.requires_grad], [seed])
-    return out, found, out.edge[0].kernel.name
+    return out, found, out._tape_edge[0].kernel.name
 
 
 def compared(name, arrays, p, device, dtype, place=None):

@@ -350,7 +350,7 @@ def test_the_first_gradients_of_a_layer_are_written_where_the_optimizer_wants_th
     taken, accumulate = [], nn.Parameter.accumulate
 
     def watched(parameter, gradient, *rest):
-        taken.append(parameter.segment is not None and gradient is parameter.segment.gradient)
+        taken.append(parameter._arena_segment is not None and gradient is parameter._arena_segment.gradient)
         accumulate(parameter, gradient, *rest)
 
     monkeypatch.setattr(nn.Parameter, "accumulate", watched)
