@@ -211,7 +211,7 @@ def largest_weight(origin: Origin) -> str:
 
 def _can_have_grown(parameter: Any, size: float) -> bool:
     """Whether an optimizer has stepped on a parameter, so far as its steps can lead."""
-    segment = parameter.segment
+    segment = parameter._arena_segment
     owner = None if segment is None else segment.arena.owner()
     if owner is None:
         return False

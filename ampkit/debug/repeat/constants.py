@@ -91,7 +91,7 @@ class Constants:
         for value in (*event.operands, *event.params):
             if type(value) is float or (type(value) is int and abs(value) > 65504):
                 self._look(event, float(value), dtype)
-            elif type(value) is Tensor and value.array.size == 1 and value.edge is None and self._is_given(value):
+            elif type(value) is Tensor and value.array.size == 1 and value._tape_edge is None and self._is_given(value):
                 array = value.array
                 if array.dtype in FLOATS:
                     self._look(event, float(backends.backend_of(array).to_numpy(array).reshape(-1)[0]), dtype, value)

@@ -62,7 +62,7 @@ class StepState:
         self._known |= {id(tensor) for tensor in new}
         self.before.add(new)
         for tensor in new:
-            segment = tensor.segment if isinstance(tensor, Parameter) else None
+            segment = tensor._arena_segment if isinstance(tensor, Parameter) else None
             owner = None if segment is None else segment.arena.owner()
             if owner is not None and not any(owner is known for known in self.optimizers):
                 self.optimizers.append(owner)
