@@ -89,7 +89,8 @@ class Primitive:
 
         dtypes: a second predicate, called with the dtypes of the first array and of an op's result.
 
-        min_elements: of the first array; for fewer the predicate is not even called, which keeps small calls cheap.
+        min_elements: of the first array; for fewer the predicate is not even called, which keeps small calls cheap. A
+        kernel for the CPU never gets an empty one.
 
         A kernel receives arrays in the dtype they are stored in and, as `dtype=`, the dtype of the result. Where its
         predicate cannot foresee that it has no implementation, such as a library without an algorithm, it raises
@@ -99,9 +100,10 @@ class Primitive:
         """
 
         def register(run: Function) -> Kernel:
-            kernel = Kernel(run, when, wants_cache, min_elements, dtypes)
+            least = max(min_elements, 1) if backend == "cpu" else min_elements  # empty arrays are the reference's
+            kernel = Kernel(run, when, wants_cache, least, dtypes)
             if backend == "cpu":
-                self.min_elements = min(self.min_elements, min_elements)
+                self.min_elements = min(self.min_elements, least)
             self.kernels.setdefault(backend, []).append(kernel)
             return kernel
 

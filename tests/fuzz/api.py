@@ -133,9 +133,10 @@ def on_alarm(*_: Any) -> None:
     raise Hang("time limit exceeded")
 
 
-def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], progress: str) -> None:
+def work(seed: int, start: int, stop: int, step: int, paths: tuple[str, ...], progress: str, memory: int) -> None:
     """In a child process: run calls start, start + step, ... and print findings as lines of JSON."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     faulthandler.enable()
     signal.signal(signal.SIGALRM, on_alarm)
     with Path(progress).open("r+b") as file:
@@ -167,6 +168,7 @@ class Worker:
         self.at, self.since = start, time.monotonic()
         self.progress.write_bytes(start.to_bytes(8, "little"))
         numbers = ["--worker", *map(str, (start, self.stop, self.step)), "--seed", str(self.seed)]
+        numbers += ["--memory", str(self.options.memory)]
         only = ["--only", self.options.only] if self.options.only else []
         command = [sys.executable, "-m", _NAME, *numbers, "--progress", str(self.progress), *only]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -220,6 +222,7 @@ def main() -> int:
     parser.add_argument("--only")
     parser.add_argument("--call")
     parser.add_argument("--worker", nargs=3, type=int)
+    parser.add_argument("--memory", type=int, default=MEMORY, help="bytes of a process's address space; 0: no limit")
     parser.add_argument("--progress")
     parser.add_argument("--json", help="a file for all findings, one a line")
     options = parser.parse_args()
@@ -228,7 +231,7 @@ def main() -> int:
         run(options.call)
         return 0
     if options.worker:
-        work(options.seed[0], *options.worker, selected(options.only), options.progress)
+        work(options.seed[0], *options.worker, selected(options.only), options.progress, options.memory)
         return 0
     print(f"{len(selected(options.only))} functions")
     return max(watch(options, seed) for seed in options.seed)

@@ -1,10 +1,11 @@
 """Runs cases of ops by the CPU's kernels, whatever their size, and compares values and gradients with the references'.
 
-    python -m tests.fuzz.kernels [--trials 20000] [--seed N] [--only gelu] [--trial N]
+    python -m tests.fuzz.kernels [--trials 20000] [--seed N] [--only gelu] [--trial N] [--exact-memory]
 
 A trial is a case of `tests/cases` in float32, bfloat16 or float16, with other lengths of its axes, 0 and 1 among them,
 inputs of odd strides, and infinities, NaN, zeros or subnormal numbers among their values. A finding is a difference
-beyond the tolerance table, an infinity or NaN in another place, or an error that the reference does not raise.
+beyond the tolerance table, an infinity or NaN in another place, or an error that the reference does not raise. With
+--exact-memory each array ends where its memory ends, for AddressSanitizer to see what goes beyond (see .ci/sanitize).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import util
@@ -29,6 +30,7 @@ from unittest.mock import patch
 import numpy as np
 
 from ampkit import Tensor, manual_seed
+from ampkit.backends.cpu import caching_allocator
 from ampkit.backends.cpu.kernels.pointwise import LAUNCHER
 from ampkit.base.dtypes import bfloat16, float16, float32, is_float
 from ampkit.core.dispatch import Primitive, reference_only
@@ -54,13 +56,13 @@ FINITE_ONLY = re.compile(
     "cross_entropy|matrix_norm|linalg_norm|mv$|dot$|inner|kron"
 )
 ROUNDED_BETWEEN = re.compile("linear_gelu|rnn|lstm|gru|add_layer_norm|attention")  # in 16 bits
-CANCELS = re.compile("group_norm|linear_gelu|attention")  # to nothing, for a few equal numbers
+CANCELS = re.compile("batch_norm|group_norm|linear_gelu|attention")  # to nothing, for a few equal numbers
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
 
 
 @contextmanager
-def kernels_of_any_size(least: int = 1) -> Iterator[None]:
-    """Within the block kernels take arrays that are too small to be worth a call."""
+def kernels_of_any_size() -> Iterator[None]:
+    """Within the block kernels take arrays that are too small to be worth a call: empty ones behind the first, too."""
     for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
         if not found.name.endswith("setup_commands"):
             importlib.import_module(found.name)
@@ -70,12 +72,24 @@ def kernels_of_any_size(least: int = 1) -> Iterator[None]:
     with ExitStack() as stack:
         for primitive in primitives:
             for limited in (*primitive.kernels_of("cpu"), primitive):
-                stack.enter_context(patch.object(limited, "min_elements", least))
+                stack.enter_context(patch.object(limited, "min_elements", 1))
         for module in modules:
             for name in THRESHOLDS:
                 if module.__name__.startswith(PACKAGE.__name__) and hasattr(module, name):
-                    stack.enter_context(patch.object(module, name, least))
-        stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, least)))  # type: ignore[arg-type]  # a dict
+                    stack.enter_context(patch.object(module, name, 0))
+        stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, 0)))  # type: ignore[arg-type]  # a dict
+        yield
+
+
+@contextmanager
+def exact_memory() -> Iterator[None]:
+    """Within the block results of kernels have memory of their own, of their size: neither pooled nor aligned."""
+    with ExitStack() as stack:
+        for name in ("MIN_BYTES", "_ALIGNED"):
+            stack.enter_context(patch.object(caching_allocator, name, np.inf))
+        for module in [each for name, each in sys.modules.items() if name.startswith("ampkit.")]:
+            if getattr(module, "zeros", None) is caching_allocator.zeros:
+                stack.enter_context(patch.object(module, "zeros", np.zeros))
         yield
 
 
@@ -186,10 +200,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="the name of an op")
     parser.add_argument("--trial", type=int, help="only this one")
+    parser.add_argument("--exact-memory", action="store_true", help="no pool of memory, no gaps between arrays")
     options = parser.parse_args()
     start, count = time.monotonic(), 0
     chosen = range(options.trials) if options.trial is None else [options.trial]
-    with kernels_of_any_size(), warnings.catch_warnings():
+    memory = exact_memory() if options.exact_memory else nullcontext()
+    with kernels_of_any_size(), memory, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in chosen:
             finding = Trial(options.seed, number, options.only).finding()

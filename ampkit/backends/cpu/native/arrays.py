@@ -80,6 +80,16 @@ def supported(*arrays: HostArray | None) -> bool:
     return known
 
 
+def aligned(array: HostArray) -> HostArray:
+    """`array`, or a copy of it if it is not aligned to its elements: np.ascontiguousarray copies no such array."""
+    return array if array.flags.aligned else array.copy("K")
+
+
+def int64_keys(array: HostArray) -> HostArray:
+    """Integers as kernels read them: int64, aligned; the array itself where it is."""
+    return aligned(array.astype(np.int64, copy=False))
+
+
 def empty_like(array: HostArray, dtype: DType) -> HostArray:
     """An uninitialized array of the shape and the memory order of `array`, without gaps."""
     if array.flags.c_contiguous:

@@ -64,7 +64,8 @@ struct float16 {  // by integer arithmetic, on CPUs without instructions for it
 };
 #endif
 
-// store(to, x): a result, rounded. Some CPUs round to bfloat16 by one instruction, which makes subnormals 0; casts keep them.
+// store(to, x): a result of arithmetic, rounded. Some CPUs round to bfloat16 by one instruction, which makes subnormals 0;
+// casts keep them, and so must functions whose results are elements of their operands.
 // Clang takes it for slow and would choose short vectors, so loops of `store` name their length.
 template <class T>
 inline void store(T& to, float x) { to = x; }
@@ -154,26 +155,13 @@ inline void read_floats(float* buffer, const void* data, int64 kind, int64 start
     with_type(kind, const_cast<void*>(data), [=](auto* from) { convert(buffer, 1, from + start, stride, count); });
 }
 
-// to[i] = from[i], rounded as `store` does.
-template <class T>
-inline void store_run(T* __restrict to, int64 stride, const float* __restrict from, int64 count) {
-    convert(to, stride, from, 1, count);
-}
-inline void store_run(bfloat16* __restrict to, int64 stride, const float* __restrict from, int64 count) {
-    if (stride == 1) {
-        SIMD_STORE for (int64 i = 0; i < count; i++) store(to[i], from[i]);
-    } else {
-        for (int64 i = 0; i < count; i++) store(to[i * stride], from[i]);
-    }
-}
-
 // Writes `count` float32 values, rounded once, `stride` elements apart from element `start` of `data`.
 inline void write_floats(const float* buffer, void* data, int64 kind, int64 start, int64 stride, int64 count) {
     if (kind == BOOL) {
         uint8_t* to = static_cast<uint8_t*>(data) + start;
         for (int64 i = 0; i < count; i++) to[i * stride] = buffer[i] != 0.0f;
     } else {
-        with_type(kind, data, [=](auto* to) { store_run(to + start, stride, buffer, count); });
+        with_type(kind, data, [=](auto* to) { convert(to + start, stride, buffer, 1, count); });
     }
 }
 

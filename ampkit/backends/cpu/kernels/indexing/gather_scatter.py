@@ -21,9 +21,11 @@ from ampkit.backends.cpu.native.arrays import (
     MIN_FUSED,
     Function,
     HostArray,
+    aligned,
     available,
     broadcast_to,
     empty,
+    int64_keys,
     reshape_view,
     supported,
 )
@@ -52,7 +54,7 @@ def _along(run: Function, x: HostArray, other: HostArray | None, index: HostArra
     made = empty(index.shape, x.dtype) if other is None else other
     lead = tuple([slice(1 if i == at else n) for i, n in enumerate(index.shape)])
     first = reshape_view(x[lead], (shape[0], 1, shape[2]))
-    arrays = made, index.astype(np.int64, copy=False)
+    arrays = made, int64_keys(index)
     values, where = [reshape_view(broadcast_to(a, index.shape), shape) for a in arrays]
     step = x.strides[at] // x.itemsize
     if run(*((values, first) if other is None else (first, values)), where, step, x.shape[at]):
@@ -94,7 +96,7 @@ def _added_in_rows(
 ) -> HostArray:
     """`scatter_added` along the last axis: each row is added up in memory of its own, and written once."""
     out, rows = empty(shape, dtype), prod(shape[:-1])
-    arrays = start, broadcast_to(values, index.shape), index.astype(np.int64, copy=False)
+    arrays = start, broadcast_to(values, index.shape), int64_keys(index)
     views = [None if a is None else reshape_view(a, (rows, a.shape[-1])) for a in arrays]
     if _scatter_add_rows(out.reshape(rows, shape[-1]), *views):
         check_index_range("scatter_add", index, shape[-1])
@@ -106,7 +108,7 @@ def taken_rows(x: HostArray, keys: HostArray) -> HostArray:
     if x.shape[2] * x.itemsize < 2 * _SHORT or x.strides[2] != x.itemsize or not x.flags.aligned or not available():
         raise UnsupportedError
     out = empty((x.shape[0], len(keys), x.shape[2]), x.dtype)
-    keys = np.ascontiguousarray(keys, np.int64)
+    keys = np.ascontiguousarray(int64_keys(keys))
     _take_rows(out, x, address(keys))
     return out
 
@@ -124,7 +126,7 @@ def summed_rows(
     sources: which row of values each key stands for, int64; None where that is its own place.
     """
     out = empty((values.shape[0], rows, values.shape[2]), dtype)
-    keys = np.ascontiguousarray(keys, np.int64)
+    keys = np.ascontiguousarray(int64_keys(keys))
     if values.shape[2] < _SHORT and skipped < 0 and sources is None:
         _sum_short_rows(out, values, address(keys))
     else:
@@ -157,7 +159,7 @@ def gather_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> An
 @scatter_.on("cpu", when=_fits)
 def scatter_cpu(input: HostArray, dim: int, index: HostArray, src: Any, *, dtype: DType) -> Any:
     values = trim_to_index(src, index.shape) if hasattr(src, "dtype") else np.full((), src, dtype)
-    out = scattered(in_format(input, dtype), in_format(values, dtype), index, dim)
+    out = scattered(in_format(input, dtype), aligned(in_format(values, dtype)), index, dim)
     return out, Saved(index=index, size=getattr(src, "shape", ()))
 
 

@@ -18,6 +18,7 @@ from ampkit.backends.cpu.native.arrays import (
     broadcast_to,
     empty,
     empty_like,
+    int64_keys,
     rows_along,
     supported,
 )
@@ -32,7 +33,7 @@ _of_probabilities = Function("cross_entropy_of_probabilities", "aaaaaaaf")
 
 
 def _fits(input: HostArray, target: HostArray, weight: HostArray | None, *more: Any) -> bool:
-    known = supported(input) and target.flags.aligned and (weight is None or supported(weight))
+    known = supported(input) and (weight is None or supported(weight))
     return known and rows_along(input, class_axis(input)[0]) is not None
 
 
@@ -70,7 +71,7 @@ def cross_entropy_cpu(
 
 
 def _int64(labels: HostArray) -> HostArray:
-    return np.ascontiguousarray(labels, np.int64).reshape(-1)
+    return np.ascontiguousarray(int64_keys(labels)).reshape(-1)
 
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float) -> bool:

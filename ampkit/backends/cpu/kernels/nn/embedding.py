@@ -10,7 +10,15 @@ import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, reshape_view, supported
+from ampkit.backends.cpu.native.arrays import (
+    MIN_ELEMENTS,
+    Function,
+    HostArray,
+    empty,
+    int64_keys,
+    reshape_view,
+    supported,
+)
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.embedding import check_indices, embedding, embedding_bag_
@@ -59,7 +67,7 @@ def embedding_bag_cpu(
     dtype: DType,
 ) -> Any:
     check_indices(input, len(weight))
-    index, begins = (np.ascontiguousarray(each, int64) for each in (input, starts))
+    index, begins = (np.ascontiguousarray(int64_keys(each)) for each in (input, starts))
     shape = len(starts) - 1, weight.shape[1]
     out, places = empty(shape, dtype), empty(shape, int64) if mode == "max" else None
     scale = None if per_sample_weights is None else np.ascontiguousarray(in_format(per_sample_weights, float32))

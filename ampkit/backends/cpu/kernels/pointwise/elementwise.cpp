@@ -198,28 +198,43 @@ void plain_loop(const float* const* operands, float* result, int64 n) {
     }
 }
 
-template <class F, int RESULT, class T, int ROWS>
+template <class F, int RESULT, bool MOVES, class T, int ROWS>
 void stored_loop(const void* const* rows, const float* numbers, void* to, int64 n) {
     const T *__restrict a = static_cast<const T*>(rows[0]), *__restrict b = static_cast<const T*>(rows[1]),
             *__restrict c = static_cast<const T*>(rows[2]);
     const float number_a = numbers[0], number_b = numbers[1], number_c = numbers[2], d = numbers[3];
     T* __restrict result = static_cast<T*>(to);
     SIMD_STORE for (int64 i = 0; i < n; i++) {
-        store(result[i], compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
-                                            ROWS & 4 ? float(c[i]) : number_c, d));
+        float found = compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
+                                         ROWS & 4 ? float(c[i]) : number_c, d);
+        if constexpr (MOVES) result[i] = found;
+        else store(result[i], found);
     }
 }
 
-template <class F, int RESULT, class T, int ROWS>
+template <class F, int RESULT, bool MOVES, class T, int ROWS>
 constexpr void add_stored(StoredLoop* loops) {
     if constexpr (ROWS > 0) {
-        loops[ROWS] = stored_loop<F, RESULT, T, ROWS>;
-        add_stored<F, RESULT, T, ROWS - 1>(loops);
+        loops[ROWS] = stored_loop<F, RESULT, MOVES, T, ROWS>;
+        add_stored<F, RESULT, MOVES, T, ROWS - 1>(loops);
     }
+}
+
+// The functions of FUNCTION_SHORT whose values are elements of their operands, but for the sign, and whose gradients are
+// those of dy, or half of them.
+constexpr const char* MOVING = " Neg Abs Relu Threshold Maximum Minimum Clamp HardTanh NanToNum ";
+
+constexpr bool is_moving(const char* name) {
+    for (const char* at = MOVING; *at; at++) {
+        const char *rest = at + 1, *letter = name;
+        while (*letter && *rest == *letter) rest++, letter++;
+        if (*at == ' ' && !*letter && *rest == ' ') return true;
+    }
+    return false;
 }
 
 // `tensors`: how many of the value's operands are; 0 for functions that have no loops for stored dtypes.
-template <class F, int RESULT, bool PLAIN, int tensors>
+template <class F, int RESULT, bool PLAIN, int tensors, bool MOVES>
 constexpr Loops loops_of() {
     Loops loops{};
     if constexpr (RESULT < F::GRADIENTS) {
@@ -227,9 +242,9 @@ constexpr Loops loops_of() {
         else loops.float32 = float32_loop<F, RESULT>;
         if constexpr (tensors > 0 && IS_WIDE) {
             constexpr int ALL = (1 << (RESULT == VALUE ? tensors : tensors + 1)) - 1;  // a gradient's operands are dy and these
-            add_stored<F, RESULT, float, ALL>(loops.stored[FLOAT32]);
-            add_stored<F, RESULT, bfloat16, ALL>(loops.stored[BFLOAT16]);
-            add_stored<F, RESULT, float16, ALL>(loops.stored[FLOAT16]);
+            add_stored<F, RESULT, MOVES, float, ALL>(loops.stored[FLOAT32]);
+            add_stored<F, RESULT, MOVES, bfloat16, ALL>(loops.stored[BFLOAT16]);
+            add_stored<F, RESULT, MOVES, float16, ALL>(loops.stored[FLOAT16]);
         }
     }
     return loops;
@@ -256,7 +271,7 @@ void fill(Loop loop, const float* numbers, void* out, int64 kind, int64 count) {
     float value;
     loop(operands, &value, 1);
     with_float_type(kind, out, [&](auto* to) {
-        store(*to, value);
+        *to = value;
         convert(to + 1, 1, to, 0, count - 1);
     });
 }
@@ -368,9 +383,10 @@ INLINE float fmodf(float x, float y) {  // exact: a quotient of 29 bits times a 
 INLINE float lgammaf(float x) { int sign; return ::lgammaf_r(x, &sign); }
 
 #define HELPER INLINE
-#define LOOPS(NAME, PLAIN, TENSORS)                                                                       \
-    EXPORT const Loops elementwise_##NAME[] = {loops_of<NAME, VALUE, PLAIN, TENSORS>(), loops_of<NAME, 0, PLAIN, TENSORS>(), \
-        loops_of<NAME, 1, PLAIN, TENSORS>(), loops_of<NAME, 2, PLAIN, TENSORS>()};
+#define LOOP(NAME, RESULT, PLAIN, TENSORS) loops_of<NAME, RESULT, PLAIN, TENSORS, is_moving(#NAME)>()
+#define LOOPS(NAME, PLAIN, TENSORS)                                                                      \
+    EXPORT const Loops elementwise_##NAME[] = {LOOP(NAME, VALUE, PLAIN, TENSORS), LOOP(NAME, 0, PLAIN, TENSORS), \
+        LOOP(NAME, 1, PLAIN, TENSORS), LOOP(NAME, 2, PLAIN, TENSORS)};
 #define REGISTER(NAME) LOOPS(NAME, false, 0)
 #define REGISTER_SHORT(NAME, TENSORS) LOOPS(NAME, false, TENSORS)
 #define REGISTER_LOOPING(NAME) LOOPS(NAME, true, 0)

@@ -36,7 +36,7 @@ def norm_cpu(input: HostArray, p: Any, dim: Any, keepdim: bool, *, dtype: DType)
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, p: Any, *args: Any, **params: Any) -> bool:
-    known = _TERMS.get(p) == r.SQUARE and saved.input.size >= MIN_ELEMENTS
+    known = _TERMS.get(p) == r.SQUARE and 0 < saved.input.size >= MIN_ELEMENTS
     return known and supported(dy, saved.input, saved.out)
 
 

@@ -15,6 +15,7 @@ from ampkit.backends.cpu.native.arrays import (
     MIN_FUSED,
     Function,
     HostArray,
+    aligned,
     available,
     empty,
     memory_order,
@@ -69,7 +70,8 @@ def _fits(input: HostArray, widths: Any, *args: Any) -> bool:
 def _padded(input: HostArray, widths: Any, mode: str, value: int = 0) -> HostArray:
     """input padded, channels-last where the input is; value: the bits of the constant."""
     order = (0, *range(2, input.ndim), 1) if channels_are_last(input) else tuple(range(input.ndim))
-    if input.strides[order[-1]] != input.itemsize or not input.flags.aligned:
+    input = aligned(input)
+    if input.strides[order[-1]] != input.itemsize:
         input = contiguous(input.transpose(order)).transpose(inverse(order))
     out = empty([input.shape[i] + sum(widths[i]) for i in order], input.dtype)
     padding = _padding(input.shape, input.strides, input.itemsize, widths, mode, order)
