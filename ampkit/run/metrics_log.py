@@ -103,6 +103,8 @@ def read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except FileError:  # an OSError, too
+        raise
     except OSError as error:
         raise FileError("metrics", "a file that can be read", f"{path}: {error.strerror}") from None
 
