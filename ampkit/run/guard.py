@@ -77,11 +77,13 @@ class Replay:
 
     It keeps the batches, the random state and the buffers of the steps that the host has not checked yet. run: a
     `loop.Run`. A replay is at a loss scale of 1 and updates nothing: buffers and the random state are afterwards as
-    they were. explained: whether one has found something, or has looked at a loss that is not finite.
+    they were. explained: whether one has found something, or has looked at a loss that is not finite. silent: whether
+    none takes place, as in a run that tries out a cure.
     """
 
     def __init__(self, run: Any):
-        self._reference, self.explained = ref(run), False  # weak: the run holds its replay
+        self._reference = ref(run)  # weak: the run holds its replay
+        self.explained = self.silent = False
         self._buffers = list(run.model.buffers())
         self._steps: dict[int, tuple[Sequence[Batch], tuple[int, int], Copies]] = {}
 
@@ -126,7 +128,7 @@ class Replay:
         gradients that are not where the scale has fallen far, or below 1, and they are not at 1 either.
         """
         finite = math.isfinite(loss)
-        if self.explained or (finite and monitor.skips % OVERFLOWS and monitor.history[-1][1] >= 1):
+        if self.explained or self.silent or (finite and monitor.skips % OVERFLOWS and monitor.history[-1][1] >= 1):
             return ""
         why = self.step(number)
         if not finite:
@@ -152,6 +154,8 @@ class Replay:
             model.train(training)
 
     def _in_words(self, find: Callable[[], Finding | None]) -> Explanation:
+        if self.silent:
+            return Explanation("", "")
         self.explained = True
         why = self._explanation(find)
         found = self._run.ranks.gathered(why)  # of each rank's part of the data

@@ -353,7 +353,7 @@ def retrain(recipe: Recipe, steps: int, factor: float) -> list[float] | None:
     state, losses = random.get_rng_state(), list[float]()
     try:
         run = fit(recipe.model_copy(update=short))
-        run._replay.explained = True  # the training that it repeats asks already
+        run._replay.silent = True  # else trainings would explain its failure, and others theirs
         while run.done < steps:
             row = run.advance()
             if row is None or grows(losses := [*losses, row.loss]):

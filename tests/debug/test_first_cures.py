@@ -255,3 +255,21 @@ def test_the_step_leaves_the_state_of_one_run(name):
     for number_, entry in one["state"].items():
         for key, value in entry.items():
             assert np.array_equal(value.numpy(), other["state"][number_][key].numpy(), equal_nan=True), key
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), "each Linear of the model"),
+        (lambda: nn.Sequential(nn.ReLU(), nn.Linear(8, 8)), "Linear 1"),
+        (lambda: nn.Sequential(*[Block(1.0, False) for _ in range(2)]), r"\*.linear"),
+        (lambda: nn.Sequential(Block(1.0, False)), "0.linear"),
+    ],
+)
+def test_a_norm_names_the_modules_that_it_goes_before(model, named):
+    net = model()
+    with ampkit.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(1e30)
+    found = debug.explain(lambda: net(net(X.abs())).sum())
+    assert re.match(rf"normalize what goes into {named}: ops.layer_norm\(", found.cure), found

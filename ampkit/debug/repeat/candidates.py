@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from ... import ops as f
 from ...base.dtypes import FLOATS, LOW, bfloat16, float16, float32
 from ...base.observe import FORWARD, STEP
 from ...core.fp_errors import ignore_fp_errors
@@ -16,7 +15,7 @@ from ...core.policy import Cast, categories
 from ..finding import Finding
 from ..finite import share
 from ..origin import Origin, is_arithmetic
-from . import constants, edges, learning_rate, rewrites
+from . import constants, edges, learning_rate, norms, rewrites
 from .constants import Changed
 from .learning_rate import Training
 from .trial import Cure, Trials, Watch, chosen
@@ -32,7 +31,7 @@ def cured(finding: Finding, origin: Origin, trials: Trials, watch: Watch, traini
     with trials.leaving_no_trace(), ignore_fp_errors():
         if not trials.repeats(origin):
             return finding
-        for cures in _groups(origin, trials, watch, training):
+        for cures in _groups(finding, origin, trials, watch, training):
             working = list(cures)
             if working:
                 known = "the constant" in finding.cause
@@ -41,7 +40,9 @@ def cured(finding: Finding, origin: Origin, trials: Trials, watch: Watch, traini
     return finding
 
 
-def _groups(origin: Origin, trials: Trials, watch: Watch, training: Training | None) -> Iterator[Iterable[Cure]]:
+def _groups(
+    finding: Finding, origin: Origin, trials: Trials, watch: Watch, training: Training | None
+) -> Iterator[Iterable[Cure]]:
     """Cures of each kind that have worked, the likeliest kind first."""
     phase, name = origin.event.phase, edges.name_of(origin.event.name)
     overflows = origin.overflows
@@ -61,7 +62,8 @@ def _groups(origin: Origin, trials: Trials, watch: Watch, training: Training | N
     if overflows and phase == FORWARD:
         yield _bounded(name, trials)
         yield _wider(origin, trials)
-        yield _normalized(origin, trials)
+        if "has grown" not in finding.cause:  # else a norm hides that the training diverges
+            yield _first(norms.before_alike(origin), trials)
     if not overflows:
         yield _away(origin, trials)
     if overflows and phase != FORWARD:
@@ -152,29 +154,6 @@ def _bounded(name: str, trials: Trials) -> list[Cure]:
         for top in (80, 10)
     ]
     return _first(cures, trials)
-
-
-def _normalized(origin: Origin, trials: Trials) -> list[Cure]:
-    """A norm before each module of the kind that overflows, as in a residual stream that grows in every block."""
-    if origin.call is None or "(" in origin.path:
-        return []
-    modules = [m for path, m in origin.call.model.named_modules() if starred(path) == starred(origin.path)]
-
-    @contextmanager
-    def normalized() -> Iterator[None]:
-        hooks = [module.register_forward_pre_hook(lambda module, args: _norm(args)) for module in modules]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    text = f"normalize what goes into {starred(origin.path)}: ops.layer_norm(x, x.shape[-1:])"
-    return _first([Cure(text, normalized)], trials)
-
-
-def _norm(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (f.layer_norm(args[0], args[0].shape[-1:]), *args[1:])
 
 
 def _at_most(top: float) -> Callable[[Any], Any]:
