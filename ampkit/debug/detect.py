@@ -34,7 +34,8 @@ def explain(step: Callable[[], Any], underflow: bool = False, *, repeat: bool = 
     repeat: where something is not finite, call `step()` again with one cure after the other applied, each time from the
     values that it began with, and name one that works. Models, optimizers, scalers, schedules, leaves and random
     streams are put back afterwards; what else the step changes, such as a data loader, is not, and a step that then
-    does something else is not tried again. Without `repeat` the cure is the likely one, and marked as not tried.
+    does something else is not tried again. Nor is one on several ranks, which would have to repeat it together. Without
+    `repeat` the cure is the likely one, and marked as not tried.
     Raises ArgumentError for something that cannot be called, and what `step` raises.
     """
     if not callable(step):
@@ -50,7 +51,7 @@ def explained(
     training: Training | None = None,
 ) -> Finding | None:
     """`explain`, with a way to train from the beginning: see `candidates.cured`."""
-    state = StepState(step) if repeat else None
+    state = StepState(step) if repeat and not _among_others() else None
     watch, found = Watch(), list[tuple[Finding, Origin]]()
 
     def look(event: Event) -> None:
@@ -71,6 +72,13 @@ def explained(
         return None
     finding, origin = found[0]
     return finding if state is None else cured(finding, origin, Trials(step, state), watch, training)
+
+
+def _among_others() -> bool:
+    """Whether this is one of several ranks: each would try other cures, with collectives that the rest do not call."""
+    from ..distributed.world import group
+
+    return group.WORLD is not None and group.WORLD.size() > 1
 
 
 def _of_result(tensor: Tensor, tracker: NonFiniteTracker) -> tuple[Finding, Origin] | None:

@@ -8,12 +8,14 @@ import math
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ampkit
 from ampkit import Policy, autocast, debug, nn, ops, optim
+from ampkit.distributed import world
 
 F16, BF16, F32 = ampkit.float16, ampkit.bfloat16, ampkit.float32
 RNG = np.random.default_rng(0)
@@ -273,3 +275,19 @@ def test_a_norm_names_the_modules_that_it_goes_before(model, named):
             parameter.fill_(1e30)
     found = debug.explain(lambda: net(net(X.abs())).sum())
     assert re.match(rf"normalize what goes into {named}: ops.layer_norm\(", found.cure), found
+
+
+def test_on_several_ranks_a_step_runs_once(monkeypatch):
+    # What one rank repeats alone would wait for the collectives of the others.
+    calls = []
+
+    def step():
+        calls.append(1)
+        return ops.log(ampkit.tensor([0.0]) * -1 - 1).sum()
+
+    assert debug.explain(step).tried
+    assert len(calls) > 1
+    calls.clear()
+    monkeypatch.setattr(world.group, "WORLD", SimpleNamespace(size=lambda: 2))
+    assert not debug.explain(step).tried
+    assert calls == [1]
