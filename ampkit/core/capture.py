@@ -130,6 +130,7 @@ class _Variant:
         if self.graph.recording is None:
             self._forget()
             self._record(args, kwargs, given)
+        self.graph.raise_earlier()
         made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
         fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in self.copies if self._stale(tensor)]
         if self.graph.recording is None:  # its memory was released to allocate those

@@ -18,6 +18,7 @@ from multiprocessing import connection
 from typing import Any, NamedTuple, TypeVar
 
 from ..backends.cpu import threads as blas
+from ..backends.threads import on_this_device
 from ..base.errors import ArgumentError, StateError
 
 _Key = TypeVar("_Key")
@@ -81,7 +82,8 @@ def in_order(
 
 def on_threads(work: Work, numbers: Sequence[int]) -> Executor:
     """A pool of threads with these worker numbers; they run in the caller's context, with its autocast."""
-    return _Threads(len(numbers), "ampkit-loader", _become_worker, (work, _queue_of(queue.SimpleQueue, numbers)))
+    given = work, _queue_of(queue.SimpleQueue, numbers)
+    return _Threads(len(numbers), "ampkit-loader", on_this_device(_become_worker), given)
 
 
 class _Threads(ThreadPoolExecutor):
@@ -141,7 +143,7 @@ def _begin_process(task: bytes, numbers: Any) -> None:
     # Ctrl-C, and SIGHUP of a closed terminal, reach the whole group of processes: the one that started this ends it.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=on_this_device(_end_with_parent), daemon=True).start()
     if blas.can_set_num_threads():
         blas.set_num_threads(1)
     _become_worker(pickle.loads(task), numbers)

@@ -101,7 +101,8 @@ class NCCLTransport(Transport):
             self.stream = backend.xp.cuda.Stream(non_blocking=True)
         backend.side_streams.add(self.stream.ptr)
         self.backend = backend
-        self._watchdog = Watchdog(self.control, self.communicator.check_async_error, self._fail)
+        with backend.here():
+            self._watchdog = Watchdog(self.control, self.communicator.check_async_error, self._fail)
 
     # messages
 

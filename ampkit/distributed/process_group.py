@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
+from ..backends.threads import on_this_device
 from ..base.dtypes import Array, DType
 from ..base.errors import ArgumentError, DTypeError
 from ..core.tensor import Tensor
@@ -95,7 +96,7 @@ class ProcessGroup:
         with self._lock:
             waits = in_background or (self._last is not None and not self._last.done())
             if waits:
-                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ampkit-collectives")
+                self._thread = self._thread or _threads(1, "ampkit-collectives")
                 self._last = self._thread.submit(action)
             future = self._last
         if not waits:
@@ -136,7 +137,7 @@ class ProcessGroup:
     def message(self, finish: Callable[[], Any]) -> Work:
         """Wait in the background for the end of a message between two ranks that was begun."""
         with self._lock:
-            self._messages = self._messages or ThreadPoolExecutor(8, thread_name_prefix="ampkit-messages")
+            self._messages = self._messages or _threads(8, "ampkit-messages")
         return Work(self._messages.submit(finish))
 
     def on_flat(self, action: Callable[[Transport, Array], Any], array: Array) -> Any:
@@ -207,3 +208,7 @@ def need_tensor(where: str, value: Any) -> Tensor:
 
 def _shortly(ranks: list[int]) -> str:
     return f"0 to {len(ranks) - 1}" if ranks == list(range(len(ranks))) else ", ".join(map(str, ranks))
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=on_this_device(lambda: None))

@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from ..backends.threads import on_this_device
 from .environment import LAUNCHERS, Launched, launched
 from .transport import Call, DistError, call_site, mismatch, need_present
 
@@ -66,7 +67,8 @@ def initialized(timeout: float) -> Any:
 @contextmanager
 def _watched(call: Call, timeout: float) -> Iterator[None]:
     done, machine = Event(), _Machine(launched())
-    thread = Thread(target=_watch, args=(call, timeout, done, machine), name="ampkit-mpi-start", daemon=True)
+    target, given = on_this_device(_watch), (call, timeout, done, machine)
+    thread = Thread(target=target, args=given, name="ampkit-mpi-start", daemon=True)
     with closing(machine):
         thread.start()
         try:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
+from ..backends.threads import on_this_device
 from .mpi import MPITransport
 from .transport import Call, DistError, mismatch, need_present
 
@@ -49,7 +50,7 @@ class Watchdog:
         self._told: list[Any] = []
         self._period = min(LONGEST_PERIOD, control.timeout / 4)
         self._stop = Event()
-        self._thread = Thread(target=self._run, name="ampkit-nccl-watchdog", daemon=True)
+        self._thread = Thread(target=on_this_device(self._run), name="ampkit-nccl-watchdog", daemon=True)
         self._thread.start()
         atexit.register(self.close)  # before mpi4py ends MPI
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import gc
 import pickle
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cuda_on_cpu import installed, memory, streams
+from cuda_on_cpu import emulated_cupy, installed, memory, streams
 
 import ampkit
 from ampkit import backends, nn, ops, optim
 from ampkit.backends.cuda.nvrtc import launch
 from ampkit.config import load
 from ampkit.data import prefetch
+from ampkit.data.loader import DataLoader
+from ampkit.distributed.transport import Call
+from ampkit.distributed.watchdog import Watchdog
 from ampkit.run.loop import fit
 
 MLP = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
@@ -353,3 +359,64 @@ def test_an_invalid_index_is_one_error_and_the_next_call_succeeds(two, number):
             ask(number)
     assert ampkit.ones(2, device="cuda:1").sum().item() == 2
     assert ampkit.get_default_device() == "cpu"
+
+
+# threads
+
+
+class Silent:
+    """The part of a group's MPI that a watchdog without errors asks."""
+
+    timeout, rank, size = 0.04, 1, 2
+    Exception, ANY_SOURCE = Exception, -1
+
+    def __init__(self):
+        self.library = self.communicator = self
+
+    def Status(self):
+        return SimpleNamespace(source=0)
+
+    def iprobe(self, *about):
+        return False
+
+
+def test_a_watchdog_asks_for_events_on_its_ranks_gpu_alone(two):
+    with ampkit.cuda.device(1):
+        end = emulated_cupy.cuda.get_current_stream().record()
+        streams.contexts.clear()
+        watchdog = Watchdog(Silent(), lambda: None, print)
+        watchdog.begin(Call("a collective", "here")).end = end
+        deadline = time.monotonic() + 5
+        while watchdog._under_way and time.monotonic() < deadline:
+            time.sleep(0.01)
+        watchdog.close()
+        assert not watchdog._under_way
+        assert streams.contexts == {1}
+
+
+def test_threads_of_a_loader_work_on_the_gpu_that_is_current_where_they_begin(two):
+    class Devices:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return emulated_cupy.cuda.runtime.getDevice()
+
+    with ampkit.cuda.device(1):
+        found = list(DataLoader(Devices(), batch_size=2, num_workers=2))
+    assert [batch.tolist() for batch in found] == [[1, 1], [1, 1]]
+
+
+def test_every_thread_of_the_library_sets_its_device_first():
+    kinds, found, bare = {"Thread", "ThreadPoolExecutor", "_Threads"}, 0, []
+    for path in sorted(Path(ampkit.__file__).parent.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            called = [each.func for each in ast.walk(function) if isinstance(each, ast.Call)]
+            names = {getattr(each, "attr", getattr(each, "id", "")) for each in called}
+            if names & kinds:
+                found += 1
+                bare += [] if "on_this_device" in names else [f"{path.name}: {function.name}"]
+    assert found >= 6
+    assert not bare

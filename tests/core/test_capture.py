@@ -201,7 +201,7 @@ def test_an_error_of_one_check_leaves_the_pending_checks_of_others(device, monke
 
     seen, values = [], ampkit.ones(3, device="cuda").array
     with monkeypatch.context() as patch:
-        patch.setattr(device, "_call_ready", lambda: None)
+        patch.setattr(device, "call_ready", lambda: None)
         for number in range(3):
             device.call_when_ready([values[number]], fail)
             device.call_when_ready([values[number]], seen.append)

@@ -209,7 +209,8 @@ class ndarray:
         else:
             found.reshape(-1).view(np.uint8).fill(0xFF)
             streams.touch(stream, [streams.Access(*streams.extent(self._numpy), False)])
-            streams.arrives(stream, lambda: np.copyto(found, value))
+            held = np.ndarray(found.shape, found.dtype, _raw_bytes(found)) if _is_pinned(found) else found
+            streams.arrives(stream, lambda: np.copyto(held, value))
         return found
 
     def set(self, array, stream=None):
@@ -606,7 +607,7 @@ _pinned: dict[int, list[Any]] = {}  # free, by size
 
 
 def alloc_pinned_memory(size):
-    """Memory that is handed out again as soon as nobody refers to it, whether or not a copy still reads it."""
+    """Memory that is handed out again as soon as nobody refers to it, whether or not a copy still uses it."""
     spare = _pinned.setdefault(size, [])
     raw = spare.pop() if spare else np.empty(size, np.uint8)
     block = type("PinnedMemory", (ctypes.c_ubyte * size,), {}).from_buffer(raw)
@@ -617,6 +618,12 @@ def alloc_pinned_memory(size):
 
     weakref.finalize(block, free).atexit = False
     return block
+
+
+def _is_pinned(array):
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return type(getattr(array, "obj", array)).__name__ == "PinnedMemory"
 
 
 def _raw_bytes(array):

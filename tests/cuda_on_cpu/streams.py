@@ -119,6 +119,7 @@ class Stream:
         return True
 
     def _refuse(self, what: str) -> None:
+        contexts.add(memory.current.device)
         if self.capture is not None:
             spoil(self.capture, "cudaErrorStreamCaptureUnsupported", what)
 
@@ -159,6 +160,7 @@ class Event:
         self.capture: Capture | None = None
 
     def record(self, stream: Stream | None = None) -> None:
+        contexts.add(memory.current.device)
         stream = stream or current_stream()
         if stream.device_id != self.device_id:
             raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle", "an event of another device than the stream")
@@ -180,6 +182,7 @@ class Event:
         reach(self.clock)
 
     def _refuse(self, what: str) -> None:
+        contexts.add(memory.current.device)  # CUDA asks on the current device, whichever the event is of
         if self.capture is not None:
             if self.capture in _captures:
                 self.capture.spoilt = True

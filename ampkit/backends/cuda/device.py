@@ -204,7 +204,11 @@ class CUDA:
         if self.recording is not None:
             self.recording.later.append((list(arrays), then))
             return
-        self._call_ready()
+        self.call_ready()
+        self.queue_copies(arrays, then)
+
+    def queue_copies(self, arrays: Sequence[Array], then: Callable[..., None]) -> None:
+        """What `call_when_ready` does, without calling what is ready: it raises no error of earlier work."""
         with self.here():
             host = [self._copied_out(array) for array in arrays]
             event = self.xp.cuda.get_current_stream().record()
@@ -217,20 +221,27 @@ class CUDA:
         array.get(out=pinned, blocking=False)
         return pinned
 
-    def _call_ready(self, synchronized: bool = False) -> None:
-        """Run pending callbacks in order, up to the first whose values the device has not copied yet.
+    def call_ready(self, wait: bool = False) -> None:
+        """Run pending callbacks in order, up to the first whose values the device has not copied yet, or wait for them.
 
-        Where one raises, the later ones of the same function, of steps queued before its error was known, are dropped:
-        they would raise it again, amid work that has nothing to do with it.
+        Where one raises, the later ones of the same function, of steps queued before its error was known, do nothing:
+        they would raise it again, amid work that has nothing to do with it. Their pinned memory is kept until the
+        device has written it.
         """
-        while self._waiting and (synchronized or self._waiting[0][0].done):
-            _, host, then = self._waiting.popleft()
-            self._sound(host)
-            try:
-                then(*[values.item() if values.size == 1 else values for values in host])
-            except AmpkitError:
-                self._waiting = deque(w for w in self._waiting if _function(w[2]) != _function(then))
-                raise
+        with self.here():
+            while self._waiting and self._has_arrived(self._waiting[0][0], wait):
+                _, host, then = self._waiting.popleft()
+                self._sound(host)
+                try:
+                    then(*[values.item() if values.size == 1 else values for values in host])
+                except AmpkitError:
+                    self._waiting = deque((*w[:2], _ignore if _same(w[2], then) else w[2]) for w in self._waiting)
+                    raise
+
+    def _has_arrived(self, event: Any, wait: bool) -> bool:
+        if wait:  # for each of its own: copies of other streams may be behind
+            event.synchronize()
+        return wait or bool(event.done)
 
     def record_event(self, name: str | None = None) -> Any:
         """An event on the stream, for `elapsed_time`; name: of the NVTX range that starts here, None ends the last one.
@@ -257,7 +268,7 @@ class CUDA:
         """Wait for the device and run the pending callbacks."""
         with self.here():
             self.xp.cuda.get_current_stream().synchronize()
-        self._call_ready(synchronized=True)
+        self.call_ready(wait=True)
 
     def raise_if(self, values: Array, bad: Array, fail: Callable[[Any, Any], None]) -> None:
         """Have `fail(value, position)` called for the first of `values` that `bad` marks, in a later call."""
@@ -277,8 +288,13 @@ class CUDA:
         self.call_when_ready(looked_at, fail_if_found)
 
 
-def _function(callback: Any) -> Any:
-    return callback.func if isinstance(callback, partial) else callback
+def _ignore(*values: Any) -> None:
+    pass
+
+
+def _same(callback: Any, other: Any) -> bool:
+    one, two = (each.func if isinstance(each, partial) else each for each in (callback, other))
+    return bool(one == two)
 
 
 def connect(index: int | None = None) -> CUDA:

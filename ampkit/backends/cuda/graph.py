@@ -158,7 +158,7 @@ class Graph:
         return out
 
     def launch(self, seed: int, call: int) -> None:
-        """Launch the graph, with random draws numbered from `call` on."""
+        """Launch the graph, with random draws numbered from `call` on. Errors of earlier work are `raise_earlier`'s."""
         assert self.recording is not None
         with self.pool.use(), ExitStack() as around:
             self.recording.begin_at(seed, call)
@@ -167,4 +167,8 @@ class Graph:
             with self._in_the_driver():
                 self._graph.launch(self.stream)
         for arrays, then in self.recording.later:
-            self.backend.call_when_ready(arrays, then)
+            self.backend.queue_copies(arrays, then)
+
+    def raise_earlier(self) -> None:
+        """Raise what a check of an earlier step has found by now, before anything of this one is done."""
+        self.backend.call_ready()

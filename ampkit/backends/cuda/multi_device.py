@@ -46,6 +46,10 @@ class Gpus:
         """The backend of this thread's current device, which "cuda" means."""
         return self.at(self._runtime.getDevice())
 
+    def current_index(self) -> int:
+        """The number of this thread's current device."""
+        return int(self._runtime.getDevice())
+
     def enter(self, where: str, arrays: Iterable[Any]) -> int:
         """Make the device of `arrays` the current one; -> the one before, for `leave`. Others may stand among them.
 

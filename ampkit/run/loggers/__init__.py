@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, Self
 
+from ...backends.threads import on_this_device
 from ...base.errors import AmpkitError, ArgumentError
 from ..loop import Row
 
@@ -122,7 +123,7 @@ class Loggers:
 
     def __enter__(self) -> Self:
         if self._writers:
-            self._thread = threading.Thread(target=self._run, name="ampkit loggers", daemon=True)
+            self._thread = threading.Thread(target=on_this_device(self._run), name="ampkit loggers", daemon=True)
             self._thread.start()
         return self
 

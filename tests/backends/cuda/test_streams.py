@@ -145,3 +145,90 @@ def test_memory_of_the_host_that_changes_under_a_copy_is_found(device):
     with pytest.raises(RuntimeError, match="still read it"):
         stream.synchronize()
     assert emulated_cupy.waits[0] > 0
+
+
+# values that the host reads later
+
+
+def test_synchronize_waits_for_copies_of_every_stream_before_it_reads_them(device):
+    seen, values = [], ampkit.full((3,), 7.0, device="cuda").array
+    device.synchronize()
+    stream = emulated_cupy.cuda.Stream(non_blocking=True)
+    stream.wait_event(emulated_cupy.cuda.get_current_stream().record())
+    with stream:  # which the current one does not wait for
+        device.call_when_ready([values], lambda read: seen.append(read.tolist()))
+    device.synchronize()
+    assert seen == [[7.0, 7.0, 7.0]]
+
+
+def test_labels_that_another_stream_checks_raise_nothing_before_they_have_arrived(device):
+    x, y = ampkit.zeros(4, 5, device="cuda"), ampkit.tensor([0, 1, 2, 3], device="cuda")
+    for _ in range(2):
+        ops.cross_entropy(x, y)
+        ampkit.cuda.synchronize()
+    stream = emulated_cupy.cuda.Stream(non_blocking=True)
+    stream.wait_event(emulated_cupy.cuda.get_current_stream().record())
+    with stream:
+        ops.cross_entropy(x, y)
+    ampkit.cuda.synchronize()
+
+
+def test_memory_of_copies_that_an_error_made_useless_is_kept_until_they_have_arrived(device, monkeypatch):
+    def fail(value):
+        raise ampkit.StateError("a check", "0", str(value))
+
+    value = ampkit.full((1,), 3.0, device="cuda").array
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "call_ready", lambda: None)
+        device.call_when_ready([value], fail)
+        first = device._waiting[0][0]
+        stream = emulated_cupy.cuda.Stream(non_blocking=True)
+        stream.wait_event(emulated_cupy.cuda.get_current_stream().record())
+        with stream:  # the second copy comes later
+            device.call_when_ready([value], fail)
+    first.synchronize()
+    with pytest.raises(ampkit.StateError):
+        [device.call_ready() for _ in range(2)]
+    gc.collect()
+    # as small batches on their way take
+    batches = [np.frombuffer(emulated_cupy.cuda.alloc_pinned_memory(value.nbytes), np.float32) for _ in range(9)]
+    for batch in batches:
+        batch[...] = 5.0
+    stream.synchronize()
+    assert {float(batch[0]) for batch in batches} == {5.0}
+    device.synchronize()
+    assert not device._waiting
+
+
+def test_an_error_of_an_earlier_step_leaves_a_recorded_step_undone_and_whole(device):
+    weight = nn.Parameter(ampkit.ones(3, 5, device="cuda"))
+    optimizer = optim.SGD([weight], lr=0.1)
+
+    @ampkit.compile
+    def step(x, y):
+        loss = (x @ weight).sum()
+        ops.cross_entropy(x @ weight.detach(), y)  # a check that changes nothing
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    x, good, bad = ampkit.ones(2, 3, device="cuda"), *(ampkit.tensor([0, n], device="cuda") for n in (1, 9))
+    for _ in range(5):
+        step(x, good)
+    device.synchronize()
+    step(x, bad)
+    before = raised = None
+    for _ in range(3):
+        before, version = weight.numpy(force=True).copy(), weight._version
+        try:
+            step(x, good)
+        except ampkit.AmpkitError:
+            raised = True
+            break
+    assert raised
+    assert weight._version == version
+    np.testing.assert_array_equal(weight.numpy(force=True), before)
+    step(x, good)
+    assert weight._version > version
+    device.synchronize()
