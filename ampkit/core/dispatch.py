@@ -189,8 +189,8 @@ def backward(
     compute: DType | None,
     versions: Any = (),
     grad_buffers: Any = (),
-) -> Any:
-    """Run the chosen `kernel` of `op`'s backward. -> the gradients of the inputs, as it returned them.
+) -> tuple[Any, Kernel]:
+    """Run the chosen `kernel` of `op`'s backward. -> the gradients, as it returned them, and the kernel that ran.
 
     compute: what the reference reads its arrays in. grad_buffers: see BackwardPass.grad_buffers.
     """
@@ -198,12 +198,12 @@ def backward(
     if kernel is not reference:
         more = {**params, "versions": versions, "grad_buffers": grad_buffers} if kernel.wants_cache else params
         try:
-            return kernel.run(dy, saved, needs, **more)
+            return kernel.run(dy, saved, needs, **more), kernel
         except UnsupportedError:
             pass
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
-    return reference.run(dy, saved, needs, **params)
+    return reference.run(dy, saved, needs, **params), reference
 
 
 # For a kernel that is made of other ops: nothing is recorded, and the caller says in which dtype to answer.
@@ -221,6 +221,6 @@ def run_op_backward(
 ) -> tuple[Any, ...]:
     """The gradients of `op`'s tensor inputs, in the dtypes `needs`; saved: what its reference would have saved."""
     kernel = op.backward_primitive.select(backends.backend_of(dy).name, dy, saved, needs, **params)
-    found = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
+    found, _ = backward(op, kernel, dy, saved, needs, params, accumulator(dy.dtype), versions, grad_buffers)
     found = found if isinstance(found, tuple) else (found,)
     return tuple([None if need is None else widen(each, need) for each, need in zip(found, needs, strict=False)])

@@ -158,7 +158,7 @@ class Op:
         if observe.profilers:
             observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
         grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
-        gradients = dispatch.backward(
+        gradients, kernel = dispatch.backward(
             self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
         )
         found = self.per_input(gradients, node)

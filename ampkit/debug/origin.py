@@ -249,5 +249,5 @@ def run_backward(event: Event, dys: list[Any], needs: tuple[Any, ...], saved: An
     op, node, dy = event.op, event.node, dys[0] if len(dys) == 1 else tuple(dys)
     params = dict(zip(op.signature.param_names, node.params, strict=True)) if node.params else {}
     kernel = node.kernel.own_backward or op.backward_primitive.reference
-    found = dispatch.backward(op, kernel, dy, saved, needs, params, node.plan.compute)
+    found, _ = dispatch.backward(op, kernel, dy, saved, needs, params, node.plan.compute)
     return found if isinstance(found, tuple) else (found,)

@@ -84,6 +84,8 @@ class profile:
         while self._open:  # spans that an error left open are dropped
             span = self._open.pop()
             if span.name == event.name:
+                if event.kernel is not None:  # which may be another than the chosen one, that refused
+                    span.kernel = event.kernel.name
                 span.end, span.bytes = span.backend.record_event(), _bytes((*event.inputs, event.output))
                 if span.start is not None and span.end is not None:
                     self._spans.append(span)
@@ -101,6 +103,8 @@ class profile:
                 f"{row.name:28.27}{row.kernel:28.27}{row.calls:8}{row.seconds * 1e3:12.3f}{share:8.1%}{rate:8.1f}"
             )
         whole = self.seconds or 1.0
+        known = {span.backend for span in self._spans if hasattr(span.backend, "refusals")}
+        lines += [f"refused by a library: {line}" for backend in known for line in backend.refusals()]
         lines.append(f"casts: {casts / whole:.1%} of {self.seconds * 1e3:.1f} ms; outside ops: {1 - total / whole:.1%}")
         return "\n".join(lines)
 

@@ -147,6 +147,11 @@ def _gpu(install: str) -> Iterator[Finding]:
     reasons = {"cublasLt": gpus.cublaslt.unavailable_reason(), "cuDNN": gpus.cudnn.unavailable_reason()}
     for topic, reason in reasons.items():
         yield Finding(topic, "note" if reason else "ok", reason or "found", install if reason else None)
+    if not reasons["cuDNN"] and (refusal := gpus.cudnn.dropout_refusal()):
+        cure = "attention with dropout: use_deterministic_algorithms(False), or the backward is the reference's"
+        yield Finding("cuDNN, deterministic backward", "note", refusal, cure)
+    for line in gpus.refusals():
+        yield Finding("refused by a library", "note", line, "the reference runs")
 
 
 def _cupy() -> str | None:

@@ -59,15 +59,21 @@ class State(NamedTuple):
 
 
 def environment(run: Run, until: float) -> State:
-    """Write environment.txt: the output of `ampkit doctor` and nvidia-smi."""
+    """Write environment.txt: the output of `ampkit doctor` and nvidia-smi; kept from an earlier run unless --again."""
+    if (run.out / "environment.txt").exists() and not run.again:
+        return State(True, "environment.txt, of an earlier run", [])
     doctor = Process(["-m", "ampkit", "doctor"], _left(until, 120))
     text = "".join(doctor.lines()) + doctor.error + "\n" + requirements.output(["nvidia-smi"])
+    if doctor.code:
+        return State(True, "nothing", [f"ampkit doctor: {_end(doctor)}", text])
     (run.out / "environment.txt").write_text(text, "utf-8")
-    return State(True, "environment.txt", [f"ampkit doctor: {_end(doctor)}"] if doctor.code else [])
+    return State(True, "environment.txt", [])
 
 
 def properties(run: Run, until: float) -> State:
-    """Write properties.json: the device properties, in the format of tests/cuda_on_cpu/h100.json."""
+    """Write properties.json: the device properties, in the format of tests/cuda_on_cpu/h100.json; kept like those."""
+    if (run.out / "properties.json").exists() and not run.again:
+        return State(True, "properties.json, of an earlier run", [])
     process = Process(["-c", _PROPERTIES], _left(until, 60))
     text = "".join(process.lines())
     if process.code or process.timed_out:
@@ -228,7 +234,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=["check", "all", *PARTS], metavar="PART")
     parser.add_argument("--out", type=Path, default=Path("runs/first_run"))
     parser.add_argument("--minutes", type=float, default=9.5)
-    parser.add_argument("--jobs", type=int, default=max(1, min(6, (os.cpu_count() or 1) // 2)))
+    parser.add_argument("--jobs", type=int, default=max(1, min(15, (os.cpu_count() or 1) // 2)))
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--device", default="cuda", choices=("cuda", "emulated"))

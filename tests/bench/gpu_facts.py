@@ -44,7 +44,7 @@ def facts(gpu: Any) -> dict[str, str]:
         "driver": lambda: smi("driver_version"),
         "power limit": lambda: smi("power.limit"),
         "CUDA": lambda: f"driver {gpu.xp.cuda.runtime.driverGetVersion()}, {gpu.xp.cuda.runtime.runtimeGetVersion()}",
-        "cublasLt": _cublaslt,
+        "cublasLt": lambda: _cublaslt(gpu),
         "cuDNN": lambda: _cudnn(gpu),
         "CuPy": lambda: getattr(gpu.xp, "__version__", "emulated"),
         "PyTorch": _torch,
@@ -59,8 +59,8 @@ def refused() -> list[str]:
     from ampkit import backends
 
     gpu: Any = backends.get("cuda")
-    found = gpu.cublaslt.refused | getattr(gpu.cudnn, "refused", {})
-    return [f"{what}: {why}" for what, why in found.items()]
+    found: list[str] = gpu.refusals()
+    return found
 
 
 def _said(look: Callable[[], str]) -> str:
@@ -76,8 +76,9 @@ def smi(field: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()[0]
 
 
-def _cublaslt() -> str:
-    lib, trouble = importlib.import_module("ampkit.backends.cuda.libs.cublaslt").library()
+def _cublaslt(gpu: Any) -> str:
+    major = gpu.xp.cuda.runtime.runtimeGetVersion() // 1000
+    lib, trouble = importlib.import_module("ampkit.backends.cuda.libs.cublaslt").library(major)
     return str(lib.cublasLtGetVersion()) if lib is not None else f"none ({trouble})"
 
 

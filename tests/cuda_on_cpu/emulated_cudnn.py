@@ -26,6 +26,11 @@ class EmulatedCudnn:
     def __init__(self, *lacks: str):
         self.lacks = set(lacks)
         self.calls: list[tuple[str, tuple[int, ...]]] = []
+        self.refused: dict[str, str] = {}
+        self.warned: set[object] = set()
+
+    def dropout_refusal(self) -> str:
+        return "no engine" if "attention_backward" in self.lacks else ""
 
     def unavailable_reason(self) -> str:
         return ""
@@ -86,7 +91,7 @@ class EmulatedCudnn:
         return True
 
     def backward_workspace(self, call: AttentionArrays) -> Any:
-        if "attention_backward" in self.lacks:
+        if self._lacks("attention_backward"):
             return None
         # As cuDNN plans it for an H100: the gradients of all scores in 16 bits, and three float32 numbers per row.
         n, h, rows, width = call.query.shape
@@ -97,8 +102,13 @@ class EmulatedCudnn:
         found = super().__getattribute__(name)
         return _recorded(found) if name.startswith(("conv_", "attention_")) else found
 
-    def _has(self, name: str, *arrays: Any) -> bool:
+    def _lacks(self, name: str) -> bool:
         if name in self.lacks:
+            self.refused[name] = "no engine"
+        return name in self.lacks
+
+    def _has(self, name: str, *arrays: Any) -> bool:
+        if self._lacks(name):
             return False
         self.calls.append((name, tuple(0 if a is None else a.data.ptr for a in arrays)))
         return True

@@ -152,10 +152,13 @@ class Stream:
 
 
 class Event:
-    """A place in a stream. done: not the first time that it is asked, since the host is ahead of the device."""
+    """A place in a stream. done: not before an event was asked in vain, since the host is ahead of the device."""
+
+    _newest = itertools.count(1)
+    _caught_up = 0  # the device has done what was recorded up to there
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False):
-        self.recorded, self.asked, self.clock = False, 0, {}
+        self.recorded, self.at_place, self.clock = False, 0, {}
         self.device_id = memory.current.device
         self.capture: Capture | None = None
 
@@ -165,16 +168,18 @@ class Event:
         if stream.device_id != self.device_id:
             raise CUDARuntimeError(400, "cudaErrorInvalidResourceHandle", "an event of another device than the stream")
         stream.tick()
-        self.recorded, self.asked, self.clock, self.capture = True, 0, dict(stream.clock), stream.capture
+        self.recorded, self.clock, self.capture = True, dict(stream.clock), stream.capture
+        self.at_place = next(Event._newest)
         self.at = time.perf_counter()
 
     @property
     def done(self) -> bool:
         self._refuse("asking")
-        self.asked += 1
-        if self.asked > 1:
+        if self.at_place <= Event._caught_up:
             reach(self.clock)
-        return self.asked > 1
+            return True
+        Event._caught_up = next(Event._newest)
+        return False
 
     def synchronize(self) -> None:
         self._refuse("waiting for")

@@ -101,6 +101,12 @@ class CUDA:
             raise DeviceError(f"cuda:{index}", *problem)
         return CUDA(self.xp, index, self.cublaslt, self.cudnn, kernels=self.kernels, gpus=self.gpus)
 
+    def refusals(self) -> list[str]:
+        """A line per call, in this process, that cublasLt or cuDNN has no algorithm for on this machine, with its
+        reason. References have run in their place."""
+        found = {"cublasLt": self.cublaslt, "cuDNN": self.cudnn}
+        return [f"{name}: {what}: {why}" for name, library in found.items() for what, why in library.refused.items()]
+
     def describe(self) -> str:
         """Name, compute capability and memory of the GPU."""
         about = self.xp.cuda.runtime.getDeviceProperties(self.index)

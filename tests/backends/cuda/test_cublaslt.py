@@ -34,7 +34,7 @@ ALIGNED = Memory(256, 128, 16, 2)
 @pytest.fixture
 def nvidia():
     """NVIDIA's library, as the bindings load it."""
-    lib, trouble = cublaslt.library()
+    lib, trouble = cublaslt.library(13)
     if lib is None:
         pytest.skip(trouble)
     return lib
@@ -199,28 +199,38 @@ def test_a_call_that_fails_says_which_and_why(nvidia):
 @pytest.fixture
 def places(monkeypatch):
     cublaslt.library.cache_clear()
-    yield lambda *paths: monkeypatch.setattr(cublaslt, "_library_paths", lambda: iter(paths))
+    yield lambda *paths: monkeypatch.setattr(cublaslt, "_library_paths", lambda major: iter(paths))
     cublaslt.library.cache_clear()
 
 
 def test_what_is_missing_is_said_in_one_line(places, tmp_path):
     places(str(tmp_path / "libcublasLt.so.13"))
-    assert CublasLt(None).unavailable_reason() == (f"libcublasLt.so.13 (or .12) was not found: {install.cure()}")
+    assert CublasLt(emulated_cupy).unavailable_reason() == f"libcublasLt.so.13 was not found: {install.cure_for(13)}"
     cublaslt.library.cache_clear()
     (tmp_path / "libcublasLt.so.13").write_text("no library")
-    trouble = CublasLt(None).unavailable_reason()
+    trouble = CublasLt(emulated_cupy).unavailable_reason()
     assert trouble.startswith("cublasLt could not be loaded: ") and "\n" not in trouble
 
 
-def test_the_wheels_library_comes_before_the_systems(monkeypatch, tmp_path):
+@pytest.mark.parametrize("major", [12, 13])
+def test_the_library_is_of_cupys_cuda_and_the_wheels_comes_before_the_systems(major, monkeypatch, tmp_path):
     for folder in ("cu13", "cublas"):
         (tmp_path / folder / "lib").mkdir(parents=True)
         (tmp_path / folder / "lib" / f"libcublasLt.so.{13 if folder == 'cu13' else 12}").touch()
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: spec)
     monkeypatch.setattr(cublaslt.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
-    found = [Path(path).name for path in cublaslt._library_paths()]
-    assert found == ["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.13", "libcublasLt.so.12"]
+    found = list(cublaslt._library_paths(major))
+    folder = {12: "cublas", 13: "cu13"}[major]
+    assert found == [str(tmp_path / folder / "lib" / f"libcublasLt.so.{major}"), f"libcublasLt.so.{major}"]
+
+
+def test_a_pathfinders_library_of_another_cuda_is_not_taken(monkeypatch):
+    found = SimpleNamespace(load_nvidia_dynamic_lib=lambda name: SimpleNamespace(abs_path="/a/libcublasLt.so.13"))
+    monkeypatch.setattr(cublaslt.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cublaslt.importlib, "import_module", lambda name: found)
+    assert list(cublaslt._library_paths(12)) == ["libcublasLt.so.12"]
+    assert list(cublaslt._library_paths(13)) == ["/a/libcublasLt.so.13", "libcublasLt.so.13"]
 
 
 # its calls, by a library of the same functions that multiplies on the host
@@ -245,11 +255,11 @@ def bindings(built, places):
         allocated.append(size)
         return device_memory.alloc(size)
 
-    current = SimpleNamespace(getDevice=lambda: 0)
+    current = SimpleNamespace(getDevice=lambda: 0, runtimeGetVersion=lambda: 13000)
     cuda = SimpleNamespace(runtime=current, get_current_stream=lambda: SimpleNamespace(ptr=0x77), Device=None)
     cuda.alloc = alloc
     made = CublasLt(SimpleNamespace(cuda=cuda))
-    made.allocated, made.lib = allocated, cublaslt.library()[0]
+    made.allocated, made.lib = allocated, cublaslt.library(13)[0]
     undo = backends.install(CUDA(emulated_cupy, cublaslt=made))
     yield made
     undo()

@@ -54,7 +54,7 @@ def gpu(monkeypatch):
     xp.cuda = types.SimpleNamespace(
         alloc=alloc,
         get_current_stream=lambda: types.SimpleNamespace(ptr=xp.stream),
-        runtime=types.SimpleNamespace(getDevice=lambda: 0),
+        runtime=types.SimpleNamespace(getDevice=lambda: 0, runtimeGetVersion=lambda: 13000),
         nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
     )
     return xp

@@ -60,10 +60,13 @@ class CublasLtMemoryError(CublasLtError, MemoryError):
 
 
 @cache
-def library() -> tuple[Any, str]:
-    """The loaded library and "", or None and one line that says why it is missing."""
-    reason = f"libcublasLt.so.13 (or .12) was not found: {install.cure()}"
-    for path in _library_paths():
+def library(major: int) -> tuple[Any, str]:
+    """The library for CUDA `major`, CuPy's, and "", or None and one line that says why it is missing.
+
+    One of another CUDA may load, and then fails at the first product: the driver is too old for it.
+    """
+    reason = f"libcublasLt.so.{major} was not found: {install.cure_for(major)}"
+    for path in _library_paths(major):
         try:
             return _declare(ctypes.CDLL(path)), ""
         except (OSError, AttributeError) as error:
@@ -72,15 +75,17 @@ def library() -> tuple[Any, str]:
     return None, reason
 
 
-def _library_paths() -> Iterator[str]:
-    """The paths to try, in order."""
-    spec = importlib.util.find_spec("nvidia")
+def _library_paths(major: int) -> Iterator[str]:
+    """The paths to try for CUDA `major`, in order: wheels have a folder per CUDA, from 13 on, or per library."""
+    spec, name = importlib.util.find_spec("nvidia"), f"libcublasLt.so.{major}"
     for root in (spec and spec.submodule_search_locations) or ():
-        for folder in ("cu13", "cublas"):
-            yield from map(str, sorted(Path(root, folder, "lib").glob("libcublasLt.so.*"), reverse=True))
+        for folder in (f"cu{major}", "cublas"):
+            yield from map(str, sorted(Path(root, folder, "lib").glob(f"{name}*"), reverse=True))
     with suppress(ImportError, RuntimeError):
-        yield importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
-    yield from ("libcublasLt.so.13", "libcublasLt.so.12")
+        found = importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cublasLt").abs_path
+        if name in found:
+            yield found
+    yield name
 
 
 def _declare(lib: Any) -> Any:
@@ -215,7 +220,10 @@ class CublasLt:
 
     def unavailable_reason(self) -> str:
         """Why cublasLt cannot be used, in one line; "" if it can."""
-        return library()[1]
+        return self._library()[1]
+
+    def _library(self) -> tuple[Any, str]:
+        return library(self.xp.cuda.runtime.runtimeGetVersion() // 1000)
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
         """Enqueue `product` on the device's current stream; False if no algorithm supports it. Raises CublasLtError."""
@@ -238,12 +246,14 @@ class CublasLt:
         a, b, c, d = zip(memory, layouts, strict=False)
         workspace = self.xp.cuda.alloc(nbytes) if nbytes else None
         after = ctypes.addressof(plan.heuristic_result), 0 if workspace is None else workspace.ptr, nbytes, stream
-        status = library()[0].cublasLtMatmul(self._handles[device], operation, alpha, *a, *b, beta, *c, *d, *after)
+        status = self._library()[0].cublasLtMatmul(
+            self._handles[device], operation, alpha, *a, *b, beta, *c, *d, *after
+        )
         if status:
             raise CublasLtError("Matmul", status)
 
     def _new_plan(self, device: int, product: Product) -> Plan | None:
-        lib = library()[0]
+        lib = self._library()[0]
         plan = Plan(lib, product)
         status = plan.find_algorithm(lib, self._handle(device), product)
         if not status:
@@ -256,7 +266,7 @@ class CublasLt:
     def _handle(self, device: int) -> ctypes.c_void_p:
         if device not in self._handles:
             handle = ctypes.c_void_p()
-            _call(library()[0], "Create", ctypes.byref(handle))
+            _call(self._library()[0], "Create", ctypes.byref(handle))
             self._handles[device] = handle
         return self._handles[device]
 

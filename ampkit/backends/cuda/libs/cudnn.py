@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
-from ampkit.base.dtypes import LOW, Array, DType
+from ampkit.base.dtypes import LOW, Array, DType, float16
 
 from .. import install
 from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
@@ -57,6 +57,7 @@ class Cudnn:
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Any, str] = {}
+        self.warned: set[Any] = set()  # kinds of refusals that users were warned of
         self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._new_plan)
         self._planners: dict[int, Planner] = {}
         self._streams: dict[int, int] = {}
@@ -110,6 +111,18 @@ class Cudnn:
             plan = self._plan(device, _attention_backward(call))
         return None if plan is None else plan.workspace
 
+    def dropout_refusal(self) -> str:
+        """Why cuDNN has no deterministic backward of attention with dropout on the current device; "" if it has."""
+        heads = _layout((1, 2, 64, 64), (8192 * 2, 4096 * 2, 64 * 2, 2), float16)
+        keep = _layout((1, 2, 64, 64), (8192 * 2, 4096 * 2, 64 * 2, 2), float16)
+        forward = Attention(heads, heads, heads, None, keep, heads, True, 0.125)
+        planner = self._planner(self.xp.cuda.runtime.getDevice())
+        try:
+            planner.graph(AttentionBackward(forward, heads, (heads, heads, heads)))
+        except (planner.cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
+            return str(error).strip().partition("\n")[0]
+        return ""
+
     # plans
 
     def _run(self, signature: Any, *arrays: Array) -> bool:
@@ -158,12 +171,13 @@ def find(xp: Any) -> tuple[Any, str]:
         cudnn = importlib.import_module("cudnn")
     except ImportError as error:
         return None, f"no nvidia-cudnn-frontend ({error}): {install.cure()}"
+    package = f"nvidia-cudnn-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"  # both install the same file
     try:
         version = cudnn.backend_version()
     except RuntimeError:
-        return None, "no libcudnn.so.9: pip install nvidia-cudnn-cu13 (or nvidia-cudnn-cu12)"
+        return None, f"no libcudnn.so.9: pip install {package}"
     if version < MIN_VERSION:
-        return None, f"cuDNN {version}, and ampkit needs {MIN_VERSION}: pip install --upgrade nvidia-cudnn-cu13"
+        return None, f"cuDNN {version}, and ampkit needs {MIN_VERSION}: pip install --upgrade {package}"
     try:
         xp.cuda.nvrtc.getVersion()  # loads NVRTC from CuPy's path; cuDNN looks it up by name alone
         cudnn.destroy_handle(cudnn.create_handle())

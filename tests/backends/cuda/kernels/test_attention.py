@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, manual_seed, ops, testing
+from ampkit import Tensor, manual_seed, ops, profile, testing
+from ampkit.base import observe
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import StateError
 from ampkit.core.autograd.tape import grad
@@ -230,6 +231,7 @@ def test_what_cudnn_is_not_asked_for_runs_the_reference(dtype, shapes, p, gpu):
         testing.assert_close(got.numpy(force=True), gradient.array, testing.GRADIENT_TOLERANCE[dtype])
 
 
+@pytest.mark.filterwarnings("ignore:scaled_dot_product_attention. cuDNN has no")
 @pytest.mark.parametrize("lacks", [("attention_forward",), ("attention_backward",), ()])
 def test_where_there_is_no_engine_the_reference_runs(lacks, gpu):
     gpu.cudnn.lacks = set(lacks)
@@ -252,3 +254,22 @@ def test_the_host_waits_for_nothing(gpu):
     out = ops.scaled_dot_product_attention(*tensors, attn_mask=Tensor(mask))
     grad([out], tensors, [gradient])
     assert gpu.xp.waits[0] == 0
+
+
+def test_a_backward_that_cudnn_refuses_is_said_once_and_tools_name_the_reference(gpu):
+    gpu.cudnn.lacks = {"attention_backward"}
+    events, (q, k, v) = [], (Tensor(gpu.asarray(a), True) for a in drawn([(1, 2, 16, 8)] * 3, float16))
+
+    def gradients():
+        out = ops.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+        return grad([out], [q, k, v], [Tensor(gpu.asarray(np.ones(out.shape, float16)))])
+
+    match = "no deterministic backward with dropout .*\nhelp: use_determin"
+    with observe.observing(events.append), profile() as found, pytest.warns(RuntimeWarning, match=match):
+        gradients()
+    gradients()  # and says nothing more
+    (kernel,) = [e.kernel.name for e in events if e.name == "scaled_dot_product_attention_backward"]
+    assert kernel == "scaled_dot_product_attention_backward"  # the reference's
+    assert [row.kernel for row in found.rows if row.name == "scaled_dot_product_attention_backward"] == [kernel]
+    assert "refused by a library: cuDNN: attention_backward: no engine" in str(found)
+    assert gpu.refusals() == ["cuDNN: attention_backward: no engine"]

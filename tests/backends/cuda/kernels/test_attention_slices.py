@@ -112,6 +112,7 @@ def test_three_axes_are_sliced_by_heads(gpu, monkeypatch):
     assert compared(gpu, monkeypatch, arrays, 2) == [2, 2]
 
 
+@pytest.mark.filterwarnings("ignore:scaled_dot_product_attention. cuDNN has no")
 def test_where_a_slice_has_no_engine_the_reference_runs(gpu, monkeypatch):
     run = gpu.cudnn.attention_backward
     gpu.cudnn.attention_backward = lambda call: len(gpu.used) < 1 and run(call)

@@ -9,6 +9,7 @@ runs the reference.
 from __future__ import annotations
 
 import math
+import warnings
 from operator import eq
 from typing import Any
 
@@ -19,6 +20,7 @@ from ampkit.backends.cuda.array_layout import cast
 from ampkit.backends.cuda.libs import attention_slices
 from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
+from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, Array, DType, bfloat16, float16, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
@@ -89,10 +91,25 @@ def attention_cuda_backward(
     options = is_causal, _scale(saved.query, scale)
     call = AttentionArrays(q, k, v, bias, dropped, _to_4d(saved.out), lse, *options, _dense(dy), gradients)
     if not attention_slices.attention_backward(_library(q), call):
+        _warn_of_reference(q, k, dropout_p)
         raise UnsupportedError
     inputs = saved.query, saved.key, saved.value
     dq, dk, dv = (_as_needed(*each) for each in zip(gradients, inputs, needs[:3], strict=True))
     return dq, dk, dv, None, None
+
+
+def _warn_of_reference(query: Array, key: Array, dropout_p: float) -> None:
+    # Once per kind: what the reference stores is what cuDNN's kernels are there to avoid.
+    warned, deterministic = _library(query).warned, are_deterministic_algorithms_enabled()
+    if (kind := (bool(dropout_p), deterministic)) in warned:
+        return
+    warned.add(kind)
+    size = 4 * math.prod(query.shape[:-1]) * key.shape[-2] / 2**20
+    what = f"{'deterministic ' * deterministic}backward{' with dropout' * bool(dropout_p)}"
+    said = f"scaled_dot_product_attention: cuDNN has no {what} on this GPU: "
+    said += f"the reference runs, with several arrays of scores, {size:.1f} MiB each"
+    cure = "\nhelp: use_deterministic_algorithms(False)" + ", or dropout_p=0" * bool(dropout_p)
+    warnings.warn(said + cure * deterministic, RuntimeWarning, stacklevel=2)
 
 
 def _scale(query: Array, scale: float | None) -> float:
