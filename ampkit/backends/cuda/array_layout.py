@@ -20,6 +20,12 @@ def supports_array(array: Array) -> bool:
     return array.dtype in STORED and 0 < array.size <= MAX_ELEMENTS
 
 
+def supports_rows(array: Array, cols: int) -> bool:
+    """Whether kernels that have a thread or more per row of `cols` values read `array`: offsets of rows are 64 bits."""
+    rows = array.size // cols if cols else 0
+    return array.dtype in STORED and 0 < rows <= MAX_ELEMENTS and cols <= MAX_ELEMENTS
+
+
 def channels_last(like: Array, shape: Sequence[int], dtype: DType) -> Array:
     """Allocate [N, C, H, W] or [N, C, D, H, W] on the device of `like`, stored channels-last."""
     n, c, *size = shape

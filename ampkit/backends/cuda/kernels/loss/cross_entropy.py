@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, to_float32, to_int64
+from ampkit.backends.cuda.array_layout import cast, contiguous, supports_rows, to_float32, to_int64
 from ampkit.backends.cuda.launch.row_alignment import empty_aligned
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import LOW, Array, DType, float32
@@ -21,7 +21,7 @@ from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
 
 
 def _supports(input: Array) -> bool:
-    return input.ndim > 0 and supports_array(input)
+    return input.ndim > 0 and supports_rows(input, input.shape[min(1, input.ndim - 1)])
 
 
 def _rows(scores: Array) -> Array:

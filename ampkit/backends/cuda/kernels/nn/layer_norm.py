@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import contiguous, supports_array, supports_dtypes, to_float32, vector_width
+from ampkit.backends.cuda.array_layout import (
+    contiguous,
+    supports_array,
+    supports_dtypes,
+    supports_rows,
+    to_float32,
+    vector_width,
+)  # fmt: skip
 from ampkit.backends.cuda.launch.rows import (
     CHUNKS,
     RowPlan,
@@ -48,7 +55,11 @@ def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: 
     return out, *stats
 
 
-@layer_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
+def _supports(input: Array, normalized_shape: Any, *more: Any) -> bool:
+    return supports_rows(input, cols_of(input, normalized_shape))
+
+
+@layer_norm.on("cuda", when=_supports, dtypes=supports_dtypes)
 def layer_norm_cuda(
     input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
 ) -> Any:
@@ -57,26 +68,34 @@ def layer_norm_cuda(
     return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
 
 
-@rms_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
+@rms_norm.on("cuda", when=_supports, dtypes=supports_dtypes)
 def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
     cols, eps = cols_of(input, normalized_shape), EPS if eps is None else eps
     out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
     return out, Saved(input=input, weight=weight, rstd=rstd)
 
 
-def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    known = supports_array(saved.input) and saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
+def _known(dy: Array, saved: Saved, needs: Any) -> bool:
+    known = saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
     return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
 
 
-@layer_norm.on_backward("cuda", when=_supports_backward, wants_cache=True)
+def _supports_row_gradients(dy: Array, saved: Saved, needs: Any, normalized_shape: Any, **params: Any) -> bool:
+    return _supports(saved.input, normalized_shape) and _known(dy, saved, needs)
+
+
+def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+    return supports_array(saved.input) and _known(dy, saved, needs)
+
+
+@layer_norm.on_backward("cuda", when=_supports_row_gradients, wants_cache=True)
 def layer_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, grad_buffers, normalized_shape)
 
 
-@rms_norm.on_backward("cuda", when=_supports_backward, wants_cache=True)
+@rms_norm.on_backward("cuda", when=_supports_row_gradients, wants_cache=True)
 def rms_norm_backward_cuda(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, grad_buffers: Any
 ) -> Any:

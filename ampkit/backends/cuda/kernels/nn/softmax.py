@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import supports_array, supports_dtypes, vector_width
+from ampkit.backends.cuda.array_layout import supports_dtypes, supports_rows, vector_width
 from ampkit.backends.cuda.launch import elementwise
 from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
@@ -25,7 +25,7 @@ WARPS = 4  # rows per block where each row has a warp
 
 def _supports_rows(array: Array, dim: int) -> bool:
     last = array.ndim > 0 and dim in (-1, array.ndim - 1)
-    return last and supports_array(array) and bool(array.flags.c_contiguous)
+    return last and supports_rows(array, array.shape[-1]) and bool(array.flags.c_contiguous)
 
 
 def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
