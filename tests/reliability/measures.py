@@ -183,7 +183,7 @@ MEASURES: dict[str, Measure] = {
     for each in (
         Measure(
             "interrupted",
-            ("python tests/bench/interrupted_runs.py --endings 36 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --endings 18 --steps 30",),
             ("python tests/bench/interrupted_runs.py --endings 6 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}, and no signal cost a step.",
@@ -191,7 +191,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "ranks",
-            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 10 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 5 --steps 30",),
             ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 2 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}.",
@@ -200,7 +200,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "api",
-            (f"python -m tests.fuzz.api --calls 80000 --seed {_SEEDS}",),
+            (f"python -m tests.fuzz.api --calls 60000 --seed {_SEEDS}",),
             ("python -m tests.fuzz.api --calls 20000 --seed 1",),
             api,
             lambda f: (
@@ -213,7 +213,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "readers",
-            ("python -m tests.fuzz.readers --count 1000 --seed 3",),
+            ("python -m tests.fuzz.readers --count 300 --seed 3",),
             ("python -m tests.fuzz.readers --count 40 --seed 4",),
             readers,
             lambda f: (
@@ -261,7 +261,7 @@ MEASURES: dict[str, Measure] = {
         Measure("ulps", _ULPS, _ULPS, ulps, error_table, least=("ops",), worse=larger_errors),
         Measure(
             "corrupted",
-            ("python -m tests.bench.corrupted_runs --trials 500",),
+            ("python -m tests.bench.corrupted_runs --trials 300",),
             ("python -m tests.bench.corrupted_runs --trials 40",),
             corrupted,
             outcome_table,
