@@ -278,11 +278,11 @@ class Tensor(TensorBase, TensorMethods):
     @data.setter
     def data(self, value: Any) -> None:
         if isinstance(value, Tensor):
-            self.share_memory_of(value)
+            self._share_memory_of(value)
         else:
-            self.write(value)
+            self._write(value)
 
-    def share_memory_of(self, other: Tensor) -> None:
+    def _share_memory_of(self, other: Tensor) -> None:
         """Hold the memory of `other` from now on, in its shape and dtype, off the tape; the old memory stays as it is.
 
         A backward through the old values raises, unless the tensor has its old memory back by then. Raises DTypeError
@@ -307,7 +307,7 @@ class Tensor(TensorBase, TensorMethods):
         if self._tape_node is not None:
             self.exposed()
 
-    def write(self, values: Any) -> None:
+    def _write(self, values: Any) -> None:
         """Overwrite the values, in any mode and off the tape, by an array, a Tensor or numbers of the same shape."""
         new = values.array if isinstance(values, Tensor) else backends.backend_of(self.array).asarray(values)
         if new.shape != self.array.shape:

@@ -169,7 +169,8 @@ class DistributedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         length = len(self.dataset)
         order = random.generator(self.seed, self.epoch).permutation(length) if self.shuffle else np.arange(length)
-        return iter(np.resize(order, self.total_size)[self.rank :: self.num_replicas].tolist())
+        mine = np.arange(self.rank, self.total_size, self.num_replicas)  # repeated from the start where samples are few
+        return iter(order[mine % length].tolist() if length else [])
 
     def __len__(self) -> int:
         return self.num_samples

@@ -220,7 +220,7 @@ def _fans(where: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def _fill(tensor: Tensor, values: Any) -> Tensor:
-    tensor.write(values)
+    tensor._write(values)
     return tensor
 
 

@@ -98,7 +98,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         if assign and isinstance(state[name], Tensor):
             own[name].data = state[name]
         else:
-            own[name].write(_transferable(value, own[name].array))
+            own[name]._write(_transferable(value, own[name].array))
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])

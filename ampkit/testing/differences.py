@@ -124,11 +124,11 @@ def _value_at(f: Function, inputs: list[Tensor], position: int, step: Array) -> 
     if not (item.is_leaf and writeable):
         moved = placed(np.asarray(before + step), True)
         return float(f(*[moved if i == position else x for i, x in enumerate(inputs)]))
-    item.write(before + step)
+    item._write(before + step)
     try:
         return float(f(*inputs))
     finally:
-        item.write(before)
+        item._write(before)
 
 
 def _read_only(array: Any) -> Array:

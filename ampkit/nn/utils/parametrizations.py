@@ -145,8 +145,8 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: i
             if u_first:
                 right = _unit(ops.mv(m.t(), left), eps)
         valid = ops.dot(left, left) * ops.dot(right, right) > 0
-        u.write(ops.where(valid, left, u.detach()))
-        v.write(ops.where(valid, right, v.detach()))
+        u._write(ops.where(valid, left, u.detach()))
+        v._write(ops.where(valid, right, v.detach()))
 
 
 def initial_vectors(weight: Tensor, dim: int, eps: float) -> tuple[Tensor, Tensor]:

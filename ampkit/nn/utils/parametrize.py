@@ -40,7 +40,7 @@ class ParametrizationList(ModuleList):
                 _check_preserved(original, self._parametrized(_several(found)))
         if self.is_tensor and found.array.shape == original.array.shape and found.dtype == original.dtype:
             if found is not original:
-                original.write(found)
+                original._write(found)
             originals = [original]  # the same one, which an optimizer may hold
         else:
             check_unbound("register_parametrization", original)
@@ -89,7 +89,7 @@ class ParametrizationList(ModuleList):
             needs = " and ".join(str(tuple(t.shape)) for t in originals)
             raise ShapeError("assignment", f"originals {needs}", " and ".join(str(tuple(t.shape)) for t in found))
         for original, tensor in zip(originals, found, strict=True):
-            original.write(tensor)
+            original._write(tensor)
 
 
 class _Parametrized(ComputedAttribute):
@@ -167,7 +167,7 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
         value = getattr(module, tensor_name).detach() if leave_parametrized else None
     first = getattr(parametrizations, parametrizations._names()[0])
     if value is not None and parametrizations.is_tensor and value.shape == first.shape:
-        first.write(value)
+        first._write(value)
     elif value is not None:
         first = _like(value.clone(), first)
     restore(module, tensor_name, first)

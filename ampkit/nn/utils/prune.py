@@ -246,7 +246,7 @@ def remove(module: Module, name: str) -> Module:
         del module._forward_pre_hooks[key]
     original: Any = module._parameters.pop(f"{name}_orig")
     del module._buffers[f"{name}_mask"]
-    original.write(values)
+    original._write(values)
     delattr(module, name)
     module.register_parameter(name, original)
     return module

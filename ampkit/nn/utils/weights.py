@@ -112,7 +112,7 @@ def _remove(what: str, kind: type[Any], module: Module, name: str) -> Module:
         value = attribute.of(module)
     original = originals[0]
     if kind is _SpectralNorm:
-        original.write(value)  # the same Parameter, which an optimizer may hold
+        original._write(value)  # the same Parameter, which an optimizer may hold
     else:
         original = Parameter(value, original.requires_grad)
     restore(module, name, original)
