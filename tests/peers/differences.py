@@ -53,6 +53,12 @@ LISTED: list[Listed] = [
         faults="values",
         when=_call("hermitian=True"),
     ),
+    Listed(
+        "nn.FractionalMaxPool2d nn.FractionalMaxPool3d",
+        "The places of windows that a caller gives are an argument of the layer, not part of its state as in PyTorch.",
+        kinds="modules",
+        faults="refused",
+    ),
     # derivatives
     Listed(
         "linalg.svd linalg.svdvals linalg.qr linalg.eigh linalg.eigvalsh linalg.pinv pinverse linalg.norm "

@@ -17,7 +17,8 @@ RANDOM = {
     *"randn_like randint randint_like randperm empty empty_like new_empty".split(),
     *[
         f"nn.functional.{name}"
-        for name in "dropout dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu".split()
+        for name in "dropout dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu fractional_max_pool2d "
+        "fractional_max_pool3d".split()
     ],
 }
 
