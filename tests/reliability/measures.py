@@ -200,7 +200,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "api",
-            (f"python -m tests.fuzz.api --calls 60000 --seed {_SEEDS}",),
+            (f"python -m tests.fuzz.api --calls 20000 --seed {_SEEDS}",),
             ("python -m tests.fuzz.api --calls 20000 --seed 1",),
             api,
             lambda f: (
