@@ -189,7 +189,7 @@ def test_norms_are_those_of_float64(size, scale, dtype):
         (math.inf, np.abs(values.astype(float)).max(initial=0)),
     ):
         kernel = power_sum.select("cpu", values, order, None)
-        assert kernel is not power_sum.reference
+        assert (kernel is power_sum.reference) == (size == 0)  # a kernel gets no empty array
         np.testing.assert_allclose(kernel.run(values, order, None), truth, rtol=1e-12)
 
 
