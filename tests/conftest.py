@@ -132,6 +132,15 @@ def resident() -> int:
 
 
 @pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Python's collector is off: what remains is held by a reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The backend "cuda": with --device cuda the GPU's, its checks deferred as for users; else an emulated one."""
     if request.config.getoption("--device") == "cuda":

@@ -28,6 +28,22 @@ class VersionCounter(list[int]):
         self._left = value
 
 
+def leave(version: list[int], now: int) -> None:
+    """Note that a tensor leaves the memory of this counter: a backward through its values raises meanwhile."""
+    if isinstance(version, VersionCounter):
+        before = version.left[0] if version.left is not None and version.left[1] == version[0] else version[0]
+        version.left = before, now
+    version[0] = now
+
+
+def come_back(version: list[int]) -> None:
+    """Note that a tensor holds the memory of this counter again: if it did not change, it has the version it had."""
+    if isinstance(version, VersionCounter) and version.left is not None:
+        if version.left[1] == version[0]:
+            version[0] = version.left[0]
+        version.left = None
+
+
 def derived_value(version: Any, array: Any, key: Any, make: Callable[[], Any]) -> Any:
     """The value that `make` derives from `array`, cached under `key` until `version` advances; None if not cached.
 

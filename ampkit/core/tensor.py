@@ -16,7 +16,7 @@ from ..base import dtypes, observe
 from ..base.dtypes import KNOWN, LOW, Array, DType
 from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
-from ..base.version_counter import VersionCounter
+from ..base.version_counter import VersionCounter, come_back, leave
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .fp_errors import ignore_fp_errors
@@ -41,24 +41,6 @@ def uses(owner: object) -> None:
     """Have a step that is being captured keep `owner` alive, an object whose device memory the step uses."""
     for recorder in recorders:
         recorder.uses(owner)
-
-
-def leave(version: list[int]) -> None:
-    """Note that a tensor leaves the memory of this counter: a backward through its values raises meanwhile."""
-    if not isinstance(version, VersionCounter):
-        version[0] = tick()
-        return
-    before = version.left[0] if version.left is not None and version.left[1] == version[0] else version[0]
-    version[0] = tick()
-    version.left = before, version[0]
-
-
-def come_back(version: list[int]) -> None:
-    """Note that a tensor holds the memory of this counter again: if it did not change, it has the version it had."""
-    if isinstance(version, VersionCounter) and version.left is not None:
-        if version.left[1] == version[0]:
-            version[0] = version.left[0]
-        version.left = None
 
 
 # Where the gradient of a tensor flows, and its shape and dtype: (node or leaf, output index, shape, dtype).
@@ -246,9 +228,8 @@ class Tensor(TensorBase, TensorMethods):
         """Hold another array from now on (a view into an arena, a copy on another device or of another dtype)."""
         self._hold(array)
         self.changed()
-        self._version_counter = VersionCounter(
-            self._version_counter[:1]
-        )  # views of the old memory keep the old counter
+        # Views of the old memory keep the old counter.
+        self._version_counter = VersionCounter(self._version_counter[:1])
 
     def _hold(self, array: Array) -> None:
         if self._view_links is not None:
@@ -297,7 +278,7 @@ class Tensor(TensorBase, TensorMethods):
             raise ShapeError("data", f"{needs}, as the result of an operation has", got)
         version = other.detach()._version_counter
         if version is not self._version_counter:
-            leave(self._version_counter)
+            leave(self._version_counter, tick())
             self._hold(array)
             self._version_counter = version
             come_back(version)

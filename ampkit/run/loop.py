@@ -25,7 +25,7 @@ from ..core.capture import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
 from ..debug.peak_memory import peak_of_device
-from ..debug.repeat.learning_rate import LEAST, Training, grows
+from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
 from ..optim import Optimizer
 from . import build
@@ -33,6 +33,7 @@ from .checkpoint import Checkpoint, Checkpoints, need_counts, restore, state_of
 from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
 from .ranks import Ranks, code_checksum
+from .retraining import training_of
 from .step import Batch, StepResult, evaluate, objective_of, step
 
 
@@ -305,14 +306,8 @@ class Run:
 
     @property
     def training(self) -> Training:
-        """Trains the recipe from the beginning, for a few steps more than were done, with a factor for optimizer.lr.
-
-        It gives no losses where that would take long, or other ranks would have to take part.
-        """
-        steps = min(self.steps, max(LEAST, self.done + 10))
-        long = self.ranks.size > 1 or self.seconds > _MOST_SECONDS
-        what = partial(_nothing if long else retrain, self.recipe, steps)
-        return Training(what, self.recipe.optimizer.lr, "optimizer.lr")
+        """Trains the recipe from the beginning, for a few steps more than were done, with a factor for optimizer.lr."""
+        return training_of(self, fit)
 
     def _not_finite(self, where: str, got: str, lr: float, why: Explanation) -> NonFiniteError:
         other = ", or see whether amp.dtype=float32 is finite" if self.recipe.amp.dtype != "float32" else ""
@@ -329,40 +324,6 @@ def _compiled(run: ref[Run]) -> Any:
         return held._train_step(batches, measure_norm)
 
     return compile(train_step)
-
-
-_MOST_SECONDS = 20.0  # of a training that is repeated from its start
-
-
-def _nothing(recipe: Recipe, steps: int, factor: float) -> None:
-    return None
-
-
-def retrain(recipe: Recipe, steps: int, factor: float) -> list[float] | None:
-    """The losses of a short training of `recipe` with `factor` times its learning rate; None if one is not finite.
-
-    Its schedule is scaled to `steps`. Random numbers and the number of threads are afterwards as they were.
-    """
-    optimizer = recipe.optimizer.model_copy(update={"lr": recipe.optimizer.lr * factor})
-    changes = {"steps": steps, "epochs": None, "log_every": 1, "eval_every": None, "compile": False}
-    short = {"optimizer": optimizer, "train": recipe.train.model_copy(update=changes)}
-    short["debug"] = recipe.debug.model_copy(update={"ranges_every": 0})
-    if getattr(recipe.schedule, "warmup", 0):
-        warmup = min(recipe.schedule.warmup, steps // 4)
-        short["schedule"] = recipe.schedule.model_copy(update={"warmup": warmup})
-    state, losses = random.get_rng_state(), list[float]()
-    try:
-        run = fit(recipe.model_copy(update=short))
-        run._replay.silent = True  # else trainings would explain its failure, and others theirs
-        while run.done < steps:
-            row = run.advance()
-            if row is None or grows(losses := [*losses, row.loss]):
-                return None
-    except (ConfigError, NonFiniteError, ScaleCollapseError):
-        return None
-    finally:
-        random.set_rng_state(state)
-    return losses
 
 
 def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:

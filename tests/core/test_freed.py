@@ -248,14 +248,6 @@ def test_what_is_dropped_leaves_nothing_behind():
     assert not garbage.left_behind(WORKS)
 
 
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.usefixtures("no_collector")
 def test_a_graph_holds_its_leaf_and_a_view_its_memory():
     seen: list[Any] = []

@@ -9,10 +9,8 @@ other values than an independent reader finds, to a hang, to excessive memory, o
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -26,11 +24,11 @@ import numpy as np
 
 from ampkit.base.errors import AmpkitError
 
+from . import children
 from .formats import FORMATS, NEEDS, Format
 
 SECONDS = 5.0
 MEMORY = 96 * 2**20  # bytes that reading a file of a few kilobytes may take
-GOOD = ("read", "refused")
 
 
 class _HangError(BaseException):
@@ -129,41 +127,8 @@ def available() -> list[str]:
 
 
 def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Read `count` files of a format in child processes; return counts of outcomes and a line per bad one."""
-    found, lines, number = Counter[str](), [], 0
-    while number < count:
-        for kind, said in _in_child(name, seed, range(number, count)):
-            found[kind] += 1
-            if kind not in GOOD:
-                lines.append(f"{name} {number}: {kind}: {said}")
-            number += 1
-    return found, lines
-
-
-def _in_child(name: str, seed: int, numbers: range) -> Iterator[tuple[str, str]]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        status = 1
-        try:
-            _report(name, seed, numbers, writing)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with open(reading, errors="replace") as lines:  # noqa: PTH123
-        for line in lines:
-            kind, _, said = line.strip().partition(" ")
-            yield kind, said
-    if status := os.waitpid(child, 0)[1]:
-        yield "crash", f"status {os.waitstatus_to_exitcode(status)}"
-
-
-def _report(name: str, seed: int, numbers: range, writing: int) -> None:
-    with open(writing, "w", 1, errors="backslashreplace") as out, tempfile.TemporaryDirectory() as folder:
-        for kind, said in cases(name, seed, numbers, Path(folder)):
-            out.write(f"{kind} {' '.join(said.split())}\n")
+    """Read `count` files of a format in child processes; see children.campaign."""
+    return children.campaign(name, count, lambda name, numbers, folder: cases(name, seed, numbers, folder))
 
 
 def main() -> int:
@@ -172,15 +137,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--format", nargs="*", choices=list(FORMATS), default=available())
     options = parser.parse_args()
-    bad = 0
-    for name in options.format:
-        begun = time.monotonic()
-        found, lines = campaign(name, options.seed, options.count)
-        bad += len(lines)
-        counts = ", ".join(f"{kind} {found[kind]}" for kind in sorted(found))
-        said = f"{name:12} {options.count} files: {counts} ({time.monotonic() - begun:.0f} s)"
-        sys.stdout.write("\n".join([said, *lines[:20], ""]))
-        sys.stdout.flush()
+    bad = sum(len(campaign(each, options.seed, options.count)[1]) for each in options.format)
     return 1 if bad else 0
 
 

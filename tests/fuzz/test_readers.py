@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from .children import GOOD
 from .formats import FORMATS, NEEDS
-from .readers import GOOD, cases
+from .readers import cases
 
 COUNT = 10
 pytestmark = pytest.mark.cpu

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from .archives import GRAMMARS
-from .weights import GOOD, campaign
+from .children import GOOD
+from .weights import campaign
 
 COUNT = 150
 pytestmark = pytest.mark.cpu

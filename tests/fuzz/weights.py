@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import io
-import os
 import resource
 import signal
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -33,12 +31,12 @@ from ampkit import Tensor, load, nn, save
 from ampkit.base.errors import AmpkitError
 from ampkit.serialization.foreign_tensor import ForeignTensor
 
-from . import traps
+from . import children, traps
 from .archives import GRAMMARS
+from .children import GOOD
 
 SECONDS = 5  # of the CPU
 MEMORY = 96 * 2**10  # kilobytes by which the most memory of the process may grow with a file of some kilobytes
-GOOD = ("read", "refused")
 _EVENTS = ("exec", "compile", "import", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect",
            "pickle.find_class", "os.remove", "os.rename", "shutil.rmtree")  # fmt: skip
 _PERTURB = -6  # of mallopt: fill memory with a byte when it is allocated, and with another when it is freed
@@ -206,42 +204,8 @@ def _hang(*_: object) -> None:
 
 
 def campaign(grammar: str, seed: int, count: int) -> tuple[Counter[str], list[str]]:
-    """Load `count` files in child processes; return counts of outcomes and a line per finding."""
-    found, lines, number = Counter[str](), [], 0
-    while number < count:
-        for kind, said in _in_child(grammar, seed, range(number, count)):
-            found[kind] += 1
-            if kind not in GOOD:
-                lines.append(f"{grammar} {number}: {kind}: {said}")
-            number += 1
-    return found, lines
-
-
-def _in_child(grammar: str, seed: int, numbers: range) -> Iterator[tuple[str, str]]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        status = 1
-        try:
-            _report(grammar, seed, numbers, writing)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writing)
-    with os.fdopen(reading, errors="replace") as rows:
-        for row in rows:
-            kind, _, said = row.strip("\n").partition("\t")
-            yield kind, said
-    if status := os.waitpid(child, 0)[1]:
-        yield "crash", f"status {os.waitstatus_to_exitcode(status)}"
-
-
-def _report(grammar: str, seed: int, numbers: range, writing: int) -> None:
-    with os.fdopen(writing, "w", errors="backslashreplace") as out, tempfile.TemporaryDirectory() as folder:
-        for kind, said in outcomes(grammar, seed, numbers, Path(folder)):
-            out.write(f"{kind}\t{' '.join(said.split())}\n")
-            out.flush()
+    """Load `count` files of a grammar in child processes; see children.campaign."""
+    return children.campaign(grammar, count, lambda grammar, numbers, folder: outcomes(grammar, seed, numbers, folder))
 
 
 def main() -> int:
@@ -258,15 +222,7 @@ def main() -> int:
             sys.stdout.write(f"{data!r:.3000}\n{outcome(options.grammar[0], data, Path(folder))}\n")
             _loaded(options.grammar[0], data, Path(folder))
         return 0
-    bad = 0
-    for grammar in options.grammar:
-        begun = time.monotonic()
-        found, lines = campaign(grammar, options.seed, options.count)
-        bad += len(lines)
-        counts = ", ".join(f"{kind} {found[kind]}" for kind in sorted(found))
-        said = f"{grammar:12} {options.count} files: {counts} ({time.monotonic() - begun:.0f} s)"
-        sys.stdout.write("\n".join([said, *lines[:20], ""]))
-        sys.stdout.flush()
+    bad = sum(len(campaign(each, options.seed, options.count)[1]) for each in options.grammar)
     return 1 if bad else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import weakref
 from functools import partial
 from typing import Any
@@ -108,14 +107,6 @@ def test_every_schedule_and_average_is_freed():
     assert kinds - {"LRScheduler", "Optimizer"} <= makers.keys()
     works: dict[str, Any] = {name: partial(schedule, make) for name, make in makers.items()}
     assert not garbage.left_behind(works | {"AveragedModel": average})
-
-
-@pytest.fixture
-def no_collector():
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -22,7 +22,7 @@ from ampkit.base.errors import ArgumentError, ConfigError, DeviceError, FileErro
 from ampkit.base.registry import OPTIMIZERS
 from ampkit.core.random import get_rng_state, manual_seed, set_rng_state
 from ampkit.data import cifar10, digits
-from ampkit.run import build, input_pipeline, loop
+from ampkit.run import build, input_pipeline, retraining
 from ampkit.run.loop import EvalRow, Run, StepRow, evaluate, fit, step
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -344,7 +344,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_step_and_the_cure():
 
 def test_a_learning_rate_that_takes_too_long_to_try_is_still_what_is_named(monkeypatch):
     # Weights that training has made grow: a norm would make the step finite, and hide that the training diverges.
-    monkeypatch.setattr(loop, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(retraining, "_MOST_SECONDS", 0.0)
     with pytest.raises(NonFiniteError) as caught:
         list(fit(mlp('optimizer={name="sgd", lr=1e30}')))
     assert "normalize" not in str(caught.value)
@@ -352,13 +352,13 @@ def test_a_learning_rate_that_takes_too_long_to_try_is_still_what_is_named(monke
 
 
 def test_a_training_that_tries_out_a_cure_asks_for_no_further_ones(monkeypatch):
-    retrain, tried = loop.retrain, list[float]()
+    retrain, tried = retraining.retrain, list[float]()
 
-    def counted(recipe, steps, factor):
+    def counted(start, recipe, steps, factor):
         tried.append(recipe.optimizer.lr * factor)
-        return retrain(recipe, steps, factor)
+        return retrain(start, recipe, steps, factor)
 
-    monkeypatch.setattr(loop, "retrain", counted)
+    monkeypatch.setattr(retraining, "retrain", counted)
     with pytest.raises(NonFiniteError):
         list(fit(mlp('optimizer={name="sgd", lr=1e30}')))
     assert len(tried) < 12, tried

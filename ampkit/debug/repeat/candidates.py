@@ -63,7 +63,7 @@ def _groups(
         yield _bounded(name, trials)
         yield _wider(origin, trials)
         if "has grown" not in finding.cause:  # else a norm hides that the training diverges
-            yield _first(norms.before_alike(origin), trials)
+            yield _first(norms.before_same_type(origin), trials)
     if not overflows:
         yield _away(origin, trials)
     if overflows and phase != FORWARD:

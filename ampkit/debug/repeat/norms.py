@@ -12,37 +12,37 @@ from ..origin import Origin
 from .trial import Cure
 
 
-def before_alike(origin: Origin) -> list[Cure]:
+def before_same_type(origin: Origin) -> list[Cure]:
     """A norm before each module like that which overflows, as in a residual stream that grows in every block.
 
     None where it did not overflow in a module of the model.
     """
     model = None if origin.call is None else origin.call.model
-    alike = {} if model is None else _alike(dict(model.named_modules()), origin.path)
-    if not alike:
+    same = {} if model is None else _of_same_type(dict(model.named_modules()), origin.path)
+    if not same:
         return []
 
     @contextmanager
     def normalized() -> Iterator[None]:
-        hooks = [module.register_forward_pre_hook(lambda module, args: _norm(args)) for module in alike.values()]
+        hooks = [module.register_forward_pre_hook(lambda module, args: _norm(args)) for module in same.values()]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    return [Cure(f"normalize what goes into {_named(alike)}: ops.layer_norm(x, x.shape[-1:])", normalized)]
+    return [Cure(f"normalize what goes into {_named(same)}: ops.layer_norm(x, x.shape[-1:])", normalized)]
 
 
-def _alike(modules: dict[str, Any], path: str) -> dict[str, Any]:
+def _of_same_type(modules: dict[str, Any], path: str) -> dict[str, Any]:
     """The modules of the type and place of that at `path`, by path: blocks.0 and blocks.1."""
     kind = type(modules.get(path))
     return {p: m for p, m in modules.items() if p and starred(p) == starred(path) and type(m) is kind}
 
 
-def _named(alike: dict[str, Any]) -> str:
+def _named(modules: dict[str, Any]) -> str:
     """Modules of one type in words: those of an nn.Sequential have numbers for names, which need the type as well."""
-    (path, module), *others = alike.items()
+    (path, module), *others = modules.items()
     shown = starred(path) if others else path
     if any(part.isidentifier() for part in shown.split(".")):
         return shown
