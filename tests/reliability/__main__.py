@@ -6,8 +6,8 @@
 
 Figures are kept in tests/golden/reliability.json, from which the page's paragraphs between `<!-- measured: NAME -->`
 and `<!-- end -->` are written. The short form exits with status 1, and says which, where a figure no longer holds: a
-count of faults that is not 0, another number of functions or ops, a larger error. Needs the extras `mpi` and `peers`;
-the short form leaves out what lacks its packages, and says so.
+count of faults that is not 0, fewer functions or ops than the page says, a larger error. Needs the extras `mpi` and
+`peers`; the short form leaves out what lacks its packages, and says so.
 """
 
 from __future__ import annotations
