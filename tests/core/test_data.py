@@ -89,6 +89,7 @@ def test_a_backward_through_values_that_were_replaced_raises_until_they_are_back
         ampkit.grad(loss, x)
 
 
+@pytest.mark.cpu  # NumPy shares the memory of no GPU
 def test_a_cast_follows_data_and_what_shares_its_memory():
     layer = nn.Linear(1, 1, bias=False)
 
@@ -185,6 +186,7 @@ def _writable_dlpack():
     return np.from_dlpack(ampkit.ones(1)).flags.writeable
 
 
+@pytest.mark.cpu  # NumPy shares the memory of no GPU
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("kind", [ampkit.float32, ampkit.float16])
 @pytest.mark.parametrize("held", [False, True])

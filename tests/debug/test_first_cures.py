@@ -23,6 +23,12 @@ X = ampkit.tensor(RNG.standard_normal((32, 8)).astype(np.float32))
 Y = ampkit.tensor(X.numpy() @ RNG.standard_normal((8, 4)).astype(np.float32))
 
 
+@pytest.fixture(autouse=True)
+def _data_on_the_device(monkeypatch):
+    for name in ("X", "Y"):
+        monkeypatch.setitem(globals(), name, globals()[name].to(ampkit.get_default_device()))
+
+
 @dataclass(frozen=True)
 class Knobs:
     """What a cure can change. constants: in place of the program's. inside: the eps or clamp in front of an op."""
