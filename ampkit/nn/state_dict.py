@@ -144,7 +144,7 @@ def _values(where: str, name: str, value: Any) -> Array:
         kind = dtypes.parse(found.dtype)
     except (TypeError, ValueError, RuntimeError, BufferError):
         raise DTypeError(where, f"a tensor or an array of numbers as {name!r}", f"a {type(value).__name__}") from None
-    return found.astype(kind, copy=False)  # in this machine's byte order
+    return found if found.dtype == kind else found.astype(kind)  # in this machine's byte order
 
 
 def _transferable(value: Array, target: Array) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ... import backends
 from ...base.dtypes import FLOATS
 from ...base.errors import ArgumentError, ShapeError
 from ...core import random
@@ -43,12 +44,17 @@ Copies = list[tuple[Any, Any, Any]]  # of each tensor: itself, its array, and a 
 
 def copies(tensors: Iterable[Any]) -> Copies:
     """What `put_back` takes to give `tensors` the values that they have now."""
-    return [(tensor, tensor.array, tensor.array.copy()) for tensor in tensors]
+    kept = []
+    for tensor in tensors:
+        with backends.device_guard(tensor.array):
+            kept.append((tensor, tensor.array, tensor.array.copy()))
+    return kept
 
 
 def put_back(kept: Copies) -> None:
     """Give tensors the values that they had, in their memory of then."""
     for tensor, array, values in kept:
-        array[...] = values
+        with backends.device_guard(array):
+            array[...] = values
         tensor.array = array
         tensor.changed()
