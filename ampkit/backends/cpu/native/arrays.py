@@ -100,8 +100,8 @@ def empty_like(array: HostArray, dtype: DType) -> HostArray:
 
 @lru_cache(1024)
 def memory_order(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes of an array by falling stride."""
-    return tuple(sorted(range(len(strides)), key=lambda axis: -strides[axis]))
+    """The axes of an array by falling stride, forward or backward in memory."""
+    return tuple(sorted(range(len(strides)), key=lambda axis: -abs(strides[axis])))
 
 
 def broadcast_to(array: HostArray, shape: tuple[int, ...]) -> HostArray:
