@@ -7,6 +7,7 @@ collapses, and where the user asks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -16,9 +17,10 @@ from .. import backends
 from ..base.dtypes import Array, float64
 from ..base.errors import DTypeError, StateError, switch
 from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
+from ..core.capture.recorder import uses
 from ..core.fp_errors import ignore_fp_errors
 from ..core.saved_state import need_keys
-from ..core.tensor import Tensor, uses
+from ..core.tensor import Tensor
 from ..optim.argument_checks import refuse_scaled
 from ..optim.flat.memory import read_scalar
 from ..optim.flat.segment import Segment
@@ -208,6 +210,14 @@ class GradScaler:
         self._scale.update(found_inf)
         limits = self._scale.min_scale, self._scale.hysteresis
         self.monitor.record(checks, found_inf, before, state.scale, *limits, nonfinite_rank)
+
+    def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+        """Where a step reads the rule of the scale on the host, for recorded ones (see core/capture/host_reads.py)."""
+        yield vars(self).get, "_enabled"
+        yield vars(self).get, "_scale"
+        for name in ("growth_factor", "backoff_factor", "growth_interval", "hysteresis", "min_scale", "max_scale"):
+            yield vars(self._scale).get, name
+        yield vars(self._scale).get, "state"
 
     def _need_state(self, where: str) -> ScaleState:
         if self._scale.state is None:

@@ -21,11 +21,12 @@ from .autograd.node import Node
 from .autograd.saved import NOTHING, Saved, cast
 from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
+from .capture.recorder import recorders
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
 from .module_path import current, following
 from .policy import _stack
-from .tensor import Tensor, recorders, tick
+from .tensor import Tensor, tick
 
 _new = object.__new__
 

@@ -11,6 +11,7 @@ from ..base.dtypes import Array, DType, accumulator
 from ..base.errors import ShapeError, switch
 from .arguments import shown
 from .autograd import hooks
+from .capture.recorder import recorders
 from .tensor import Tensor
 from .tensor_factory import tensor
 
@@ -86,6 +87,8 @@ class Parameter(Tensor):
         return None if self._segment is None else self._segment()
 
     def drop_grad(self) -> None:
+        for recorder in recorders:
+            recorder.writes_gradient(self)
         held, self._grad = self._grad, None
         if held is not None and sys.getrefcount(held) > 2 and self._arena_segment is not None:  # others hold it
             with backends.device_guard(held.array):

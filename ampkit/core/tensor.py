@@ -19,6 +19,7 @@ from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter, come_back, leave
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
+from .capture.recorder import recorders
 from .fp_errors import ignore_fp_errors
 from .tensor_base import ReadAlias, TensorBase
 
@@ -31,17 +32,6 @@ else:
 
 # One clock for recordings and in-place changes, so that backward can tell which of the two came first.
 tick = count(1).__next__
-
-# Steps that are being captured (see capture.py). Each is notified of in-place changes, of cached casts, made or
-# read, and of objects whose device memory the step uses.
-recorders: list[Any] = []
-
-
-def uses(owner: object) -> None:
-    """Have a step that is being captured keep `owner` alive, an object whose device memory the step uses."""
-    for recorder in recorders:
-        recorder.uses(owner)
-
 
 # Where the gradient of a tensor flows, and its shape and dtype: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
@@ -152,6 +142,8 @@ class Tensor(TensorBase, TensorMethods):
     @property
     def grad(self) -> Tensor | None:
         """The gradient that backward accumulated, or None."""
+        for recorder in recorders:
+            recorder.asks_gradient(self)
         return self._grad
 
     @grad.setter
@@ -182,6 +174,8 @@ class Tensor(TensorBase, TensorMethods):
 
     def drop_grad(self) -> None:
         """Set the gradient to None; other references to it keep its values."""
+        for recorder in recorders:
+            recorder.writes_gradient(self)
         self._grad = None
 
     def accumulate(self, gradient: Array, tag: ScaleTag | None = None, owned: bool = False) -> None:
@@ -193,6 +187,9 @@ class Tensor(TensorBase, TensorMethods):
         If the loss scale changed in between, the held gradient is rescaled to the new one. A sum of scaled and unscaled
         gradients is tagged as such, and raises where it is used.
         """
+        for recorder in recorders:
+            recorder.asks_gradient(self)
+            recorder.writes_gradient(self)
         if self._grad is None:
             buffer = gradient if owned and self._can_keep(gradient) else self._new_grad_buffer(gradient)
             if gradient is not buffer:  # a backward may have written it there

@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..base import observe
-from ..base.errors import StateError
 from ..base.observe import BACKWARD, FORWARD, RETURN, Event
 from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import ModuleCall, current
 from ..core.policy import Policy, Region, region
-from ..core.tensor import Tensor, recorders
+from ..core.tensor import Tensor
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
 from .origin import (
     COMPUTED,
@@ -56,11 +55,6 @@ class NonFiniteTracker:
         """Look at an event."""
         if self._busy:
             return
-        if recorders:  # values cannot be read while a GPU records a step
-            cure = "call the step itself here, without ampkit.compile"
-            raise StateError(
-                "detect_nonfinite, explain", "a step that runs op by op", "one that ampkit.compile records", cure
-            )
         self._busy = True
         try:
             with ignore_fp_errors():

@@ -9,6 +9,7 @@ from typing import Any
 from ..autograd.function import Function
 from ..base.errors import ArgumentError, DTypeError
 from ..core.autograd.hooks import Handle, add_hook, need_callable
+from ..core.capture.recorder import recorders
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 
@@ -47,8 +48,17 @@ def _hooks(module: Any, table: str) -> list[tuple[Callable[..., Any], bool, bool
     return [*everywhere.get(table, {}).values(), *module.__dict__[table].values()]
 
 
+def numbers(module: Any) -> tuple[int, ...]:
+    """The registration numbers of the hooks around calls of `module`, those of all modules too."""
+    if not module._has_own_hooks and not everywhere:
+        return ()
+    return tuple([n for table in TABLES for n in (*everywhere.get(table, ()), *module.__dict__[table])])
+
+
 def call(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the pre-hooks, `module.forward` and the hooks."""
+    for recorder in recorders:
+        recorder.ran(module)
     called: set[int] = set()
     try:
         return _call(module, args, kwargs, called)

@@ -9,6 +9,7 @@ from typing import Any, Self
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core.arguments import checked_constructor
+from ..core.capture.recorder import recorders
 from ..core.module_path import following, new_call
 from ..core.parameter import Buffer, Parameter
 from ..core.policy import module_running
@@ -44,7 +45,7 @@ class Module(ModuleHooks):
         if following:
             with module_running(new_call(self)):
                 return hooks.call(self, args, kwargs)
-        if self._has_own_hooks or hooks.everywhere:
+        if self._has_own_hooks or hooks.everywhere or recorders:
             return hooks.call(self, args, kwargs)
         return self.forward(*args, **kwargs)
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from ..base.errors import ArgumentError
+from ..core.capture.code_names import is_library
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
+from . import hooks
 from .state_dict import look_up
 
 if TYPE_CHECKING:
@@ -104,6 +106,20 @@ class ModuleTree:
                 look_up(parent._modules, name, "module")
             parent.register_module(name, module)
         parent._modules[name] = module
+
+    def read_by_steps(self, reads: Any) -> Iterator[Any]:
+        """Where a step reads switches, numbers and names of the module on the host (see core/capture/host_reads.py)."""
+        reads.attributes(self, every=is_library(type(self)))
+        own = vars(self)
+        for table in (self._parameters, self._buffers, self._modules, own["_computed_attributes"]):
+            yield len, table
+            yield from [(table.get, name) for name in table]
+        yield own.get, "forward"  # a script may replace it, here or in the class
+        yield vars(type(self)).get, "forward"
+        yield hooks.numbers, self
+        for name in hooks.TABLES:
+            for hook, *_ in (*own[name].values(), *hooks.everywhere.get(name, {}).values()):
+                reads.visit(hook)
 
     def get_parameter(self, target: str) -> Parameter:
         """The Parameter with the dotted name `target`. Raises ArgumentError for an unknown name."""

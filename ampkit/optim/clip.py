@@ -13,6 +13,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
 from ..core.autograd.scale_tag import count_scaled
+from ..core.capture.recorder import asks_gradients, recorders
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
@@ -174,7 +175,10 @@ def _norm(pieces: list[Array], order: float) -> Array:
 
 
 def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    owners = list({id(p): p for p in _tensors(where, parameters) if p._grad is not None}.values())
+    tensors = _tensors(where, parameters)
+    if recorders:
+        asks_gradients(tensors)
+    owners = list({id(p): p for p in tensors if p._grad is not None}.values())
     refuse_scaled(where, owners, _CURE)
     return owners
 

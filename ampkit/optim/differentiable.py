@@ -144,6 +144,10 @@ class _TracedGroup(dict[str, Any]):
         self.device = {**group.device, **tensors}
         self.scheduled = {*group.scheduled, *tensors}  # a value of 0 has a gradient too
 
+    def may_be_set(self, key: str) -> bool:
+        """See ParamGroup."""
+        return key in self.scheduled or self[key] != 0
+
 
 def _traced(value: Any) -> RecordedArray:
     items = [_float64(item) for item in value] if isinstance(value, (list, tuple)) else None

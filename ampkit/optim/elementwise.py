@@ -158,4 +158,4 @@ class Elementwise(Optimizer):
 
 def has_momentum(group: ParamGroup) -> bool:
     """Whether the group has momentum now, or a schedule may set it on the device."""
-    return "momentum" in group.scheduled or group["momentum"] != 0
+    return group.may_be_set("momentum")

@@ -21,9 +21,10 @@ from ..base.errors import ArgumentError, DTypeError
 from ..base.limits import Limits
 from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
+from ..core.capture.code_names import is_library
+from ..core.capture.recorder import asks_gradients, recorders, uses
 from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
-from ..core.tensor import uses
 from . import argument_checks as checks
 from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
@@ -135,6 +136,8 @@ class Optimizer(OptimizerHooks):
                 self.follow_parameters()
                 segments = self.segments()
                 break
+        if recorders:
+            asks_gradients([segment.parameter for segment in segments])
         present = []
         for segment in segments:
             if (gradient := segment.parameter._grad) is not None:
@@ -182,6 +185,8 @@ class Optimizer(OptimizerHooks):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
+        if recorders and not set_to_none:
+            asks_gradients(self._parameters())
         for parameter in self._parameters():
             if set_to_none:
                 parameter.drop_grad()
@@ -261,6 +266,16 @@ class Optimizer(OptimizerHooks):
     @schedule.setter
     def schedule(self, scheduler: Any) -> None:
         self._schedule = None if scheduler is None else weakref.ref(scheduler)
+
+    def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+        """Where a step reads options and hooks on the host, for recorded ones (see core/capture/host_reads.py)."""
+        yield vars(self).get, "param_groups"
+        yield len, self.param_groups
+        yield _numbers_of_hooks, self
+        if not is_library(type(self)):
+            reads.attributes(self)
+        for each in (*self.step_hooks().values(), *self.param_groups):
+            reads.visit(each)
 
     # state
 
@@ -399,6 +414,10 @@ class Optimizer(OptimizerHooks):
     def __repr__(self) -> str:
         groups = "\n".join(f"Parameter Group {i}\n{group!r}" for i, group in enumerate(self.param_groups))
         return f"{type(self).__name__} (\n{groups}\n)"
+
+
+def _numbers_of_hooks(optimizer: Optimizer) -> tuple[int, ...]:
+    return tuple(optimizer.step_hooks())
 
 
 _MADE_WHEN_READ: dict[str, Callable[[Optimizer], Any]] = {

@@ -54,6 +54,11 @@ class OptimizerHooks:
         """Whether a hook, of this optimizer or of all, runs with a step."""
         return any(self._hooks.get(table) or hooks for table, hooks in _everywhere.items())
 
+    def step_hooks(self) -> dict[int, Hook]:
+        """The hooks that run with a step by their number, of this optimizer and of all."""
+        tables = (*(self._hooks.get(table, {}) for table in _everywhere), *_everywhere.values())
+        return {number: hook for hooks in tables for number, hook in hooks.items()}
+
     def _register(self, table: str, hook: Hook, prepend: bool = False) -> Handle:
         need_callable(hook)
         return add_hook(self._hooks.setdefault(table, {}), hook, prepend)

@@ -12,9 +12,12 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes
 from ..base.errors import StateError
+from ..core.capture.recorder import recorders
 from .argument_checks import hyperparameter, in_numbers, to_python
 from .flat.memory import read_scalar
 from .flat.segment import Segment
+
+_NOT_READ = frozenset({"params", "initial_lr"})  # by no update
 
 
 class ParamGroup(MutableMapping[str, Any]):
@@ -36,12 +39,18 @@ class ParamGroup(MutableMapping[str, Any]):
         self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}
         self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
 
+    def may_be_set(self, key: str) -> bool:
+        """Whether the hyperparameter `key` is not 0, or a schedule may have set it on the device."""
+        return key in self.scheduled or self._options[key] != 0
+
     def hold(self, segments: list[Segment]) -> None:
         """Hold these segments, in the order of their arenas, from now on."""
         self.segments, self.arenas = segments, list(dict.fromkeys(segment.arena for segment in segments))
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.scheduled:
+            for recorder in recorders:
+                recorder.reads(self._options.get, key)
             return self._options[key]
         array = self.device[key]
         return read_scalar(array) if not array.ndim else tuple(backends.backend_of(array).to_numpy(array).tolist())
@@ -75,6 +84,23 @@ class ParamGroup(MutableMapping[str, Any]):
                 value[...] = backends.backend_of(value).asarray(to_python(options[key]), dtypes.float64)
             self.scheduled.discard(key)
         self._options.update(options)
+
+    def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+        """Where a step reads options on the host, for recorded ones (see core/capture/host_reads.py)."""
+        yield ParamGroup._host_options, self
+        for parameter in self._options["params"]:
+            reads.visit(parameter)
+
+    def _host_options(self) -> tuple[Any, ...]:
+        # Those that are constants of kernels, and which moments an update reads.
+        found: list[Any] = []
+        for key, value in self._options.items():
+            if key not in _NOT_READ and key not in self.device:
+                found += key, value
+        owner = self._owner()
+        if hasattr(owner, "needs_moment"):
+            found += [owner.needs_moment(self, name) for name in owner.moments]
+        return tuple(found)
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__

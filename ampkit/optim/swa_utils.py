@@ -13,9 +13,10 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from ..core.autograd.grad_mode import no_grad
+from ..core.capture.recorder import uses
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.tensor import Tensor, uses
+from ..core.tensor import Tensor
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
 from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, where_flag

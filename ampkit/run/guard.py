@@ -23,7 +23,8 @@ from ..base.dtypes import bool_
 from ..base.errors import NonFiniteError
 from ..core import random
 from ..core.autograd.grad_mode import no_grad
-from ..core.tensor import Tensor, uses
+from ..core.capture.recorder import uses
+from ..core.tensor import Tensor
 from ..debug import Finding
 from ..debug.detect import explained
 from ..debug.repeat.unchanged import Copies, copies, put_back, unchanged

@@ -21,7 +21,7 @@ from ..base.errors import ArgumentError, ConfigError, NonFiniteError, ScaleColla
 from ..config import Recipe, continued
 from ..core import random
 from ..core.autograd.grad_mode import is_grad_enabled
-from ..core.capture import compile, shared_memory
+from ..core.capture.compiled import compile, shared_memory
 from ..core.saved_state import need_count, need_keys
 from ..core.tensor import Tensor
 from ..debug.peak_memory import peak_of_device

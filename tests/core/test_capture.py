@@ -270,6 +270,7 @@ def test_a_call_of_a_ninth_signature_runs_eagerly(device):
                 run.step(*batch)
     assert_same(*(run.state() for run in runs))
     assert len(runs[1].step._variants) == 8
+    assert runs[1].step.eager_because == ["there were 8 kinds of calls before"]
 
 
 @pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.float16], ids=lambda d: d.name)
@@ -357,6 +358,7 @@ def test_a_forward_that_is_compiled_alone_stays_on_the_tape(device):
         model.zero_grad()
         forward(x).sum().backward()
         assert model[0].weight.grad is not None
+    assert forward.eager_because == ["its result is still on the tape"]
 
 
 def test_a_call_without_the_tape_is_recorded(device):

@@ -175,6 +175,16 @@ def hooks_of(leaf: Tensor) -> LeafHooks:
     return found
 
 
+def registered(leaf: Tensor) -> dict[int, Callable[..., Any]]:
+    """All hooks of a leaf by their number."""
+    if id(leaf) not in _hooked:
+        return {}
+    held: LeafHooks = leaf._hooks
+    around: dict[int, Callable[..., Any]]
+    around = {} if held.around is None else {**held.around.before, **held.around.after}
+    return {**{number: hook for number, (_, hook) in held.gradient.items()}, **held.post_accumulate, **around}
+
+
 def _forget(key: int) -> None:
     for table in (_hooked, leaf_hooks, post_accumulate_hooks):
         table.discard(key)

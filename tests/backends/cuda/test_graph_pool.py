@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from contextlib import contextmanager
 from functools import partial
 
@@ -16,6 +17,7 @@ from ampkit import nn, ops, optim, profile
 from ampkit.backends.cuda.graph_pool import Footprint
 from ampkit.base.errors import DeviceError, OutOfMemoryError
 from ampkit.config import load
+from ampkit.core.capture.guards import Guards
 from ampkit.run.loop import fit
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -47,14 +49,18 @@ def overwrite(device):
 # lifetimes
 
 
-def test_a_closed_over_tensor_keeps_the_values_of_the_recording(device):
-    weight = on_gpu(np.full(64, 2.0))
+def test_a_closed_over_tensor_is_kept_for_the_recording_that_uses_it(device):
+    weight = first = on_gpu(np.full(64, 2.0))
     x = on_gpu(np.ones(64))
     step = recorded(lambda x: x * weight, x)
-    weight = on_gpu(np.full(64, 3.0))
-    overwrite(device)
+    values = []
     with ampkit.no_grad():
-        assert step(x).tolist() == [2.0] * 64
+        for new in (on_gpu(np.full(64, 3.0)), first) * 5:
+            weight = new
+            overwrite(device)
+            values.append(step(x).tolist())
+    assert values == [[3.0] * 64, [2.0] * 64] * 5
+    assert [kind.graph.recording is not None for kind in step._variants.values()] == [True, True]
 
 
 class Training:
@@ -100,10 +106,11 @@ def test_what_a_launch_uses_is_kept_when_all_else_lets_it_go(kind, device):
     step, given = ampkit.compile(training.step), batch()
     for _ in range(5):
         step(*given)
-    training.parts = {}
+    (kind,) = step._variants.values()
+    kind.guards, training.parts = Guards("cuda", print), {}  # the old ones hold the parts, too
     kept = overwrite(device)
     for _ in range(3):
-        assert np.isfinite(float(step(*given)))
+        assert np.isfinite(float(kind(given, {}, list(given))))
     assert all((array.get() == 0x7F).all() for array in kept)
 
 
@@ -181,7 +188,7 @@ def test_the_emulation_finds_a_launch_of_memory_that_nobody_holds(device):
     kind = next(iter(step._variants.values()))
     kind.graph.recording.kept.clear()
     kind.used.clear()
-    kind.step = None
+    kind.step = kind.guards = None
     del weight, step
     gc.collect()
     with pytest.raises(streams.StaleMemoryError, match="nobody holds"):
@@ -200,13 +207,13 @@ def test_a_model_that_moved_is_recorded_anew_and_misses_its_input_in_one_line(de
             np.testing.assert_array_equal(step(x.to(ampkit.float64)).numpy(), model(x.to(ampkit.float64)).numpy())
 
 
-def test_a_profile_around_a_recording_times_what_ran_and_nothing_of_the_recording(device):
+def test_a_profile_shows_the_ops_of_a_recorded_step(device):
     x = on_gpu(np.ones(64))
-    step = ampkit.compile(lambda x: x * 2.0)
+    step = recorded(lambda x: x * 2.0, x)
     with ampkit.no_grad(), profile() as found:
         for _ in range(6):
             step(x)
-    assert [(row.name, row.calls) for row in found.rows] == [("mul", 3)]
+    assert [(row.name, row.calls) for row in found.rows] == [("mul", 6)]
 
 
 # one pool for all
@@ -224,19 +231,21 @@ def test_recordings_share_their_temporaries(device):
 
 
 def test_what_outlives_the_work_that_made_it_moves_the_recordings_whose_temporaries_lie_there(device):
-    x, kept = on_gpu(np.ones(2**14)), {}
+    x, holder = on_gpu(np.ones(2**14)), nn.Identity()
     one = recorded(lambda x: ((x + 1.0) * 2.0).sum(), x)
 
+    hidden = weakref.ref(holder)  # guards do not look through it: a step whose changes they see would run eagerly
+
     def leaves(x):
-        kept["a"] = x * 5.0  # in the memory where `one` has temporaries
-        return kept["a"].sum()
+        hidden().kept = x * 5.0  # in the memory where `one` has temporaries
+        return hidden().kept.sum()
 
     other = ampkit.compile(leaves)
     with ampkit.no_grad():
         for _ in range(8):
             assert float(other(x)) == 2**14 * 5.0
             assert float(one(x)) == 2**14 * 4.0
-            assert float(kept["a"].sum()) == 2**14 * 5.0
+            assert float(holder.kept.sum()) == 2**14 * 5.0
     assert all(kind.graph.recording is not None for step in (one, other) for kind in step._variants.values())
 
 

@@ -1,0 +1,143 @@
+"""Compiled steps: a training step captured once as a CUDA graph and replayed as a whole.
+
+On a GPU the first calls run eagerly; then one is captured, and later calls launch the graph, with new batches, learning
+rates, loss scales and random numbers, and bitwise the results of eager calls. On a CPU, which has no launch overhead to
+hide, every call runs eagerly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import update_wrapper
+from typing import Any
+
+from ... import backends
+from ...backends.determinism import are_deterministic_algorithms_enabled
+from ...backends.precision import convolutions_use_tf32, get_float32_matmul_precision
+from ...base import dtypes, observe
+from ...base.errors import ArgumentError
+from ..autograd import saved_hooks
+from ..autograd.grad_mode import _inference, _recording
+from ..dispatch import _reference_only
+from ..nested import tensors_in
+from ..policy import _stack
+from ..tensor import Tensor
+from .variant import Variant
+
+WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
+MAX_GRAPHS = 8  # of one step; calls of yet other kinds run eagerly
+MAX_KINDS = 64  # of calls that are looked at; a step that met so many changes at every call, and new kinds run eagerly
+
+
+def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARMUP_CALLS) -> Any:
+    """`step` as a callable that is recorded on a GPU and launched as one graph; also a decorator.
+
+    step: a function or a module: forward, backward, and what an optimizer and a GradScaler do. Tensors among its
+    arguments may have new values at every call; other shapes, dtypes or other arguments are recorded anew, up to 8
+    kinds, and beyond that run eagerly. warmup: how many calls of a kind run eagerly before it is recorded; they are
+    real steps. What it returns is new memory at every call. A step whose result is still on the tape, such as a model's
+    forward alone, runs eagerly, as every step does on a CPU.
+
+    Values of tensors on the device may change between calls. Where something else has changed that the step read on the
+    host, it is another kind of call and recorded anew: `training`, `requires_grad`, hyperparameters, hooks, settings,
+    numbers in closures, globals, attributes, lists and dicts, models that moved. A step that itself changes what it
+    reads there (it counts, appends to a list, draws from Python's random numbers) runs eagerly; `eager_because` of what
+    this returns says so. Not seen: what comes from files, the time, the environment, behind weak references, or from
+    lists of more than 64 items. A recording keeps what it uses; those of a device share memory of temporaries.
+
+    Raises ArgumentError for something that cannot be called. At the recording, StateError for a step that needs the
+    host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op; and
+    OutOfMemoryError as an eager call does; the next calls run eagerly then, and another recording is tried.
+    """
+    if step is None:
+        return lambda f: compile(f, warmup=warmup)
+    if not callable(step):
+        raise ArgumentError("compile", "a function or a module", f"a {type(step).__name__}")
+    if not isinstance(warmup, int) or warmup < 1:
+        raise ArgumentError("compile", "warmup from 1", repr(warmup))
+    return Compiled(step, warmup)
+
+
+def shared_memory(backend: Any) -> AbstractContextManager[Any]:
+    """Within the block eager work takes its memory where recorded steps have their temporaries, and so adds none.
+
+    For an evaluation between the steps of a training. Nothing where steps are not recorded.
+    """
+    return backend.graph_pool().use() if hasattr(backend, "graph_pool") else nullcontext()
+
+
+class Compiled:
+    """A step wrapped by `compile`: one `Variant` per kind of arguments."""
+
+    def __init__(self, step: Callable[..., Any], warmup: int):
+        self.step, self.warmup = step, warmup
+        self._variants: dict[Any, Variant] = {}  # by the arguments' key and a number
+        self._made = 0  # kinds so far
+        self.eager_because: list[str] = []  # why calls of some kinds run eagerly
+        update_wrapper(self, step, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = list(tensors_in((args, kwargs)))
+        backend = _backend(given)
+        eager = not hasattr(backend, "graph") or backend.recording is not None  # on a CPU, or within another recording
+        if eager or observe.observers:  # which look at the single ops
+            return self.step(*args, **kwargs)
+        key = _frozen((args, kwargs)), _region(backend.name)
+        kind = self._kind(key) or self._new_kind(key, backend, (args, kwargs))
+        if kind is None or kind.eager:
+            return self.step(*args, **kwargs)
+        with backend.here():
+            out = kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
+        if kind.eager:
+            self._note(kind.eager)
+        return out
+
+    def _kind(self, key: Any) -> Variant | None:
+        """The kind of call with these arguments and with what the step reads on the host as it is now."""
+        for (known, _), kind in self._variants.items():
+            if known == key and kind.guards.hold():
+                return kind
+        return None
+
+    def _new_kind(self, key: Any, backend: Any, arguments: Any) -> Variant | None:
+        if len(self._variants) == MAX_GRAPHS:  # one that was never recorded, and for whose state that has gone
+            gone = [k for k, kind in self._variants.items() if kind.graph.recording is None and not kind.guards.hold()]
+            if not gone:
+                self._note(f"there were {MAX_GRAPHS} kinds of calls before")
+                return None
+            del self._variants[gone[0]]
+        if self._made == MAX_KINDS:
+            self._note(f"there were {MAX_KINDS} kinds of calls before")
+            return None
+        self._made += 1
+        kind = self._variants[key, self._made] = Variant(backend, self.step, arguments)
+        return kind
+
+    def _note(self, reason: str) -> None:
+        if reason not in self.eager_because:
+            self.eager_because.append(reason)
+
+
+def _backend(given: list[Tensor]) -> Any:
+    held = [backends.backend_of(t.array) for t in given]
+    return next((b for b in held if b.name != "cpu"), backends.get())
+
+
+def _frozen(value: Any) -> Any:
+    # The key of a variant: tensors by shape, dtype and device, numbers and text by value, all else by identity.
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, value.device, value.requires_grad
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((key, _frozen(item)) for key, item in value.items())
+    return (type(value), value if isinstance(value, (bool, int, float, str, bytes)) else id(value))
+
+
+def _region(backend: str) -> tuple[Any, ...]:
+    region = _stack.get()
+    settings = get_float32_matmul_precision(), convolutions_use_tf32(), are_deterministic_algorithms_enabled()
+    made = dtypes.default(), backends.get_default_device()
+    modes = _recording.get(), _inference.get(), _reference_only.get(), saved_hooks.open_blocks()
+    return (None, True) if region is None else (region.policies[backend], region.cache), *modes, settings, made
