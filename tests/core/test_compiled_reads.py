@@ -253,11 +253,6 @@ def forward_of_a_layer():
     return lambda x: layer(x), change
 
 
-def attribute_of_an_argument():
-    config = Config()
-    return lambda x, config=config: x * config.scale, lambda: set_attribute(config, "scale", 3.0)
-
-
 def closure_of_a_hook():
     layer, config = nn.ReLU(), Config()
     layer.register_forward_hook(lambda module, args, out: out * config.scale)
@@ -279,7 +274,7 @@ PLACES = [
     dataclass_attribute, tuple_of_an_attribute, slot, callable_object, property_of_an_object, attribute_by_its_name,
     default_argument, partial_keyword, decorated_function, inner_function, numpy_number, element_of_an_array,
     tensor_of_the_cpu, attribute_of_a_tensor, item_of_a_deque, another_item, member_of_a_set, context_variable,
-    global_of_a_function, learning_rate_on_the_host, forward_of_a_layer, attribute_of_an_argument, closure_of_a_hook,
+    global_of_a_function, learning_rate_on_the_host, forward_of_a_layer, closure_of_a_hook,
     list_of_layers,
 ]  # fmt: skip
 
@@ -308,6 +303,38 @@ def test_a_step_is_recorded_anew_where_what_it_reads_has_changed_and_not_where_i
     got, step = results(place, True)
     assert not np.array_equal(want[0], want[2])
     np.testing.assert_array_equal(got, want)
+    assert [kind.graph.recording is not None for kind in step._variants.values()] == [True, True]
+
+
+def test_an_attribute_of_an_argument_is_compared():
+    config, x = Config(), ampkit.ones(2, device="cuda")
+    step = ampkit.compile(lambda x, config: x * config.scale, warmup=1)
+    with ampkit.no_grad():
+        for config.scale in (1.0, 1.0, 3.0, 3.0, 1.0):
+            assert step(x, config).tolist() == [config.scale] * 2
+    assert [kind.graph.recording is not None for kind in step._variants.values()] == [True, True]
+
+
+def test_a_number_in_the_hook_of_a_leaf_is_compared():
+    found = []
+    for compiled in (False, True):
+        ampkit.manual_seed(0)
+        model, config = nn.Linear(3, 1).to("cuda"), Config()
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        model.weight.register_hook(lambda gradient, config=config: gradient * config.scale)
+
+        def train(x, model=model, optimizer=optimizer):
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        step, losses = ampkit.compile(train, warmup=1) if compiled else train, []
+        for config.scale in (1.0, 1.0, 3.0, 3.0, 3.0, 1.0):
+            losses.append(step(ampkit.ones(2, 3, device="cuda")).item())
+        found.append(losses)
+    assert found[0] == found[1]
     assert [kind.graph.recording is not None for kind in step._variants.values()] == [True, True]
 
 
