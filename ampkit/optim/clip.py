@@ -161,7 +161,8 @@ def _need_finite(where: str, norm: Array, cure: str) -> None:
 
 def _norm_tensor(norm: Array, pieces: list[Array]) -> Tensor:
     wide = dtypes.promote(dtypes.float32, *(p.dtype for p in pieces))
-    return Tensor(backends.backend_of(pieces[0]).asarray(norm, wide))
+    with ignore_fp_errors():  # a norm above 3.4e38 is inf in float32
+        return Tensor(backends.backend_of(pieces[0]).asarray(norm, wide))
 
 
 def _norm(pieces: list[Array], order: float) -> Array:

@@ -4,7 +4,7 @@ import pytest
 
 from ampkit import Tensor, optim
 from ampkit.base.errors import ArgumentError, NonFiniteError, StateError
-from ampkit.nn import Parameter
+from ampkit.nn import Parameter, utils
 
 RNG = np.random.default_rng(0)
 
@@ -55,6 +55,14 @@ def test_the_norm_of_large_gradients_does_not_overflow():
     ps[0].grad = Tensor(np.full(4, 1e30, np.float32))
     assert np.isclose(optim.clip_grad_norm_(ps, 1.0).item(), 2e30)
     assert np.allclose(ps[0].grad.array, 0.5)
+
+
+def test_gradients_whose_norm_is_inf_in_float32_are_scaled_by_the_norm_in_float64():
+    ps = parameters((100,))
+    ps[0].grad = Tensor(np.full(100, 3e38, np.float32))
+    assert utils.get_total_norm([ps[0].grad]).item() == np.inf
+    assert optim.clip_grad_norm_(ps, 1.0).item() == np.inf
+    np.testing.assert_allclose(ps[0].grad.array, np.full(100, 0.1), rtol=1e-5)  # by a subnormal factor
 
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
