@@ -474,6 +474,28 @@ def test_a_step_that_changes_what_it_reads_on_the_host_runs_eagerly(make):
     assert reason.startswith("the step changes on the host what it reads: ")
 
 
+def test_a_step_that_advances_a_schedule_runs_eagerly():
+    found = []
+    for compiled in (False, True):
+        ampkit.manual_seed(0)
+        model = nn.Linear(3, 1).to("cuda")
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        schedule = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+        def train(x, model=model, optimizer=optimizer, schedule=schedule):
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            return loss.detach()
+
+        step = ampkit.compile(train, warmup=2) if compiled else train
+        found.append([step(ampkit.ones(2, 3, device="cuda")).item() for _ in range(7)])
+    assert found[0] == found[1]
+    assert step.eager_because == ["the step changes on the host what it reads: position of a schedule"]
+
+
 def test_a_value_that_the_first_call_keeps_for_later_ones_does_not_prevent_a_recording():
     class Lazy:
         mask = None

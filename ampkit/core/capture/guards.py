@@ -21,11 +21,14 @@ _Guard = tuple[Callable[[Any], Any], Any, Any]  # read(key) was the value
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, list, frozenset, range, slice, np.generic, np.dtype)
 
 
-def _numpy_state(name: str) -> str:
+def _state_of_numpy_random(name: str) -> str:
     return repr(np.random.get_state())
 
 
-_GLOBAL_GENERATORS: list[Source] = [(lambda name: random.getstate(), "random"), (_numpy_state, "numpy.random")]
+_GLOBAL_GENERATORS: list[Source] = [
+    (lambda name: random.getstate(), "random"),
+    (_state_of_numpy_random, "numpy.random"),
+]
 
 
 class Guards(Recorder):
@@ -149,10 +152,11 @@ def leave_gradient(leaf: Tensor, array: Any, tag: Any) -> None:
 def described(guard: _Guard) -> str:
     """A guard in words: the name or the key of what is compared."""
     read, key, _ = guard
-    owner = getattr(read, "__self__", None)
     if read is len:
         return f"the length of a {type(key).__name__}"
-    return f"{key!r}" if isinstance(key, (str, int)) and owner is not None else str(getattr(read, "__name__", key))
+    if isinstance(key, (str, int)) and getattr(read, "__self__", None) is not None:
+        return repr(key)
+    return getattr(read, "__name__", "a slot").strip("_").replace("_", " ")
 
 
 def _objects_in(arguments: Any) -> Iterator[Any]:

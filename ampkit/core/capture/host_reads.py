@@ -156,7 +156,7 @@ class Reads:
 
     def _function(self, function: FunctionType) -> None:
         for cell in function.__closure__ or ():
-            self._source((_contents, cell))
+            self._source((_name_in_a_closure, cell))
         if is_library(function):
             return
         attributes, globals_ = names_in(function.__code__)
@@ -219,17 +219,17 @@ class Reads:
             self.visit(None if primitive is None else primitive.reference)
 
     def _context(self, variable: ContextVar[Any]) -> None:
-        self._source((_of_context, variable))
+        self._source((_context_variable, variable))
 
     def _iterator(self, iterator: Any) -> None:
         if not isinstance(iterator, IOBase):
-            self._found.generators.append((_advanced, iterator))
+            self._found.generators.append((_iterator_that_advances, iterator))
 
     def _random(self, generator: random.Random) -> None:
         self._found.generators.append((type(generator).getstate, generator))
 
     def _numpy_random(self, generator: Any) -> None:
-        self._found.generators.append((_numpy_state, generator))
+        self._found.generators.append((_state_of_numpy_random, generator))
 
     def _builtin(self, method: BuiltinFunctionType) -> None:
         if not isinstance(method.__self__, ModuleType):  # such as `append` of a list
@@ -268,16 +268,16 @@ def _slot(value: Any, name: str) -> Any:
     return getattr(value, name, None)
 
 
-def _of_context(variable: ContextVar[Any]) -> Any:
+def _context_variable(variable: ContextVar[Any]) -> Any:
     return variable.get(None)
 
 
-def _advanced(iterator: Any) -> object:
+def _iterator_that_advances(iterator: Any) -> object:
     # Never equal: a step that refers to an iterator takes items from it.
     return object()
 
 
-def _numpy_state(generator: Any) -> str:
+def _state_of_numpy_random(generator: Any) -> str:
     held = generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
     return repr(held)
 
@@ -290,7 +290,7 @@ def _dict_of(value: Any) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else None
 
 
-def _contents(cell: CellType) -> Any:
+def _name_in_a_closure(cell: CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # of a name that is not bound yet

@@ -75,6 +75,9 @@ class Variant(Recorder):
             self.calls = 0
             return self.warm(args, kwargs)
         if self.graph.recording is None:
+            if self.calls > 1 and self.guards.changed_by_step:  # not only by a first call, which keeps what it makes
+                self._run_eagerly()
+                return self.step(*args, **kwargs)
             self._forget()
             self._record(args, kwargs, given)
         self.graph.raise_earlier()

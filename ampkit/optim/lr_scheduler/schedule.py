@@ -7,7 +7,7 @@ table of f(0), f(1), ..., which the host extends by one row per call, since n is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import ref
@@ -19,6 +19,7 @@ from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core.arguments import checked_constructor, is_number, shown
+from ampkit.core.capture.code_names import is_library
 from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
@@ -38,6 +39,10 @@ def _advance_schedule(count: Array, seen: Array, steps: Array, table: Array, row
 
 # (count, seen, real steps, table, row), in place: count += steps > seen; seen = steps; row = table[count]
 advance_schedule = Primitive("advance_schedule", "optim.elementwise", _advance_schedule)
+
+
+def _position_of_a_schedule(scheduler: LRScheduler) -> int:
+    return scheduler._calls
 
 
 class LRScheduler:
@@ -167,6 +172,12 @@ class LRScheduler:
         # Whether the learning rate is a product of this and other schedules.
         factor = self.is_factor and not hasattr(self, "get_lr") and type(self).values is LRScheduler.values
         return factor and self.optimizer.schedules_made > 1
+
+    def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
+        """Where a step reads the schedule on the host (see core/capture/host_reads.py): `step` counts its calls."""
+        yield _position_of_a_schedule, self
+        if not is_library(type(self)):
+            reads.attributes(self)
 
     def step(self, epoch: float | None = None) -> None:
         """Advance by one, unless all steps of the optimizer since the last call were skipped; set the hyperparameters.
