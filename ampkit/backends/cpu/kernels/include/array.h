@@ -65,7 +65,7 @@ struct float16 {  // by integer arithmetic, on CPUs without instructions for it
 #endif
 
 // store(to, x): a result of arithmetic, rounded. Some CPUs round to bfloat16 by one instruction, which makes subnormals 0;
-// casts keep them, and so must functions whose results are elements of their operands.
+// `convert` keeps them, and so must functions whose results are elements of their operands.
 // Clang takes it for slow and would choose short vectors, so loops of `store` name their length.
 template <class T>
 inline void store(T& to, float x) { to = x; }
@@ -121,6 +121,10 @@ template <class To, class From>
 inline void convert_run(To* __restrict to, const From* __restrict from, int64 count) {
     SIMD for (int64 i = 0; i < count; i++) to[i] = from[i];
 }
+
+#ifdef __AVX512BF16__
+void convert_run(bfloat16* to, const float* from, int64 count);  // the same bits by the CPU's instruction: bfloat16.cpp
+#endif
 
 // Within a type, bit by bit. Rows in pieces, the last of which may overlap the one before: a call of memcpy, which the
 // loop would become, takes longer to start for short rows, and 1.7 times as long for rows of some KB (AMD Zen 4).

@@ -198,34 +198,51 @@ void plain_loop(const float* const* operands, float* result, int64 n) {
     }
 }
 
-template <class F, int RESULT, bool MOVES, class T, int ROWS>
+// What the results of a function of FUNCTION_SHORT are: results of arithmetic, or elements of its operands but for the
+// sign, or also halves of them.
+enum Results { COMPUTED, MOVED, HALVED };
+
+// Elements and their halves are stored so that subnormals stay. bfloat16 needs for them little of what rounds any number,
+// and is as quick as where subnormals become 0.
+template <Results RESULTS, class T>
+INLINE void store_result(T& to, float x) {
+    if constexpr (RESULTS == COMPUTED) store(to, x);
+    else to = x;
+}
+template <Results RESULTS>
+INLINE void store_result(bfloat16& to, float x) {
+    uint32_t half_bit = RESULTS == HALVED ? bits_of(x) >> 1 & 0x8000 : 0;  // rounds up where the last bit to keep is set
+    if constexpr (RESULTS == COMPUTED) store(to, x);
+    else to.bits = uint16_t((bits_of(x) + half_bit) >> 16);
+}
+
+template <class T>
+float rounded_to(float x) { T rounded; rounded = x; return rounded; }
+
+template <class F, int RESULT, Results RESULTS, class T, int ROWS>
 void stored_loop(const void* const* rows, const float* numbers, void* to, int64 n) {
     const T *__restrict a = static_cast<const T*>(rows[0]), *__restrict b = static_cast<const T*>(rows[1]),
             *__restrict c = static_cast<const T*>(rows[2]);
-    const float number_a = numbers[0], number_b = numbers[1], number_c = numbers[2], d = numbers[3];
+    auto number = [=](int64 i) { return RESULTS != COMPUTED ? rounded_to<T>(numbers[i]) : numbers[i]; };
+    const float number_a = number(0), number_b = number(1), number_c = number(2), d = number(3);
     T* __restrict result = static_cast<T*>(to);
     SIMD_STORE for (int64 i = 0; i < n; i++) {
         float found = compute<F, RESULT>(ROWS & 1 ? float(a[i]) : number_a, ROWS & 2 ? float(b[i]) : number_b,
                                          ROWS & 4 ? float(c[i]) : number_c, d);
-        if constexpr (MOVES) result[i] = found;
-        else store(result[i], found);
+        store_result<RESULTS>(result[i], found);
     }
 }
 
-template <class F, int RESULT, bool MOVES, class T, int ROWS>
+template <class F, int RESULT, Results RESULTS, class T, int ROWS>
 constexpr void add_stored(StoredLoop* loops) {
     if constexpr (ROWS > 0) {
-        loops[ROWS] = stored_loop<F, RESULT, MOVES, T, ROWS>;
-        add_stored<F, RESULT, MOVES, T, ROWS - 1>(loops);
+        loops[ROWS] = stored_loop<F, RESULT, RESULTS, T, ROWS>;
+        add_stored<F, RESULT, RESULTS, T, ROWS - 1>(loops);
     }
 }
 
-// The functions of FUNCTION_SHORT whose values are elements of their operands, but for the sign, and whose gradients are
-// those of dy, or half of them.
-constexpr const char* MOVING = " Neg Abs Relu Threshold Maximum Minimum Clamp HardTanh NanToNum ";
-
-constexpr bool is_moving(const char* name) {
-    for (const char* at = MOVING; *at; at++) {
+constexpr bool is_among(const char* names, const char* name) {
+    for (const char* at = names; *at; at++) {
         const char *rest = at + 1, *letter = name;
         while (*letter && *rest == *letter) rest++, letter++;
         if (*at == ' ' && !*letter && *rest == ' ') return true;
@@ -233,8 +250,13 @@ constexpr bool is_moving(const char* name) {
     return false;
 }
 
+constexpr Results results_of(const char* name, int result) {
+    if (is_among(" Maximum Minimum ", name)) return result == VALUE ? MOVED : HALVED;
+    return is_among(" Neg Abs Relu Threshold Clamp HardTanh NanToNum ", name) ? MOVED : COMPUTED;
+}
+
 // `tensors`: how many of the value's operands are; 0 for functions that have no loops for stored dtypes.
-template <class F, int RESULT, bool PLAIN, int tensors, bool MOVES>
+template <class F, int RESULT, bool PLAIN, int tensors, Results RESULTS>
 constexpr Loops loops_of() {
     Loops loops{};
     if constexpr (RESULT < F::GRADIENTS) {
@@ -242,9 +264,9 @@ constexpr Loops loops_of() {
         else loops.float32 = float32_loop<F, RESULT>;
         if constexpr (tensors > 0 && IS_WIDE) {
             constexpr int ALL = (1 << (RESULT == VALUE ? tensors : tensors + 1)) - 1;  // a gradient's operands are dy and these
-            add_stored<F, RESULT, MOVES, float, ALL>(loops.stored[FLOAT32]);
-            add_stored<F, RESULT, MOVES, bfloat16, ALL>(loops.stored[BFLOAT16]);
-            add_stored<F, RESULT, MOVES, float16, ALL>(loops.stored[FLOAT16]);
+            add_stored<F, RESULT, RESULTS, float, ALL>(loops.stored[FLOAT32]);
+            add_stored<F, RESULT, RESULTS, bfloat16, ALL>(loops.stored[BFLOAT16]);
+            add_stored<F, RESULT, RESULTS, float16, ALL>(loops.stored[FLOAT16]);
         }
     }
     return loops;
@@ -383,7 +405,7 @@ INLINE float fmodf(float x, float y) {  // exact: a quotient of 29 bits times a 
 INLINE float lgammaf(float x) { int sign; return ::lgammaf_r(x, &sign); }
 
 #define HELPER INLINE
-#define LOOP(NAME, RESULT, PLAIN, TENSORS) loops_of<NAME, RESULT, PLAIN, TENSORS, is_moving(#NAME)>()
+#define LOOP(NAME, RESULT, PLAIN, TENSORS) loops_of<NAME, RESULT, PLAIN, TENSORS, results_of(#NAME, RESULT)>()
 #define LOOPS(NAME, PLAIN, TENSORS)                                                                      \
     EXPORT const Loops elementwise_##NAME[] = {LOOP(NAME, VALUE, PLAIN, TENSORS), LOOP(NAME, 0, PLAIN, TENSORS), \
         LOOP(NAME, 1, PLAIN, TENSORS), LOOP(NAME, 2, PLAIN, TENSORS)};
