@@ -135,7 +135,7 @@ def _blocks(width: int, layers: int) -> list[Input]:
 
 def _optimizer(name: str, called: str = "", **options: Any) -> Case:
     def call(lib: Any, dtype: str, *leaves: Any) -> Built:
-        parameters = [lib.nn.Parameter(leaf.detach()) for leaf in leaves]
+        parameters = [lib.nn.Parameter(leaf.detach().clone()) for leaf in leaves]  # in memory of its own
         for parameter in parameters:
             parameter.grad = lib.ones_like(parameter) * 1e-3
         make = getattr(lib.optim, name)
@@ -172,7 +172,7 @@ def _with_copies(torch: Any, optimizer: Any, dtype: str, parameters: Any) -> Cal
 
 def _unscale_and_clip(lib: Any, dtype: str, *leaves: Any) -> Built:
     """The gradients of a scaled loss, unscaled, checked for infinities and clipped by their norm."""
-    parameters = [lib.nn.Parameter(leaf.detach()) for leaf in leaves]
+    parameters = [lib.nn.Parameter(leaf.detach().clone()) for leaf in leaves]  # in memory of its own
     torch = lib.__name__ == "torch"
     optimizer = lib.optim.SGD(parameters, lr=1e-6)
     scaler = lib.amp.GradScaler("cpu", init_scale=1024.0) if torch else lib.GradScaler(init_scale=1024.0)
