@@ -7,7 +7,7 @@ or CuPy, which differ from each other where bfloat16 is involved.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -95,6 +95,11 @@ def rounded(number: float, dtype: DType) -> float:
     """A Python number rounded to a 16-bit `dtype`; an integer that the format holds exactly stays an integer."""
     if isinstance(number, int) and -256 <= number <= 256:
         return number
+    return _rounded(number, dtype) if number else number  # 0.0 and -0.0 are one key of a cache
+
+
+@lru_cache(256)  # most programs use the same few numbers again and again
+def _rounded(number: float, dtype: DType) -> float:
     if -65504 <= number <= 65504:
         return float(dtype.type(number))
     with np.errstate(over="ignore"):

@@ -141,15 +141,15 @@ def _shares_memory(array: Any, others: list[Any]) -> bool:
 
 
 def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]) -> None:
-    region = _stack.get()
-    keep = region is None or region.cache
     for i, dtype in enumerate(casts):
         if dtype is None:
             continue
-        if type(arrays[i]) in (float, int):
-            arrays[i] = rounded(arrays[i], dtype)
-        elif arrays[i].dtype != dtype:
-            arrays[i] = inputs[i].copy_in(dtype, keep)
+        array = arrays[i]
+        if type(array) is float or type(array) is int:
+            arrays[i] = rounded(array, dtype)
+        elif array.dtype != dtype:
+            region = _stack.get()
+            arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 
 
 def _round(out: Any, plan: Plan) -> Any:

@@ -6,6 +6,7 @@ sum in float32 is out of range. Those of float64 are then formed of numbers that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,10 @@ def root_sum_of_squares(x: Any, axis: Any, keepdims: bool = False) -> Any:
     """The root of the sum of x^2 over `axis`, in the dtype of x."""
     if type(x) is np.ndarray and x.dtype == float32 and x.size <= SHORT:  # as below, in fewer steps
         wide = x.astype(np.float64)
-        return np.sqrt(add_reduce(wide * wide, axis, keepdims=keepdims)).astype(np.float32)
+        if axis is None and not keepdims:
+            return np.float32(math.sqrt(np.vdot(wide, wide)))
+        wide *= wide
+        return np.sqrt(add_reduce(wide, axis, None, None, keepdims)).astype(np.float32)
     return norm_of_powers(x, lambda each: _sum_of_squares(each, axis, keepdims), np.sqrt, axis, keepdims)
 
 
@@ -63,6 +67,9 @@ def inverse_root_mean_square(rows: Any, eps: float) -> Any:
         if total is not None and not is_out_of_range(total):
             return 1 / np.sqrt(total / n + eps)
         wide = rows.astype(np.float64)
+        if rows.size <= SHORT:  # in fewer steps than below
+            wide *= wide
+            return (1 / np.sqrt(add_reduce(wide, -1, None, None, True) / n + eps)).astype(np.float32)
         return (1 / np.sqrt(dot_last(wide, wide) / n + eps)).astype(np.float32)
     wide = cast(rows, float64)
     total = dot_last(wide, wide)
