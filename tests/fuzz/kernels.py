@@ -57,7 +57,7 @@ FINITE_ONLY = re.compile(
 )
 ROUNDED_BETWEEN = re.compile("linear_gelu|rnn|lstm|gru|add_layer_norm|attention")  # in 16 bits
 # To nothing, for a few equal numbers.
-CANCELS = re.compile("batch_norm|group_norm|instance_norm|layer_norm_of_sum|linear_gelu|attention")
+CANCELS = re.compile("batch_norm|group_norm|instance_norm|layer_norm_of_sum|add_layer_norm|linear_gelu|attention")
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
 
 

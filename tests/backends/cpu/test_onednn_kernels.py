@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -280,6 +281,30 @@ def test_operands_may_lie_as_they_like(first, second):
     b = TURNS[second](rng.standard_normal((3, 48, 40)).astype(np.float32))
     found = ops.bmm(Tensor(a), Tensor(b)).numpy()
     np.testing.assert_allclose(found, a.astype(float) @ b.astype(float), rtol=1e-5, atol=1e-4)
+
+
+def _in_layout(array, order, gap, lone):
+    # With this order of axes, gaps between the elements, and this stride of all axes of length 1.
+    ordered = np.repeat(np.ascontiguousarray(array.transpose(order)), gap, -1)[..., ::gap].transpose(np.argsort(order))
+    steps = [lone * array.itemsize if n == 1 else step for n, step in zip(array.shape, ordered.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(ordered, array.shape, steps)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_operands_may_have_any_strides_where_their_axes_have_length_1(batch):
+    # In a mixed order, for oneDNN keeps the primitives of layouts that it takes for equal.
+    sizes = [each for each in product((1, 17), (1, 3), (1, 5)) if 1 in each]
+    layouts = list(product(list(permutations(range(len(batch) + 2))), (1, 2), (1, 4, 40)))
+    cases, rng = list(product(sizes, layouts, layouts)), np.random.default_rng(0)
+    for at in rng.permutation(len(cases))[:600]:
+        (m, k, n), *pair = cases[at]
+        a, b = (
+            _in_layout(rng.standard_normal((*batch, *shape)).astype(np.float32), *layout)
+            for shape, layout in zip(((m, k), (k, n)), pair, strict=True)
+        )
+        out = np.full((*batch, m, n), np.nan, np.float32)
+        assert gemm.matmul_into(a, b, out)
+        np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

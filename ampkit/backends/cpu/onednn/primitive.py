@@ -91,8 +91,12 @@ class Layout:
 
     @classmethod
     def of(cls, array: HostArray) -> Layout:
-        """The layout of an array."""
-        return cls(array.shape, array.dtype, array.strides)
+        """The layout of an array. Strides of axes of length 1, which lead nowhere, follow from those of the others.
+
+        oneDNN takes two layouts for equal that differ in such strides alone, and the primitive that it keeps of the
+        first for one of the second, whose leading dimension it then refuses.
+        """
+        return cls.dense(array.shape, array.dtype) if array.flags.c_contiguous else cls(*_described(array))
 
     @classmethod
     def dense(cls, shape: Sequence[int], dtype: DType) -> Layout:
@@ -113,6 +117,16 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return int(_need().cdll.dnnl_memory_desc_get_size(self.handle))
+
+
+def _described(array: HostArray) -> tuple[tuple[int, ...], DType, list[int]]:
+    # Axes of length 1 get the strides of rows or columns without gaps.
+    long = [(n, step) for n, step in zip(array.shape, array.strides, strict=True) if n != 1]
+    matrix = [step for n, step in zip(array.shape[-2:], array.strides[-2:], strict=True) if n != 1]
+    behind = max((n * step for n, step in long), default=array.itemsize)
+    lone = behind if array.itemsize in matrix else array.itemsize
+    steps = [lone if n == 1 else step for n, step in zip(array.shape, array.strides, strict=True)]
+    return array.shape, array.dtype, steps
 
 
 _interned: list[Layout] = []
