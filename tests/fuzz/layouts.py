@@ -84,6 +84,20 @@ def _windows(array: Any, random: Random) -> Any:
     return views.reshape(array.shape) if views.shape != array.shape else views
 
 
+def _overlapping(array: Any, random: Random) -> Any:
+    # Any strides, as of windows of windows; often two axes merge to one, and the step of a third lies between theirs.
+    if not array.size:
+        return array
+    steps = [random.choice((0, 1, 1, 2, 3, 5)) for _ in array.shape]
+    if array.ndim > 2 and random.random() < 0.7:
+        outer = random.randrange(array.ndim - 1)
+        between = random.choice([axis for axis in range(array.ndim) if axis not in (outer, outer + 1)])
+        steps[outer + 1], steps[outer], steps[between] = 1, array.shape[outer + 1], 2
+    reach = 1 + sum((n - 1) * step for n, step in zip(array.shape, steps, strict=True))
+    memory = np.resize(array.ravel(), reach)
+    return np.lib.stride_tricks.as_strided(memory, array.shape, [step * array.itemsize for step in steps])
+
+
 def _misaligned(array: Any, random: Random) -> Any:
     raw = np.zeros(array.nbytes + 1, np.uint8)[1:]
     view = raw.view(array.dtype).reshape(array.shape)
@@ -127,6 +141,7 @@ LAYOUTS_BY_NAME: dict[str, Callable[[Any, Random], Any]] = {
     "broadcast": _broadcast,
     "one number": _broadcast_all,
     "windows": _windows,
+    "overlapping": _overlapping,
     "misaligned": _misaligned,
     "read-only": _read_only,
     "mapped": _mapped,

@@ -14,6 +14,7 @@ from ampkit.base.version_counter import derived_value
 
 from .channels_last import empty_channels_last, nhwc
 from .copies import copy
+from .native.arrays import reshape_view
 from .onednn.gemm import matmul_into
 from .onednn.library import has_amx
 from .onednn.primitive import HostArray, empty
@@ -87,7 +88,7 @@ def _gemm_into(
 
     found: HostArray | None = derived_value(version, kernels, ("patches", order), make)
     matrix = make() if found is None else found
-    return matmul_into(rows, matrix.T, out.reshape(-1, len(matrix)), bias)
+    return matmul_into(rows, matrix.T, reshape_view(out, (-1, len(matrix))), bias)
 
 
 def weight_gradient(images: HostArray, dy: HostArray, w: ConvGeometry, buffer: HostArray | None) -> HostArray | None:

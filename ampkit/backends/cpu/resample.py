@@ -14,7 +14,7 @@ from ampkit.base.memory_format import channels_are_last
 from .caching_allocator import address
 from .channels_last import empty_channels_last, nhwc, to_channels_last
 from .copies import copy
-from .native.arrays import Function, HostArray, empty
+from .native.arrays import Function, HostArray, empty, reshape_view
 
 _resample = Function("resample", "aaipppf")
 _plane_means, _fill_planes = Function("plane_means", "aaf"), Function("fill_planes", "aaf")
@@ -87,17 +87,23 @@ def resample(images: HostArray, mapped: ImageMap, dtype: DType, last: bool | Non
     last = channels_are_last(images) if last is None else last
     out = empty_images((*images.shape[:2], *mapped.size), dtype, last)
     if mapped.of_planes is not None and not last:
-        mapped.of_planes(planes(out, last), planes(images, last), mapped.divisor)
+        mapped.of_planes(planes_to_write(out, last), planes(images, last), mapped.divisor)
         return out
     inner = images.shape[1] if last else 1
     tables = [address(table) for table in (mapped.lengths, mapped.indices, mapped.weights)]
-    _resample(planes(out, last), planes(images, last), inner, *tables, mapped.divisor)
+    _resample(planes_to_write(out, last), planes(images, last), inner, *tables, mapped.divisor)
     return out
 
 
 def empty_images(shape: tuple[int, ...], dtype: DType, last: bool) -> HostArray:
     """Uninitialized images, stored channels-last or in their order of axes."""
     return empty_channels_last(shape, dtype) if last else empty(shape, dtype)
+
+
+def planes_to_write(images: HostArray, last: bool) -> Any:
+    """`planes` of images that a kernel writes, as a view. Raises UnsupportedError where that takes a copy."""
+    n, c, *size = images.shape
+    return reshape_view(nhwc(images), (n, prod(size) * c)) if last else reshape_view(images, (n * c, prod(size)))
 
 
 def planes(images: HostArray, last: bool) -> Any:

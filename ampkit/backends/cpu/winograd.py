@@ -130,4 +130,4 @@ def weight_gradient(images: HostArray, dy: HostArray, w: ConvGeometry, buffer: H
 def _rows(images: HostArray) -> HostArray:
     # Channels-last images [N, C, H, W] as [N * H, W, C].
     n, channels, height, width = images.shape
-    return nhwc(images).reshape(n * height, width, channels)
+    return reshape_view(nhwc(images), (n * height, width, channels))

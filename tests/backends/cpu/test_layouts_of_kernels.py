@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz import kernels
 
 import ampkit
 from ampkit import ops
@@ -85,6 +86,44 @@ def test_however_operands_and_gradients_lie_the_answer_is_the_reference_s(name, 
         wide = want.array.astype(float)
         worst = np.abs(got.array.astype(float) - wide).max() / max(1.0, np.abs(wide).max())
         assert worst < TOLERANCE[dtype]
+
+
+LABELS = Tensor(np.arange(120).reshape(4, 5, 6))
+GRID = Tensor(np.linspace(-1, 1, 240, dtype=np.float32).reshape(3, 5, 8, 2))
+# a call, the shape of its tensor, an axis that merges with the next one, and an axis whose steps lie between theirs
+CROSSED = {
+    "softmax": (lambda x: ops.softmax(x, -1), (4, 5, 64), 0, 2),
+    "log_softmax": (lambda x: ops.log_softmax(x, 1), (4, 30, 5, 6), 2, 0),
+    "cross_entropy": (lambda x: ops.cross_entropy(x, LABELS[..., 0] % 30), (4, 30, 5), 1, 2),
+    "cross_entropy of rows": (lambda x: ops.cross_entropy(x, LABELS), (4, 200, 5, 6), 2, 1),
+    "batch_norm": (lambda x: ops.batch_norm(x, None, None, training=True), (2, 4, 50, 3), 2, 1),
+    "group_norm": (lambda x: ops.group_norm(x, 2), (2, 4, 50, 3), 2, 1),
+    "instance_norm": (lambda x: ops.instance_norm(x), (2, 4, 50, 3), 2, 0),
+    "sort": (lambda x: ops.sort(x, -1)[0], (4, 16, 100), 0, 2),
+    "topk": (lambda x: ops.topk(x, 3, 1)[0], (4, 16, 100), 1, 0),
+    "cumsum": (lambda x: ops.cumsum(x, 1), (8, 16, 50), 1, 0),
+    "sum": (lambda x: ops.sum(x, 1), (8, 16, 50), 1, 0),
+    "amax": (lambda x: ops.amax(x, (0, 1)), (8, 16, 50), 0, 2),
+    "max_pool2d": (lambda x: ops.max_pool2d(x, 2), (3, 4, 20, 30), 2, 1),
+    "avg_pool2d": (lambda x: ops.avg_pool2d(x, 2), (3, 4, 20, 30), 1, 3),
+    "grid_sample": (lambda x: ops.grid_sample(x, GRID), (3, 6, 20, 30), 2, 1),
+    "gelu": (ops.gelu, (8, 16, 50), 1, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_results_are_written_where_the_steps_of_an_axis_lie_between_those_of_two_that_merge(name):
+    call, shape, outer, between = CROSSED[name]
+    steps = [7] * len(shape)  # of elements, which share memory
+    steps[outer], steps[outer + 1], steps[between] = shape[outer + 1], 1, 2
+    memory = np.random.default_rng(0).standard_normal(sum(n * step for n, step in zip(shape, steps, strict=True)))
+    x = np.lib.stride_tricks.as_strided(memory.astype(np.float32), shape, [4 * step for step in steps])
+    with kernels.kernels_of_any_size(), kernels.poisoned_memory():
+        found = _run(call, [x])
+    with reference_only():
+        truth = _run(call, [x.copy()])
+    for got, want in zip(found, truth, strict=True):
+        np.testing.assert_allclose(got.array, want.array, rtol=1e-5, atol=1e-5)
 
 
 EMPTY = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -91,11 +92,23 @@ def int64_keys(array: HostArray) -> HostArray:
 
 
 def empty_like(array: HostArray, dtype: DType) -> HostArray:
-    """An uninitialized array of the shape and the memory order of `array`, without gaps."""
+    """An uninitialized array of the shape and the memory order of `array`, without gaps.
+
+    Where a reshape of `array` is a view, so is that of the result.
+    """
     if array.flags.c_contiguous:
         return empty(array.shape, dtype)
-    order = memory_order(array.strides)
+    order = _order_of_result(array.shape, array.strides)
     return empty([array.shape[axis] for axis in order], dtype).transpose(inverse(order))
+
+
+@lru_cache(1024)
+def _order_of_result(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    # Row-major where elements share memory, as in sliding windows: another axis may lie between two that merge there.
+    order = memory_order(strides)
+    nested = [axis for axis in order if shape[axis] > 1 and strides[axis]]
+    apart = all(abs(strides[i]) >= abs(strides[j]) * shape[j] for i, j in pairwise(nested))
+    return order if apart else tuple(range(len(shape)))
 
 
 @lru_cache(1024)
@@ -144,7 +157,13 @@ def merge_axes(array: HostArray, shape: Sequence[int]) -> HostArray | None:
 
 def reshape_view(array: HostArray, shape: Sequence[int]) -> HostArray:
     """`array` reshaped as a view. Raises UnsupportedError where that takes a copy."""
-    view = merge_axes(array, shape)
+    return need_view(merge_axes(array, shape))
+
+
+def need_view(view: HostArray | None) -> HostArray:
+    """A view of an array that a kernel writes: written to a copy, a result would be lost. Raises UnsupportedError for
+    None, which stands for a copy.
+    """
     if view is None:
         raise UnsupportedError
     return view

@@ -98,7 +98,7 @@ def _added_in_rows(
     out, rows = empty(shape, dtype), prod(shape[:-1])
     arrays = start, broadcast_to(values, index.shape), int64_keys(index)
     views = [None if a is None else reshape_view(a, (rows, a.shape[-1])) for a in arrays]
-    if _scatter_add_rows(out.reshape(rows, shape[-1]), *views):
+    if _scatter_add_rows(reshape_view(out, (rows, shape[-1])), *views):
         check_index_range("scatter_add", index, shape[-1])
     return out
 

@@ -9,7 +9,15 @@ import numpy as np
 
 from ampkit.backends.cpu.copies import contiguous, reshaped
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, Function, HostArray, empty, supported
+from ampkit.backends.cpu.native.arrays import (
+    MIN_ELEMENTS,
+    MIN_FUSED,
+    Function,
+    HostArray,
+    empty,
+    reshape_view,
+    supported,
+)
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg.distances import cdist, cosine_similarity, from_end
@@ -33,7 +41,8 @@ def _batch(x: HostArray) -> HostArray:
 @cdist.on("cpu", when=_fits, min_elements=MIN_FUSED)
 def cdist_cpu(x1: HostArray, x2: HostArray, p: float, *, dtype: DType) -> Any:
     out = empty((*x1.shape[:-1], x2.shape[-2]), float32)
-    left, right, found = map(_batch, (x1, x2, out))
+    left, right = map(_batch, (x1, x2))
+    found = reshape_view(out, (len(left), left.shape[1], right.shape[1]))
     if right.shape[1] < _FEW <= left.shape[1]:  # the second rows are compared several at a time
         _distances(found.transpose(0, 2, 1), right, left)
     else:

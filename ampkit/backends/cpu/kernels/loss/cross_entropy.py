@@ -19,6 +19,7 @@ from ampkit.backends.cpu.native.arrays import (
     empty,
     empty_like,
     int64_keys,
+    need_view,
     rows_along,
     supported,
 )
@@ -86,7 +87,7 @@ def cross_entropy_backward_cpu(
     x, dx, mean = saved.input, empty_like(saved.input, needs[0]), reduction == "mean"
     labels, grad = _int64(saved.target), in_format(dy, float32).reshape(-1)
     lse = saved.lse.reshape(-1)
-    _backward(_rows(dx), _rows(x), lse, labels, grad, saved.weight, ignore_index, label_smoothing, mean)
+    _backward(need_view(_rows(dx)), _rows(x), lse, labels, grad, saved.weight, ignore_index, label_smoothing, mean)
     return dx, None, None
 
 
@@ -127,7 +128,9 @@ def cross_entropy_probabilities_backward_cpu(
     x, lse, dx = saved.input, saved.lse, empty_like(saved.input, needs[0])
     grad = in_format(dy, float32) / np.float32(lse.size if reduction == "mean" else 1)
     grad = broadcast_to(grad.reshape(-1), lse.shape)
-    _of_probabilities(_rows(dx), None, lse, _rows(x), _rows(saved.target), saved.weight, grad, label_smoothing)
+    _of_probabilities(
+        need_view(_rows(dx)), None, lse, _rows(x), _rows(saved.target), saved.weight, grad, label_smoothing
+    )
     return dx, None, None
 
 

@@ -14,6 +14,7 @@ from ampkit.backends.cpu.native.arrays import (
     empty,
     empty_like,
     merge_axes,
+    need_view,
     supported,
 )
 from ampkit.base.dtypes import DType, float32
@@ -40,16 +41,21 @@ def _planes(array: HostArray, merge: bool) -> HostArray | None:
     return None if merged is None else merged[None]
 
 
-def _views(groups: int, *arrays: HostArray) -> list[HostArray]:
-    """The arrays [N, C, ...] as the kernels read them; for batch norm as one sample where no copy is needed."""
+def _views(groups: int, written: HostArray | None, *read: HostArray) -> list[HostArray | None]:
+    """The arrays [N, C, ...] as the kernels take them; for batch norm as one sample where no copy is needed.
+
+    Raises UnsupportedError where that takes a copy of what is `written`; None stays None.
+    """
+    arrays = read if written is None else (written, *read)
     n, c, *size = arrays[0].shape
     # Several planes of each channel that are not adjacent in memory, as in most images.
     apart = min(n, c, prod(size)) > 1 and all(a.flags.c_contiguous for a in arrays)
     for merge in (False,) if groups or apart else (True, False):
         found = [view for a in arrays if (view := _planes(a, merge)) is not None]
         if len(found) == len(arrays):
-            return found
-    return [contiguous(a).reshape(*a.shape[:2], -1) for a in arrays]
+            return [None, *found] if written is None else [*found]
+    first = None if written is None else need_view(_planes(written, False))
+    return [first, *[contiguous(a).reshape(*a.shape[:2], -1) for a in read]]
 
 
 def _in_order_of(array: HostArray, x: HostArray) -> HostArray:
@@ -92,11 +98,10 @@ def gradients(
     x, c = saved.input, saved.input.shape[1]
     dx = empty_like(x, needs[0]) if needs[0] else None
     dw, db = (empty((c,), need) if need else None for need in needs[1:3])
-    views = _views(groups, _in_order_of(dy, x), x, *([dx] if dx is not None else []))
+    dx_rows, dy_rows, x_rows = _views(groups, dx, _in_order_of(dy, x), x)
     mean, rstd = saved.mean.reshape(-1), saved.rstd.reshape(-1)
     weight, bias = (getattr(saved, name, None) for name in ("weight", "bias"))
-    found = (*views, None)[2], dw, db
-    _backward(*found, views[0], dmean, dvar, views[1], weight, bias, mean, rstd, groups, given, relu)
+    _backward(dx_rows, dw, db, dy_rows, dmean, dvar, x_rows, weight, bias, mean, rstd, groups, given, relu)
     return [dx, dw, db]
 
 

@@ -12,7 +12,7 @@ from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.channels_last import empty_channels_last, to_channels_last
 from ampkit.backends.cpu.copies import contiguous, copy, reshaped
 from ampkit.backends.cpu.device import in_format
-from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
+from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, reshape_view, supported
 from ampkit.backends.cpu.resample import empty_images
 from ampkit.base.dtypes import DType, float32
 from ampkit.base.memory_format import channels_are_last
@@ -41,6 +41,10 @@ def _flat(images: HostArray) -> Any:
     return reshaped(images, (*images.shape[:2], prod(images.shape[2:])))
 
 
+def _flat_to_write(images: HostArray) -> HostArray:
+    return reshape_view(images, (*images.shape[:2], prod(images.shape[2:])))
+
+
 def _has_planes(images: HostArray) -> bool:
     return images.shape[1] <= _FEW_CHANNELS
 
@@ -63,7 +67,7 @@ def _points(grid: HostArray) -> Any:
 @grid_sample.on("cpu", when=_fits)
 def grid_sample_cpu(input: HostArray, grid: HostArray, *options: Any, dtype: DType) -> Any:
     out = empty((*input.shape[:2], *grid.shape[1:-1]), dtype)
-    _forward(_flat(out), _flat(_stored(input)), _points(grid), address(_options(input.shape[2:], *options)))
+    _forward(_flat_to_write(out), _flat(_stored(input)), _points(grid), address(_options(input.shape[2:], *options)))
     return out, Saved(input=input, grid=grid)
 
 
@@ -77,11 +81,11 @@ def grid_sample_backward_cpu(dy: HostArray, saved: Saved, needs: Any, **options:
     given = (_flat(dy), _points(grid), address(_options(x.shape[2:], *options.values())))
     if needs[0]:
         total = (empty if _has_planes(x) else empty_channels_last)(x.shape, float32)
-        _input_gradient(_flat(total), *given)
+        _input_gradient(_flat_to_write(total), *given)
         dx = _in_order_of(x, total, needs[0])
     if needs[1] and options["mode"] == "nearest":
         dgrid = np.zeros(grid.shape, needs[1])
     elif needs[1]:
         dgrid = empty(grid.shape, needs[1])
-        _grid_gradient(_points(dgrid), given[0], _flat(_stored(x)), *given[1:])
+        _grid_gradient(reshape_view(dgrid, given[1].shape), given[0], _flat(_stored(x)), *given[1:])
     return dx, dgrid

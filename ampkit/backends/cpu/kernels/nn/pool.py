@@ -16,6 +16,7 @@ from ampkit.backends.cpu.resample import (
     empty_images,
     image_map,
     planes,
+    planes_to_write,
     resample,
 )
 from ampkit.base.dtypes import DType, uint8
@@ -56,8 +57,8 @@ def maxima(images: HostArray, w: ConvGeometry, dtype: DType) -> tuple[HostArray,
         raise UnsupportedError
     last = channels_are_last(images)
     best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
-    flat = [planes(array, last) for array in (best, taps, images)]
-    _forward(*flat, images.shape[1] if last else 1, address(_table(w)))
+    written = [planes_to_write(array, last) for array in (best, taps)]
+    _forward(*written, planes(images, last), images.shape[1] if last else 1, address(_table(w)))
     return best, taps
 
 
@@ -80,8 +81,8 @@ def _maximum(op: Any, axes: int) -> None:
         grad, taps = (batched(array, axes) for array in (dy[0] if type(dy) is tuple else dy, saved.argmax))
         last = channels_are_last(taps) or (channels_are_last(grad) and not taps.flags.c_contiguous)
         out = empty_images((*grad.shape[:2], *saved.geometry.input_size), needs[0], last)
-        flat = [planes(array, last) for array in (out, grad, taps)]
-        _backward(*flat, grad.shape[1] if last else 1, address(_table(saved.geometry)))
+        flat = [planes(array, last) for array in (grad, taps)]
+        _backward(planes_to_write(out, last), *flat, grad.shape[1] if last else 1, address(_table(saved.geometry)))
         return unbatched(out, saved.argmax.ndim)
 
     register(op, forward, back_fits, backward)

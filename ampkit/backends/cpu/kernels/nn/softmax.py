@@ -13,6 +13,7 @@ from ampkit.backends.cpu.native.arrays import (
     Function,
     HostArray,
     empty_like,
+    need_view,
     rows_along,
     supported,
 )
@@ -32,7 +33,7 @@ def _fits(input: HostArray, dim: int, dtype: Any) -> bool:
 def _register(op: Any, logarithm: bool) -> None:
     def forward(input: HostArray, dim: int, dtype: DType) -> Any:
         out = empty_like(input, dtype)
-        _forward(rows_along(out, dim), rows_along(input, dim), logarithm)
+        _forward(need_view(rows_along(out, dim)), rows_along(input, dim), logarithm)
         return out, Saved(out=out)
 
     def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
@@ -40,7 +41,7 @@ def _register(op: Any, logarithm: bool) -> None:
 
     def backward(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> HostArray:
         dx = empty_like(saved.out, needs[0])
-        _backward(rows_along(dx, dim), rows_along(dy, dim), rows_along(saved.out, dim), logarithm)
+        _backward(need_view(rows_along(dx, dim)), rows_along(dy, dim), rows_along(saved.out, dim), logarithm)
         return dx
 
     op.on("cpu", when=_fits, min_elements=MIN_FUSED)(forward)

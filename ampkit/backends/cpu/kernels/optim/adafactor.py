@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod, sqrt
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import Function, HostArray
+from ampkit.backends.cpu.native.arrays import Function, HostArray, reshape_view
 from ampkit.base.dtypes import float32
 from ampkit.optim.adafactor import adafactor_update, floor_of
 from ampkit.optim.flat.memory import read_scalar
@@ -28,11 +28,11 @@ def adafactor_update_cpu(
         return only_copies(master.reshape(-1), copies)
     count, rate = read_scalar(steps) + 1.0, float(read_scalar(lr))
     shape = (1, 1, master.size) if columns is None else (prod(master.shape[:-2]), *master.shape[-2:])
-    arrays: list[Any] = [master.reshape(shape), gradient.reshape(shape)]
+    arrays: list[Any] = [reshape_view(master, shape), gradient.reshape(shape)]
     if columns is None:
-        arrays += [rows.reshape(shape), None]
+        arrays += [reshape_view(rows, shape), None]
     else:
-        arrays += [rows.reshape(*shape[:2], 1), columns.reshape(shape[0], 1, shape[2])]
+        arrays += [reshape_view(rows, (*shape[:2], 1)), reshape_view(columns, (shape[0], 1, shape[2]))]
     sizes = count**beta2_decay, least, floor_of(least, float32), least_scale, min(rate, 1 / sqrt(count)), limit
     _update(*arrays, *two_copies(copies), *sizes, 1 - rate * weight_decay, maximize)
     return None

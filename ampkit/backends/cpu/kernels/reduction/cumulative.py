@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, supported
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, need_view, supported
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import cumulative as ops
@@ -37,7 +37,7 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any
 
 def _run(function: Function, dim: int, *arrays: HostArray, flags: tuple[bool, ...] = ()) -> HostArray:
     """Call `function` with views of the arrays along `dim`. -> the first of them, the result."""
-    function(*[_along(each, dim) for each in arrays], *flags)
+    function(*[need_view(_along(each, dim)) for each in arrays], *flags)
     return arrays[0]
 
 

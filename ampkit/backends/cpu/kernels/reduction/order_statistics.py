@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, empty, rows_along
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, empty, need_view, rows_along
 from ampkit.base.dtypes import DType, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction.order_statistics import place_in_order, place_of_mode
@@ -17,7 +17,7 @@ _in_order, _of_modes = Function("places_in_order", "aaii"), Function("places_of_
 def _places(function: Function, input: HostArray, dim: int, *args: Any) -> Any:
     places = empty([1 if axis == dim else n for axis, n in enumerate(input.shape)], int64)
     if places.size:
-        function(rows_along(places, dim), rows_along(input, dim), *args)
+        function(need_view(rows_along(places, dim)), rows_along(input, dim), *args)
     return places, Saved()
 
 

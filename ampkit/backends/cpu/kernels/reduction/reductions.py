@@ -140,7 +140,7 @@ def gradient(
     given = [x, dy] if shift is None else [x, dy, shift]
     views = [reshape_view(plan.in_order(broadcast_to(each, x.shape)), plan.merged) for each in given]
     dx = empty(plan.in_order(x).shape, dtype)
-    views.insert(0, dx.reshape(plan.merged))
+    views.insert(0, reshape_view(dx, plan.merged))
     if term == PRODUCT:
         _product_gradient(*[view.swapaxes(plan.axis, 2) for view in views])
     else:

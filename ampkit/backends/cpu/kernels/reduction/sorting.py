@@ -12,6 +12,7 @@ from ampkit.backends.cpu.native.arrays import (
     HostArray,
     available,
     empty,
+    need_view,
     reshape_view,
     rows_along,
     supported,
@@ -39,7 +40,8 @@ def _first(input: HostArray, k: int, dim: int, descending: bool) -> tuple[HostAr
     shape = *input.shape[:at], k, *input.shape[at + 1 :]
     values, places = empty(shape, input.dtype), empty(shape, int64)
     if values.size:
-        _sort_rows(rows_along(values, at), rows_along(places, at), rows_along(input, at), descending)
+        written = [need_view(rows_along(made, at)) for made in (values, places)]
+        _sort_rows(*written, rows_along(input, at), descending)
     return values, places
 
 
@@ -90,7 +92,7 @@ def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray:
         flat = flat.transpose(2, 1, 0)  # along memory
     rows = dim is None or flat.shape[2] == 1
     flat = flat.transpose(0, 2, 1) if rows and dim is not None else flat
-    out = places.reshape((*flat.shape[:2], 1) if rows else (flat.shape[0], 1, flat.shape[2]))
+    out = reshape_view(places, (*flat.shape[:2], 1) if rows else (flat.shape[0], 1, flat.shape[2]))
     (_arg_of_rows if rows else _arg_of_columns)(out, flat, smallest)
     return places
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.copies import copy
-from ampkit.backends.cpu.native.arrays import HostArray, empty
+from ampkit.backends.cpu.native.arrays import HostArray, empty, reshape_view
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.shape.repeat_and_flip import flip_, repeat_, repeat_interleave_, roll_
@@ -21,7 +21,7 @@ def repeat_cpu(input: HostArray, sizes: Any, *, dtype: DType) -> Any:
     """The result, seen as [size, length] for each axis, is the input broadcast along each size."""
     shape = (1,) * (len(sizes) - input.ndim) + input.shape
     out = empty([n * length for n, length in zip(sizes, shape, strict=True)], input.dtype)
-    pairs = out.reshape([n for pair in zip(sizes, shape, strict=True) for n in pair])
+    pairs = reshape_view(out, [n for pair in zip(sizes, shape, strict=True) for n in pair])
     source = input.reshape([n for length in shape for n in (1, length)])
     copy(pairs, np.broadcast_to(source, pairs.shape))
     return out, Saved(shape=input.shape)
@@ -32,7 +32,7 @@ def repeat_interleave_cpu(input: HostArray, repeats: int, dim: int, *, dtype: DT
     at = dim % input.ndim + 1
     before, behind = input.shape[:at], input.shape[at:]
     out = empty((*before[:-1], before[-1] * repeats, *behind), input.dtype)
-    rows = out.reshape(*before, repeats, *behind)
+    rows = reshape_view(out, (*before, repeats, *behind))
     copy(rows, np.broadcast_to(np.expand_dims(input, at), rows.shape))
     return out, Saved(shape=input.shape)
 
