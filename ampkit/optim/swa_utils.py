@@ -47,6 +47,16 @@ def _lerp(average: Array, current: Array, part: Any, fresh: Array | None, steppe
 lerp = Primitive("lerp", "optim.elementwise", _lerp)
 
 
+def _lerp_into(
+    average: Array, current: Array, part: Any, fresh: Array | None = None, stepped: Array | None = None
+) -> None:
+    # `lerp` of an average of any shape and strides; where its flat form is a copy, the result is written back.
+    flat = average.reshape(-1)
+    lerp(flat, current, part, fresh, stepped)
+    if not average.flags.c_contiguous:
+        average[...] = flat.reshape(average.shape)
+
+
 class _Averaging:
     """An averaging function with PyTorch's call: of lists, in place; or if `single`, of one tensor, returned."""
 
@@ -62,7 +72,7 @@ class _Averaging:
                 lerp(made.array.reshape(-1), _master_values(current, made.dtype), weight, None, None)
                 return made
             for tensor, new in zip(averaged, current, strict=True):
-                lerp(tensor.array.reshape(-1), _master_values(new, tensor.dtype), weight, None, None)
+                _lerp_into(tensor.array, _master_values(new, tensor.dtype), weight)
                 tensor.changed()
         return None
 
@@ -202,7 +212,7 @@ class AveragedModel(Module):
             weight = np.where(fresh, 1.0, rule.weight_of(self.n_averaged.array))
             for mine, new in zip(averaged, current, strict=True):
                 if mine.array.size:
-                    lerp(mine.array.reshape(-1), new, weight, fresh, stepped)
+                    _lerp_into(mine.array, new, weight, fresh, stepped)
                     mine.changed()
             return
         shaped = [Tensor(new.reshape(mine.shape)) for mine, new in zip(averaged, current, strict=True)]

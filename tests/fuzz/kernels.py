@@ -36,17 +36,20 @@ from ampkit.base.dtypes import DType, bfloat16, float16, float32, is_float
 from ampkit.core.dispatch import Primitive, reference_only
 from ampkit.core.op import ops as registry
 from ampkit.ops.linalg import decompositions, solvers
-from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, Draw, assert_close
+from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, Draw, assert_close, booleans, integers, normal
 from ampkit.testing.closeness import values_of
 from ampkit.testing.differences import floats_of, gradients_of
 
 from .layouts import LAYOUTS, laid_out
+from .primitives import PRIMITIVES
 
 PACKAGE = sys.modules["ampkit.backends.cpu"]  # whose name in ampkit.backends is the backend's
 DTYPES = (float32, bfloat16, float16)
 LENGTHS = (0, 1, 1, 2, 3, 5, 7, 9, 17, 33, 65)
 LIMIT = 1 << 16  # elements of an input
-THRESHOLDS = ("MIN_ELEMENTS", "MIN_MACS", "MIN_SCORES", "_LARGE")  # of kernels' modules: fewer are left to NumPy
+# Of kernels' modules: fewer elements are left to NumPy, or to another algorithm.
+THRESHOLDS = ("MIN_ELEMENTS", "MIN_FUSED", "MIN_MACS", "MIN_SCORES", "_LARGE", "_MIN_FILLED")
+THRESHOLDS += ("_MIN_MACS", "_MIN_TILES", "_MIN_MACS_OF_BATCH", "_MIN_TILES_OF_BATCH")
 CANCELLING = {"corrcoef", "cosine_similarity"}  # gradients of next to nothing, between large terms
 BY_LAPACK = {*decompositions.__all__, *solvers.__all__}  # and nothing else: some loop forever over NaN and infinities
 # What a reference multiplies by the zeros of padding and masks, kernels leave out, or the other way round; and 16-bit
@@ -60,26 +63,48 @@ ROUNDED_BETWEEN = re.compile("linear_gelu|rnn|lstm|gru|add_layer_norm|attention"
 CANCELS = re.compile(
     "batch_norm|group_norm|instance_norm|layer_norm_of_sum|add_layer_norm|linear_gelu|attention|grid_sample"
 )
+MORE = (  # of sizes and dtypes for which there are other kernels
+    Case("conv2d", normal(2, 17, 6, 9), normal(35, 17, 3, 3), normal(35), padding=1),
+    Case("conv2d", normal(1, 33, 5, 8), normal(32, 33, 3, 3), None, padding=(2, 1)),
+    Case("linear", normal(9, 35), normal(33, 35), normal(33)),
+    Case("embedding", integers(0, 7, 4, 5), normal(7, 33)),
+    Case("index_select", normal(2, 4, 33), 1, integers(0, 4, 6)),
+    Case("adaptive_max_pool2d", normal(2, 3, 32, 18), (2, 1)),
+    Case("eq", normal(3, 4), normal(4)),
+    Case("gt", normal(8), 0.5),
+    Case("bitwise_and", booleans(3, 4), booleans(4)),
+    Case("bitwise_xor", booleans(8), booleans(8)),
+)
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
+
+
+def _modules() -> list[Any]:
+    return [module for name, module in sys.modules.items() if name.startswith("ampkit.")]
+
+
+def primitives() -> set[Primitive]:
+    """All primitives that have kernels for the CPU, which are loaded."""
+    for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
+        if not found.name.endswith("setup_commands"):
+            importlib.import_module(found.name)
+    found = {each for module in _modules() for each in vars(module).values() if type(each) is Primitive}
+    found.update(each for op in registry.values() for each in (op.forward, op.backward_primitive) if each)
+    return {each for each in found if each.kernels_of("cpu")}
 
 
 @contextmanager
 def kernels_of_any_size() -> Iterator[None]:
     """Within the block kernels take arrays that are too small to be worth a call: empty ones behind the first, too."""
-    for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
-        if not found.name.endswith("setup_commands"):
-            importlib.import_module(found.name)
-    modules = [module for name, module in sys.modules.items() if name.startswith("ampkit.")]
-    primitives = {each for module in modules for each in vars(module).values() if type(each) is Primitive}
-    primitives.update(each for op in registry.values() for each in (op.forward, op.backward_primitive) if each)
     with ExitStack() as stack:
-        for primitive in primitives:
+        for primitive in primitives():
             for limited in (*primitive.kernels_of("cpu"), primitive):
                 stack.enter_context(patch.object(limited, "min_elements", 1))
-        for module in modules:
+        for module in _modules():
             for name in THRESHOLDS:
                 if module.__name__.startswith(PACKAGE.__name__) and hasattr(module, name):
                     stack.enter_context(patch.object(module, name, 0))
+        stack.callback(object.__setattr__, LAUNCHER, "min_elements", LAUNCHER.min_elements)
+        object.__setattr__(LAUNCHER, "min_elements", 1)  # of a frozen dataclass
         stack.enter_context(patch.dict(LAUNCHER.min_float32, dict.fromkeys(LAUNCHER.min_float32, 0)))  # type: ignore[arg-type]  # a dict
         yield
 
@@ -95,7 +120,7 @@ def poisoned_memory() -> Iterator[None]:
 
     allocate = caching_allocator.empty
     with ExitStack() as stack:
-        for module in [each for name, each in sys.modules.items() if name.startswith("ampkit.")]:
+        for module in _modules():
             if getattr(module, "empty", None) is allocate:
                 stack.enter_context(patch.object(module, "empty", empty))
         stack.enter_context(patch.object(elementwise, "MIN_BYTES", 0))  # smaller arrays are NumPy's
@@ -108,7 +133,7 @@ def exact_memory() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("MIN_BYTES", "_ALIGNED"):
             stack.enter_context(patch.object(caching_allocator, name, np.inf))
-        for module in [each for name, each in sys.modules.items() if name.startswith("ampkit.")]:
+        for module in _modules():
             if getattr(module, "zeros", None) is caching_allocator.zeros:
                 stack.enter_context(patch.object(module, "zeros", np.zeros))
         yield
@@ -119,7 +144,7 @@ def exact_memory() -> Iterator[None]:
 
 @cache
 def cases(only: str = "") -> tuple[Case, ...]:
-    """The cases of tests/cases whose op is `only`, or all."""
+    """The cases of tests/cases whose op is `only`, or all, and some of sizes for which there are other algorithms."""
     found: list[Case] = []
     for path in sorted(Path(__file__).parents[1].joinpath("cases").glob("*.py")):
         spec = util.spec_from_file_location(f"cases_{path.stem}", path)
@@ -127,11 +152,25 @@ def cases(only: str = "") -> tuple[Case, ...]:
         module = util.module_from_spec(spec)
         spec.loader.exec_module(module)
         found += module.CASES
+    found += MORE
     return tuple([case for case in found if only in ("", case.name) and case.name not in BY_LAPACK | CANCELLING])
 
 
+@cache
+def _shuffled(seed: int, only: str) -> tuple[Case, ...]:
+    found = cases(only)
+    return tuple(Random(seed).sample(found, len(found)))
+
+
+def trial(seed: int, number: int, only: str = "") -> Trial | PrimitiveTrial:
+    """Trial `number` of a seed: one in sixteen of a kernel that belongs to no op."""
+    if number % 16 < 15 and only not in PRIMITIVES:
+        return Trial(seed, number - number // 16, only)
+    return PrimitiveTrial(seed, number // 16, only)
+
+
 class Trial:
-    """Trial `number` of a seed: a case, the arrays of its inputs, and what was done to them.
+    """A case, the arrays of its inputs, and what was done to them; each case comes once in as many trials as there are.
 
     layouts: how the inputs of half of the trials lie, and the gradients of some.
     """
@@ -140,22 +179,32 @@ class Trial:
         self.layouts = layouts
         self.random = Random(f"{seed} {number}")
         self.dtype = self.random.choice(DTYPES)
-        self.case = _resized(self.random.choice(cases(only)), self.random)
-        special = self.random.random() < 0.4 and not FINITE_ONLY.search(self.case.name)
+        known = _shuffled(seed, only)
+        self.original = known[number % len(known)]
+        self.draw(_resized(self.original, self.random))
+
+    def draw(self, case: Case) -> None:
+        """Draw the inputs of `case`, and which of them require grad."""
+        self.case = case
+        special = self.random.random() < 0.4 and not FINITE_ONLY.search(case.name)
         odd = self.random.random() < 0.5
         self.arrays = []
         with np.errstate(all="ignore"):
-            for drawn in self.case.arrays():
+            for drawn in case.arrays():
                 array = drawn.astype(self.dtype) if is_float(drawn.dtype) else drawn
                 if special and is_float(array.dtype) and array.size:
                     for _ in range(self.random.choice((1, 2, 5))):
                         array.flat[self.random.randrange(array.size)] = self.random.choice(SPECIAL)
-                self.arrays.append(laid_out(array, self.random.choice(layouts), self.random) if odd else array)
+                self.arrays.append(laid_out(array, self.random.choice(self.layouts), self.random) if odd else array)
+        floats = [i for i, array in enumerate(self.arrays) if is_float(array.dtype)]
+        fewest = self.random.choice((1, len(floats)))  # all of them in half of the trials, and more
+        count = self.random.randint(min(fewest, len(floats)), len(floats))
+        self.differentiable = {*self.random.sample(floats, count)}
 
     def run(self) -> list[tuple[str, np.ndarray[Any, Any] | None]]:
-        """The outputs, and the gradients of the inputs."""
+        """The outputs, and the gradients of some inputs."""
         manual_seed(0)
-        tensors = [Tensor(array, is_float(array.dtype)) for array in self.arrays]
+        tensors = [Tensor(array, i in self.differentiable) for i, array in enumerate(self.arrays)]
         outs = self.case(*tensors)
         floats = floats_of(outs)
         seeds = [_seed(out, Random(str(out.shape)), self.layouts) for out in floats]
@@ -163,23 +212,32 @@ class Trial:
         gradients = gradients_of(floats, tensors, seeds)
         return found + [("gradient", None if g is None else values_of(g)) for g in gradients]
 
+    def by_reference(self) -> list[tuple[str, np.ndarray[Any, Any] | None]] | None:
+        """What the references make of it; of the case as it was where it has no meaning for other lengths."""
+        with reference_only():
+            for _ in range(2):
+                try:
+                    return self.run()
+                except Exception:
+                    self.draw(self.original)
+        return None
+
     def finding(self) -> str:
         """How the kernels differ from the references, in one line; "" if they do not."""
-        with reference_only():
-            try:
-                wanted = self.run()
-            except Exception:
-                return ""  # the case has no meaning for these shapes
+        wanted = self.by_reference()
         try:
-            for (what, got), (_, want) in zip(self.run(), wanted, strict=True):
+            for (what, got), (_, want) in zip(self.run(), wanted, strict=True) if wanted else ():
                 assert (got is None) == (want is None), "a gradient is missing"
                 if got is not None and want is not None:
                     assert_close(got, want, self.tolerance(what, got), what)
         except Exception as error:
             shown = str(error).replace("\n", " ")
-            shapes = ", ".join(f"{a.shape} by {tuple(s // a.itemsize for s in a.strides)}" for a in self.arrays)
-            return f"{self.case!r} in {self.dtype.name}, inputs {shapes}: {type(error).__name__}: {shown}"
+            return f"{self}: {type(error).__name__}: {shown}"
         return ""
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{a.shape} by {tuple(s // a.itemsize for s in a.strides)}" for a in self.arrays)
+        return f"{self.case!r} in {self.dtype.name}, inputs {shapes}"
 
     def tolerance(self, what: str, got: Any) -> tuple[float, float] | None:
         """Twice that of the table, as both are rounded; None for what is no floating-point number."""
@@ -188,6 +246,30 @@ class Trial:
         gradient = what == "gradient" or ROUNDED_BETWEEN.search(self.case.name)
         table = GRADIENT_TOLERANCE if gradient else TOLERANCE
         return (times * table[self.dtype][0], times * table[self.dtype][1]) if got.dtype in table else None
+
+
+class PrimitiveTrial(Trial):
+    """A call of a kernel that belongs to no op."""
+
+    def __init__(self, seed: int, number: int, only: str = ""):
+        known = [only] if only in PRIMITIVES else Random(seed).sample(list(PRIMITIVES), len(PRIMITIVES))
+        self.name, random = known[number % len(known)], Random(f"{seed} {number}")
+        self.program = PRIMITIVES[self.name](random)
+
+    def draw(self, case: Any) -> None:
+        """The arguments are those of the program, which every primitive takes."""
+
+    def run(self) -> list[tuple[str, np.ndarray[Any, Any] | None]]:
+        """What the call wrote."""
+        return [("value", found) for found in self.program()]
+
+    def tolerance(self, what: str, got: Any) -> tuple[float, float] | None:
+        """Of three steps of an optimizer."""
+        rtol, atol = GRADIENT_TOLERANCE.get(got.dtype, (0.0, 0.0))
+        return (4 * rtol, 4 * atol) if got.dtype in GRADIENT_TOLERANCE else None
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def _resized(case: Case, random: Random) -> Case:
@@ -224,7 +306,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="the name of an op")
+    parser.add_argument("--only", default="", help="the name of an op, or of a primitive as in primitives.py")
     parser.add_argument("--trial", type=int, help="only this one")
     parser.add_argument("--exact-memory", action="store_true", help="no pool of memory, no gaps between arrays")
     options = parser.parse_args()
@@ -234,7 +316,7 @@ def main() -> int:
     with kernels_of_any_size(), poisoned_memory(), memory, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in chosen:
-            finding = Trial(options.seed, number, options.only).finding()
+            finding = trial(options.seed, number, options.only).finding()
             count += bool(finding)
             if finding:
                 print(f"--trial {number}: {finding}", flush=True)

@@ -41,9 +41,8 @@ def applies(w: ConvGeometry, groups: int) -> bool:
 
 
 def _is_profitable(
-    c: Conv, inputs: int, outputs: int, size: tuple[int, ...], images: int = 1, min_macs: int = _MIN_MACS,
-    min_tiles: int = _MIN_TILES,
-) -> bool:  # fmt: skip
+    c: Conv, inputs: int, outputs: int, size: tuple[int, ...], min_macs: int, min_tiles: int, images: int = 1
+) -> bool:
     # inputs, outputs: channels; size: of the images that are written. At least 3/4 of the pixels in tiles are outputs.
     if c.dtype != float32 or inputs < 16 or outputs < 32 or not applies(c.geometry, c.groups):
         return False
@@ -53,19 +52,19 @@ def _is_profitable(
 
 def is_profitable_for_output(c: Conv) -> bool:
     """Whether the output is faster by Winograd's algorithm than by oneDNN in float32."""
-    return _is_profitable(c, c.images[1], c.kernels[0], c.geometry.output_size)
+    return _is_profitable(c, c.images[1], c.kernels[0], c.geometry.output_size, _MIN_MACS, _MIN_TILES)
 
 
 def is_profitable_for_input_grad(c: Conv) -> bool:
     """Whether the input gradient is."""
-    return _is_profitable(c, c.kernels[0], c.images[1], c.geometry.input_size)
+    return _is_profitable(c, c.kernels[0], c.images[1], c.geometry.input_size, _MIN_MACS, _MIN_TILES)
 
 
 def is_profitable_for_weight_grad(c: Conv) -> bool:
     """Whether the weight gradient is."""
     inputs = c.images[1]
-    least = _MIN_MACS_OF_BATCH, _MIN_TILES_OF_BATCH
-    return inputs >= 32 and _is_profitable(c, inputs, c.kernels[0], c.geometry.output_size, c.images[0], *least)
+    least = _MIN_MACS_OF_BATCH, _MIN_TILES_OF_BATCH, c.images[0]
+    return inputs >= 32 and _is_profitable(c, inputs, c.kernels[0], c.geometry.output_size, *least)
 
 
 def conv_output(

@@ -25,7 +25,8 @@ _LIMITS = address(LIMITS)
 
 def _countable(values: HostArray, counts: HostArray) -> bool:
     kinds = values.dtype in FLOATS or values.dtype == float64
-    return type(values) is np.ndarray and kinds and values.size > 0 and values.flags.aligned and available()
+    known = type(values) is np.ndarray and kinds and values.size > 0 and values.flags.aligned and available()
+    return known and counts.flags.c_contiguous
 
 
 @count_exponents.on("cpu", when=_countable)
@@ -35,7 +36,7 @@ def count_exponents_cpu(values: HostArray, counts: HostArray) -> None:
 
 
 def _countable_segments(values: HostArray, segments: Segments, counts: HostArray) -> bool:
-    return _countable(values, counts) and counts.flags.c_contiguous
+    return _countable(values, counts) and values.flags.c_contiguous
 
 
 @count_exponents_of_segments.on("cpu", when=_countable_segments)

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from ampkit.amp.found_inf import unscale
-from ampkit.backends.cpu.native.arrays import Function, HostArray, available
+from ampkit.backends.cpu.native.arrays import Function, HostArray, supported
 from ampkit.base.dtypes import float32
 
 _unscale = Function("unscale", "afi", c_int64)
 
 
 def _fits(gradient: HostArray, inverse: HostArray | None, scratch: Any) -> bool:
-    return type(gradient) is np.ndarray and gradient.dtype == float32 and available()
+    flat = type(gradient) is np.ndarray and gradient.ndim == 1 and gradient.flags.c_contiguous
+    return flat and gradient.dtype == float32 and supported(gradient)
 
 
 @unscale.on("cpu", when=_fits)

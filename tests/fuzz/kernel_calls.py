@@ -1,0 +1,90 @@
+"""Which kernels of the CPU the fuzzer of kernels reaches: by the names of what it draws, or counted while it runs."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from ampkit.backends.cpu.native.arrays import Function
+from ampkit.core.dispatch import Kernel
+
+from . import kernels
+from .primitives import PRIMITIVES
+
+# Kernels of primitives that ops call: an op whose cases reach them.
+CALLED_BY = {
+    "autograd.accumulate:sum_of_two": "cov",
+    "indexing.deterministic_scatter:add_at": "scatter_reduce",
+    "linalg.distances:cosine_similarity": "cosine_embedding_loss",
+    "linalg.distances:cosine_similarity_backward": "cosine_embedding_loss",
+    "loss.cross_entropy:cross_entropy_probabilities": "cross_entropy",
+    "loss.cross_entropy:cross_entropy_probabilities_backward": "cross_entropy",
+    "nn.adaptive_pool:adaptive_max_pool": "adaptive_max_pool2d",
+    "nn.rnn:column_sums": "lstm",
+    "nn.rnn:gru_step": "gru",
+    "nn.rnn:gru_step_backward": "gru",
+    "nn.rnn:lstm_step": "lstm",
+    "nn.rnn:lstm_step_backward": "lstm",
+    "nn.rnn:matmul_by": "lstm",
+    "nn.rnn:matmul_into": "lstm",
+    "reduction.order_statistics:place_in_order": "kthvalue",
+    "reduction.order_statistics:place_of_mode": "mode",
+    "reduction.reductions:sum_over": "matmul",
+    "shape.padding:pad_from_input": "pad",
+    "shape.padding:pad_from_input_backward": "pad",
+}
+# What no trial of the fuzzer calls, and why.
+NEVER_CALLED: dict[str, str] = {}
+
+
+def registered() -> dict[str, Kernel]:
+    """The CPU's kernels, by the module and the name of the primitive: `nn.softmax:softmax_backward`."""
+    found = {}
+    for primitive in kernels.primitives():
+        for number, kernel in enumerate(primitive.kernels_of("cpu")):
+            name = f"{primitive.module}:{primitive.name}" + f" {number + 1}" * bool(number)
+            found[name] = kernel
+            if kernel.own_backward is not None:
+                found[f"{name}, its backward"] = kernel.own_backward
+    return found
+
+
+def generator_of(name: str) -> str:
+    """What to draw for trials that reach the kernel `name`: an op, or a primitive of PRIMITIVES; "" for nothing."""
+    if name in PRIMITIVES:
+        return name
+    op = name.partition(":")[2].partition(",")[0].partition(" ")[0].removesuffix("_backward")
+    op = CALLED_BY.get(name, op)
+    return op if any(case.name == op for case in kernels.cases()) else ""
+
+
+@contextmanager
+def counted() -> Iterator[tuple[Counter[str], Counter[str]]]:
+    """Within the block calls that kernels answer are counted, and those of functions of the compiled library."""
+    answered: Counter[str] = Counter()
+    entries = Counter({each.name: 0 for each in gc.get_objects() if type(each) is Function})
+    call = Function.__call__
+
+    def counting(self: Function, *arguments: Any) -> Any:
+        entries[self.name] += 1
+        return call(self, *arguments)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Function, "__call__", counting))
+        for name, kernel in registered().items():
+            answered[name] = 0
+            stack.enter_context(patch.object(kernel, "run", _counting(kernel.run, name, answered)))
+        yield answered, entries
+
+
+def _counting(run: Callable[..., Any], name: str, answered: Counter[str]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **params: Any) -> Any:
+        found = run(*args, **params)  # raises UnsupportedError where the reference runs instead
+        answered[name] += 1
+        return found
+
+    return wrapped

@@ -1,0 +1,210 @@
+"""Calls of the CPU's kernels that belong to no op: of optimizers, loss scaling, averages, clipping, running statistics.
+
+A function of `PRIMITIVES` draws arguments, and returns a program that any number of runs repeat on arrays of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ampkit import GradScaler, Tensor, nn, optim, tensor
+from ampkit.amp import exponents
+from ampkit.amp.found_inf import unscale
+from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
+from ampkit.ops.nn.batch_norm import update_running_statistics
+from ampkit.optim import clip, swa_utils
+from ampkit.optim.flat.memory import narrow
+
+from .layouts import LAYOUTS, laid_out
+
+Program = Callable[[], list[Any]]
+LENGTHS = (1, 1, 2, 3, 5, 7, 9, 17, 33, 65, 4099, 9001)
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -6e-8, 6e-5)
+RULES: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (optim.Adam, {"amsgrad": True, "maximize": True}), (optim.AdamW, {}), (optim.SGD, {}),
+    (optim.SGD, {"momentum": 0.8, "nesterov": True}), (optim.Adadelta, {"weight_decay": 0.1}),
+    (optim.Adagrad, {"lr_decay": 0.1}), (optim.Adamax, {}), (optim.ASGD, {"t0": 2}), (optim.Lion, {}),
+    (optim.NAdam, {}), (optim.RAdam, {}), (optim.RMSprop, {"centered": True, "momentum": 0.9}), (optim.Rprop, {}),
+)  # fmt: skip
+
+
+def _flat(random: Random, dtype: Any = float32, special: bool = True, n: int = 0) -> Any:
+    rng = np.random.default_rng(random.randrange(1 << 32))
+    found = rng.standard_normal(n or random.choice(LENGTHS)).astype(dtype)
+    if special and random.random() < 0.5:
+        found[random.randrange(found.size)] = random.choice(SPECIAL)
+    return found
+
+
+def _odd(random: Random, array: Any) -> Any:
+    # As memory that is written may lie: no two of its elements share an address.
+    shared = ("broadcast", "one number", "windows", "overlapping", "read-only", "masked", "subclass")
+    return laid_out(array.copy(), random.choice([each for each in LAYOUTS if each not in shared]), random)
+
+
+def _unscale(random: Random) -> Program:
+    gradient, layout = _flat(random), random.randrange(1 << 32)
+    inverse = random.choice((None, np.array(0.25, float32)))
+
+    def program() -> list[Any]:
+        held = _odd(Random(layout), gradient)
+        first = unscale(held, inverse, np.empty(held.size, bool_))
+        return [held.copy(), np.array(first)]
+
+    return program
+
+
+def _counts(random: Random) -> Program:
+    values = _odd(random, _flat(random, random.choice((float32, bfloat16, float16, float64))))
+
+    def program() -> list[Any]:
+        counts = np.zeros(exponents.SIZE, int64)
+        exponents.count_exponents(values, counts)
+        return [counts]
+
+    return program
+
+
+def _segments(random: Random, length: int) -> list[tuple[int, int]]:
+    cuts = sorted(random.choices(range(length + 1), k=4))
+    return [*zip(cuts[::2], cuts[1::2], strict=True)]
+
+
+def _counts_of_segments(random: Random) -> Program:
+    values = _odd(random, _flat(random, random.choice((float32, bfloat16, float16))))
+    segments = _segments(random, values.size)
+
+    def program() -> list[Any]:
+        counts = np.zeros((len(segments), exponents.SIZE), int64)
+        exponents.count_exponents_of_segments(values, segments, counts)
+        return [counts]
+
+    return program
+
+
+def _lost(random: Random) -> Program:
+    before = _flat(random)
+    after = _odd(random, before + _flat(random, special=False, n=before.size) * np.float32(1e-3))
+    before = _odd(random, before)
+
+    def program() -> list[Any]:
+        counts = np.zeros(3, int64)
+        exponents.count_lost_updates(before, after, counts)
+        return [counts]
+
+    return program
+
+
+def _lost_of_segments(random: Random) -> Program:
+    before = _flat(random)
+    after = before + _flat(random, special=False, n=before.size) * np.float32(1e-3)
+    segments = _segments(random, before.size)
+
+    def program() -> list[Any]:
+        counts = np.zeros((len(segments), 3), int64)
+        exponents.lost_updates_of_segments(before, after, segments, counts)
+        return [counts]
+
+    return program
+
+
+def _power_sum(random: Random) -> Program:
+    values, order = _odd(random, _flat(random, random.choice((float32, bfloat16)))), random.choice((2, np.inf))
+    return lambda: [np.array(clip.power_sum(values, order, np.empty(values.size, float64)))]
+
+
+def _scale_gradients(random: Random) -> Program:
+    values, layout = _flat(random, random.choice((float32, bfloat16))), random.randrange(1 << 32)
+    factor, finite = np.array(random.choice((1.0, 0.3))), np.array(random.random() < 0.8)
+
+    def program() -> list[Any]:
+        held = _odd(Random(layout), values)
+        clip.scale_gradients(held, factor, finite)
+        return [held.copy()]
+
+    return program
+
+
+def _lerp(random: Random) -> Program:
+    average, layout = _flat(random, special=False), random.randrange(1 << 32)
+    current = _odd(random, _flat(random, special=False, n=average.size))
+    stepped = random.choice((None, np.array(True), np.array(False)))
+    flags = random.choice((None, np.array(stepped is None or bool(stepped)))), stepped  # fresh only after a real step
+
+    def program() -> list[Any]:
+        held = _odd(Random(layout), average)
+        swa_utils.lerp(held, current, 0.3, *flags)
+        return [held.copy()]
+
+    return program
+
+
+def _narrow(random: Random) -> Program:
+    values, dtype = _odd(random, _flat(random)), random.choice((bfloat16, float16))
+    layout = random.randrange(1 << 32)
+
+    def program() -> list[Any]:
+        held = _odd(Random(layout), np.zeros(values.size, dtype))
+        narrow(values, held)
+        return [held.copy()]
+
+    return program
+
+
+def _running(random: Random) -> Program:
+    first, layout = _flat(random, special=False), random.randrange(1 << 32)
+    more = [_flat(random, special=False, n=first.size) for _ in range(2)]
+    batch = [laid_out(each, random.choice(LAYOUTS[:12]), random) for each in (*more,)]
+
+    def program() -> list[Any]:
+        held = [_odd(Random(layout + i), first) for i in range(2)]
+        update_running_statistics(*held, *batch, 1.25, 0.1)
+        return [each.copy() for each in held]
+
+    return program
+
+
+def _step_of(rules: tuple[tuple[Any, dict[str, Any]], ...], random: Random) -> Program:
+    kind, options = random.choice(rules)
+    shapes = [tuple(random.choices((1, 2, 3, 5, 9, 17, 33), k=random.choice((1, 2, 2, 3)))) for _ in range(2)]
+    dtype, seed = random.choice((float32, bfloat16)), random.randrange(1 << 32)
+    turned = random.random() < 0.5
+
+    def program() -> list[Any]:
+        rng = np.random.default_rng(seed)
+        drawn = [[rng.standard_normal(shape).astype(np.float32) for shape in shapes] for _ in range(3)]
+        weights = [nn.Parameter(tensor(each).to(dtype)) for each in drawn[0]]
+        optimizer, scaler = kind(weights, lr=0.01, **options), GradScaler(enabled=dtype is float32)
+        for each in weights:
+            each.copy_in(bfloat16, True)
+        for values in drawn[1:]:
+            optimizer.zero_grad()
+            factors = [np.asfortranarray(each) if turned else each for each in values]
+            terms = [(w.float() * Tensor(each)).sum() for w, each in zip(weights, factors, strict=True)]
+            scaler.scale(terms[0] + terms[1]).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return [each.detach().numpy() for each in weights]
+
+    return program
+
+
+PRIMITIVES: dict[str, Callable[[Random], Program]] = {
+    "amp.exponents:count_exponents": _counts,
+    "amp.exponents:count_exponents_of_segments": _counts_of_segments,
+    "amp.exponents:count_lost_updates": _lost,
+    "amp.exponents:lost_updates_of_segments": _lost_of_segments,
+    "amp.found_inf:unscale": _unscale,
+    "nn.batch_norm:update_running_statistics": _running,
+    "optim.adafactor:adafactor_update": lambda random: _step_of(((optim.Adafactor, {}),), random),
+    "optim.elementwise:lerp": _lerp,
+    "optim.elementwise:narrow": _narrow,
+    "optim.elementwise:power_sum": _power_sum,
+    "optim.elementwise:scale_gradients": _scale_gradients,
+    "optim.elementwise:update": lambda random: _step_of(RULES, random),
+    "optim.lamb:lamb_update": lambda random: _step_of(((optim.LAMB, {"weight_decay": 0.1}),), random),
+}
