@@ -84,7 +84,7 @@ def _gemm_into(
     def make() -> HostArray:
         matrix = empty([kernels.shape[i] for i in order], kernels.dtype)
         copy(matrix, kernels.transpose(order))
-        return matrix.reshape(len(matrix), -1)
+        return matrix.reshape(len(matrix), prod(matrix.shape[1:]))
 
     found: HostArray | None = derived_value(version, kernels, ("patches", order), make)
     matrix = make() if found is None else found
@@ -98,7 +98,7 @@ def weight_gradient(images: HostArray, dy: HostArray, w: ConvGeometry, buffer: H
     """
     rows, (o, c) = _im2col(nhwc(images), w), (dy.shape[1], images.shape[1])
     found, out = empty((o, rows.shape[1]), float32), empty((o, c, *w.kernel), float32) if buffer is None else buffer
-    if not matmul_into(nhwc(dy).reshape(-1, o).T, rows, found):
+    if not matmul_into(nhwc(dy).reshape(dy.size // o, o).T, rows, found):
         return None
     ordered = found.reshape(o, *w.kernel, c).transpose(0, len(w.kernel) + 1, *range(1, len(w.kernel) + 1))
     copy(out, ordered)

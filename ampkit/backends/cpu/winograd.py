@@ -47,7 +47,7 @@ def _is_profitable(
     if c.dtype != float32 or inputs < 16 or outputs < 32 or not applies(c.geometry, c.groups):
         return False
     pixels, tiles = (images * prod(axes) for axes in (size, [(n + 1) // 2 for n in size]))
-    return tiles >= min_tiles and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
+    return tiles >= max(min_tiles, 1) and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
 
 
 def is_profitable_for_output(c: Conv) -> bool:

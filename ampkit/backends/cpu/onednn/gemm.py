@@ -7,6 +7,7 @@ multiplied, and the result is rounded: the same values, up to the order of summa
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def gemm(
     write the result to, if it has its shape.
     """
     if b.ndim == 2 and a.ndim > 2:
-        rows = gemm(a.reshape(-1, a.shape[-1]), b, dtype, bias, key)
+        rows = gemm(as_rows(a), b, dtype, bias, key)
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     bias = _dense(bias)
     if a.ndim != b.ndim:
@@ -214,7 +215,7 @@ def _matmul_float32(
 
 def as_rows(array: HostArray) -> HostArray:
     """[..., N] -> [rows, N]."""
-    return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
+    return array if array.ndim == 2 else array.reshape(prod(array.shape[:-1]), array.shape[-1])  # N may be 0
 
 
 def _with_unit_stride(array: HostArray) -> HostArray:

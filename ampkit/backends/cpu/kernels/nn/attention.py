@@ -149,7 +149,7 @@ def _as_heads(array: HostArray) -> HostArray:
         dense = empty(array.shape, array.dtype)
         copy(dense, array)
         array = dense
-    return array.reshape(-1, *array.shape[-2:])
+    return array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:])
 
 
 def _in_axis_order(found: HostArray, order: tuple[int, ...], dtype: DType) -> HostArray:
@@ -216,7 +216,7 @@ def attention_cpu(
     parts = [x.reshape(y.shape) if (x.size, x.dtype) == (y.size, y.dtype) else y for x, y in flat]
     named = dict(zip(("query", "key", "value"), parts, strict=True))
     orders = [memory_order(x.strides) for x in operands]
-    out = _in_axis_order(found.reshape(*query.shape[:-1], -1), orders[0], dtype)
+    out = _in_axis_order(found.reshape(*query.shape[:-1], value.shape[-1]), orders[0], dtype)
     saved = Saved(**named, added=added, allowed=allowed, out=out, statistics=statistics, orders=orders)
     return out, saved
 
@@ -242,7 +242,7 @@ def attention_cpu_backward(
         for g, x, order, need in pairs
     ]
     if dmask is not None:
-        dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], -1)
+        dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], saved.key.shape[-2])
     return *gradients, dmask, None
 
 
