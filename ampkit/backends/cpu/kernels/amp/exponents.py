@@ -13,7 +13,7 @@ from ampkit.amp.exponents import (
     lost_updates_of_segments,
 )
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.native.arrays import FLOATS, Function, HostArray, available
+from ampkit.backends.cpu.native.arrays import FLOATS, Function, HostArray, available, supported
 from ampkit.base.dtypes import float32, float64, int64
 
 _count_exponents = Function("count_exponents", "app")
@@ -47,7 +47,7 @@ def count_exponents_of_segments_cpu(values: HostArray, segments: Segments, count
 
 def _flat(before: HostArray, after: HostArray, counts: HostArray) -> bool:
     both = before.dtype == after.dtype == float32 and before.ndim == after.ndim == 1
-    return both and type(before) is np.ndarray and available()
+    return both and type(before) is np.ndarray and supported(before, after)
 
 
 @count_lost_updates.on("cpu", when=_flat)
