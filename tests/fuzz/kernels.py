@@ -164,9 +164,9 @@ def _shuffled(seed: int, only: str) -> tuple[Case, ...]:
 
 def trial(seed: int, number: int, only: str = "") -> Trial | PrimitiveTrial:
     """Trial `number` of a seed: one in sixteen of a kernel that belongs to no op."""
-    if number % 16 < 15 and only not in PRIMITIVES:
-        return Trial(seed, number - number // 16, only)
-    return PrimitiveTrial(seed, number // 16, only)
+    if only in PRIMITIVES or (not only and number % 16 == 15):
+        return PrimitiveTrial(seed, number if only else number // 16, only)
+    return Trial(seed, number if only else number - number // 16, only)
 
 
 class Trial:
@@ -226,13 +226,19 @@ class Trial:
         """How the kernels differ from the references, in one line; "" if they do not."""
         wanted = self.by_reference()
         try:
-            for (what, got), (_, want) in zip(self.run(), wanted, strict=True) if wanted else ():
+            return "" if wanted is None else self.difference(self.run(), wanted)
+        except Exception as error:
+            return f"{self}: {type(error).__name__}: {_in_one_line(error)}"
+
+    def difference(self, found: Any, wanted: Any) -> str:
+        """How these outputs and gradients differ, in one line; "" if they do not."""
+        try:
+            for (what, got), (_, want) in zip(found, wanted, strict=True):
                 assert (got is None) == (want is None), "a gradient is missing"
                 if got is not None and want is not None:
                     assert_close(got, want, self.tolerance(what, got), what)
-        except Exception as error:
-            shown = str(error).replace("\n", " ")
-            return f"{self}: {type(error).__name__}: {shown}"
+        except AssertionError as error:
+            return f"{self}: AssertionError: {_in_one_line(error)}"
         return ""
 
     def __str__(self) -> str:
@@ -246,6 +252,10 @@ class Trial:
         gradient = what == "gradient" or ROUNDED_BETWEEN.search(self.case.name)
         table = GRADIENT_TOLERANCE if gradient else TOLERANCE
         return (times * table[self.dtype][0], times * table[self.dtype][1]) if got.dtype in table else None
+
+
+def _in_one_line(error: Exception) -> str:
+    return str(error).replace("\n", " ")
 
 
 class PrimitiveTrial(Trial):
@@ -275,7 +285,7 @@ class PrimitiveTrial(Trial):
 def _resized(case: Case, random: Random) -> Case:
     # The case with the axes of one length given another, in all of its inputs.
     draws: list[Draw] = []
-    _replaced([*case.inputs, *case.params.values()], lambda draw: draws.append(draw) or draw)
+    replaced([*case.inputs, *case.params.values()], lambda draw: draws.append(draw) or draw)
     lengths = sorted({n for draw in draws for n in draw.shape})
     new = {n: random.choice(LENGTHS) for n in lengths if random.random() < 0.4}
 
@@ -283,14 +293,15 @@ def _resized(case: Case, random: Random) -> Case:
         shape = tuple([new.get(n, n) for n in draw.shape])
         return replace(draw, shape=shape) if np.prod(shape) <= LIMIT else draw
 
-    params = dict(zip(case.params, _replaced(list(case.params.values()), resized), strict=True))
-    return Case(case.name, *_replaced(list(case.inputs), resized), **params)
+    params = dict(zip(case.params, replaced(list(case.params.values()), resized), strict=True))
+    return Case(case.name, *replaced(list(case.inputs), resized), **params)
 
 
-def _replaced(item: Any, by: Any) -> Any:
+def replaced(item: Any, by: Any) -> Any:
+    """`item`, a Draw or a nest of lists and tuples, with each Draw in it replaced by `by(draw)`."""
     if isinstance(item, Draw):
         return by(item)
-    return type(item)([_replaced(each, by) for each in item]) if type(item) in (list, tuple) else item
+    return type(item)([replaced(each, by) for each in item]) if type(item) in (list, tuple) else item
 
 
 def _seed(out: Tensor, random: Random, layouts: Sequence[str]) -> Tensor:

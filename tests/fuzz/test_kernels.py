@@ -11,7 +11,7 @@ from ampkit import ops
 from ampkit.backends.cpu.kernels.pointwise import elementwise
 from ampkit.backends.cpu.native import library as native
 from ampkit.core.dispatch import Kernel
-from fuzz import kernels
+from fuzz import kernel_calls, kernels
 
 pytestmark = [
     pytest.mark.cpu,
@@ -48,3 +48,28 @@ def test_small_arrays_are_left_to_references_again_afterwards():
     with kernels.kernels_of_any_size():
         assert ops.exp.forward.kernels_of("cpu")[0].min_elements == 1
     assert ops.exp.forward.kernels_of("cpu")[0].min_elements == before > 1
+
+
+def test_every_kernel_of_the_cpu_has_a_generator():
+    names = set(kernel_calls.registered())
+    assert {name for name in names if not kernel_calls.generator_of(name)} == set(kernel_calls.NEVER_CALLED)
+    assert {*kernel_calls.CALLED_BY, *kernel_calls.PRIMITIVES, *kernel_calls.NEVER_CALLED} <= names  # none is stale
+
+
+def test_kernels_that_no_case_names_are_reached_by_what_is_listed(of_any_size):
+    listed = {*kernel_calls.CALLED_BY, *kernel_calls.PRIMITIVES}
+    with kernel_calls.counted() as (answered, _):
+        for name in sorted(listed):
+            trials = (kernels.trial(SEED, number, kernel_calls.generator_of(name)) for number in range(300))
+            while not answered[name] and (trial := next(trials, None)) is not None:
+                trial.finding()
+        assert {name for name in listed if not answered[name]} == set()
+
+
+def test_what_has_no_generator_and_what_is_not_called_is_told(monkeypatch, of_any_size, capsys):
+    monkeypatch.delitem(kernel_calls.PRIMITIVES, "optim.lamb:lamb_update")
+    assert kernel_calls.generator_of("optim.lamb:lamb_update") == ""
+    with kernel_calls.counted() as counts:
+        kernels.trial(SEED, 0, "softmax").finding()
+    assert not kernel_calls.report(*counts)
+    assert "never called: optim.lamb:lamb_update" in capsys.readouterr().out

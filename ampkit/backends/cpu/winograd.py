@@ -44,10 +44,10 @@ def _is_profitable(
     c: Conv, inputs: int, outputs: int, size: tuple[int, ...], min_macs: int, min_tiles: int, images: int = 1
 ) -> bool:
     # inputs, outputs: channels; size: of the images that are written. At least 3/4 of the pixels in tiles are outputs.
-    if c.dtype != float32 or inputs < 16 or outputs < 32 or not applies(c.geometry, c.groups):
+    if c.dtype != float32 or inputs < 16 or outputs < 32 or 0 in c.images or not applies(c.geometry, c.groups):
         return False
     pixels, tiles = (images * prod(axes) for axes in (size, [(n + 1) // 2 for n in size]))
-    return tiles >= max(min_tiles, 1) and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
+    return tiles >= min_tiles and 3 * tiles <= pixels and 9 * pixels * inputs * outputs >= min_macs
 
 
 def is_profitable_for_output(c: Conv) -> bool:

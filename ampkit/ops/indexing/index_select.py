@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.base.errors import DTypeError, RangeError, ShapeError
 from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Index, Saved, op
@@ -97,7 +97,10 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     if input.requires_grad or values.requires_grad:
         # Copied: backward reads the indices, and the caller may change them before.
         parts = tuple([p if type(p) is slice else p.copy() for p in parts])
-    return index_put_(input, values, parts, bool(accumulate))
+    try:
+        return index_put_(input, values, parts, bool(accumulate))
+    except IndexError as error:  # NumPy's, of indices that do not broadcast
+        raise RangeError("index_put", f"indices within shape {tuple(input.shape)}", str(error)) from None
 
 
 def _parse_tensor_index(index: Any) -> Any:

@@ -171,7 +171,7 @@ def multilabel_soft_margin_loss_check(input, target, weight, reduction):
 def multilabel_soft_margin_loss_backward(dy, saved, needs, reduction):
     # each class contributes its binary cross entropy, over their number
     x, t, weight = saved.input, saved.target, saved.weight
-    grad = np.expand_dims(_loss_grads(dy, reduction, plain(x)[..., 0]), -1) / x.shape[-1]
+    grad = np.expand_dims(_loss_grads(dy, reduction, plain(x)[..., :1].sum(-1)), -1) / max(x.shape[-1], 1)
     of_classes = Saved(input=x, target=t, weight=weight, pos_weight=None)
     return bce_with_logits_backward.reference.run(grad * np.ones_like(plain(x)), of_classes, (*needs, None), "none")[:3]
 

@@ -180,8 +180,8 @@ def split_heads(a: Operands) -> Operands:
     def split(array: Any, parts: int) -> Any:
         if array is None or array.ndim < 3:
             return array
-        n = array.shape[-3]
-        return array.reshape(*array.shape[:-3], *((1, 1) if n == 1 else (n // parts, parts)), *array.shape[-2:])
+        shared = array.shape[-3] == 1
+        return array.reshape(*array.shape[:-3], *((1, 1) if shared else (heads, parts)), *array.shape[-2:])
 
     each = a.query.shape[-3] // heads
     parts = (each, 1, 1, each, each)

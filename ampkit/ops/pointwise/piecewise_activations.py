@@ -154,7 +154,7 @@ def prelu_backward(dy, saved, needs):
     if needs[1] is None:
         return dx, None
     share = np.where(below, dy * x, 0)
-    if math.prod(saved.shape) > 1:
+    if math.prod(saved.shape) != 1:
         return dx, blocked_sum(share, tuple([i for i in range(x.ndim) if i != 1]))
     return dx, blocked_sum(share).reshape(saved.shape)
 
