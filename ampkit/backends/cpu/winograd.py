@@ -74,7 +74,7 @@ def conv_output(
 
     None where it is not finite, as infinities may become NaN, or an array is not aligned.
     """
-    if not supported(images, kernels):
+    if not supported(images, kernels, bias):
         return None
     packed = _transformed(kernels, version, transposed=False)
     (top, _), (left, _) = w.padding

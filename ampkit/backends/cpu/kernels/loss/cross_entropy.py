@@ -100,9 +100,11 @@ def _label_grads(dy: HostArray, weight: Any, labels: Any, counted: Any, reductio
     return np.where(counted, found, np.float32(0)), share
 
 
-@cross_entropy_probabilities.on(
-    "cpu", when=lambda x, t, *more: _fits(x, t, *more) and _fits(t, t, None), min_elements=MIN_FUSED
-)
+def _probabilities_fit(input: HostArray, target: HostArray, weight: HostArray | None, *more: Any) -> bool:
+    return _fits(input, target, weight) and _fits(target, target, None)
+
+
+@cross_entropy_probabilities.on("cpu", when=_probabilities_fit, min_elements=MIN_FUSED)
 def cross_entropy_probabilities_cpu(
     input: HostArray, target: HostArray, weight: HostArray | None, reduction: str, label_smoothing: float,
     *, dtype: DType,
@@ -118,7 +120,7 @@ def cross_entropy_probabilities_cpu(
 
 def _probabilities_back_fits(dy: Any, saved: Saved, needs: Any, reduction: str, label_smoothing: float) -> bool:
     known = bool(needs[0]) and not needs[1] and not needs[2] and hasattr(saved, "lse")
-    return known and _fits(saved.input, saved.target, saved.weight)
+    return known and _probabilities_fit(saved.input, saved.target, saved.weight)
 
 
 @cross_entropy_probabilities.on_backward("cpu", when=_probabilities_back_fits)

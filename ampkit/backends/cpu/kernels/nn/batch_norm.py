@@ -131,10 +131,10 @@ def batch_norm_cpu(
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     running = saved.running_mean is not None
-    grad, bias = dy if running else dy[0], getattr(saved, "bias", None)
-    out = getattr(saved, "out", grad)
-    known = fits(saved.input, saved.weight, bias) and supported(grad, out, saved.mean) and saved.rstd.dtype == float32
-    return bool(known) and grad.size >= MIN_FUSED
+    grads, bias = (dy,) if running else dy, getattr(saved, "bias", None)
+    out = getattr(saved, "out", None)
+    known = fits(saved.input, saved.weight, bias) and supported(*grads, out, saved.mean) and saved.rstd.dtype == float32
+    return bool(known) and grads[0].size >= MIN_FUSED
 
 
 @batch_norm_.on_backward("cpu", when=_back_fits)
