@@ -179,3 +179,11 @@ def test_update_bn_takes_the_statistics_of_the_averaged_weights_anew():
     assert np.allclose(values(norm.running_var), np.mean([r.var(0, ddof=1) for r in rows], axis=0), atol=1e-6)
     assert norm.momentum == 0.1 and not norm.training and norm.num_batches_tracked.item() == 3
     swa_utils.update_bn([], nn.Linear(2, 2))  # nothing to do
+
+
+@pytest.mark.parametrize("turn", [lambda a: a.T, lambda a: np.repeat(a, 2, 1)[:, ::2], lambda a: a[::-1]])
+def test_averages_of_any_strides_are_written_in_place(turn):
+    average = ampkit.from_numpy(turn(np.zeros((4, 3), np.float32)))
+    new = ampkit.tensor(np.arange(12, dtype=np.float32).reshape(average.shape))
+    swa_utils.get_ema_multi_avg_fn(0.75)([average], [new], 1)
+    assert (average.numpy() == 0.25 * new.numpy()).all()

@@ -8,10 +8,12 @@ from fuzz import kernels
 
 import ampkit
 from ampkit import ops
+from ampkit.backends.cpu.native.arrays import Function
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
+from ampkit.core.op import ops as registry
 from ampkit.core.tensor import Tensor
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(library() is None, reason=unavailable_reason())]
@@ -124,6 +126,29 @@ def test_results_are_written_where_the_steps_of_an_axis_lie_between_those_of_two
         truth = _run(call, [x.copy()])
     for got, want in zip(found, truth, strict=True):
         np.testing.assert_allclose(got.array, want.array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["biases of images", "gradients of statistics"])
+def test_arrays_that_are_not_aligned_reach_no_kernel_that_reads_elements(name, monkeypatch):
+    # A CPU that reads any address hides it, so what is passed to compiled functions is looked at.
+    passed, call = [], Function.__call__
+
+    def watched(self, *arguments):
+        read = self.name != "execute_primitive"  # oneDNN reads bytes at any address
+        passed.extend(each.flags.aligned for each in arguments if read and isinstance(each, np.ndarray))
+        return call(self, *arguments)
+
+    monkeypatch.setattr(Function, "__call__", watched)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.uniform(0.1, 1, shape).astype(np.float32)  # noqa: E731
+    if name == "biases of images":
+        ops.conv2d(Tensor(draw(1, 40, 20, 20)), Tensor(draw(40, 40, 3, 3)), Tensor(_unaligned(draw(40))), padding=1)
+    else:
+        x = Tensor(draw(4, 16, 20, 20), requires_grad=True)
+        outs = registry["batch_norm"](x, None, None, None, None, None, 1e-5)
+        dy, dmean, dvar = (draw(*out.shape) for out in outs)
+        grad(list(outs), [x], [Tensor(dy), Tensor(_unaligned(dmean)), Tensor(_unaligned(dvar))])
+    assert all(passed)
 
 
 EMPTY = {
