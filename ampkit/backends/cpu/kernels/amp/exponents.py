@@ -15,6 +15,7 @@ from ampkit.amp.exponents import (
 from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.native.arrays import FLOATS, Function, HostArray, available, supported
 from ampkit.base.dtypes import float32, float64, int64
+from ampkit.base.errors import UnsupportedError
 
 _count_exponents = Function("count_exponents", "app")
 _count_exponents_of_segments = Function("count_exponents_of_segments", "apppi")
@@ -25,18 +26,19 @@ _LIMITS = address(LIMITS)
 
 def _countable(values: HostArray, counts: HostArray) -> bool:
     kinds = values.dtype in FLOATS or values.dtype == float64
-    known = type(values) is np.ndarray and kinds and values.size > 0 and values.flags.aligned and available()
-    return known and counts.flags.c_contiguous
+    return type(values) is np.ndarray and kinds and values.size > 0 and values.flags.aligned and available()
 
 
 @count_exponents.on("cpu", when=_countable)
 def count_exponents_cpu(values: HostArray, counts: HostArray) -> None:
+    if not counts.flags.c_contiguous:
+        raise UnsupportedError
     # In the order of memory: a view of what fills its memory, such as channels-last images, and a copy of others.
     _count_exponents(values.ravel("K"), _LIMITS, address(counts))
 
 
 def _countable_segments(values: HostArray, segments: Segments, counts: HostArray) -> bool:
-    return _countable(values, counts) and values.flags.c_contiguous
+    return _countable(values, counts) and values.flags.c_contiguous and counts.flags.c_contiguous
 
 
 @count_exponents_of_segments.on("cpu", when=_countable_segments)
