@@ -60,9 +60,7 @@ def test_kernels_that_no_case_names_are_reached_by_what_is_listed(of_any_size):
     listed = {*kernel_calls.CALLED_BY, *kernel_calls.PRIMITIVES}
     with kernel_calls.counted() as (answered, _):
         for name in sorted(listed):
-            trials = (kernels.trial(SEED, number, kernel_calls.generator_of(name)) for number in range(300))
-            while not answered[name] and (trial := next(trials, None)) is not None:
-                trial.finding()
+            kernel_calls.reach(name, answered, SEED)
         assert {name for name in listed if not answered[name]} == set()
 
 
