@@ -286,3 +286,13 @@ def test_the_limits_that_are_listed_are_as_they_are_listed():
     used = ops.ones(3, dtype=ampkit.bfloat16, requires_grad=True)
     sum((used * 1 for _ in range(300)), start=ops.zeros(3)).sum().backward()
     assert (used.grad == 256).all()
+
+
+@pytest.mark.parametrize("row", [[1e-40, -0.0], [1e-40, 3e-41, -2e-40], [2e-45, 0.0]], ids=str)
+def test_the_gradient_of_a_subnormal_standard_deviation_is_finite(row):
+    x = ampkit.tensor([row] * 4000, requires_grad=True)  # enough elements for a kernel
+    x.std(1).sum().backward()
+    wide = np.array(x.numpy(force=True)[0], np.float64)
+    apart = wide - wide.mean()
+    truth = apart / np.float64(x.detach().std(1)[0].item()) / (len(row) - 1)  # by the rounded deviation
+    np.testing.assert_allclose(x.grad[0].numpy(), truth, rtol=1e-6)

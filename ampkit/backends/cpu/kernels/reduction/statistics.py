@@ -8,6 +8,7 @@ import numpy as np
 
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, supported
 from ampkit.base.dtypes import DType, float32
+from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import statistics
 
@@ -42,6 +43,8 @@ def _register(op: Any, root: bool) -> None:
         if root:  # the derivative of the root, 0 where it is 0
             out = 2 * r.keep_reduced(saved.out, x, axes)
             grad = np.divide(grad, out, out=np.zeros_like(out), where=out != 0)
+            if not np.isfinite(grad).all():  # of subnormal deviations: the reference divides them first
+                raise UnsupportedError
         grad = grad * np.float32(2 / (r.count_over(x, axes) - correction))
         return r.gradient(r.SQUARE, x, axes, grad, mean, needs[0])
 
