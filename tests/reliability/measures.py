@@ -86,10 +86,10 @@ def api(text: str) -> Figures:
 
 
 def readers(text: str) -> Figures:
-    """What tests/fuzz/readers.py prints of each format."""
+    """What tests/fuzz/readers.py prints of each format, in one run or several."""
     formats = re.findall(r"^(\S+) +(\d+) files: (.*) \(\d+ s\)$", text, flags=re.MULTILINE)
     counts = " ".join(each[2] for each in formats)
-    found: Figures = {"formats": len(formats), "files": sum(int(each[1]) for each in formats)}
+    found: Figures = {"formats": len({each[0] for each in formats}), "files": sum(int(each[1]) for each in formats)}
     found |= {"read": sum_of(r"read (\d+)", counts), "refused": sum_of(r"refused (\d+)", counts)}
     return found | {"findings": found["files"] - found["read"] - found["refused"]}
 
@@ -169,7 +169,7 @@ def corrupted(text: str) -> Figures:
 def outcome_table(figures: Figures) -> str:
     """The outcomes of damaged runs as a table."""
     rows = [f"| outcome | of {figures['runs']:,} |", "|---|---|"]
-    rows += [f"| {words} | {figures[name]} |" for name, words in OUTCOMES.items()]
+    rows += [f"| {words} | {figures[name]:,} |" for name, words in OUTCOMES.items()]
     rows.append(f"| wrong weights, or rows lost, without a message; a traceback | {figures['faults']} |")
     return "resumed, these ended so:\n\n" + "\n".join(rows)
 
@@ -183,7 +183,7 @@ MEASURES: dict[str, Measure] = {
     for each in (
         Measure(
             "interrupted",
-            ("python tests/bench/interrupted_runs.py --endings 18 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --endings 72 --steps 30",),
             ("python tests/bench/interrupted_runs.py --endings 6 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}, and no signal cost a step.",
@@ -191,7 +191,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "ranks",
-            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 5 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 16 --steps 30",),
             ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 2 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}.",
@@ -200,7 +200,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "api",
-            (f"python -m tests.fuzz.api --calls 20000 --seed {_SEEDS}",),
+            (f"python -m tests.fuzz.api --calls 400000 --seed {_SEEDS}",),
             ("python -m tests.fuzz.api --calls 20000 --seed 1",),
             api,
             lambda f: (
@@ -213,7 +213,10 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "readers",
-            ("python -m tests.fuzz.readers --count 300 --seed 3",),
+            (
+                "python -m tests.fuzz.readers --count 2500 --seed 3",
+                "python -m tests.fuzz.readers --format report --count 20000 --seed 5",
+            ),
             ("python -m tests.fuzz.readers --count 40 --seed 4",),
             readers,
             lambda f: (
@@ -226,7 +229,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "weights",
-            ("python -m tests.fuzz.weights --count 5000 --seed 7",),
+            ("python -m tests.fuzz.weights --count 100000 --seed 31",),
             ("python -m tests.fuzz.weights --count 200 --seed 8",),
             readers,
             lambda f: (
@@ -242,7 +245,7 @@ MEASURES: dict[str, Measure] = {
             (f"HYPOTHESIS_PROFILE=long {_SCALER}",),
             (_SCALER,),
             scaler,
-            lambda f: f"{f['sequences']} sequences of up to 50 calls, {f['different']} differ.",
+            lambda f: f"{f['sequences']:,} sequences of up to 50 calls, {f['different']} differ.",
             zero=("different",),
         ),
         Measure(
@@ -261,7 +264,7 @@ MEASURES: dict[str, Measure] = {
         Measure("ulps", _ULPS, _ULPS, ulps, error_table, least=("ops",), worse=larger_errors),
         Measure(
             "corrupted",
-            ("python -m tests.bench.corrupted_runs --trials 300",),
+            ("python -m tests.bench.corrupted_runs --trials 1500",),
             ("python -m tests.bench.corrupted_runs --trials 40",),
             corrupted,
             outcome_table,
