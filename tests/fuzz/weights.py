@@ -129,7 +129,9 @@ def _contents(value: Any) -> Iterator[Any]:
 def _inside(value: Any) -> Any:
     if isinstance(value, dict):
         return [*value, *value.values()]
-    if isinstance(value, list | tuple | set | frozenset | deque):
+    if isinstance(value, set | frozenset):  # in an order that does not follow from hashes, which for NaN are addresses
+        return sorted((list(_contents(each)) for each in value), key=repr)
+    if isinstance(value, list | tuple | deque):
         return list(value)
     return list(vars(value).values()) if isinstance(value, argparse.Namespace | nn.Module) else []
 
