@@ -113,6 +113,8 @@ class GradScaler:
         step before `update`, for an optimizer without any gradient, and for gradients that this scaler did not scale.
         """
         if not self._enabled:
+            if not callable(getattr(optimizer, "step", None)):
+                raise DTypeError("scaler.step", "an optimizer", f"a {type(optimizer).__name__}")
             return StepResult(None, optimizer.step(*args, **kwargs))
         refuse_arguments(args, kwargs)
         check = self._check_of("step", optimizer)

@@ -17,15 +17,19 @@ from ..base.errors import ArgumentError, DTypeError, StateError, check_choice
 from ..core.autograd.grad_mode import enable_grad
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
+from ..ops.argument_checks import check_all
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
 Tensors: TypeAlias = Tensor | tuple[Tensor, ...]
-Function: TypeAlias = Callable[..., Any]
 
 
 def vjp(
-    func: Function, inputs: Tensors, v: Tensors | None = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """(outputs, v^T J): the product of a vector v, of the shapes of the outputs, and the Jacobian; one backward pass.
 
@@ -37,7 +41,11 @@ def vjp(
 
 
 def jvp(
-    func: Function, inputs: Tensors, v: Tensors | None = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """(outputs, J v): the product of the Jacobian and a vector v, of the shapes of the inputs, by two backward passes.
 
@@ -52,7 +60,7 @@ def jvp(
 
 
 def jacobian(
-    func: Function,
+    func: Callable[..., Any],
     inputs: Tensors,
     create_graph: bool = False,
     strict: bool = False,
@@ -74,7 +82,7 @@ def jacobian(
 
 
 def hessian(
-    func: Function,
+    func: Callable[..., Any],
     inputs: Tensors,
     create_graph: bool = False,
     strict: bool = False,
@@ -102,7 +110,11 @@ def _need_one(where: str, strict: bool, vectorize: bool) -> None:
 
 
 def vhp(
-    func: Function, inputs: Tensors, v: Tensors | None = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """(output, v^T H): the product of a vector v, of the shapes of the inputs, and the Hessian; two backward passes.
 
@@ -116,7 +128,11 @@ def vhp(
 
 
 def hvp(
-    func: Function, inputs: Tensors, v: Tensors | None = None, create_graph: bool = False, strict: bool = False
+    func: Callable[..., Any],
+    inputs: Tensors,
+    v: Tensors | None = None,
+    create_graph: bool = False,
+    strict: bool = False,
 ) -> tuple[Tensors, Tensors]:
     """(output, H v), as `vhp`: the Hessian is symmetric where the function has continuous second derivatives.
 
@@ -134,7 +150,7 @@ def hvp(
 class _Run:
     """One call of the function. inputs, outputs: lists of tensors; single_input, single_output: whether each is one."""
 
-    def __init__(self, where: str, func: Function, inputs: Any, create_graph: bool, strict: bool):
+    def __init__(self, where: str, func: Callable[..., Any], inputs: Any, create_graph: bool, strict: bool):
         self.where, self.create_graph, self.strict = where, create_graph, strict
         given, self.single_input = self._tensors("inputs", inputs)
         with enable_grad():
@@ -214,3 +230,6 @@ class _Run:
         """As one tensor or a tuple; detached unless create_graph."""
         kept = tensors if self.create_graph else [x.detach() for x in tensors]
         return kept[0] if single else tuple(kept)
+
+
+check_all(globals())

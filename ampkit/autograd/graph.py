@@ -6,17 +6,24 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..base.errors import DTypeError
-from ..core.autograd.gradient_edge import GradientEdge, get_gradient_edge
-from ..core.autograd.multi_hook import register_multi_grad_hook
+from ..core.arguments import checked_constructor
+from ..core.autograd import gradient_edge, multi_hook
+from ..core.autograd.gradient_edge import GradientEdge
 from ..core.autograd.mutation import allow_mutation_on_saved_tensors
 from ..core.autograd.node import Node
 from ..core.autograd.saved_hooks import disable_saved_tensors_hooks, saved_tensors_hooks
 from ..core.tensor import Tensor
+from ..ops.argument_checks import checked
 
 __all__ = [
     "GradientEdge", "Node", "allow_mutation_on_saved_tensors", "disable_saved_tensors_hooks", "get_gradient_edge",
     "increment_version", "register_multi_grad_hook", "save_on_cpu", "saved_tensors_hooks",
 ]  # fmt: skip
+
+
+get_gradient_edge = checked(gradient_edge.get_gradient_edge)
+register_multi_grad_hook = checked(multi_hook.register_multi_grad_hook)
+checked_constructor(disable_saved_tensors_hooks)
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -37,6 +44,7 @@ def _from_cpu(kept: Any) -> Tensor:
     return kept if isinstance(kept, Tensor) else kept[0].to(kept[1])
 
 
+@checked
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
     """Note a change in place that ampkit cannot see, of one tensor or several.
 

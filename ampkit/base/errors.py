@@ -37,7 +37,7 @@ def switch(where: str, name: str, value: Any) -> bool:
     """`value` as True or False. Raises ArgumentError for text: "no" and "False", say, would be true."""
     if value is True or value is False:
         return value
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes)) or value is NotImplemented:  # whose truth Python deprecates
         raise ArgumentError(where, f"{name} True or False", repr(value), unquoted(name, value))
     try:
         return bool(value)

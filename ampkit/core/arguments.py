@@ -20,6 +20,7 @@ from ..base.errors import AmpkitError, ArgumentError, DTypeError, unquoted
 from .tensor import Tensor
 
 MOST = 2**63 - 1  # the largest integer argument: that of int64
+_LONGEST = 2**16  # of a range that stands for a list of integers
 
 
 class Kind(NamedTuple):
@@ -128,13 +129,19 @@ def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]
             return item is None or item.types == (Tensor,)
         if isinstance(value, np.ndarray):
             value = value.tolist() if value.ndim == 1 else None
-        if isinstance(value, (str, bytes, dict, type)) or not _holds_items(value, sized):
+        if isinstance(value, (str, bytes, bytearray, memoryview, dict, type)) or not holds_items(value, sized):
             return False
-        if item is None or not isinstance(value, (list, tuple)):
+        if isinstance(value, range) and item is not None:
+            return item.whole and not value[_LONGEST:]
+        if item is None or not hasattr(value, "__len__"):
             return True
         return all(type(one) in item.types or item.accepts(one) for one in value)
 
     return accepts
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, range) else value
 
 
 def _has_length(value: Any) -> bool:
@@ -147,7 +154,10 @@ def _plural(description: str) -> str:
     return f"{noun}s" if article in ("a", "an") and " " not in noun else f"which each is {description}"
 
 
-def _holds_items(value: Any, sized: bool) -> bool:
+def holds_items(value: Any, sized: bool = False) -> bool:
+    """Whether `value` can be iterated over; `sized`: and has a length and indices."""
+    if isinstance(value, type):
+        return False
     if hasattr(value, "__len__") and hasattr(value, "__getitem__"):
         return getattr(value, "shape", True) != ()  # a 0-d array has no length
     return not sized and hasattr(value, "__iter__")
@@ -161,9 +171,11 @@ def _kind(text: str, names: Mapping[str, Any]) -> Kind | None:
     if head in ("Sequence", "Iterable"):
         item = kind(rest[:-1], names)
         description = named(head.lower()) + (f" of {_plural(item.description)}" if item is not None else "")
-        return Kind(description, (), _sequence_predicate(item, head == "Sequence"))
-    if head == "Mapping":
+        return Kind(description, (), _sequence_predicate(item, head == "Sequence"), converts=item and _listed)
+    if head in ("Mapping", "MutableMapping"):
         return Kind("a mapping", (dict,), lambda value: isinstance(value, Mapping))
+    if head == "set":
+        return Kind("a set", (set,), lambda value: isinstance(value, set))
     if head == "Sized":
         return Kind("something with a length", (), _has_length)
     if head == "Callable":

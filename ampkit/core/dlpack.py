@@ -105,7 +105,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
 
 def is_foreign(value: Any) -> bool:
     """Whether `value` is a tensor or an array of another library than NumPy and ampkit, with `__dlpack__`."""
-    return hasattr(value, "__dlpack__") and not isinstance(value, (Tensor, np.ndarray))
+    return hasattr(value, "__dlpack__") and not isinstance(value, (Tensor, np.ndarray, type))
 
 
 def to_tensor(foreign: Any, copy: bool = True) -> Tensor:

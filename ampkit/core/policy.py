@@ -94,12 +94,15 @@ class Policy:
         raise AttributeError("a Policy is frozen: make another one")
 
     def category(self, op: str) -> Cast:
-        """The category of the op named `op` under this policy."""
+        """The category of the op named `op` under this policy. Raises ConfigError for an unknown name."""
+        need_op("Policy.category", op)
         found = dict(self.overrides).get(op) or (Cast.LOW if self.preset and op in _FAST else categories[op])
         return Cast.FP32 if found is Cast.LOW and self.dtype == float32 else found
 
     def in_module(self, path: str) -> Policy:
         """The policy in the module `path` of the model: this one, or one with the dtype that `modules` has for it."""
+        if not isinstance(path, str):
+            raise DTypeError("Policy.in_module", "the path of a module", f"a {type(path).__name__}")
         for pattern, dtype in reversed(self.modules):
             if matches(pattern, path):
                 return Policy._intern(self.preset, dtype, self.overrides, self.modules)
@@ -141,11 +144,16 @@ def _module_dtypes(modules: Any) -> tuple[tuple[str, DType], ...]:
     return tuple(found)
 
 
-def _category(op: str, category: str) -> Cast:
-    if op not in categories:
-        close = difflib.get_close_matches(op, categories, n=1)
+def need_op(where: str, op: Any) -> None:
+    """Raise ConfigError, with the nearest name, unless `op` is the name of an op."""
+    if not isinstance(op, str) or op not in categories:
+        close = difflib.get_close_matches(op, categories, n=1) if isinstance(op, str) else []
         cure = f"did you mean {close[0]!r}?" if close else "`ampkit ops` lists them"
-        raise ConfigError("Policy", "the name of an op", repr(op), cure)
+        raise ConfigError(where, "the name of an op", repr(op), cure)
+
+
+def _category(op: str, category: str) -> Cast:
+    need_op("Policy", op)
     try:
         return Cast(category)
     except ValueError:

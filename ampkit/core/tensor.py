@@ -14,7 +14,7 @@ import numpy as np
 from .. import backends
 from ..base import dtypes, observe
 from ..base.dtypes import KNOWN, LOW, Array, DType
-from ..base.errors import DeviceError, DTypeError, ShapeError, StateError, switch
+from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter, come_back, leave
 from .autograd.accumulate import is_dense, sum_gradients
@@ -287,12 +287,24 @@ class Tensor(TensorBase, TensorMethods):
 
     def _write(self, values: Any) -> None:
         """Overwrite the values, in any mode and off the tape, by an array, a Tensor or numbers of the same shape."""
-        new = values.array if isinstance(values, Tensor) else backends.backend_of(self.array).asarray(values)
+        new = values.array if isinstance(values, Tensor) else self._numbers(values)
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
         with ignore_fp_errors(), backends.device_guard(self.array):
             self.array[...] = new
         self.changed()
+
+    def _numbers(self, values: Any) -> Array:
+        # The array of what is written into `data`.
+        try:
+            found = backends.backend_of(self.array).asarray(values)
+        except AmpkitError:
+            raise
+        except (TypeError, ValueError):  # rows of several lengths
+            found = None
+        if found is None or found.dtype.kind in "OSUMmc":
+            raise DTypeError("data", "an array or numbers", f"a {type(values).__name__}")
+        return found
 
     @property
     def _version(self) -> int:

@@ -36,7 +36,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
 
 
 def _array(values: Any, wanted: dtypes.DType | None) -> Array:
-    if hasattr(values, "dtype") and hasattr(values, "shape"):
+    if hasattr(values, "dtype") and hasattr(values, "shape") and not isinstance(values, type):
         need_unmasked(values, "tensor")
         kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
         return np.array(_of_bools(values), kind if wanted is None else wanted)

@@ -11,6 +11,7 @@ from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError, ShapeError
 from ..base.masked import need_unmasked
+from ..core.arguments import shown
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
@@ -26,12 +27,14 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """
     first = batch[0]
     if isinstance(first, Tensor):
-        return _stack([item.array for item in batch])
+        return _stack([_need(Tensor, item, "Tensors").array for item in batch])
     if isinstance(first, str | bytes):  # NumPy's too
         return list(batch)
     if isinstance(first, np.ndarray | np.generic):
         return _stack([_unmasked(item) for item in batch])
     if isinstance(first, bool | int | float):
+        for item in batch:
+            _need(bool | int | float | np.number | np.bool_, item, "numbers")
         return Tensor(np.array(batch, np.float64 if any(isinstance(item, float) for item in batch) else None))
     if is_foreign(first):
         return _stack([to_tensor(item).array for item in batch])
@@ -40,6 +43,13 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, Sequence):
         return _same_type(first, [default_collate(field) for field in _transposed(batch)])
     raise DTypeError("DataLoader", "tensors, arrays or numbers", type(first).__name__, "give a collate_fn")
+
+
+def _need(kind: Any, item: Any, what: str) -> Any:
+    # `item`, which has to be of the kind of the batch's first.
+    if not isinstance(item, kind):
+        raise DTypeError("DataLoader", f"{what} throughout, as the first item is one", shown(item), "give a collate_fn")
+    return item
 
 
 def default_convert(data: Any) -> Any:
@@ -75,7 +85,7 @@ def _same_type(like: Any, value: Any) -> Any:
 
 def _keys(batch: Sequence[Mapping[Any, Any]]) -> Any:
     for item in batch:
-        if item.keys() != batch[0].keys():
+        if _need(Mapping, item, "mappings").keys() != batch[0].keys():
             got = f"{sorted(map(str, batch[0]))} and {sorted(map(str, item))}"
             raise ShapeError("DataLoader", "items of the same keys in a batch", got, "give a collate_fn")
     return batch[0]
@@ -94,7 +104,7 @@ def _stack(arrays: list[Any]) -> Tensor:
 
 
 def _transposed(batch: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    lengths = sorted({len(item) for item in batch})
+    lengths = sorted({len(_need(Sequence, item, "sequences")) for item in batch})
     if len(lengths) != 1:
         raise ShapeError("DataLoader", "items of one length in a batch", f"{lengths}", "give a collate_fn")
     return list(zip(*batch, strict=True))

@@ -113,6 +113,8 @@ class ConcatDataset(Dataset[Any]):
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
             raise ArgumentError("ConcatDataset", "at least one dataset", "none")
+        if strange := [each for each in self.datasets if not isinstance(each, Sized)]:
+            raise DTypeError("ConcatDataset", "datasets with a length", shown(strange[0]))
         self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
 
     def __getitem__(self, index: int) -> Any:
@@ -157,7 +159,7 @@ class StackDataset(Dataset[Any]):
     def __init__(self, *args: Sized, **kwargs: Sized):
         self.datasets: Any = args or kwargs
         datasets = [*args, *kwargs.values()]
-        if not all(isinstance(dataset, Sized) and getattr(dataset, "shape", True) != () for dataset in datasets):
+        if not all(map(_is_indexed, datasets)):
             raise DTypeError("StackDataset", "datasets with a length", ", ".join(map(shown, datasets)))
         if not datasets or (args and kwargs) or len(set(map(len, datasets))) != 1:
             got = f"lengths {list(map(len, datasets))}" + (", some of them named" if args and kwargs else "")
@@ -171,6 +173,10 @@ class StackDataset(Dataset[Any]):
 
     def __len__(self) -> int:
         return self._length
+
+
+def _is_indexed(dataset: Any) -> bool:
+    return hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") and getattr(dataset, "shape", True) != ()
 
 
 def random_split(dataset: Any, lengths: Sequence[float], generator: random.Stream | None = None) -> list[Subset]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, DTypeError
+from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core import random
 from ..core.arguments import checked_constructor, shown
 from ..core.saved_state import need_count, need_keys
@@ -106,6 +106,12 @@ class DataLoader:
         self._place: Any = None  # of the dataset, if it keeps one
         self._draw: tuple[int, int] | None = None
         self._resuming = False
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_is_made" in vars(self):
+            raise StateError("DataLoader", f"{name} as it was made with", "another one", "make another DataLoader")
+        object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -260,6 +266,10 @@ class DataLoader:
             return workers.on_processes(work, numbers, self.multiprocessing_context)
         own = copy.copy(work.dataset) if self._is_iterable else work.dataset  # what a worker changes is its own share
         return workers.on_threads(work._replace(dataset=own), numbers)
+
+
+# what decides the batches, which PyTorch's refuses to change as well
+_FIXED = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
 
 
 def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) -> _Batch:

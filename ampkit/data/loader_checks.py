@@ -9,6 +9,8 @@ import numpy as np
 from ..base.errors import ArgumentError
 from .workers import check_context
 
+_MOST_WORKERS = 1024
+
 
 def check_samplers(sampler: Any, batch_sampler: Any, batch_size: Any, shuffle: Any, drop_last: bool) -> None:
     """Refuse arguments that decide the same thing."""
@@ -29,8 +31,8 @@ def check_iterable(**given: Any) -> None:
 
 def check_workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
     """Refuse wrong numbers and kinds of workers, and arguments for workers without any."""
-    if not isinstance(count, int | np.integer) or count < 0:
-        raise ArgumentError("DataLoader", "num_workers from 0", repr(count))
+    if not isinstance(count, int | np.integer) or not 0 <= count <= _MOST_WORKERS:
+        raise ArgumentError("DataLoader", f"num_workers from 0 to {_MOST_WORKERS}", repr(count))
     if factor is not None and (not isinstance(factor, int) or factor < 1):
         raise ArgumentError("DataLoader", "prefetch_factor from 1", repr(factor))
     if timeout < 0:

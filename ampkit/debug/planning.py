@@ -22,6 +22,7 @@ from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
 from ..core.tensor import Tensor
+from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
 from .plan_table import merge
 from .precision_plan import PrecisionPlan
@@ -29,6 +30,7 @@ from .repeat.unchanged import need_loss, need_module, unchanged
 from .saved_memory import SavedMemory
 
 
+@checked
 def plan(
     model: Any, batch: Any, policy: Policy | DType | str | None = None, loss: Callable[..., Tensor] | None = None
 ) -> PrecisionPlan:

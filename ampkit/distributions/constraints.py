@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import linalg
 from ..core.tensor import Tensor
+from ..ops.argument_checks import check_methods
 
 __all__ = [
     "Constraint", "boolean", "greater_than", "greater_than_eq", "half_open_interval", "integer_interval", "interval",
@@ -26,6 +27,9 @@ class Constraint:
         """Whether each value is in the set: bool, of the shape of `value` without its last event_dim axes."""
         found: Tensor = self._holds(value)
         return found
+
+
+check_methods(Constraint)
 
 
 def greater_than(lower_bound: Any) -> Constraint:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from .. import ops
 from ..base import dtypes
@@ -22,7 +21,7 @@ class Normal(Distribution):
     has_rsample = True
     support = constraints.real
 
-    def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
         self.loc, self.scale = parameters(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
         self._need("scale", self.scale > 0, "above 0")
@@ -55,7 +54,7 @@ class LogNormal(Distribution):
     has_rsample = True
     support = constraints.positive
 
-    def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
         self.base_dist = Normal(loc, scale, validate_args)
         self.loc, self.scale = self.base_dist.loc, self.base_dist.scale
         super().__init__(self.loc.shape, (), validate_args)
@@ -86,7 +85,7 @@ class Uniform(Distribution):
     names = ("low", "high")
     has_rsample = True
 
-    def __init__(self, low: Any, high: Any, validate_args: Any = None):
+    def __init__(self, low: Tensor | float, high: Tensor | float, validate_args: bool | None = None):
         self.low, self.high = parameters(low, high)
         super().__init__(self.low.shape, (), validate_args)
         self._need("high", self.high > self.low, "above low")
@@ -126,7 +125,7 @@ class Exponential(Distribution):
     has_rsample = True
     support = constraints.nonnegative
 
-    def __init__(self, rate: Any, validate_args: Any = None):
+    def __init__(self, rate: Tensor | float, validate_args: bool | None = None):
         (self.rate,) = parameters(rate)
         super().__init__(self.rate.shape, (), validate_args)
         self._need("rate", self.rate > 0, "above 0")
@@ -157,7 +156,7 @@ class Laplace(Distribution):
     has_rsample = True
     support = constraints.real
 
-    def __init__(self, loc: Any, scale: Any, validate_args: Any = None):
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
         self.loc, self.scale = parameters(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
         self._need("scale", self.scale > 0, "above 0")

@@ -34,7 +34,12 @@ class Bernoulli(Distribution):
 
     support = constraints.boolean
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
+    def __init__(
+        self,
+        probs: Tensor | float | None = None,
+        logits: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ):
         given = _given("Bernoulli", probs, logits)
         super().__init__(given.shape, (), validate_args)
         if logits is None:
@@ -81,7 +86,12 @@ class Categorical(Distribution):
 
     support = property(lambda self: constraints.integer_interval(0, self.probs.shape[-1] - 1))
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
+    def __init__(
+        self,
+        probs: Tensor | float | None = None,
+        logits: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ):
         given = _given("Categorical", probs, logits)
         if given.ndim < 1:
             raise ArgumentError("Categorical", "an axis of outcomes", "a number")
@@ -139,7 +149,12 @@ class OneHotCategorical(Distribution):
 
     support = constraints.one_hot
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None):
+    def __init__(
+        self,
+        probs: Tensor | float | None = None,
+        logits: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ):
         self.base_dist = Categorical(probs, logits, validate_args)
         super().__init__(self.base_dist.batch_shape, self.base_dist.probs.shape[-1:], validate_args)
 

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 from .. import ops
 from ..base.errors import ArgumentError, StateError
+from ..core.arguments import checked_constructor
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
+from ..ops.argument_checks import check_methods, checked
 from . import constraints
 
 
@@ -30,7 +32,14 @@ class Distribution:
     names: tuple[str, ...] = ()
     has_rsample = False
 
-    def __init__(self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: Any = None):
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        checked_constructor(cls)
+        check_methods(cls)
+
+    def __init__(
+        self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None
+    ):
         self.batch_shape, self.event_shape = Shape(batch_shape), Shape(event_shape)
         self.validates = validate_args is not False
 
@@ -109,10 +118,16 @@ class Distribution:
         return f"{type(self).__name__}({shapes})"
 
 
+checked_constructor(Distribution)
+check_methods(Distribution)
+
+
 class Independent(Distribution):
     """`base_distribution` with its last axes of the batch read as axes of the event: log_prob is summed over them."""
 
-    def __init__(self, base_distribution: Distribution, reinterpreted_batch_ndims: int, validate_args: Any = None):
+    def __init__(
+        self, base_distribution: Distribution, reinterpreted_batch_ndims: int, validate_args: bool | None = None
+    ):
         batch, n = base_distribution.batch_shape, reinterpreted_batch_ndims
         if not 0 <= n <= len(batch):
             raise ArgumentError("Independent", f"reinterpreted_batch_ndims from 0 to {len(batch)}", str(n))
@@ -174,6 +189,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[[Callable[[Any, Any], Te
     return register
 
 
+@checked
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
     """The Kullback-Leibler divergence KL(p || q), the mean of log p - log q under p. -> [*batch_shape].
 

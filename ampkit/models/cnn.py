@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import nn
+from ..base.errors import ArgumentError
 from ..base.limits import Classes, Layers, Probability, Size
 from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
+
+_MOST_STAGES = 16
 
 
 class CNN(nn.Module):
@@ -32,6 +35,8 @@ class CNN(nn.Module):
     ):
         super().__init__()
         check_sizes("cnn", in_channels=in_channels, num_classes=num_classes, width=width, stages=stages)
+        if stages > _MOST_STAGES:  # each halves the image
+            raise ArgumentError("cnn", f"stages up to {_MOST_STAGES}", f"{stages}")
         widths = [width * 2**i for i in range(stages)]
         self.features = nn.Sequential()
         for stage, (before, after) in enumerate(zip([in_channels, *widths], widths, strict=False)):

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..base.errors import StateError
+from ..base.errors import DTypeError, StateError
+from ..core.arguments import shown
 
 _CONV1D = re.compile(r"(.*\.)?h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
 _MASK = re.compile(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias")  # constants that older versions saved
@@ -23,6 +24,8 @@ def from_hugging_face_gpt2(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     The weights of Conv1D layers [in, out] are transposed to Linear's layout [out, in], attention masks are left out,
     and names without it get the prefix `transformer.`. Raises StateError for a state that is not in that layout.
     """
+    if not isinstance(state_dict, Mapping) or not all(isinstance(name, str) for name in state_dict):
+        raise DTypeError("from_hugging_face_gpt2", "a dict of tensors by name", shown(state_dict))
     if not is_hugging_face(state_dict):
         raise StateError("from_hugging_face_gpt2", "the state of a Hugging Face GPT-2", "another one")
     whole = any(name.startswith("transformer.") for name in state_dict)

@@ -12,6 +12,7 @@ from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
 from ..base.limits import Classes, Size
 from ..base.registry import Fault, register_model, smallest_image, square_images
+from ..core.arguments import shown
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
 
@@ -50,8 +51,12 @@ class LeNet5(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wanted = (self.in_channels, self.image_size, self.image_size)
-        if x.ndim != 4 or tuple(x.shape[1:]) != wanted:
-            raise ShapeError("LeNet5", f"images [N, {', '.join(map(str, wanted))}]", f"{list(x.shape)}")
+        if not isinstance(x, Tensor) or x.ndim != 4 or tuple(x.shape[1:]) != wanted:
+            raise ShapeError(
+                "LeNet5",
+                f"images [N, {', '.join(map(str, wanted))}]",
+                f"{list(x.shape)}" if isinstance(x, Tensor) else shown(x),
+            )
         x = ops.avg_pool2d(ops.tanh(self.conv1(x)), 2)
         x = ops.avg_pool2d(ops.tanh(self.conv2(x)), 2).flatten(1)
         return self.fc3(ops.tanh(self.fc2(ops.tanh(self.fc1(x)))))

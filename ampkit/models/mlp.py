@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from .. import nn
 from ..base.errors import ArgumentError
 from ..base.limits import Probability, Sizes
 from ..base.registry import register_model
+from ..core.arguments import holds_items
 from ..nn.factory import check_sizes
 
 Activation = Literal["relu", "gelu", "silu", "tanh", "sigmoid"]
@@ -33,16 +34,17 @@ def mlp(
     of a zero behind each activation. The axes after the first are flattened.
     Raises ArgumentError for an unknown activation, or widths that are no positive integers.
     """
-    widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    given: Any = hidden
+    widths = list(given) if holds_items(given) else [given]
     check_sizes(
         "mlp", in_features=in_features, out_features=out_features, **{f"hidden[{i}]": n for i, n in enumerate(widths)}
     )
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ArgumentError("mlp", f"activation {', '.join(ACTIVATIONS)}", repr(activation))
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in zip([in_features, *widths], widths, strict=False):
         layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
-        layers += [nn.Dropout(dropout)] if dropout else []
+        layers += [dropped] if (dropped := nn.Dropout(dropout)).p else []
     return nn.Sequential(*layers, nn.Linear(([in_features, *widths])[-1], out_features))
 
 

@@ -1,7 +1,8 @@
 """In-place initialization of tensors, drawn from ampkit's random stream.
 
 Each function fills and returns the tensor, outside the tape; values are drawn in float64 and rounded once to the
-tensor's dtype. generator: a `core.random.Stream` to draw from instead of the default one.
+tensor's dtype. generator: a `core.random.Stream` to draw from instead of the default one. What draws raises DTypeError
+for integers and bools, to which a draw would be cut.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..base.errors import ArgumentError, ShapeError, check_choice
 from ..core import random
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
-from ..ops.creation.draw_ranges import check_bounds, rounded_within
+from ..ops.creation.draw_ranges import check_bounds, check_float, rounded_within
 
 __all__ = [
     "calculate_gain", "constant_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
@@ -59,9 +60,10 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.S
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the normal distribution N(mean, std^2)."""
+    check_float("normal_", tensor.dtype)
     if not 0 <= std < math.inf:
         raise ArgumentError("normal_", "std >= 0", f"{std}")
-    return _fill(tensor, random.next_draw(generator).normal(mean, std, tensor.shape))
+    return _fill(tensor, random.next_draw(generator).normal(mean, abs(std), tensor.shape))
 
 
 def trunc_normal_(
@@ -76,6 +78,7 @@ def trunc_normal_(
 
     Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
+    check_float("trunc_normal_", tensor.dtype)
     if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
         got = f"mean={mean}, std={std}, a={a}, b={b}"
         raise ArgumentError("trunc_normal_", "std > 0 and [a, b] near the mean", got)
@@ -139,10 +142,11 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: rando
         raise ShapeError("sparse_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
     if not 0 <= sparsity <= 1:
         raise ArgumentError("sparse_", "a sparsity from 0 to 1", repr(sparsity))
+    check_float("sparse_", tensor.dtype)
     if not 0 <= std < math.inf:
         raise ArgumentError("sparse_", "a finite std from 0", f"{std}")
     draw = random.next_draw(generator)
-    values = draw.normal(0, std, tensor.shape)
+    values = draw.normal(0, abs(std), tensor.shape)  # -0.0 is 0
     order = draw.random(tensor.shape).argsort(0)
     np.put_along_axis(values, order[: math.ceil(sparsity * tensor.shape[0])], 0.0, 0)
     return _fill(tensor, values)
@@ -194,6 +198,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None
     """
     if tensor.ndim < 2:
         raise ShapeError("orthogonal_", "a tensor of two axes or more", f"shape {tuple(tensor.shape)}")
+    check_float("orthogonal_", tensor.dtype)
     rows = tensor.shape[0]
     columns = tensor.numel() // max(rows, 1)
     flat = random.next_draw(generator).normal(size=(max(rows, columns), min(rows, columns)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..base import dtypes
@@ -14,6 +14,7 @@ from ..core.module_path import following, new_call
 from ..core.parameter import Buffer, Parameter
 from ..core.policy import module_running
 from ..core.tensor import Tensor
+from ..ops.argument_checks import check_methods
 from . import hooks
 from . import state_dict as state
 from .module_hooks import ModuleHooks
@@ -154,8 +155,6 @@ class Module(ModuleHooks):
 
     def train(self, mode: bool = True) -> Self:
         """Put this module and all below it into training mode (dropout drops, batch norm uses the batch)."""
-        if not isinstance(mode, bool):
-            raise DTypeError("train", "mode as True or False", repr(mode))
         for module in self.modules():
             module.training = mode
         return self
@@ -234,7 +233,7 @@ class Module(ModuleHooks):
     # state
 
     def state_dict(
-        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+        self, *, destination: MutableMapping[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
     ) -> OrderedDict[str, Any]:
         """Every Parameter and persistent buffer by its dotted name; the tensors share the module's memory.
 
@@ -293,6 +292,9 @@ class Module(ModuleHooks):
         if not rows:
             return f"{type(self).__name__}({_indented(extra)})"
         return "\n  ".join([f"{type(self).__name__}(", *extra.splitlines(), *rows]) + "\n)"
+
+
+check_methods(Module)
 
 
 def _uninitialized(where: str) -> StateError:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.autograd.hooks import Handle, add_hook, need_callable
+from ..ops.argument_checks import check_methods
 from . import hooks
 from .module_tree import ModuleTree
 
@@ -106,6 +107,9 @@ class ModuleHooks(ModuleTree):
             found = hook(self, *given)
             result = result if found is None else found
         return result
+
+
+check_methods(ModuleHooks)
 
 
 def _nothing(result: Any) -> None:

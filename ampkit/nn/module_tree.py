@@ -10,6 +10,7 @@ from ..core.capture.code_names import is_library
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
 from . import hooks
+from ..ops.argument_checks import check_methods
 from .state_dict import look_up
 
 if TYPE_CHECKING:
@@ -128,3 +129,6 @@ class ModuleTree:
     def get_buffer(self, target: str) -> Tensor:
         """The buffer with the dotted name `target`. Raises ArgumentError for an unknown name."""
         return look_up(dict(self.named_buffers(remove_duplicate=False)), target, "buffer")
+
+
+check_methods(ModuleTree)

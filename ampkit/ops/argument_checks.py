@@ -44,9 +44,18 @@ def check_all(names: dict[str, Any]) -> None:
             names[name] = checked(item)
 
 
+def check_methods(*classes: type) -> None:
+    """Replace the public methods that each class itself defines, but `forward`, by their `checked` versions."""
+    for kind in classes:
+        for name, item in list(vars(kind).items()):
+            if not name.startswith("_") and name != "forward" and isfunction(item):
+                setattr(kind, name, checked(item))
+
+
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     outer, _, inner = function.__qualname__.partition(".")
     is_method = bool(inner) and "<locals>" not in inner
+    names_method = is_method and inner != "forward" and not inner.startswith("_")
     checks: list[Checks] = []  # built at the first call: annotations name classes that are defined later
 
     @wraps(function)
@@ -54,6 +63,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         if not checks:
             checks.append(Checks(function))
         where = type(args[0]).__name__ if is_method and args else outer
+        if names_method:
+            where = f"{where}.{inner}"
         args, kwargs = checks[0](where, args, kwargs)
         device = None if backends.gpus is None else _enter(where, args, kwargs)
         try:

@@ -10,9 +10,9 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, RangeError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
 from ampkit.core import random
-from ampkit.core.arguments import is_number
+from ampkit.core.arguments import is_number, shown
 from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.autograd.inplace import change, is_recorded, need_float, take, write
 from ampkit.core.autograd.scale_tag import ZEROED
@@ -259,7 +259,15 @@ def _assignable(value: Any) -> Any:
     # An array or a list, as NumPy reads it; a tensor of another library or a number of another class as ours.
     if is_foreign(value):
         return to_tensor(value)
-    return float(value) if is_number(value) and not isinstance(value, np.generic) else value
+    if is_number(value) and not isinstance(value, np.generic):
+        return float(value)
+    try:
+        dtype = np.asarray(value).dtype
+    except ValueError:  # rows of several lengths
+        dtype = np.dtype(object)
+    if dtype.kind not in "biuf" and dtype not in dtypes.FLOATS:
+        raise DTypeError("x[index] = value", "numbers", shown(value))
+    return value
 
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from ..base.dtypes import accumulator
 from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
 from ..base.limits import Limits
+from ..core.arguments import holds_items, shown
 from ..core.autograd.scale_tag import count_scaled
 from ..core.parameter import Parameter, become_parameter
 from ..core.shared_memory import block_of
@@ -194,6 +195,8 @@ def parameters_of(params: Any, where: str, differentiable: bool = False) -> list
     Raises DTypeError for other items.
     """
     found: dict[int, Any] = {}
+    if not isinstance(params, Tensor) and not holds_items(params):
+        raise DTypeError(where, "Parameters", shown(params))
     for item in [params] if isinstance(params, Tensor) else params:
         name, parameter = item if isinstance(item, tuple) and len(item) == 2 else ("", item)
         if differentiable and isinstance(parameter, Tensor) and parameter.is_floating_point():

@@ -10,14 +10,14 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
-from ..base.errors import ArgumentError, DTypeError
+from ..base.errors import ArgumentError, DTypeError, switch
 from ..base.limits import Limits
 from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
@@ -185,6 +185,7 @@ class Optimizer(OptimizerHooks):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients. set_to_none=False fills them with zeros: such a parameter still takes part in steps."""
+        set_to_none = switch(f"{type(self).__name__}.zero_grad", "set_to_none", set_to_none)
         if recorders and not set_to_none:
             asks_gradients(self._parameters())
         for parameter in self._parameters():
@@ -202,6 +203,8 @@ class Optimizer(OptimizerHooks):
 
     @param_groups.setter
     def param_groups(self, groups: Sequence[Any]) -> None:
+        if not isinstance(groups, (list, tuple)):
+            raise DTypeError(f"{type(self).__name__}.param_groups", "a list of parameter groups", shown(groups))
         self._groups.replace(groups)
 
     def _check_groups(self) -> None:
@@ -211,6 +214,7 @@ class Optimizer(OptimizerHooks):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group: a dict with "params" and options. Parameters of other groups do not move."""
+        self._check_groups()
         self._append(*self._need_group(param_group, [p for group in self.param_groups for p in group["params"]]))
 
     def check_options(self, options: dict[str, Any]) -> None:
@@ -292,6 +296,8 @@ class Optimizer(OptimizerHooks):
 
     @state.setter
     def state(self, state: dict[Any, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise DTypeError(f"{type(self).__name__}.state", "a dict by parameter", shown(state))
         if self._has_custom_state():
             self.custom_state = state
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..base.errors import DTypeError
 from ..core.autograd.hooks import Handle, add_hook, need_callable
+from ..ops.argument_checks import check_methods
 
 Hook = Callable[..., Any]
 _everywhere: dict[str, dict[int, Hook]] = {"step_pre": {}, "step_post": {}}  # hooks of all optimizers
@@ -23,30 +24,30 @@ class OptimizerHooks:
     _hooks: dict[str, dict[int, Hook]]  # by table: those that were registered, by their number
     _stepping = False
 
-    def register_step_pre_hook(self, hook: Hook) -> Handle:
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call hook(optimizer, args, kwargs) before a step, with the optimizer as args[0].
 
         If it returns a pair, that is what `step` gets as args and kwargs.
         """
         return self._register("step_pre", hook)
 
-    def register_step_post_hook(self, hook: Hook) -> Handle:
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> Handle:
         """Call hook(optimizer, args, kwargs) after a step."""
         return self._register("step_post", hook)
 
-    def register_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> Handle:
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call hook(optimizer) before `state_dict`; prepend: before the hooks that are there."""
         return self._register("state_dict_pre", hook, prepend)
 
-    def register_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> Handle:
+    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call hook(optimizer, state_dict) at the end of `state_dict`, which returns what it returns, if not None."""
         return self._register("state_dict_post", hook, prepend)
 
-    def register_load_state_dict_pre_hook(self, hook: Hook, prepend: bool = False) -> Handle:
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call hook(optimizer, state_dict) before `load_state_dict`, which loads what it returns, if not None."""
         return self._register("load_pre", hook, prepend)
 
-    def register_load_state_dict_post_hook(self, hook: Hook, prepend: bool = False) -> Handle:
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         """Call hook(optimizer) after `load_state_dict`."""
         return self._register("load_post", hook, prepend)
 
@@ -59,7 +60,7 @@ class OptimizerHooks:
         tables = (*(self._hooks.get(table, {}) for table in _everywhere), *_everywhere.values())
         return {number: hook for hooks in tables for number, hook in hooks.items()}
 
-    def _register(self, table: str, hook: Hook, prepend: bool = False) -> Handle:
+    def _register(self, table: str, hook: Callable[..., Any], prepend: bool = False) -> Handle:
         need_callable(hook)
         return add_hook(self._hooks.setdefault(table, {}), hook, prepend)
 
@@ -72,13 +73,16 @@ class OptimizerHooks:
         return state[0] if state else None
 
 
-def register_optimizer_step_pre_hook(hook: Hook) -> Handle:
+check_methods(OptimizerHooks)
+
+
+def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> Handle:
     """Register a `register_step_pre_hook` of all optimizers; it runs before their own."""
     need_callable(hook)
     return add_hook(_everywhere["step_pre"], hook)
 
 
-def register_optimizer_step_post_hook(hook: Hook) -> Handle:
+def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> Handle:
     """Register a `register_step_post_hook` of all optimizers; it runs after their own."""
     need_callable(hook)
     return add_hook(_everywhere["step_post"], hook)

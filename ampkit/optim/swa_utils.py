@@ -19,6 +19,7 @@ from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
+from ..ops.argument_checks import check_all
 from .flat.memory import CHUNK, chunks, flag_mask, mask_bits, where_flag
 from .lr_scheduler.cyclic import SWALR
 from .lr_scheduler.schedule import fraction
@@ -252,6 +253,9 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         model.train(training)
+
+
+check_all(globals())
 
 
 def _tensors(model: Module) -> Iterator[Tensor]:

@@ -11,16 +11,16 @@ from ..base.dtypes import float64
 from ..base.errors import DTypeError
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
+from ..ops.argument_checks import checked
 from .cases import placed
 from .closeness import GRADIENT_TOLERANCE, Array, assert_close, values_of
-
-Function = Callable[..., Any]
 
 # Of central differences in float64: truncation error ~ step^2, rounding error ~ 2^-53 / step, both near 1e-11.
 STEP = 1e-5
 
 
-def gradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
+@checked
+def gradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
     inputs: a tensor, or a sequence; those that are no tensors are passed as they are, and a tensor may come twice.
@@ -52,7 +52,8 @@ def _need_same(found: list[Tensor | None], again: list[Tensor | None]) -> None:
             assert same, "a backward that is not deterministic: it gives other gradients the second time"
 
 
-def gradgradcheck(func: Function, inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
+@checked
+def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
     """Check the second derivatives of `func` against central differences of its gradients; see gradcheck.
 
     Gradients recorded with create_graph=True are also compared with plain ones.
@@ -103,7 +104,9 @@ def wants_grad(item: Any) -> bool:
     return isinstance(item, Tensor) and item.requires_grad
 
 
-def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], generator: Any, tolerance: float) -> None:
+def _compare(
+    found: list[Tensor | None], f: Callable[..., Any], inputs: list[Tensor], generator: Any, tolerance: float
+) -> None:
     gradients = iter(found)
     for position, item in enumerate(inputs):
         if not wants_grad(item):
@@ -116,7 +119,7 @@ def _compare(found: list[Tensor | None], f: Function, inputs: list[Tensor], gene
         assert abs(terms.sum() - want) <= allowed, f"input {position}: derivative {terms.sum()}, by differences {want}"
 
 
-def _value_at(f: Function, inputs: list[Tensor], position: int, step: Array) -> float:
+def _value_at(f: Callable[..., Any], inputs: list[Tensor], position: int, step: Array) -> float:
     # f where one input is moved: a leaf itself, since f may read it as a variable of its own, as a module's parameter.
     item = inputs[position]
     before = np.array(values_of(item))

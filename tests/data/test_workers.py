@@ -133,7 +133,7 @@ def test_an_endless_sampler_is_not_drawn_to_its_end():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"num_workers": -1}, "num_workers from 0, got -1"),
+        ({"num_workers": -1}, "num_workers from 0 to 1024, got -1"),
         ({"num_workers": 1.5}, "num_workers as an integer, got 1.5"),
         ({"num_workers": 1, "prefetch_factor": 0}, "prefetch_factor from 1, got 0"),
         ({"prefetch_factor": 2}, "num_workers from 1 for a prefetch_factor, got 0"),

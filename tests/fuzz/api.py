@@ -19,7 +19,6 @@ import io
 import json
 import mmap
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -35,22 +34,15 @@ from random import Random
 from typing import Any
 
 import ampkit
-from ampkit import AmpkitError, Tensor
+from ampkit import Tensor
 
 from .calls import SPACE, generate, targets
+from .verdict import Hang, frames_inside, kind
 
 LIMIT = 5.0  # seconds for a call
 MEMORY = 2 << 30  # bytes of address space
-_OF_PYTHON = re.compile(
-    r"[\w.<>]+\(\) (missing|takes|got an unexpected|got multiple|got some|argument after)|.*missing the argument"
-)
-_ROOT = str(Path(ampkit.__file__).parent)
 REFUSED = "refused"  # the kind of a proper error, which is no fault
 _NAME = "tests.fuzz.api"  # for python -m
-
-
-class Hang(BaseException):
-    """A call exceeded its time limit."""
 
 
 def source_of(seed: int, number: int, paths: tuple[str, ...]) -> str:
@@ -76,26 +68,6 @@ def run(text: str) -> None:
             break
 
 
-def _kind(error: BaseException) -> str | None:
-    # The kind of finding that an exception is, or None if it is a proper answer.
-    if isinstance(error, AmpkitError):
-        return "wrapped" if "Python says" in str(error) else None
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_ROOT)]
-    if (
-        isinstance(error, TypeError)
-        and (len(frames) <= 2 or ".forward()" in str(error) or frames[-1].name == "_raise_missing")
-        and _OF_PYTHON.match(str(error))
-    ):
-        return None
-    if isinstance(error, (KeyError, IndexError)) and frames and "dataset[" in str(frames[-1].line):
-        return None  # raised by the caller's dataset
-    if isinstance(error, TypeError) and any(frame.name == "factor_of" for frame in frames):
-        return None  # raised by the caller's function
-    if isinstance(error, TypeError) and not frames:  # raised by the expression itself, such as None + 1
-        return None
-    return "warning" if isinstance(error, Warning) else "hang" if isinstance(error, Hang) else "raw"
-
-
 def check(text: str) -> dict[str, str] | None:
     """Run a call; return the finding, of kind "refused" for a proper error, or None if it returned."""
     state = ampkit.get_rng_state()
@@ -110,18 +82,18 @@ def check(text: str) -> dict[str, str] | None:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        kind = _kind(error)
-        if kind is None:
+        found = kind(error)
+        if found is None:
             return {"kind": REFUSED}
-        cause = error.__cause__ if kind == "wrapped" and error.__cause__ is not None else error
-        frames = traceback.extract_tb(cause.__traceback__)
-        inside = [f for f in frames if f.filename.startswith(_ROOT)] or frames
-        where = f"{Path(inside[-1].filename).name}:{inside[-1].lineno}"
-        first = (str(error).splitlines() or [""])[-1 if kind == "wrapped" else 0][:120]
-        return {"kind": kind, "error": type(error).__name__, "where": where, "says": first, "call": text}
+        cause = error.__cause__ if found == "wrapped" and error.__cause__ is not None else error
+        frame = (frames_inside(cause) or traceback.extract_tb(cause.__traceback__))[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        first = (str(error).splitlines() or [""])[-1 if found == "wrapped" else 0][:120]
+        return {"kind": found, "error": type(error).__name__, "where": where, "says": first, "call": text}
     finally:
         ampkit.set_grad_enabled(True)
         ampkit.set_default_device("cpu")
+        ampkit.set_default_dtype(ampkit.float32)
         ampkit.set_float32_matmul_precision("highest")
         ampkit.use_deterministic_algorithms(True)
         ampkit.set_rng_state(state)

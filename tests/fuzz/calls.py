@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
+import io
+import operator
+import pickle
+import re
 from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -13,19 +20,26 @@ from typing import Any
 import numpy as np
 
 import ampkit
-from ampkit import linalg, nn, ops, optim, special, testing, utils
+from ampkit import autograd, cuda, debug, distributions, func, linalg, models, nn, ops, optim, special, testing, utils
 from ampkit.testing.cases import Draw
 
-from . import values
-from .values import HOSTILE, tensor_text, valid
+from . import objects, values
+from .values import HOSTILE, PLAUSIBLE, tensor_text, valid
 
 SPACE: dict[str, Any] = {
     "ampkit": ampkit, "linalg": linalg, "nn": nn, "ops": ops, "optim": optim, "special": special, "utils": utils,
     "np": np, "inf": ampkit.inf, "nan": ampkit.nan, "t": values.t, "parameter": values.parameter,
     "optimizer": values.optimizer, "stepped": values.stepped, "drained": values.drained,
+    "autograd": autograd, "cpu": ampkit.cpu, "cuda": cuda, "debug": debug, "distributions": distributions,
+    "func": func, "models": models,
+    "testing": testing, "copy": copy, "io": io, "operator": operator, "pickle": pickle, "saved": values.saved,
+    "subclass": values.subclass, "used": objects.used, "within": objects.within, "stepped_by": objects.stepped_by,
+    "default": values.default, "damaged": lambda state, n: objects.damaged(state, n, _hostile), "Fraction": Fraction,
+    "Decimal": Decimal,
 }  # fmt: skip
-# These write files, start threads, or run their argument.
+# These write files, start threads, run their argument, or make models of hundreds of layers.
 SKIPPED = {
+    "cuda.set_device", "cuda.device", "cuda.FloatTensor", "cuda.is_available",  # the others ask for a GPU as these do
     "ampkit.save", "ampkit.load", "ampkit.set_num_threads", "ampkit.op", "ampkit.compile", "ampkit.profile",
     "ampkit.Primitive", "ampkit.recompute", "Tensor.register_hook", "Tensor.copy_in", "Tensor.rebind",
     "Tensor.write_", "Tensor.accumulate", "nn.RNNCellBase", "optim.Optimizer", "optim.Elementwise",
@@ -34,13 +48,28 @@ SKIPPED = {
 _TOP = (
     "arange", "tensor", "manual_seed", "set_rng_state", "get_rng_state", "Generator", "GradScaler", "Policy", "finfo",
     "iinfo", "grad", "set_grad_enabled", "inference_mode", "set_default_device", "set_float32_matmul_precision",
-    "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast",
-    "use_deterministic_algorithms",
+    "get_autocast_dtype", "is_autocast_enabled", "from_dlpack", "device", "Size", "autocast", "no_grad", "enable_grad",
+    "use_deterministic_algorithms", "set_default_tensor_type", "initial_seed", "FloatTensor", "LongTensor",
 )  # fmt: skip
-_OPERATORS = (
-    "__add__", "__mul__", "__sub__", "__truediv__", "__pow__", "__matmul__", "__mod__", "__floordiv__", "__and__",
-    "__or__", "__eq__", "__lt__", "__getitem__", "__rsub__", "__rpow__", "__iadd__", "__imul__", "__lshift__",
+_MODULES = (
+    "autograd", "autograd.functional", "autograd.graph", "cpu", "distributions", "func",
+    "optim.swa_utils", "utils",
 )  # fmt: skip
+_OTHERS = (
+    "models.mlp", "models.cnn", "models.lenet5",
+    "models.from_hugging_face_gpt2", "debug.plan", "debug.explain", "debug.detect_nonfinite", "debug.Ranges",
+    "testing.gradcheck", "autograd.set_detect_anomaly", "autograd.detect_anomaly",
+    "ampkit.save", "ampkit.load", "ampkit.amp.custom_fwd", "ampkit.amp.custom_bwd",
+    "ampkit.amp.is_autocast_available",
+)  # fmt: skip
+_OPERATORS = tuple(
+    f"__{name}__"
+    for name in (
+        "add mul sub truediv pow matmul mod floordiv and or xor eq ne lt le gt ge getitem radd rsub rmul rtruediv "
+        "rpow rmatmul rmod rfloordiv rand ror rxor rlshift rrshift lshift rshift iadd isub imul itruediv ipow "
+        "ifloordiv imod iand ior ixor ilshift irshift contains"
+    ).split()
+)
 
 
 def _of(place: str, holder: Any) -> Iterator[str]:
@@ -84,7 +113,11 @@ def targets() -> tuple[str, ...]:
     found += [f"optim.lr_scheduler.{n}" for n, c in classes.items() if issubclass(c, schedulers.LRScheduler)]
     found += ["optim.lr_scheduler.ReduceLROnPlateau", "optim.swa_utils.SWALR", "optim.swa_utils.AveragedModel"]
     found += _public("utils.data", utils.data)
-    found += [f"ampkit.{name}" for name in _TOP]
+    found += [f"ampkit.{name}" for name in _TOP if hasattr(ampkit, name)]
+    for place in _MODULES:
+        module = found_at(place)
+        found += [f"{place}.{name}" for name in module.__all__ if callable(getattr(module, name))]
+    found += [*_OTHERS, *objects.targets()]
     found += [*_of("Tensor", ampkit.Tensor)] + [f"Tensor.{name}" for name in _OPERATORS]
     return tuple(sorted({path for path in found if path not in SKIPPED}))
 
@@ -125,19 +158,19 @@ def _parameters(path: str) -> tuple[inspect.Parameter, ...]:
         parameters = tuple(inspect.signature(item).parameters.values())
     except (TypeError, ValueError):
         return ()
-    if (
-        path.startswith("Tensor.")
-        and parameters
-        and not isinstance(inspect.getattr_static(ampkit.Tensor, path[7:]), staticmethod)
-    ):
-        parameters = parameters[1:]
-    return parameters
+    holder, _, name = path.partition(".")
+    kind = (
+        ampkit.Tensor if holder == "Tensor" else objects.SUBJECTS[holder].kind if holder in objects.SUBJECTS else None
+    )
+    is_method = kind is not None and not isinstance(inspect.getattr_static(kind, name), staticmethod)
+    return parameters[1:] if is_method else parameters
 
 
 def found_at(path: str) -> Any:
     """The object at a path."""
-    item: Any = ampkit
-    for part in path.removeprefix("ampkit.").split("."):
+    first, *parts = path.removeprefix("ampkit.").split(".")
+    item: Any = objects.SUBJECTS[first].kind if first in objects.SUBJECTS else getattr(ampkit, first)
+    for part in parts:
         item = getattr(item, part)
     return item
 
@@ -206,18 +239,68 @@ def _inputs(rng: Random, path: str) -> list[str]:
     return found
 
 
+def _hostile(rng: Random) -> Any:
+    return eval(rng.choice(HOSTILE), dict(SPACE))
+
+
 def generate(rng: Random, path: str, hostile: float = 0.7) -> str:
     """The source text of a random call of `path`. hostile: the fraction of calls with a wrong argument."""
+    if path.partition(".")[0] in objects.SUBJECTS:
+        return objects.sequence(rng, path, lambda path: _arguments(rng, path, hostile), lambda text: _filled(rng, text))
+    call = _call(rng, path, hostile)
+    return f"within({rng.choice(_CONTEXTS)}, lambda: {call})" if rng.random() < 0.1 else call
+
+
+_CONTEXTS = (
+    "ampkit.autocast(dtype=ampkit.float16)", "ampkit.autocast(dtype=ampkit.bfloat16)", "ampkit.no_grad()",
+    "ampkit.inference_mode()", "default('float16')", "default('bfloat16')", "default('float64')",
+    "autograd.detect_anomaly()", "autograd.graph.save_on_cpu()", "autograd.graph.allow_mutation_on_saved_tensors()",
+)  # fmt: skip
+
+
+def _filled(rng: Random, text: str) -> str:
+    # A source with its places, such as {v} and {optimizer}, filled.
+    return re.sub(r"\{(\w+)\}", lambda place: _piece(rng, place[1]), text)
+
+
+_KINDS = {"optimizer": optim.Optimizer, "scheduler": optim.lr_scheduler.LRScheduler}
+
+
+def _piece(rng: Random, place: str) -> str:
+    if place == "v":
+        return rng.choice(HOSTILE) if rng.random() < 0.6 else rng.choice(PLAUSIBLE)
+    if place == "n":
+        return str(rng.randrange(1000))
+    if place not in _KINDS:
+        return repr(rng.choice(objects.NAMES[place]))
+    path = rng.choice(_makers(place))
+    return f"{path}({_arguments(rng, path, 0.0)})"
+
+
+@cache
+def _makers(place: str) -> tuple[str, ...]:
+    # The paths of the classes of optimizers, or of schedulers.
+    paths = [path for path in targets() if path.startswith("optim.") and inspect.isclass(found_at(path))]
+    return tuple([path for path in paths if issubclass(found_at(path), _KINDS[place])])
+
+
+def _arguments(rng: Random, path: str, hostile: float) -> str:
+    # The source text of the arguments of a call.
     name, shape = path.rpartition(".")[2], rng.choice(values.SHAPES)
-    if name in _cases() and rng.random() < 0.6 and not path.startswith(("nn", "Tensor")):
+    if name in _cases() and rng.random() < 0.6 and path.partition(".")[0] in ("ops", "linalg", "special"):
         args, named = _from_case(rng, name)
     else:
         args, named = _drawn(rng, path, shape)
     if rng.random() < hostile:
         _make_hostile(rng, path, args, named)
-    row = ", ".join([*args, *(f"{k}={v}" for k, v in named.items())])
+    return ", ".join([*args, *(f"{k}={v}" for k, v in named.items())])
+
+
+def _call(rng: Random, path: str, hostile: float) -> str:
+    name = path.rpartition(".")[2]
+    row = _arguments(rng, path, hostile)
     if path.startswith("Tensor."):
-        item = tensor_text(rng, shape)
+        item, shape = tensor_text(rng, rng.choice(values.SHAPES)), rng.choice(values.SHAPES)
         if name in _OPERATORS or not _parameters(path):
             return f"{item}.{name}({rng.choice((*HOSTILE, tensor_text(rng, shape))) if name in _OPERATORS else ''})"
         return f"{item}.{name}({row})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +18,16 @@ CALLS, SEED = 1500, 1
 
 @pytest.fixture(autouse=True)
 def limited():
-    before = signal.signal(signal.SIGALRM, api.on_alarm)
+    before, memory = signal.signal(signal.SIGALRM, api.on_alarm), resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_address_space() + api.MEMORY, memory[1]))
     yield
+    resource.setrlimit(resource.RLIMIT_AS, memory)
     signal.signal(signal.SIGALRM, before)
+
+
+def _address_space():
+    # of this process, in bytes
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def test_every_call_of_the_public_api_returns_or_raises_a_clear_error():

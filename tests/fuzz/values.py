@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -10,6 +13,8 @@ import numpy as np
 
 import ampkit
 from ampkit import Tensor, nn, optim
+
+from .layouts import Subclass
 
 SHAPES = ((), (3,), (4,), (0,), (2, 3), (3, 3), (4, 4), (2, 4, 6), (2, 4, 6, 6), (1, 4, 4, 4, 4), (2, 0, 3))
 DTYPES = ("float32", "float32", "float32", "float16", "bfloat16", "float64")
@@ -25,6 +30,25 @@ HOSTILE = (
     "t(2, 3, dtype='float16', grad=True)", "t(2, 3, layout='transposed')", "t(2, 4, 6, layout='sliced', grad=True)",
     "t(3, 3, layout='expanded')", "t(2, 2, dtype='int64', fill=2**62)", "t(3, dtype='int64', fill=-1)",
     "[t(3), t(3)]", "(t(2, 3), 2)", "{'a': t(2)}", "parameter(2, 3)", "'cuda'", "'cpu'",
+    "-0.0", "2**31 - 1", "5e-324", "[2**63]", "[[]]", "[[], [1]]", "[True, False]", "[t(2), None]", "range(3)", "set()",
+    "(i for i in range(2))", "iter([])", "'float32'", "'\\ud800'", "'a' * 3000", "bytearray(4)", "memoryview(b'xy')",
+    "Fraction(1, 3)", "Decimal('0.5')", "Decimal('nan')", "np.float64(nan)", "np.bool_(True)", "np.array(3)",
+    "np.int8(-1)", "np.uint64(2**64 - 1)", "np.longdouble(1)", "np.complex64(1j)", "np.datetime64('2020')",
+    "np.array([1, 2], '>f4')", "np.ma.array([1.0], mask=[True])", "subclass(3)", "np.zeros((0, 3))", "Exception",
+    "NotImplemented",
+    "ampkit.Tensor", "ampkit.bool", "t(2, 3, grad=True)", "t(fill=nan)", "t(dtype='int64')", "t(dtype='bool')",
+    "t(2, 0, grad=True)", "t(1)", "t(2, 3, dtype='uint8')", "t(3, dtype='bfloat16', layout='sliced', grad=True)",
+    "t(2, 3, fill=-0.0)", "t(2, 3, grad=True) * 2", "optimizer()", "ampkit.device('cpu')", "(lambda *a, **k: None)",
+    "(lambda x: x)", "[(2, 3), 4]", "{0: 1}", "{'params': [parameter(3)]}", "nn.Sequential()",
+)  # fmt: skip
+# Values that many parameters accept.
+PLAUSIBLE = (
+    "t(2, 3)", "t(2, 3)", "t(2, 4)", "t(3)", "t()", "t(2, 3, grad=True)", "t(2, 3, dtype='float16')", "0", "1", "2",
+    "-1",
+    "0.5", "1.0", "1e-3", "True", "False", "None", "(2,)", "(2, 3)", "()", "[0, 1]", "slice(1)", "'float16'",
+    "ampkit.float64",
+    "parameter(2, 3)", "nn.ReLU()", "nn.Linear(3, 4)", "t(2, dtype='int64')", "t(2, 3, dtype='bool')", "[1, 2]", "{}",
+    "(0.9, 0.99)", "(lambda *a, **k: None)", "np.ones((2, 3))", "np.float32(2)", "'cpu'", "optimizer()", "'weight'",
 )  # fmt: skip
 
 
@@ -59,6 +83,30 @@ def parameter(*shape: int) -> Any:
 def optimizer(count: int = 1) -> Any:
     """An SGD optimizer with momentum, of `count` groups."""
     return optim.SGD([{"params": [parameter(2, 3)]} for _ in range(count)], lr=0.1, momentum=0.9)
+
+
+def subclass(*shape: int) -> Any:
+    """An array of a class of the caller's."""
+    return np.ones(shape).view(Subclass)
+
+
+def saved(obj: Any) -> Any:
+    """A file in memory of `obj`, at its beginning."""
+    file = io.BytesIO()
+    ampkit.save(obj, file)
+    file.seek(0)
+    return file
+
+
+@contextmanager
+def default(dtype: str) -> Iterator[None]:
+    """Within the block, the default dtype is this one."""
+    before = ampkit.get_default_dtype()
+    ampkit.set_default_dtype(getattr(ampkit, dtype))
+    try:
+        yield
+    finally:
+        ampkit.set_default_dtype(before)
 
 
 def stepped(made: Any) -> Any:
@@ -120,8 +168,24 @@ _NAMED = {
     "init_scale": "2.0 1024.0", "outputs": "t(2,grad=True).sum()", "num_encoder_layers": "1",
     "num_decoder_layers": "1", "target": "t(2,3) t(3,dtype='int64') t(2,dtype='int64')", "name": "'weight' 'bias'",
     "new_state": "(0,0) (1,2)", "seed": "0 1", "num_embeddings": "4", "model": "nn.Linear(3,4)",
+    "func": "(lambda*x:x[0]*2) (lambda*x:x[0].sum()) nn.ReLU()", "v": "t(2,3) t(3) None t()",
+    "inputs": "t(2,3,grad=True) (t(3,grad=True),t(3)) t(3)", "state_dict": "nn.Linear(3,4).state_dict() {}",
+    "parameter_and_buffer_dicts": "{'weight':t(4,3)} {}", "kwargs": "None {}", "obj": "t(2) {'a':t(2)} [1,t()] None",
+    "f": "saved(t(2)) saved({'a':[t(2),1]}) saved(nn.ReLU())", "map_location": "None 'cpu'", "hook": "print",
+    "closure": "None (lambda:ampkit.tensor(1.0))", "loc": "t(2) 0.0", "scale": "t(2).exp() 1.0",
+    "probs": "t(3).exp() None 0.5",
+    "logits": "t(3) None t(2,3)", "low": "0.0 t(2)", "high": "3.0 t(2)", "value": "t(2) t(2,3) 0.5",
+    "sample_shape": "() (2,)",
+    "base_distribution": "distributions.Normal(t(2,3),1.0)", "reinterpreted_batch_ndims": "0 1 2",
+    "step": "(lambda:None) 1",
+    "hidden": "8 (4,4) ()", "depth": "1 2", "image_size": "8", "patch_size": "4 2", "num_classes": "3",
+    "preset": "'nano' 'tiny'",
+    "hidden_dim": "8", "mlp_dim": "8", "kind": "'cpu'", "loader": "[t(2,3)] [(t(2,3),1)]", "tensor1": "t(2,3)",
+    "t1": "t(2)", "t2": "t(3)",
+    "actual": "t(2,3)", "expected": "t(2,3)", "edge": "None", "pack_hook": "(lambda*x:x[0])",
+    "unpack_hook": "(lambda*x:x[0])",
 }  # fmt: skip
-NAMED = {name: tuple(text.split()) if "lambda" not in text else (text,) for name, text in _NAMED.items()}
+NAMED = {name: tuple(text.split()) if "lambda epoch" not in text else (text,) for name, text in _NAMED.items()}
 NAMED["lr_lambda"] = ("lambda epoch: 0.9", "[lambda epoch: 0.9]")
 
 

@@ -130,7 +130,7 @@ def test_a_backward_hook_that_answers_wrongly_gives_one_clear_line(answer, error
     layer.register_full_backward_hook(lambda module, into, out: answer(into))
     with pytest.raises(error, match=line):
         layer(leaf(1.0, 2.0)).sum().backward()
-    with pytest.raises(DTypeError, match="hook: needs a callable"):
+    with pytest.raises(DTypeError, match="needs hook as a function, got 3"):
         layer.register_full_backward_hook(3)
 
 

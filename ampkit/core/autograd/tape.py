@@ -141,6 +141,8 @@ def _batched(
     if foreign := [out for out in outs if not isinstance(out, Tensor)]:
         got = f"an object of type {type(foreign[0]).__name__}"
         raise DTypeError("grad", "a Tensor or a sequence of them as outputs", got)
+    if not outs:
+        raise ArgumentError("grad", "at least one output with is_grads_batched=True", "none")
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     if foreign := [seed for seed in seeds if seed is not None and not isinstance(seed, Tensor)]:
         raise DTypeError("grad", "Tensors as grad_outputs", f"an object of type {type(foreign[0]).__name__}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError
-from ampkit.core.arguments import shown
+from ampkit.core.arguments import holds_items, is_whole, shown
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_methods
 
 from ..factory import is_size
 from ..module import Module
@@ -88,8 +90,8 @@ class _Listed(_Container):
         self._entries[name] = value
 
     def _position(self, index: Any) -> int:
-        if not hasattr(index, "__index__") or not -len(self) <= (at := index.__index__()) < len(self):
-            raise RangeError(type(self).__name__, f"an index below {len(self)}", repr(index))
+        if not is_whole(index) or not -len(self) <= (at := operator.index(index)) < len(self):
+            raise RangeError(type(self).__name__, f"an index below {len(self)}", shown(index))
         return at % len(self)
 
     def _name(self, index: Any) -> str:
@@ -154,7 +156,7 @@ class ModuleList(_Listed):
         self.extend(modules or ())
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
-        return ModuleList([*self, *other])
+        return ModuleList([*self, *other]) if holds_items(other) else NotImplemented
 
 
 class ParameterList(_Listed):
@@ -172,7 +174,7 @@ class ParameterList(_Listed):
     @property
     def _entries(self) -> dict[str, Any]:
         entries = self._parameters | self._modules if self._modules else self._parameters
-        return {str(i): entries[str(i)] for i in range(len(entries))}
+        return {str(i): entries[str(i)] for i in range(len(entries)) if str(i) in entries}
 
     def _store(self, name: str, value: Any) -> None:
         setattr(self, name, value)
@@ -191,8 +193,8 @@ class _Named(_Container, Generic[_Entry]):
     pop: Any = MutableMapping.pop
 
     def __getitem__(self, key: str) -> _Entry:
-        if key not in self._entries:
-            raise _UnknownError(type(self).__name__, f"one of {', '.join(self._entries) or 'no names'}", repr(key))
+        if key not in self:
+            raise _UnknownError(type(self).__name__, f"one of {', '.join(self._entries) or 'no names'}", shown(key))
         return self._entries[key]
 
     def __delitem__(self, key: str) -> None:
@@ -203,7 +205,7 @@ class _Named(_Container, Generic[_Entry]):
         return iter(list(self._entries))
 
     def __contains__(self, key: object) -> bool:
-        return key in self._entries
+        return isinstance(key, str) and key in self._entries
 
     def clear(self) -> None:
         """Remove all entries."""
@@ -234,7 +236,6 @@ class ParameterDict(_Named[Parameter]):
     get: Any = Mapping.get
     setdefault: Any = MutableMapping.setdefault
     popitem: Any = MutableMapping.popitem
-    update: Any = MutableMapping.update
 
     def __init__(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] | None = None):
         super().__init__()
@@ -246,15 +247,23 @@ class ParameterDict(_Named[Parameter]):
             raise DTypeError("ParameterDict", f"a Parameter or a Tensor as {key!r}", f"a {type(parameter).__name__}")
         self.register_parameter(key, entry)
 
+    def update(self, parameters: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), /, **named: Tensor) -> None:
+        """Add Parameters, or replace those of the same name."""
+        for name, parameter in {**_named("ParameterDict", parameters), **named}.items():
+            self[name] = parameter
+
     def copy(self) -> ParameterDict:
         """A new ParameterDict of the same Parameters."""
         return ParameterDict(self.items())
 
 
+check_methods(_Listed, ModuleDict)
+
+
 def _named(where: str, items: Any) -> dict[str, Any]:
     # A mapping or (name, item) pairs, as a dict.
     pairs = items.items() if hasattr(items, "items") else items
-    found: list[Any] = list(pairs) if isinstance(pairs, Iterable) else [None]
+    found: list[Any] = list(pairs) if holds_items(pairs) else [None]
     if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in found):
         raise DTypeError(where, "a mapping, or (name, item) pairs", shown(items))
     return dict(found)

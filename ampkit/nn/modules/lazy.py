@@ -105,15 +105,15 @@ class _Lazy(LazyModuleMixin, Module):
         if not input.ndim or (self._ranks and input.ndim not in self._ranks):
             ranks = " or ".join(map(str, self._ranks)) or "at least 1"
             raise ShapeError(where, f"input of {ranks} axes", f"shape {tuple(input.shape)}")
-        own = [*self._parameters.values(), *self._buffers.values()]
-        first = next((tensor for tensor in own if isinstance(tensor, Uninitialized)), None)
+        own = {**self._parameters, **self._buffers}
+        first = next((tensor for tensor in own.values() if isinstance(tensor, Uninitialized)), None)
         options = dict(self._options)
         if first is not None:
             here = Tensor(()).device
             options.update(dtype=first.dtype, device=input.device if first.device == here else first.device)
         layer = self.cls_to_become(**{self._inferred: self._size_of(input)}, **options)
-        for tensor, made in zip(own, (*layer._parameters.values(), *layer._buffers.values()), strict=True):
-            if isinstance(tensor, Uninitialized) and made is not None:
+        for name, made in {**layer._parameters, **layer._buffers}.items():
+            if made is not None and isinstance(tensor := own.get(name), Uninitialized):
                 tensor.become(made.array)
         self.__dict__.pop("_options")
         self.__dict__.update({name: value for name, value in vars(layer).items() if name not in _PERSISTENT})

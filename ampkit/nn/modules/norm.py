@@ -247,7 +247,9 @@ class SyncBatchNorm(_BatchNorm):
         dtype: Any = None,
     ):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        if process_group is not None and not callable(getattr(process_group, "size", None)):
+        if process_group is not None and (
+            isinstance(process_group, type) or not callable(getattr(process_group, "size", None))
+        ):
             got = f"a {type(process_group).__name__}"
             raise DTypeError("SyncBatchNorm", "a ProcessGroup of ampkit.distributed, or None", got)
         self.process_group = process_group

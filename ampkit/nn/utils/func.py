@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ampkit.base.errors import StateError
+from ampkit.base.errors import DTypeError, StateError
+from ampkit.core.arguments import shown
 from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.autograd.tape import grad as _grad
 from ampkit.core.tensor import Tensor
+from ampkit.ops.argument_checks import check_all
 
 from ..module import Module
 from ..state_dict import look_up
@@ -20,7 +22,7 @@ def functional_call(
     module: Module,
     parameter_and_buffer_dicts: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],
     args: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,
@@ -57,15 +59,18 @@ def _table(module: Module, name: str) -> dict[str, Any]:
     return part._parameters if last in part._parameters else part._buffers
 
 
-def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Any:
+def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
     """A function that returns the gradient of `func` for its arguments `argnums`, and its value.
 
     func returns a tensor of one element; with has_aux, that and any value, which is returned with the value.
     Its gradients can be differentiated again.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else argnums
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
+        for n in numbers:
+            if not -len(args) <= n < len(args) or not isinstance(args[n], Tensor):
+                raise DTypeError("grad", f"a Tensor as argument {n}", shown(args[n : n + 1]))
         with enable_grad():
             inputs = {n: args[n] if args[n].requires_grad else args[n].detach().requires_grad_() for n in numbers}
             out = func(*[inputs.get(n, value) for n, value in enumerate(args)], **kwargs)
@@ -76,7 +81,7 @@ def grad_and_value(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0,
     return derived
 
 
-def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Any:
+def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
     """A function that returns the gradient of `func`; with has_aux, that and func's second value."""
     both = grad_and_value(func, argnums, has_aux)
 
@@ -85,3 +90,6 @@ def grad(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: 
         return (found, value[1]) if has_aux else found
 
     return derived
+
+
+check_all(globals())

@@ -78,7 +78,7 @@ def parse_index_item(part: Any) -> Any:
         return index(part)
     kind = getattr(getattr(part, "dtype", None), "kind", None)
     if kind not in ("i", "u", "b") or not hasattr(part, "astype"):
-        got = part.dtype.name if hasattr(part, "dtype") else type(part).__name__
+        got = getattr(getattr(part, "dtype", None), "name", type(part).__name__)
         raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
     if part.dtype == np.uint8:
         raise DTypeError("index", "integers or bool", "uint8, which is ambiguous", "cast it: .long() or .bool()")

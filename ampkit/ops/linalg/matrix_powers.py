@@ -12,6 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -56,6 +57,8 @@ def linalg_multi_dot(tensors: Iterable[Tensor]) -> Tensor:
     chain = list(tensors)
     if len(chain) < 2:
         raise ArgumentError("multi_dot", "at least two tensors", f"{len(chain)}")
+    if foreign := [item for item in chain if not isinstance(item, Tensor)]:
+        raise DTypeError("multi_dot", "Tensors", shown(foreign[0]))
     gone = [at for at, vector in ((0, chain[0].ndim == 1), (-1, chain[-1].ndim == 1)) if vector]
     for at in gone:
         chain[at] = unsqueeze(chain[at], at)

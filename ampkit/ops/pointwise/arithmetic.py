@@ -85,7 +85,7 @@ def rdiv(input: Array, other):
 
 @rdiv.backward
 def rdiv_backward(dy, saved, needs, other):
-    return dy * -other / (saved.input * saved.input)
+    return -(dy * other) / (saved.input * saved.input)
 
 
 @op(cast=Cast.WIDEST, numpy=np.floor_divide, factors="other")

@@ -11,6 +11,7 @@ from ampkit.base.dtypes import FLOATS, bool_, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.cast_plan import result_type
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -130,7 +131,8 @@ def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor 
         raise ArgumentError("where", "input and other, or neither", "one of them")
     if not isinstance(input, Tensor) and not isinstance(other, Tensor):
         wanted = result_type([type(input), type(other)])
-        other = Tensor(np.full_like(condition.array, other, dtype=wanted))
+        with ignore_fp_errors():
+            other = Tensor(np.full_like(condition.array, other, dtype=wanted))
     return where_(condition, input, other)
 
 

@@ -73,13 +73,17 @@ ceil = _step_function("ceil", np.ceil, "The smallest integer >= input.")
 trunc = _step_function("trunc", np.trunc, "input truncated towards 0.")
 
 
+_MOST_DIGITS = 400  # beyond float64's exponents
+
+
 @op(cast=Cast.KEEP, numpy=np.round)
 def round(input: Array, *, decimals: int = 0):
     """The nearest integer, halves to even; with `decimals`, the nearest multiple of 10^-decimals.
 
     Its gradient is zero.
     """
-    return input.copy() if input.dtype == bool_ else np.round(input, decimals)
+    digits = max(-_MOST_DIGITS, min(decimals, _MOST_DIGITS))  # NumPy multiplies by 10 as many times
+    return input.copy() if input.dtype == bool_ else np.round(input, digits)
 
 
 round.backward(_zero_gradient)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.arguments import is_whole
 from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Saved, op
@@ -137,7 +138,7 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: Any = None) -> Tensor
     """input rolled along `dims`: elements shifted past the end re-enter at the start; without dims, flattened first."""
     if isinstance(shifts, Tensor):
         raise DTypeError("roll", "shifts as numbers", "a Tensor")
-    by = tuple(shifts) if isinstance(shifts, (tuple, list)) else (shifts,)
+    by = (shifts,) if is_whole(shifts) else tuple(cast(Any, shifts))
     if dims is None:
         if len(by) != 1:
             raise ArgumentError("roll", "one shift, or a dim for each", f"{len(by)} shifts without dims")

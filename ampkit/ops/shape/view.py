@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -148,9 +149,12 @@ moveaxis, swapdims = movedim, transpose
 
 def _map_tensors(where: str, function: Any, tensors: tuple[Any, ...]) -> Any:
     args = tensors[0] if len(tensors) == 1 else tensors
-    if len(tensors) > 1 and not all(isinstance(t, Tensor) for t in tensors):
-        raise DTypeError(where, "Tensors", "a list among them")
-    return function(args) if isinstance(args, Tensor) else tuple(function(t) for t in args)
+    if isinstance(args, Tensor):
+        return function(args)
+    found = list(args)
+    if foreign := [t for t in found if not isinstance(t, Tensor)]:
+        raise DTypeError(where, "Tensors", f"{shown(foreign[0])} among them")
+    return tuple([function(t) for t in found])
 
 
 def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Any:

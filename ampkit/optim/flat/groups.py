@@ -45,7 +45,7 @@ class Groups(list[ParamGroup]):
                 made.append(group)
                 continue
             taken = [parameter for each in made for parameter in each["params"]]
-            parameters, options = owner._need_group(dict(group), taken)
+            parameters, options = owner._need_group(dict(group) if isinstance(group, Mapping) else group, taken)
             segments = next((each.segments for each in self.held if each.has_members(parameters)), None)
             if segments is None:
                 segments = self._segments_of(parameters, options, len(taken), before)

@@ -11,7 +11,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends import Array
 from ampkit.base import dtypes
-from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, NonFiniteError, StateError
 from ampkit.base.limits import NotNegative
 from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -84,6 +84,8 @@ class LBFGS(Optimizer):
         """
         if not callable(closure):
             raise DTypeError("LBFGS.step", "a closure", f"a {type(closure).__name__}", "one that returns the loss")
+        if len(self.param_groups) != 1:
+            raise StateError("LBFGS.step", "one parameter group", f"{len(self.param_groups)}")
         self.present()  # raises if another optimizer took a parameter
         self.follow_parameters()
         segments = sorted(self.segments(), key=lambda segment: segment.number)

@@ -73,6 +73,7 @@ class MultiplicativeLR(_LambdasLR):
     """
 
     def rates(self, n: int) -> list[float]:
+        n = int(n)  # `step` may be told a fraction
         for k in range(len(self._products), n + 1):  # products[n][group]: no function is called twice for a step
             self._products.append([a * b for a, b in zip(self._products[-1], self._factors(k), strict=True)])
         return [base * product for base, product in zip(self.base_lrs, self._products[n], strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from operator import index
 from typing import Any
 from weakref import ref
 
@@ -18,7 +19,7 @@ from ampkit import backends
 from ampkit.backends import Array
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, StateError
-from ampkit.core.arguments import checked_constructor, is_number, shown
+from ampkit.core.arguments import checked_constructor, is_number, is_whole, shown
 from ampkit.core.capture.code_names import is_library
 from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -197,6 +198,7 @@ class LRScheduler:
             return
         if not is_number(epoch) or not 0 <= epoch < 2**31:
             raise ArgumentError(f"{type(self).__name__}.step", "an epoch from 0, or none", shown(epoch))
+        epoch = _python_number(epoch)
         before = self._held_row()
         self._start(int(epoch))
         self._row = self._numbers(epoch)
@@ -211,7 +213,9 @@ class LRScheduler:
 
     @last_epoch.setter
     def last_epoch(self, value: Any) -> None:
-        self._told = value
+        if not is_number(value):
+            raise DTypeError(f"{type(self).__name__}.last_epoch", "a number", shown(value))
+        self._told = _python_number(value)
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last, or the product of several; waits for the device."""
@@ -260,6 +264,8 @@ class LRScheduler:
 
         Raises ArgumentError, with nothing changed, for one that does not fit.
         """
+        if not isinstance(state_dict, Mapping):
+            raise DTypeError(f"{type(self).__name__}.load_state_dict", "a dict", shown(state_dict))
         with unchanged_on_error(*self._with_parts()):
             self._load(state_dict)
 
@@ -324,9 +330,19 @@ def factor_of(where: str, function: Any, n: int) -> Any:
     return factor
 
 
-def per_group(where: str, name: str, value: Any, groups: int) -> list[float]:
-    """`value`, one number or one per group, as a list of length `groups`. Raises ArgumentError for another length."""
-    found = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * groups
+def per_group(where: str, name: str, value: Any, groups: int) -> list[Any]:
+    """`value`, one number or one per group, as a list of length `groups`.
+
+    Raises ArgumentError for another length, DTypeError for what is no number.
+    """
+    found: list[Any] = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * groups
     if len(found) != groups:
         raise ArgumentError(where, f"{name} for {groups} parameter groups", f"{len(found)}")
-    return found
+    if strange := [each for each in found if not isinstance(each, Tensor) and not is_number(each)]:
+        raise DTypeError(where, f"{name} as numbers", shown(strange[0]))
+    return [each if isinstance(each, Tensor) else _python_number(each) for each in found]
+
+
+def _python_number(value: Any) -> Any:
+    # A number of any class, a Decimal too, as an int or a float.
+    return value if isinstance(value, (int, float)) else index(value) if is_whole(value) else float(value)
