@@ -13,7 +13,6 @@ from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
-from ..ops.argument_checks import checked
 from .finding import Finding, finding_of
 from .finite import is_finite
 from .nonfinite import NonFiniteTracker
@@ -25,7 +24,6 @@ from .repeat.trial import Trials, Watch
 from .underflow import UnderflowTracker
 
 
-@checked
 def explain(step: Callable[[], Any], underflow: bool = False, *, repeat: bool = True) -> Finding | None:
     """Call `step()`, and say where the first infinity or NaN came from that reached a loss or a leaf's gradient.
 

@@ -15,7 +15,6 @@ from ..base.observe import FORWARD, Event, observing
 from ..core.module_path import current, follow
 from ..core.op import ops
 from ..core.policy import Cast, Policy, region
-from ..ops.argument_checks import checked
 from ..optim.optimizer import Optimizer
 from .peak_memory import peak_of_device
 from .profiler import profile
@@ -111,7 +110,6 @@ class Ledger:
         return sum(size for what, size in self.memory.items() if what.startswith("kept"))
 
 
-@checked
 def ledger(
     step: Callable[[], Any], optimizers: Optimizer | Iterable[Optimizer] = (), steps: int = 5, warmup: int = 2
 ) -> Ledger:
