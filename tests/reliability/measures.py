@@ -183,7 +183,7 @@ MEASURES: dict[str, Measure] = {
     for each in (
         Measure(
             "interrupted",
-            ("python tests/bench/interrupted_runs.py --endings 72 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --endings 60 --steps 30",),
             ("python tests/bench/interrupted_runs.py --endings 6 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}, and no signal cost a step.",
@@ -191,7 +191,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "ranks",
-            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 16 --steps 30",),
+            ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 12 --steps 30",),
             ("python tests/bench/interrupted_runs.py --kinds rank --ranks 2 --endings 2 --steps 20",),
             interrupted,
             lambda f: f"{equal_runs(f)}.",
@@ -214,7 +214,7 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "readers",
             (
-                "python -m tests.fuzz.readers --count 2500 --seed 3",
+                "python -m tests.fuzz.readers --count 2000 --seed 3",
                 "python -m tests.fuzz.readers --format report --count 20000 --seed 5",
             ),
             ("python -m tests.fuzz.readers --count 40 --seed 4",),
@@ -264,7 +264,7 @@ MEASURES: dict[str, Measure] = {
         Measure("ulps", _ULPS, _ULPS, ulps, error_table, least=("ops",), worse=larger_errors),
         Measure(
             "corrupted",
-            ("python -m tests.bench.corrupted_runs --trials 1500",),
+            ("python -m tests.bench.corrupted_runs --trials 1000",),
             ("python -m tests.bench.corrupted_runs --trials 40",),
             corrupted,
             outcome_table,
