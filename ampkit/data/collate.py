@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import backends
 from ..base import dtypes
-from ..base.errors import DTypeError, ShapeError
+from ..base.errors import ArgumentError, DTypeError, ShapeError
 from ..base.masked import need_unmasked
 from ..core.arguments import shown
 from ..core.dlpack import is_foreign, to_tensor
@@ -35,7 +35,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, bool | int | float):
         for item in batch:
             _need(bool | int | float | np.number | np.bool_, item, "numbers")
-        return Tensor(np.array(batch, np.float64 if any(isinstance(item, float) for item in batch) else None))
+        return _numbers(batch)
     if is_foreign(first):
         return _stack([to_tensor(item).array for item in batch])
     if isinstance(first, Mapping):
@@ -43,6 +43,15 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, Sequence):
         return _same_type(first, [default_collate(field) for field in _transposed(batch)])
     raise DTypeError("DataLoader", "tensors, arrays or numbers", type(first).__name__, "give a collate_fn")
+
+
+def _numbers(batch: Sequence[Any]) -> Tensor:
+    kind = np.float64 if any(isinstance(item, float) for item in batch) else None
+    try:
+        return Tensor(np.array(batch, kind))
+    except OverflowError:
+        got, cure = "one that float64 does not hold", "give a collate_fn"
+        raise ArgumentError("DataLoader", "numbers that fit a tensor", got, cure) from None
 
 
 def _need(kind: Any, item: Any, what: str) -> Any:
