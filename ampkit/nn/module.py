@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Self
 
 from ..base import dtypes
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import ArgumentError, DTypeError, StateError, switch
 from ..core.arguments import checked_constructor
 from ..core.capture.recorder import recorders
 from ..core.module_path import following, new_call
@@ -241,6 +241,12 @@ class Module(ModuleHooks):
         `get_extra_state` is stored as `_extra_state` after its tensors.
         """
         result: Any = OrderedDict() if destination is None else destination
+        where = f"{type(self).__name__}.state_dict"
+        if destination is not None and not isinstance(destination, MutableMapping):
+            raise DTypeError(where, "destination as a mapping", f"a {type(destination).__name__}")
+        if type(prefix) is not str:
+            raise DTypeError(where, "prefix as text", f"a {type(prefix).__name__}")
+        keep_vars = switch(where, "keep_vars", keep_vars)
         self.run_state_hooks("save_pre", prefix, keep_vars)
         self._save_to_state_dict(result, prefix, keep_vars)
         for name, child in self._modules.items():
@@ -294,7 +300,7 @@ class Module(ModuleHooks):
         return "\n  ".join([f"{type(self).__name__}(", *extra.splitlines(), *rows]) + "\n)"
 
 
-check_methods(Module)
+check_methods(Module, but=["state_dict"])
 
 
 def _uninitialized(where: str) -> StateError:

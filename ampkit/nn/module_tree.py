@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, DTypeError, switch
 from ..core.capture.code_names import is_library
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
-from . import hooks
 from ..ops.argument_checks import check_methods
+from . import hooks
 from .state_dict import look_up
 
 if TYPE_CHECKING:
@@ -28,7 +28,13 @@ class ModuleTree:
         self, memo: set[int] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
         """(dotted name, module) of this module and all below it, each once."""
-        memo = set() if memo is None else memo
+        if memo is None:
+            memo = set()
+            if not isinstance(prefix, str):
+                raise DTypeError(f"{type(self).__name__}.named_modules", "prefix as text", f"a {type(prefix).__name__}")
+            remove_duplicate = switch(f"{type(self).__name__}.named_modules", "remove_duplicate", remove_duplicate)
+        elif not isinstance(memo, set):
+            raise DTypeError(f"{type(self).__name__}.named_modules", "memo as a set", f"a {type(memo).__name__}")
         if remove_duplicate and id(self) in memo:
             return
         memo.add(id(self))
@@ -131,4 +137,4 @@ class ModuleTree:
         return look_up(dict(self.named_buffers(remove_duplicate=False)), target, "buffer")
 
 
-check_methods(ModuleTree)
+check_methods(ModuleTree, but=["named_modules"])

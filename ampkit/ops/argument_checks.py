@@ -6,7 +6,7 @@ Ops check their tensors themselves (see core/cast_plan.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, wraps
 from inspect import isfunction
 from math import prod
@@ -44,11 +44,14 @@ def check_all(names: dict[str, Any]) -> None:
             names[name] = checked(item)
 
 
-def check_methods(*classes: type) -> None:
-    """Replace the public methods that each class itself defines, but `forward`, by their `checked` versions."""
+def check_methods(*classes: type, but: Sequence[str] = ()) -> None:
+    """Replace the public methods that each class itself defines by their `checked` versions.
+
+    Not `forward`, nor those of `but`: they are called for each of many modules, and check what is wrong themselves.
+    """
     for kind in classes:
         for name, item in list(vars(kind).items()):
-            if not name.startswith("_") and name != "forward" and isfunction(item):
+            if not name.startswith("_") and name not in ("forward", *but) and isfunction(item):
                 setattr(kind, name, checked(item))
 
 
