@@ -149,7 +149,7 @@ def _cast(to: Callable[..., Any], dtype: dtypes.DType) -> Callable[..., Any]:
     return lambda self, memory_format=None: to(self, dtype=dtype, memory_format=memory_format)
 
 
-_NUMBERS = (int, float, np.generic)
+_NUMBERS = (int, float, np.number, np.bool_, dtypes.bfloat16.type)
 
 
 def _special_methods(f: Any) -> dict[str, Callable[..., Any]]:

@@ -94,6 +94,8 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: setattr(tensor([1.0]), "data", [[1], [1, 2]]), DTypeError, "data: needs an array or numbers"),
         (lambda: tensor([1.0])[ampkit.Tensor], DTypeError, "index: needs integers"),
         (lambda: ampkit.func.grad(lambda x: x, 1)(tensor(1.0)), DTypeError, "a Tensor as argument 1"),
+        (lambda: np.datetime64("2020") / tensor([1.0]), AmpkitError, "needs"),
+        (lambda: tensor([1.0]).__rtruediv__(np.str_("a")), AmpkitError, "needs"),
         (lambda: ampkit.set_grad_enabled(NotImplemented), ArgumentError, "True or False"),
     ],
 )  # fmt: skip
