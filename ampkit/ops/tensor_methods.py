@@ -277,7 +277,10 @@ def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
         return made
 
     made = {f"new_{name}": new(getattr(f, name)) for name in ("zeros", "ones", "empty", "full", "tensor")}
-    return {**made, "new": lambda self, *args, device=None: made_of(args, self.dtype, device or self.device)}
+    return {
+        **made,
+        "new": lambda self, *args, device=None: made_of(args, self.dtype, self.device if device is None else device),
+    }
 
 
 def _in_place_fills() -> dict[str, Callable[..., Any]]:

@@ -37,6 +37,7 @@ import ampkit
 from ampkit import Tensor
 
 from .calls import SPACE, generate, targets
+from .objects import differentiate
 from .verdict import Hang, frames_inside, kind
 
 LIMIT = 5.0  # seconds for a call
@@ -63,8 +64,7 @@ def run(text: str) -> None:
     """Evaluate a call, and the backward pass of its result."""
     found = eval(text, dict(SPACE))
     for out in list(_tensors(found))[:3]:
-        if out.requires_grad and out.is_floating_point():
-            (out.float() * 1.0).sum().backward()
+        if differentiate(out):
             break
 
 

@@ -173,9 +173,17 @@ def within(context: AbstractContextManager[Any], call: Callable[[], Any]) -> Any
     """What `call` returns within the context, whose backward runs there too."""
     with context:
         found = call()
-        if isinstance(found, ampkit.Tensor) and found.requires_grad and found.is_floating_point():
-            (found.float() * 1.0).sum().backward()
+        if isinstance(found, ampkit.Tensor):
+            differentiate(found)
     return found
+
+
+def differentiate(out: ampkit.Tensor) -> bool:
+    """Run a backward of the sum of `out` if it wants one, and is no view of billions of elements; whether it did."""
+    wanted = out.requires_grad and out.is_floating_point() and out.numel() < 2**24
+    if wanted:
+        (out.float() * 1.0).sum().backward()
+    return wanted
 
 
 def stepped_by(scaler: Any, unscale: int = 0, clip: Any = None, gradient: Any = None) -> Any:
