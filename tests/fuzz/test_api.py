@@ -18,11 +18,11 @@ CALLS, SEED = 1500, 1
 
 @pytest.fixture(autouse=True)
 def limited():
-    before, memory = signal.signal(signal.SIGALRM, api.on_alarm), resource.getrlimit(resource.RLIMIT_AS)
+    before, memory = signal.signal(signal.SIGPROF, api.on_alarm), resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_address_space() + api.MEMORY, memory[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, memory)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGPROF, before)
 
 
 def _address_space():
