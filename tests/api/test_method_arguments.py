@@ -96,6 +96,9 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: ampkit.func.grad(lambda x: x, 1)(tensor(1.0)), DTypeError, "a Tensor as argument 1"),
         (lambda: np.datetime64("2020") / tensor([1.0]), AmpkitError, "needs"),
         (lambda: tensor([1.0]).__rtruediv__(np.str_("a")), AmpkitError, "needs"),
+        (lambda: ops.histogram(tensor([1.0, float("inf")]), 2), ArgumentError, "histogram: needs a finite range"),
+        (lambda: ops.histc(tensor([1.0, float("nan")]), 2), ArgumentError, "histc: needs a finite range"),
+        (lambda: tensor([1.0]).new(2, device=np.ones(3)), AmpkitError, "device: needs"),
         (lambda: ampkit.set_grad_enabled(NotImplemented), ArgumentError, "True or False"),
     ],
 )  # fmt: skip

@@ -39,8 +39,8 @@ def histogram(
 
     bins: the number of equal bins over `range` (low, high), by default input's minimum and maximum; or a tensor of
     ascending edges. A bin includes its lower edge, the last one both. density: normalize the integral to 1. In input's
-    dtype. Raises DTypeError for integers, ArgumentError for bins < 1 or a decreasing range, ShapeError for weights of
-    another shape.
+    dtype. Raises DTypeError for integers, ArgumentError for bins < 1 and a range that decreases or, on the CPU, is not
+    finite, ShapeError for weights of another shape.
     """
     check_floating("histogram", input)
     if weight is not None and weight.shape != input.shape:
@@ -71,6 +71,7 @@ def _bin_edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
     if range is not None and (len(range) != 2 or not range[0] <= range[1]):
         raise ArgumentError("histogram", "range as (low, high)", repr(range))
     low, high = range if range is not None else (x.min(), x.max()) if x.size else (0.0, 1.0)
+    _need_finite("histogram", low, high)
     same = low == high
     low, high = low - 0.5 * same, high + 0.5 * same
     parts = np.arange(bins + 1, dtype=np.float64, like=x) / bins
@@ -82,7 +83,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
     If min = max, the default, the range is that of input. NaN and values outside are not counted; max counts in the
     last bin. In input's dtype.
-    Raises DTypeError for integers, ArgumentError for bins below 1 and min above max.
+    Raises DTypeError for integers, ArgumentError for bins below 1, min above max and, on the CPU, an input whose range
+    is not finite.
     """
     check_floating("histc", input)
     check_count("histc", "bins", bins)
@@ -101,7 +103,16 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 def _histc_range(x: Any) -> tuple[Any, Any]:
     # The minimum and maximum; one less and one more where they are equal.
     low, high = x.min(), x.max()
+    _need_finite("histc", low, high)
     return np.where(low == high, low - 1, low), np.where(low == high, high + 1, high)
+
+
+def _need_finite(where: str, low: Any, high: Any) -> None:
+    on_host = isinstance(low, (float, int, np.generic))  # others would have to wait for the device
+    if on_host and not (np.isfinite(low) and np.isfinite(high)):
+        raise ArgumentError(
+            where, "a finite range", f"from {float(low)} to {float(high)}", "give the range: (low, high)"
+        )
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
