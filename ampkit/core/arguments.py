@@ -7,7 +7,7 @@ named here accept any value: the function checks those itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import wraps
 from inspect import Parameter, signature
 from operator import index
@@ -135,9 +135,16 @@ def _sequence_predicate(item: Kind | None, sized: bool) -> Callable[[Any], bool]
             return item.whole and not value[_LONGEST:]
         if item is None or not hasattr(value, "__len__"):
             return True
+        if item.whole and _is_container_of_others(value):
+            return False
         return all(type(one) in item.types or item.accepts(one) for one in value)
 
     return accepts
+
+
+def _is_container_of_others(value: Any) -> bool:
+    # Whether it has indices and yet is no list, array or their like: nn.Sequential holds no numbers.
+    return hasattr(value, "__getitem__") and not isinstance(value, Sequence) and not hasattr(value, "shape")
 
 
 def _listed(value: Any) -> Any:

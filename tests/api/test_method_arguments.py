@@ -99,6 +99,8 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: ops.histogram(tensor([1.0, float("inf")]), 2), ArgumentError, "histogram: needs a finite range"),
         (lambda: ops.histc(tensor([1.0, float("nan")]), 2), ArgumentError, "histc: needs a finite range"),
         (lambda: tensor([1.0]).new(2, device=np.ones(3)), AmpkitError, "device: needs"),
+        (lambda: nn.UpsamplingBilinear2d(scale_factor=nn.Sequential()), DTypeError, "scale_factor as a number or"),
+        (lambda: tensor([1.0]).roll(nn.Sequential()), DTypeError, "shifts as an integer or"),
         (lambda: ampkit.set_grad_enabled(NotImplemented), ArgumentError, "True or False"),
     ],
 )  # fmt: skip
