@@ -6,7 +6,7 @@ import pytest
 
 from .archives import GRAMMARS
 from .children import GOOD
-from .weights import campaign
+from .weights import _contents, campaign
 
 COUNT = 150
 pytestmark = pytest.mark.cpu
@@ -17,3 +17,13 @@ def test_a_drawn_file_runs_no_code_shows_no_other_memory_and_is_read_or_refused_
     found, findings = campaign(grammar, 0, COUNT)
     assert not findings
     assert all(found[kind] for kind in GOOD)
+
+
+def test_the_order_of_a_set_is_none_of_its_contents():
+    def made():
+        return frozenset(
+            [*(float("nan") for _ in range(20)), "weight", 1.5, (2, float("nan"))]
+        )  # NaN hashes by address
+
+    first, second = made(), made()
+    assert list(_contents(first)) == list(_contents(second))
