@@ -117,7 +117,7 @@ class ParamGroup(MutableMapping[str, Any]):
         return len(self._options)
 
     def __repr__(self) -> str:
-        return "\n".join(f"    {key}: {self[key]}" for key in sorted(self) if key != "params")
+        return "\n".join(f"    {key}: {self[key]}" for key in sorted(self, key=str) if key != "params")
 
 
 def _fixed(found: str, cure: str) -> StateError:

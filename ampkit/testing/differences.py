@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.dtypes import float64
 from ..base.errors import DTypeError
+from ..core.arguments import holds_items, shown
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
@@ -41,7 +42,7 @@ def gradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Tensor], toler
 
 def _checked_outputs(outs: Any) -> list[Tensor]:
     # Where no output requires grad, the gradients have to be zero.
-    given = [outs] if isinstance(outs, Tensor) else list(outs)
+    given = _several(outs)
     return floats_of(given) or [o for o in given if isinstance(o, Tensor) and o.is_floating_point()]
 
 
@@ -142,8 +143,15 @@ def _read_only(array: Any) -> Array:
 
 def floats_of(outs: Any) -> list[Tensor]:
     """The outputs, of one tensor or a sequence, that require grad."""
-    outs = [outs] if isinstance(outs, Tensor) else list(outs)
-    return [o for o in outs if wants_grad(o)]
+    return [o for o in _several(outs) if wants_grad(o)]
+
+
+def _several(outs: Any) -> list[Any]:
+    if isinstance(outs, Tensor):
+        return [outs]
+    if not holds_items(outs):
+        raise DTypeError("gradcheck", "a function that returns Tensors", f"one that returns {shown(outs)}")
+    return list(outs)
 
 
 def _dot(outs: list[Tensor], seeds: list[Tensor]) -> float:

@@ -101,6 +101,7 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: tensor([1.0]).new(2, device=np.ones(3)), AmpkitError, "device: needs"),
         (lambda: nn.UpsamplingBilinear2d(scale_factor=nn.Sequential()), DTypeError, "scale_factor as a number or"),
         (lambda: tensor([1.0]).roll(nn.Sequential()), DTypeError, "shifts as an integer or"),
+        (lambda: ampkit.autograd.gradcheck(print, tensor([1.0])), DTypeError, "a function that returns Tensors"),
         (lambda: ampkit.set_grad_enabled(NotImplemented), ArgumentError, "True or False"),
     ],
 )  # fmt: skip

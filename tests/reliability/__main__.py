@@ -1,6 +1,6 @@
 """The figures of docs/reliability.md: measure them and rewrite the page, or check that they still hold.
 
-    python -m tests.reliability                 # measure every figure, and rewrite the page: an hour and a half on two cores
+    python -m tests.reliability                 # measure every figure, and rewrite the page: one to two hours
     python -m tests.reliability api ulps        # these alone
     python -m tests.reliability --short         # minutes: the same programs with fewer trials, and the page unchanged
 
