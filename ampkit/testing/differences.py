@@ -21,7 +21,7 @@ STEP = 1e-5
 
 
 @checked
-def gradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-6) -> bool:
+def gradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-6) -> bool:
     """Check the gradients of `func(*inputs)` against central differences along random directions, in float64.
 
     inputs: a tensor, or a sequence; those that are no tensors are passed as they are, and a tensor may come twice.
@@ -54,7 +54,7 @@ def _need_same(found: list[Tensor | None], again: list[Tensor | None]) -> None:
 
 
 @checked
-def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Tensor], tolerance: float = 1e-5) -> bool:
+def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tolerance: float = 1e-5) -> bool:
     """Check the second derivatives of `func` against central differences of its gradients; see gradcheck.
 
     Gradients recorded with create_graph=True are also compared with plain ones.

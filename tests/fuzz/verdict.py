@@ -15,7 +15,7 @@ _OF_PYTHON = re.compile(
 )
 # Names of the library's functions that call what the caller gave: their TypeErrors are of the caller's function.
 _CALLERS = {"factor_of"}
-# Those through which NumPy computes what the caller asked of it, by its own rules.
+# Those through which NumPy computes what the caller asked of it, by its own rules, with its own warnings.
 _OF_NUMPY = {"array_ufunc", "array_function"}
 
 
@@ -66,7 +66,7 @@ def kind(error: BaseException) -> str | None:
         return None
     if not isinstance(error, (Warning, Hang)) and _is_of_caller(error):
         return None
-    if frames and frames[-1].name in _OF_NUMPY and not isinstance(error, Warning):
+    if frames and frames[-1].name in _OF_NUMPY:
         return None
     if len(frames) == 1 and isinstance(error, _PROTOCOL.get(frames[0].name, ())):
         return None
