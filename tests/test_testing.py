@@ -129,7 +129,7 @@ def test_inputs_of_a_check_that_are_no_tensors_are_passed_on():
     assert testing.gradcheck(lambda a, b, c: a * a * c["k"], (x, None, {"k": 2.0}))
     assert testing.gradgradcheck(lambda a, b: a * a * a, (x, None))
     for inputs in (None, {"a": x}):
-        with pytest.raises(DTypeError, match="gradcheck: needs a Tensor, or a sequence of inputs, got"):
+        with pytest.raises(DTypeError, match="gradcheck: needs inputs as a Tensor or a sequence, got"):
             testing.gradcheck(lambda a: a, inputs)
 
 

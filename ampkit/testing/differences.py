@@ -89,9 +89,7 @@ def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tole
     return True
 
 
-def _points(where: str, inputs: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    if not isinstance(inputs, (Tensor, tuple, list)):
-        raise DTypeError(where, "a Tensor, or a sequence of inputs", type(inputs).__name__)
+def _points(where: str, inputs: Tensor | Sequence[Any]) -> list[Tensor]:
     found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     for item in found:
         if wants_grad(item) and item.dtype != float64:
