@@ -75,14 +75,15 @@ def _error(where: str, faults: Sequence[Fault]) -> ConfigError:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return _parsed(content(path, "recipe", _MAX_BYTES).decode("utf-8"))
+        return parse_toml(content(path, "recipe", _MAX_BYTES).decode("utf-8"))
     except FileError as error:
         raise ConfigError(str(error), help=_near(path)) from None
     except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
         raise ConfigError(str(path), "TOML", f"text that is none: {reason(error)}") from None
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of TOML. Raises ValueError for other text, and for keys of so many parts that parsing takes long."""
     if _DEEP.search(text):  # the parser takes time with the square of the parts
         raise ValueError("a key of more than 100 parts")
     return tomllib.loads(text)
@@ -119,7 +120,7 @@ def _apply(tables: dict[str, Any], override: str) -> Iterator[Fault]:
 
 def _value(text: str) -> Any:
     try:
-        found = _parsed(f"value = {text}")
+        found = parse_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
     return found["value"] if len(found) == 1 else text

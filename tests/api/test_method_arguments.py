@@ -110,6 +110,12 @@ def test_wrong_values_are_refused_where_they_are_given(call, error, line):
         call()
 
 
+def test_bools_are_sizes_of_0_and_1_in_every_function_of_shapes():
+    x = ops.ones(1)
+    for shape in ([True, 1], (True, False)):
+        assert ops.broadcast_to(x, shape).shape == x.expand(shape).shape == tuple(map(int, shape))
+
+
 def test_a_division_by_a_numpy_bool_has_a_gradient():
     x = tensor([2.0, 4.0], requires_grad=True)
     (np.bool_(True) / x).sum().backward()

@@ -83,6 +83,12 @@ def test_a_recipe_that_cannot_be_read_is_a_note(tmp_path):
     assert read_run(path).notes == ["config.toml cannot be read: the recipe is not known"]
 
 
+def test_a_key_of_thousands_of_parts_is_a_note_at_once(tmp_path):
+    (tmp_path / "config.toml").write_text("a." * 200_000 + "b = 1\n")  # the parser takes the square of it
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    assert "config.toml cannot be read: the recipe is not known" in read_run(tmp_path).notes
+
+
 @pytest.mark.parametrize("what", ["missing", "a file", "empty"])
 def test_what_is_no_run_is_refused_by_name(tmp_path, what):
     path = tmp_path / "there"

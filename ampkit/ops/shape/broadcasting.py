@@ -27,7 +27,11 @@ def broadcast_to(input: Array, shape):
     Raises ShapeError if input does not broadcast to it.
     """
     # NumPy makes each of its broadcasts read-only, also one that repeats nothing.
-    return np.reshape(input, shape) if input.size == math.prod(shape) else np.broadcast_to(input, shape), Saved()
+    by = np.reshape if input.size == math.prod(shape) else np.broadcast_to
+    try:
+        return by(input, shape), Saved()
+    except TypeError:  # of bools, which count as 0 and 1 elsewhere
+        return by(input, tuple(map(int, shape))), Saved()
 
 
 @broadcast_to.check

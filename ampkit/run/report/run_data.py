@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import FileError
+from ...config.read import parse_toml
 from ...debug import Ledger
 from ..measure import MEASURED
 from ..metrics_log import read
@@ -69,7 +69,7 @@ def _read_config(path: Path, run: RunData) -> bool:
         return False
     try:
         run.config = data.decode()
-        run.settings = plain(tomllib.loads(run.config))
+        run.settings = plain(parse_toml(run.config))
     except (ValueError, RecursionError):
         run.notes.append("config.toml cannot be read: the recipe is not known")
     return True
