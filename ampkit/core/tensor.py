@@ -101,6 +101,7 @@ class Tensor(TensorBase, TensorMethods):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
+        wanted = switch("requires_grad", "requires_grad", wanted)
         if wanted and not self.is_floating_point():
             raise DTypeError("requires_grad", "a floating-point tensor", self.dtype.name, "cast it: x.float()")
         if not wanted and self._tape_node is not None:
@@ -115,7 +116,7 @@ class Tensor(TensorBase, TensorMethods):
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Ask for a gradient (or no longer), in place."""
-        self.requires_grad = switch("requires_grad_", "requires_grad", requires_grad)
+        self.requires_grad = requires_grad
         return self
 
     @property

@@ -102,6 +102,8 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: nn.UpsamplingBilinear2d(scale_factor=nn.Sequential()), DTypeError, "scale_factor as a number or"),
         (lambda: tensor([1.0]).roll(nn.Sequential()), DTypeError, "shifts as an integer or"),
         (lambda: ampkit.autograd.gradcheck(print, tensor([1.0])), DTypeError, "a function that returns Tensors"),
+        (lambda: setattr(tensor([1.0]), "requires_grad", np.zeros((0, 3))), ArgumentError, "requires_grad: needs"),
+        (lambda: setattr(tensor([1.0]), "requires_grad", "no"), ArgumentError, "requires_grad True or False, got 'no'"),
         (lambda: ampkit.set_grad_enabled(NotImplemented), ArgumentError, "True or False"),
     ],
 )  # fmt: skip
