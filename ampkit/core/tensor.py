@@ -370,6 +370,13 @@ class Tensor(TensorBase, TensorMethods):
         what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
         return _unpickle, (*what, str(self.device)), vars(self) or None
 
+    def _copy_gradient_of(self, gradient: Tensor) -> None:
+        if gradient.array.shape == self.array.shape:
+            self.accumulate(gradient.array, gradient._scale_tag)
+        else:  # `data` has got another shape since
+            self._grad = Tensor(gradient.array.copy())
+            self._grad._scale_tag = gradient._scale_tag
+
     def __copy__(self) -> Tensor:
         # As PyTorch's: a leaf that shares the memory. That of a Parameter may be moved by its optimizer: it is copied.
         return self.__deepcopy__({}) if type(self) is not Tensor else self.detach().requires_grad_(self.requires_grad)
@@ -382,7 +389,7 @@ class Tensor(TensorBase, TensorMethods):
         memo[id(self)] = twin
         if self._grad is not None:
             with backends.device_guard(self.array):
-                twin.accumulate(self._grad.array, self._grad._scale_tag)
+                twin._copy_gradient_of(self._grad)
         vars(twin).update(deepcopy(vars(self), memo))
         return twin
 

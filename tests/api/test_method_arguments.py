@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import numpy as np
@@ -116,6 +117,16 @@ def test_bools_are_sizes_of_0_and_1_in_every_function_of_shapes():
     x = ops.ones(1)
     for shape in ([True, 1], (True, False)):
         assert ops.broadcast_to(x, shape).shape == x.expand(shape).shape == tuple(map(int, shape))
+
+
+def test_a_parameter_whose_data_got_another_shape_is_copied_with_its_old_gradient():
+    parameter = nn.Parameter(ops.ones(3))
+    parameter.grad = ops.ones(3)
+    parameter.data = ops.ones(())
+    twin = copy.deepcopy(parameter)
+    assert (tuple(twin.shape), tuple(twin.grad.shape)) == ((), (3,))
+    twin.grad.zero_()
+    assert parameter.grad.tolist() == [1, 1, 1]
 
 
 def test_a_division_by_a_numpy_bool_has_a_gradient():

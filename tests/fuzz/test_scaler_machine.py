@@ -201,7 +201,7 @@ assert SKIPS == 50
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 ScalerMachine.TestCase.settings = settings(
-    max_examples=1500 if LONG else 25,
+    max_examples=1000 if LONG else 25,
     stateful_step_count=50 if LONG else 15,
     derandomize=True,
     database=None,
@@ -212,4 +212,4 @@ ScalerMachine.TestCase.settings = settings(
 
 @pytest.mark.cpu
 class TestScaler(ScalerMachine.TestCase):
-    """25 sequences of 15 calls; with the profile "long" 1,500 of 50."""
+    """25 sequences of 15 calls; with the profile "long" 1,000 of 50."""
