@@ -213,7 +213,7 @@ MEASURES: dict[str, Measure] = {
         ),
         Measure(
             "readers",
-            ("python -m tests.fuzz.readers --count 1000 --seed 3",),
+            ("python -m tests.fuzz.readers --count 2000 --seed 3",),
             ("python -m tests.fuzz.readers --count 40 --seed 4",),
             readers,
             lambda f: (
