@@ -132,7 +132,7 @@ def _renamed(module: Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
 def look_up(table: Mapping[str, Any], name: str, what: str) -> Any:
     """`table[name]`. Raises ArgumentError for an unknown name and suggests the nearest one."""
     if name not in table:
-        raise ArgumentError("look-up", f"the name of a {what}", repr(name), _nearest(name, table))
+        raise ArgumentError("look-up", f"the name of a {what}", repr(name), _nearest(str(name), table))
     return table[name]
 
 

@@ -196,7 +196,7 @@ class LRScheduler:
             self._optimizer_calls = self.optimizer.calls
             self._apply()
             return
-        if not is_number(epoch) or not 0 <= epoch < 2**31:
+        if not is_number(epoch) or not 0 <= _python_number(epoch) < 2**31:
             raise ArgumentError(f"{type(self).__name__}.step", "an epoch from 0, or none", shown(epoch))
         epoch = _python_number(epoch)
         before = self._held_row()
