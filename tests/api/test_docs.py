@@ -80,6 +80,28 @@ def test_findings_are_printed_as_the_page_shows_them(name, capsys):
     assert shown == {"README.md": 1, "docs/debugging.md": 5}[name]
 
 
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@pytest.mark.cpu
+def test_what_readme_says_of_speed_on_a_gpu_stands_in_the_log_with_what_was_compared():
+    said = (ROOT / "README.md").read_text().partition("For NVIDIA GPUs")[2].partition("\n## ")[0]
+    measured = (ROOT / "docs/benchmarks-log.md").read_text().partition("\n## On a GPU")[2].partition("\n## ")[0]
+    logged = [row.strip("|").split("|") for row in measured.splitlines() if row.startswith("| GPT")]
+    table = [row.strip("|").split("|") for row in said.splitlines() if row.startswith("| GPT")]
+    assert table and re.findall("commit\\s+(\\w+)", said) == re.findall("commit\\s+(\\w+)", measured)
+    for name, ours, theirs, ratio, memory in table:
+        (row,) = [row for row in logged if all(part in row[0] for part in name.strip().split(", "))]
+        ours_there, *theirs_there, ratio_there = row[1:]
+        assert NUMBER.findall(ours) == NUMBER.findall(ours_there)
+        assert any(NUMBER.findall(theirs) == NUMBER.findall(cell) for cell in theirs_there)
+        compared = "compiled" if "torch.compile" in theirs else "eager as one graph"
+        assert ratio_there.strip() == f"{compared}: {ratio.strip()}"
+        assert set(NUMBER.findall(memory)) <= set(NUMBER.findall(measured.partition("Memory")[2]))
+    prose = "\n".join(line for line in said.splitlines() if not line.startswith("|"))
+    assert re.findall(r"(?<!PyTorch )\b\d\.\d\d\b", prose) == []  # a ratio beside the table
+
+
 def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
     definition, case, _ = examples("docs/add-an-op.md")
     try:
