@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -251,6 +252,24 @@ def test_errors_of_compute_sanitizer_are_found_with_their_kernel_and_no_others(b
         "none: the tool did not check it: ========= No attachable process found",
         "absent: the tool did not check it: no log",
     ]
+
+
+@pytest.mark.parametrize("tiny", [True, False])
+def test_compute_sanitizer_has_files_to_run_and_each_of_them_exists(bench, tmp_path, tiny):
+    sanitizer, suite = bench("sanitizer"), bench("suite")
+    run = SimpleNamespace(only=[], tiny=tiny, out=tmp_path, device="emulated", jobs=1)
+    queue = sanitizer._queue(run, "memcheck", [])
+    assert queue.paths
+    assert [path for path in queue.paths if not path.is_file()] == []
+    assert any(re.search("^def test_", path.read_text(), re.MULTILINE) for path in queue.paths)
+    assert tiny or {path.parent.name for path in queue.paths} >= {"kernels", "cuda"}
+    folders = [start for start in suite.FIRST if not list((suite.ROOT / "tests").glob(f"{start}*"))]
+    assert folders == []  # a folder that was renamed would run last, and not under the sanitizer
+    hosts = [part for part in suite.HOST_ONLY if not list((suite.ROOT / "tests").rglob(f"{part}*"))]
+    assert hosts == []
+    run.only = ["no_such_test"]
+    with pytest.raises(SystemExit, match="no test file of kernels matches no_such_test"):
+        sanitizer._queue(run, "memcheck", [])
 
 
 # steps of models
