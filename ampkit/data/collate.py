@@ -79,7 +79,10 @@ def default_convert(data: Any) -> Any:
 
 def _unmasked(array: Any) -> Any:
     need_unmasked(array, "DataLoader")
-    return np.asarray(array)
+    try:
+        return np.asarray(array)
+    except ValueError:  # rows of several lengths
+        raise ShapeError("DataLoader", "arrays or numbers in a batch", shown(array), "give a collate_fn") from None
 
 
 def _same_type(like: Any, value: Any) -> Any:

@@ -269,3 +269,8 @@ def test_pytorchs_defaults_are_taken_and_unknown_arguments_are_not():
 def test_a_dataset_needs_items_and_a_length(dataset):
     with pytest.raises(ArgumentError, match="DataLoader: needs a dataset with"):
         DataLoader(dataset)
+
+
+def test_rows_of_several_lengths_beside_a_number_are_refused_in_one_line():
+    with pytest.raises(ShapeError, match="needs arrays or numbers in a batch"):
+        default_collate([np.float32(1), [1, [2]]])

@@ -9,7 +9,7 @@ import pytest
 
 import ampkit
 from ampkit import nn
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, StateError
 from ampkit.nn import Identity, Linear, Module, ModuleDict, ModuleList, Parameter, ParameterList, Sequential
 
 
@@ -133,3 +133,10 @@ def test_a_parameter_list_holds_tensors_as_parameters_and_other_lists():
     assert [tuple(p.shape) for p in values] == [(2,), (4,), (3,)]
     del values[0]
     assert list(values.state_dict()) == ["0", "1"]
+
+
+def test_an_entry_without_a_module_is_named_where_it_is_called():
+    layers = nn.Sequential(nn.ReLU(), nn.ReLU())
+    layers.register_module("1", None)
+    with pytest.raises(StateError, match="Sequential: needs a module in each entry, got None in '1'"):
+        layers(ampkit.ones(2))

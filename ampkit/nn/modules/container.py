@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from ampkit.base.errors import ArgumentError, DTypeError, RangeError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, StateError
 from ampkit.core.arguments import holds_items, is_whole, shown
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
@@ -119,7 +119,12 @@ class Sequential(_Listed):
             self.extend(args)
 
     def forward(self, input: Any) -> Any:
-        return chain(input, *self._entries.values())
+        try:
+            return chain(input, *self._entries.values())
+        except TypeError:
+            if empty := [name for name, entry in self._entries.items() if entry is None]:
+                raise StateError("Sequential", "a module in each entry", f"None in {empty[0]!r}") from None
+            raise
 
     def _of(self, entries: dict[str, Any]) -> Any:
         return type(self)(entries)
