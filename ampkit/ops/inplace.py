@@ -239,6 +239,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         need_float(self)
     parts = parse_index(index)
     need_changeable(self)
+    several = not isinstance(value, (int, float)) and getattr(source, "ndim", 2) > 1
+    if several and any(getattr(part, "dtype", None) == dtypes.bool_ for part in parts):
+        value = _for_mask(self, value)
+        source = getattr(value, "array", value)
     try:
         if type(value) is int and dtypes.is_float(self.dtype):
             source = value = float(value)  # which ml_dtypes takes beyond 64 bits too
@@ -251,8 +255,17 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         raise RangeError("x[index] = value", f"indices within shape {tuple(self.shape)}", str(error)) from None
     except OverflowError as error:
         raise ArgumentError("x[index] = value", f"a number that {self.dtype.name} holds", str(error)) from None
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # a TypeError: for a mask of several axes
         raise ShapeError("x[index] = value", "a value that broadcasts to x[index]", str(error)) from None
+
+
+def _for_mask(self: Tensor, value: Any) -> Any:
+    # Without leading axes of length 1: the elements where a mask is True are one axis.
+    value = value if hasattr(value, "reshape") else tensor(value, None, self.device)
+    shape = list(value.shape)
+    while len(shape) > 1 and shape[0] == 1:
+        shape.pop(0)
+    return value.reshape(shape)
 
 
 def _assignable(value: Any) -> Any:

@@ -90,6 +90,8 @@ def gradgradcheck(func: Callable[..., Any], inputs: Tensor | Sequence[Any], tole
 
 
 def _points(where: str, inputs: Tensor | Sequence[Any]) -> list[Tensor]:
+    if isinstance(inputs, np.ndarray):
+        raise DTypeError(where, "a Tensor or a sequence of inputs", "an array", "give tensors: ampkit.tensor(...)")
     found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     for item in found:
         if wants_grad(item) and item.dtype != float64:

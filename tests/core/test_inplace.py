@@ -380,3 +380,24 @@ def test_indices_that_backward_needs_are_not_changed_unnoticed(pick):
     indices.mul_(0)
     with contextlib.suppress(StateError):  # unless the node keeps indices of its own
         assert ampkit.grad(values.sum(), x)[0].tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_values_for_a_mask_may_have_leading_axes_of_length_1_and_no_others(recorded):
+    mask = ampkit.tensor([[True, False, True], [True, True, False]])
+    for value in (ampkit.full((1, 4), 2.0), ampkit.full((1, 1), 2.0), [[2.0, 2.0, 2.0, 2.0]], 2.0):
+        x = ampkit.zeros(2, 3, requires_grad=recorded) * 1
+        x[mask] = value
+        assert x.tolist() == [[2.0, 0.0, 2.0], [2.0, 2.0, 0.0]]
+    for value in (ampkit.ones(2, 3), ampkit.ones(5), ampkit.ones(4, 1)):
+        x = ampkit.zeros(2, 3, requires_grad=recorded) * 1
+        with pytest.raises(ShapeError, match="broadcasts to x\\[index\\]"):
+            x[mask] = value
+
+
+def test_the_gradient_of_values_for_a_mask_has_their_shape():
+    values = ampkit.ones(1, 2, requires_grad=True)
+    x = ampkit.zeros(3)
+    x[ampkit.tensor([True, False, True])] = values * 3
+    x.sum().backward()
+    assert values.grad.tolist() == [[3.0, 3.0]]
