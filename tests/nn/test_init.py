@@ -151,3 +151,7 @@ def test_a_sparse_weight_has_its_share_of_zeros_in_each_column():
     assert 1.0 < made.numpy()[made.numpy() != 0].std() < 3.0
     with pytest.raises(ArgumentError, match="sparse_: needs a sparsity from 0 to 1, got 2"):
         init.sparse_(made, 2)
+
+
+def test_a_range_from_0_to_minus_0_is_0():
+    assert init.uniform_(tensor([1.0, 1.0]), 0.0, -0.0).tolist() == [0, 0]

@@ -110,9 +110,9 @@ def grad(
         return _batched(several(outputs), inputs, grad_outputs, retain_graph, options)
     create_graph = switch("grad", "create_graph", create_graph)
     materialize_grads = switch("grad", "materialize_grads", materialize_grads)
-    if materialize_grads and allow_unused is not None and not allow_unused:
+    may_be_unused = materialize_grads if allow_unused is None else switch("grad", "allow_unused", allow_unused)
+    if materialize_grads and not may_be_unused:
         raise ArgumentError("grad", "allow_unused=True, or left out, with materialize_grads=True", "allow_unused=False")
-    allow_unused = switch("grad", "allow_unused", allow_unused)
     outs, ins = several(outputs), several(inputs)
     seeds = _seeds("grad", "grad_outputs", outs, grad_outputs)
     wanted = [_wanted_edge(item, position) for position, item in enumerate(ins)]
@@ -128,7 +128,7 @@ def grad(
     if materialize_grads:
         pairs = zip(ins, found, strict=True)
         return tuple([_zeros(i, create_graph) if f is None else _given(f, i, create_graph) for i, f in pairs])
-    if not allow_unused and any(f is None for f in found):
+    if not may_be_unused and any(f is None for f in found):
         cure = "pass allow_unused=True for None there"
         raise StateError("grad", "outputs that depend on every input", "an input that none depends on", cure)
     return tuple([None if f is None else _given(f, i, create_graph) for i, f in zip(ins, found, strict=True)])
