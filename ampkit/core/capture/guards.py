@@ -25,10 +25,11 @@ def _state_of_numpy_random(name: str) -> str:
     return repr(np.random.get_state())
 
 
-_GLOBAL_GENERATORS: list[Source] = [
-    (lambda name: random.getstate(), "random"),
-    (_state_of_numpy_random, "numpy.random"),
-]
+def _state_of_python_random(name: str) -> Any:
+    return random.getstate()
+
+
+_GLOBAL_GENERATORS: list[Source] = [(_state_of_python_random, ""), (_state_of_numpy_random, "")]
 
 
 class Guards(Recorder):
