@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from math import inf
 from typing import Any
@@ -19,21 +18,28 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import DType, accumulator
 from ..base.errors import UnsupportedError
+from ..base.scoped import ScopedVariable
 from .autograd.saved import Saved, widen, widen_saved
 
 Function = Callable[..., Any]
 
-_reference_only: ContextVar[bool] = ContextVar("ampkit.reference_only", default=False)
+_reference_only = ScopedVariable("ampkit.reference_only", False)
+_reference_scope = _reference_only.scope
 
 
 @contextmanager
 def reference_only() -> Iterator[None]:
     """Within the block every primitive runs its reference: faster kernels are switched off."""
-    token = _reference_only.set(True)
+    scope = _reference_only.enter(True)
     try:
         yield
     finally:
-        _reference_only.reset(token)
+        _reference_only.leave(scope)
+
+
+def is_reference_only() -> bool:
+    """Whether this runs within `reference_only()`."""
+    return _reference_scope().value
 
 
 class Kernel:
@@ -130,7 +136,7 @@ class Primitive:
         if size < self.min_elements:
             return self.reference
         kernels = self.kernels[backend] if backend in self._loaded else self.kernels_of(backend)
-        if kernels and not _reference_only.get():
+        if kernels and not _reference_scope().value:
             for kernel in kernels:
                 if size < kernel.min_elements or not (kernel.when is None or call(kernel.when, args, params)):
                     continue

@@ -38,7 +38,7 @@ from .autograd.saved import with_zeros
 from .cast_plan import Plan, make_plan
 from .dispatch import Kernel, Primitive
 from .parameter import Parameter
-from .policy import Cast, _stack
+from .policy import Cast, region
 from .signature import Signature, number_and_type
 from .tensor import Tensor
 
@@ -219,8 +219,8 @@ class Op:
             (i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else number_and_type(i)[1]
             for i in inputs
         ]
-        region = _stack.get()
-        rule = None if region is None else region.policies[backend]
+        entry = region()
+        rule = None if entry is None else entry.policies[backend]
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
         plan = self.plans[full] = make_plan(
             self, rule, full[-1] if self.signature.typed else None, key, wanted, backend

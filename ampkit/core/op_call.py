@@ -16,7 +16,7 @@ from ..base.dtypes import FLOATS, DType, bool_, rounded
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
-from .autograd.grad_mode import _recording
+from .autograd.grad_mode import grad_scope
 from .autograd.node import Node
 from .autograd.saved import NOTHING, Saved, cast
 from .autograd.saved_hooks import pack_saved, packing
@@ -25,7 +25,7 @@ from .capture.recorder import recorders
 from .cast_plan import Plan
 from .fp_errors import pop_ignore, push_ignore
 from .module_path import current, following
-from .policy import _stack
+from .policy import scope
 from .tensor import Tensor, tick
 
 _new = object.__new__
@@ -85,7 +85,7 @@ def runner(op: Any) -> Callable[..., Any]:
         if view:
             _link_views(op, params, inputs[0], made)
         node = None
-        if plan.tapes and _recording.get():
+        if plan.tapes and grad_scope().value:
             if plan.drops:
                 for name in plan.drops:
                     saved.__dict__.pop(name, None)
@@ -148,7 +148,7 @@ def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]
         if type(array) is float or type(array) is int:
             arrays[i] = rounded(array, dtype)
         elif array.dtype != dtype:
-            region = _stack.get()
+            region = scope().value
             arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 
 

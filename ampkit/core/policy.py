@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
 from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
+from ..base.scoped import Scope, ScopedVariable
 from . import module_path
 from .context_decorator import decorate
 from .module_path import ModuleCall, match_once, matches, need_modules
@@ -161,33 +162,34 @@ def _category(op: str, category: str) -> Cast:
 
 
 class Region(NamedTuple):
-    """One entry of the autocast stack, a linked list in a context variable."""
+    """What `autocast` set: the value of its scope, see base/scoped.py."""
 
     owner: object  # the `autocast` that entered it
     policies: dict[str, Policy | None]  # by backend name; None where autocast is off
     rules: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
     cache: bool  # whether 16-bit copies of weights are cached
-    below: Region | None  # the enclosing region
     # By pattern of a policy's `modules` that has matched none so far: the paths of the modules of the models called.
     unmatched: dict[str, set[str]]
 
 
-_stack: ContextVar[Region | None] = ContextVar("ampkit.autocast", default=None)
+_stack: ScopedVariable[Region | None] = ScopedVariable("ampkit.autocast", None)
+scope = _stack.scope  # scope().value: the innermost region
+_OFF: Scope[Region | None] = Scope(None)
 
 
 def region() -> Region | None:
     """The innermost autocast region, or None outside of one."""
-    return _stack.get()
+    return scope().value
 
 
-def enter(state: Region | None) -> Token[Region | None]:
+def enter(state: Region | None) -> Token[Scope[Region | None]]:
     """Replace the whole stack by `state` (the backward pass uses None, autocast off). Returns the token for `leave`."""
-    return _stack.set(state)
+    return _stack.replace(_OFF if state is None else Scope(state))
 
 
-def leave(token: Token[Region | None]) -> None:
+def leave(token: Token[Scope[Region | None]]) -> None:
     """Restore the stack that `enter` replaced."""
-    _stack.reset(token)
+    _stack.restore(token)
 
 
 def on_alone(entry: Region | None, device_type: str) -> Region | None:
@@ -195,10 +197,10 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
     if entry is None:
         return None
     policies = {**dict.fromkeys(_DEFAULT), device_type: entry.policies[need_kind(device_type)]}
-    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, None, entry.unmatched)
+    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, entry.unmatched)
 
 
-_change: ContextVar[Callable[[Policy], Policy] | None] = ContextVar("ampkit.changed_policies", default=None)
+_change: ScopedVariable[Callable[[Policy], Policy] | None] = ScopedVariable("ampkit.changed_policies", None)
 
 
 @contextmanager
@@ -207,7 +209,7 @@ def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
 
     For tools that try what another policy would do to code that enters its regions itself.
     """
-    entry, token = _stack.get(), _change.set(change)
+    entry, changed = region(), _change.enter(change)
     policies = {} if entry is None else {kind: rule and change(rule) for kind, rule in entry.policies.items()}
     now = None if entry is None else entry._replace(policies=policies, rules=tuple(policies.values()))
     region_token = enter(now)
@@ -215,12 +217,12 @@ def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
         yield
     finally:
         leave(region_token)
-        _change.reset(token)
+        _change.leave(changed)
 
 
 def module_running(call: ModuleCall) -> AbstractContextManager[None]:
     """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
-    entry = _stack.get()
+    entry = region()
     if entry is None or not any(rule is not None and rule.modules for rule in entry.rules):
         return module_path.running(call)
     return _with_policies_of(call, entry)
@@ -250,7 +252,7 @@ def get_autocast_dtype(device_type: str = "cpu") -> DType:
 
 
 def _in_force(device_type: str) -> Policy | None:
-    entry = _stack.get()
+    entry = region()
     return None if entry is None else entry.policies[need_kind(device_type)]
 
 
@@ -296,35 +298,30 @@ class autocast:
         self._cache = cache_enabled is None or switch("autocast", "cache_enabled", cache_enabled)
         chosen = {kind: policy or Policy(_DEFAULT[kind] if dtype is None else dtype) for kind in kinds if enabled}
         self._policies = {kind: chosen.get(kind) for kind in kinds}
+        self._scopes: list[Scope[Region | None]] = []  # of the open blocks, in all contexts
 
     def __enter__(self) -> autocast:
-        below = _stack.get()
+        below = region()
         outer = dict.fromkeys(_DEFAULT) if below is None else below.policies
-        change = _change.get()
+        change = _change.scope().value
         own = (
             self._policies if change is None else {kind: rule and change(rule) for kind, rule in self._policies.items()}
         )
         policies = {**outer, **own}
         patterns = {pattern: set[str]() for rule in own.values() if rule for pattern, _ in rule.modules}
-        _stack.set(Region(self, policies, tuple(policies.values()), self._cache, below, patterns))
+        self._scopes.append(_stack.enter(Region(self, policies, tuple(policies.values()), self._cache, patterns)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        entry = _stack.get()
-        _stack.set(_without(self, entry))
-        if entry is not None and entry.owner is self and not any(error):
-            for pattern, paths in entry.unmatched.items():
+        last, found = region(), _stack.innermost(self._scopes, error)
+        if found is None:
+            raise StateError("autocast", "an open region to leave", "none that this context opened")
+        self._scopes.remove(found)
+        _stack.leave_in_any_order(found)
+        if last is not None and last.owner is self and not any(error):
+            for pattern, paths in last.unmatched.items():
                 if paths:  # a region in which no model was called has nothing to match
                     need_modules([pattern], sorted(paths))
 
     def __call__(self, function: _F) -> _F:
         return decorate(lambda: self, function, "autocast()(function)")
-
-
-def _without(owner: autocast, entry: Region | None) -> Region | None:
-    """The stack without the newest entry of `owner`, since blocks may exit in any order. StateError if it has none."""
-    if entry is None:
-        raise StateError("autocast", "an open region to leave", "none that this context opened")
-    if entry.owner is owner:
-        return entry.below
-    return entry._replace(below=_without(owner, entry.below))

@@ -13,8 +13,7 @@ from typing import Any
 
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
-from . import arguments, torch_compat
-from .policy import _stack
+from . import arguments, policy, torch_compat
 from .tensor import Tensor
 
 _ARRAY = {"Array", "Array | None"}
@@ -72,7 +71,7 @@ class Signature:
         """
         scope = torch_compat.namespace(self.accepted)
         scope |= {
-            "_region": _stack.get,
+            "_region": policy.scope,
             "_Tensor": Tensor,
             "_non_tensor": number_and_type,
             "_bind_list": _bind_list,
@@ -90,7 +89,7 @@ class Signature:
             body = "\n".join(
                 [
                     *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
-                    "    _rules = _region()",
+                    "    _rules = _region().value",
                     "    if _rules is not None:",
                     "        _rules = _rules.rules",
                     f"    _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
@@ -184,7 +183,7 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
     # The arguments of `run`, as in `entry`, for an op that takes a list of tensors.
     if not isinstance(inputs, (list, tuple)) and not hasattr(inputs, "__iter__"):
         raise DTypeError("op", "a list of Tensors", f"a {type(inputs).__name__}")
-    inputs, region = tuple(inputs), _stack.get()
+    inputs, region = tuple(inputs), policy.region()
     arrays: list[Any] = []
     key: list[Any] = [None if region is None else region.rules]
     for item in inputs:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 from ...base.errors import StateError
+from ...base.scoped import Scope, ScopedVariable
 from ...core.autograd.hooks import passes
 from ...core.tensor import Tensor
 
@@ -38,23 +38,23 @@ class Variable(Tensor, metaclass=_VariableType):
         return data.detach().requires_grad_(requires_grad)
 
 
-_multithreading: ContextVar[bool] = ContextVar("ampkit.multithreading", default=True)
+_multithreading = ScopedVariable("ampkit.multithreading", True)
 
 
 def is_multithreading_enabled() -> bool:
     """What `set_multithreading_enabled` was told: a backward pass runs in the thread that calls it in any case."""
-    return _multithreading.get()
+    return _multithreading.scope().value
 
 
 class set_multithreading_enabled:
     """From now on, or within a block, `is_multithreading_enabled()` is `mode`; nothing else changes."""
 
     def __init__(self, mode: bool):
-        self._before = _multithreading.get()
-        _multithreading.set(mode)
+        self._before, self._scope = _multithreading.scope(), Scope(mode)
+        _multithreading.put(self._scope)
 
     def __enter__(self) -> None:
         """Nothing is left to do."""
 
     def __exit__(self, *error: object) -> None:
-        _multithreading.set(self._before)
+        _multithreading.leave(self._scope, self._before)

@@ -29,7 +29,7 @@ from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
 from .saved import Saved, is_traced
-from .saved_hooks import close_since, open_blocks, packing, with_unpacked, without_packed
+from .saved_hooks import close_since, innermost_block, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import plain
 
@@ -128,14 +128,14 @@ class BackwardPass:
         if hooks.post_accumulate_hooks and self.wanted is None:
             complete = complete_after(self.roots)
         passes.running.append(self)
-        blocks = open_blocks()
+        block = innermost_block()
         try:
             self._run(complete)
             while len(passes.running) == 1 and passes.at_end:
                 passes.at_end.pop(0)()
         finally:
             if packing:
-                close_since(blocks)
+                close_since(block)
             passes.running.pop()
             if not passes.running:
                 passes.at_end.clear()

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from ampkit.base.errors import switch
+from ampkit.base.scoped import Scope, ScopedVariable
 
 from ..context_decorator import decorate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_recording: ContextVar[bool] = ContextVar("ampkit.recording", default=True)
-_inference: ContextVar[bool] = ContextVar("ampkit.inference", default=False)
+_recording = ScopedVariable("ampkit.recording", True)
+_inference = ScopedVariable("ampkit.inference", False)
+RECORDING = {mode: Scope(mode) for mode in (True, False)}  # for `replace`
+grad_scope = _recording.scope  # grad_scope().value: whether operations are recorded here
 
 
 def is_grad_enabled() -> bool:
     """Whether operations are recorded here."""
-    return _recording.get()
+    return grad_scope().value
 
 
 class _Recording:
@@ -26,14 +28,13 @@ class _Recording:
     mode: bool
 
     def __init__(self) -> None:
-        self._before: list[bool] = []
+        self._scopes: list[Scope[bool]] = []
 
     def __enter__(self) -> None:
-        self._before.append(_recording.get())
-        _recording.set(self.mode)
+        self._scopes.append(_recording.enter(self.mode))
 
     def __exit__(self, *error: object) -> None:
-        _recording.set(self._before.pop())
+        _recording.leave(self._scopes.pop())
 
     def __call__(self, function: _F) -> _F:
         return decorate(type(self), function, type(self).__name__)
@@ -71,15 +72,14 @@ class inference_mode(_Recording):
     def __init__(self, mode: Any = True):
         super().__init__()
         self._inference = switch("inference_mode", "mode", mode)
-        self.mode, self._modes = not self._inference, list[bool]()
+        self.mode, self._modes = not self._inference, list[Scope[bool]]()
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._modes.append(_inference.get())
-        _inference.set(self._inference)
+        self._modes.append(_inference.enter(self._inference))
 
     def __exit__(self, *error: object) -> None:
-        _inference.set(self._modes.pop())
+        _inference.leave(self._modes.pop())
         super().__exit__(*error)
 
     def __call__(self, function: _F) -> _F:
@@ -88,7 +88,7 @@ class inference_mode(_Recording):
 
 def is_inference_mode_enabled() -> bool:
     """Whether this runs within `inference_mode()`."""
-    return _inference.get()
+    return _inference.scope().value
 
 
 class set_grad_enabled(_Recording):
@@ -96,12 +96,16 @@ class set_grad_enabled(_Recording):
 
     def __init__(self, mode: bool):
         self.mode = switch("set_grad_enabled", "mode", mode)
-        self._before = [_recording.get()]
-        _recording.set(self.mode)
+        self._before, self._scope = grad_scope(), Scope(self.mode)
+        _recording.put(self._scope)
 
     def __enter__(self) -> None:
-        _recording.set(self.mode)
+        self._scope = Scope(self.mode)
+        _recording.put(self._scope)
+
+    def __exit__(self, *error: object) -> None:
+        _recording.leave(self._scope, self._before)
 
     def __call__(self, function: _F) -> _F:
-        _recording.set(self._before[-1])
+        _recording.put(self._before)
         return decorate(enable_grad if self.mode else no_grad, function, "set_grad_enabled")

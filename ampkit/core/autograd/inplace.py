@@ -16,7 +16,7 @@ from ampkit.base.errors import DTypeError, ShapeError
 
 from ..fp_errors import ignore_fp_errors
 from ..tensor import Tensor
-from .grad_mode import _recording, no_grad
+from .grad_mode import grad_scope, no_grad
 from .views import is_alone, move, need_changeable, need_views_on_tape
 
 
@@ -47,7 +47,7 @@ def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
 
 def is_recorded(*items: Any) -> bool:
     """Whether operations are recorded here, and one of the Tensors among `items` requires grad."""
-    return _recording.get() and any(isinstance(item, Tensor) and item._tape_edge is not None for item in items)
+    return grad_scope().value and any(isinstance(item, Tensor) and item._tape_edge is not None for item in items)
 
 
 def fitting(self: Tensor, made: Tensor) -> Tensor:

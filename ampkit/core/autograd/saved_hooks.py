@@ -6,12 +6,12 @@ Chen et al. 2016 (arXiv:1604.06174) trade memory for computing; packing trades i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, NamedTuple, Self
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import DTypeError, ShapeError, StateError
+from ampkit.base.scoped import Scope, ScopedVariable
 
 from ..tensor import Tensor
 from .node import Node
@@ -21,8 +21,8 @@ Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Any]]
 
 # The open blocks of all threads. While there are none, recording a node costs one look at this list.
 packing: list[object] = []
-_stack: ContextVar[tuple[tuple[object, Hooks], ...]] = ContextVar("ampkit.saved_tensors_hooks", default=())
-_refusal: ContextVar[str | None] = ContextVar("ampkit.disable_saved_tensors_hooks", default=None)
+_stack: ScopedVariable[Hooks | None] = ScopedVariable("ampkit.saved_tensors_hooks", None)
+_refusal: ScopedVariable[str | None] = ScopedVariable("ampkit.disable_saved_tensors_hooks", None)
 
 
 class saved_tensors_hooks:
@@ -45,29 +45,36 @@ class saved_tensors_hooks:
         return self._pack, self._unpack
 
     def __enter__(self) -> Self:
-        if (message := _refusal.get()) is not None:
+        if (message := _refusal.scope().value) is not None:
             raise StateError(message)
-        _stack.set((*_stack.get(), (self, self._hooks())))
-        packing.append(self)
+        scope = _stack.enter(self._hooks())
+        self.__dict__.setdefault("_scopes", []).append(scope)
+        packing.append(scope)
         return self
 
     def __exit__(self, *error: object) -> None:
-        stack = _stack.get()
-        last = max((i for i, (owner, _) in enumerate(stack) if owner is self), default=None)
-        if last is not None:
-            _stack.set(stack[:last] + stack[last + 1 :])
-            packing.remove(self)
+        open_here: list[Scope[Any]] = self.__dict__.get("_scopes", [])
+        scope = _stack.innermost(open_here, error)
+        if scope is not None:
+            open_here.remove(scope)
+            packing.remove(scope)
+            _stack.leave_in_any_order(scope)
 
 
-def close_since(before: tuple[Any, ...]) -> None:
-    """Close the blocks that were opened since `open_blocks` gave `before`, by hooks in a backward pass."""
-    known = {id(entry) for entry in before}  # one block may be open twice
-    for owner, _ in (entry for entry in _stack.get() if id(entry) not in known):
-        packing.remove(owner)
-    _stack.set(tuple([entry for entry in _stack.get() if id(entry) in known]))
+def close_since(before: Scope[Any]) -> None:
+    """Close the blocks that were opened since `innermost_block` gave `before`, by hooks in a backward pass."""
+    for scope in _stack.since(before):
+        packing.remove(scope)
+        scope.end(before)
+    _stack.put(before)
 
 
-open_blocks = _stack.get
+innermost_block = _stack.scope
+
+
+def in_force() -> Hooks | None:
+    """The hooks of the innermost block; None outside of blocks."""
+    return innermost_block().value
 
 
 class disable_saved_tensors_hooks:
@@ -77,14 +84,13 @@ class disable_saved_tensors_hooks:
         self._message = error_message
 
     def __enter__(self) -> Self:
-        if _stack.get():
+        if in_force() is not None:
             raise StateError(self._message)
-        self._before = _refusal.get()
-        _refusal.set(self._message)
+        self._scope = _refusal.enter(self._message)
         return self
 
     def __exit__(self, *error: object) -> None:
-        _refusal.set(self._before)
+        _refusal.leave(self._scope)
 
 
 class Packed(NamedTuple):
@@ -103,7 +109,7 @@ def pack(array: Array, version: Any = None, hooks: Hooks | None = None) -> Any:
 
     version: of its memory. Raises StateError for a pack_hook that changes it in place.
     """
-    found = (_stack.get() or ((None, None),))[-1][1] if hooks is None else hooks
+    found = in_force() if hooks is None else hooks
     if found is None:
         return array
     given = Tensor(array)
@@ -138,7 +144,7 @@ def unpack(item: Any) -> Any:
 
 def pack_saved(node: Node) -> None:
     """Let the hooks in force, if there are any, pack the arrays that the node of an op saved."""
-    if _stack.get():
+    if in_force() is not None:
         pack_items(node, [name for name, value in vars(node.saved).items() if _holds_arrays(value)])
 
 

@@ -20,7 +20,7 @@ from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
 from .backward_pass import BackwardPass, edge_key
-from .grad_mode import _recording, no_grad
+from .grad_mode import RECORDING, _recording, no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
 from .saved import cast
@@ -216,7 +216,7 @@ def _run_backward(
     outs: tuple[Tensor, ...], seeds: tuple[Any, ...], wanted: Any, traced: bool, retain: bool, inputs: Any = None
 ) -> BackwardPass:
     backward_pass = BackwardPass(wanted, traced, retain, inputs)
-    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.set(traced)
+    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
     device = None if backends.gpus is None else backends.gpus.use(None)
     try:
         for out, seed in zip(outs, seeds, strict=True):
@@ -230,7 +230,7 @@ def _run_backward(
     except MemoryError as error:
         raise backends.out_of_memory_error([out.array for out in outs], error) from None
     finally:
-        _recording.reset(recording)
+        _recording.restore(recording)
         fp_errors.pop_ignore(token)
         policy.leave(region)
         if device is not None:

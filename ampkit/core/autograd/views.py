@@ -20,7 +20,7 @@ from ampkit.base.errors import StateError
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_dense
-from .grad_mode import _recording, enable_grad
+from .grad_mode import enable_grad, grad_scope
 from .node import Node
 from .traced_array import run, stands_for
 
@@ -50,7 +50,7 @@ def link(parent: Tensor, child: Tensor, op: Any, params: Any, index: int | None 
         return
     child._version_counter = parent._version_counter
     edge = parent._edge
-    differentiable = edge is None or _recording.get()
+    differentiable = edge is None or grad_scope().value
     child._view_links = Views(parent, op if differentiable else None, params, index)
     if edge is None or edge[0] is not None:  # a leaf that requires grad changes in no_grad only, off the tape
         _children(parent).append(weakref.ref(child))
@@ -256,7 +256,7 @@ def need_changeable(tensor: Tensor) -> None:
     if before_change:
         for notify in before_change:
             notify(tensor)
-    if not _recording.get():
+    if not grad_scope().value:
         return
     at: Tensor | None = tensor
     while at is not None:

@@ -17,11 +17,11 @@ from ...backends.determinism import are_deterministic_algorithms_enabled
 from ...backends.precision import convolutions_use_tf32, get_float32_matmul_precision
 from ...base import dtypes, observe
 from ...base.errors import ArgumentError
+from .. import policy
 from ..autograd import saved_hooks
-from ..autograd.grad_mode import _inference, _recording
-from ..dispatch import _reference_only
+from ..autograd.grad_mode import is_grad_enabled, is_inference_mode_enabled
+from ..dispatch import is_reference_only
 from ..nested import tensors_in
-from ..policy import _stack
 from ..tensor import Tensor
 from .variant import Variant
 
@@ -136,8 +136,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _region(backend: str) -> tuple[Any, ...]:
-    region = _stack.get()
+    region = policy.region()
     settings = get_float32_matmul_precision(), convolutions_use_tf32(), are_deterministic_algorithms_enabled()
     made = dtypes.default(), backends.get_default_device()
-    modes = _recording.get(), _inference.get(), _reference_only.get(), saved_hooks.open_blocks()
+    modes = is_grad_enabled(), is_inference_mode_enabled(), is_reference_only(), saved_hooks.in_force()
     return (None, True) if region is None else (region.policies[backend], region.cache), *modes, settings, made

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.base.scoped import ScopedVariable
 from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.parameter import Parameter
 from ampkit.core.policy import autocast
@@ -21,7 +21,7 @@ from ..modules.container import ModuleDict, ModuleList
 
 __all__ = ["ParametrizationList", "cached", "is_parametrized", "register_parametrization", "remove_parametrizations"]
 
-_cache: ContextVar[dict[Any, Tensor] | None] = ContextVar("ampkit.parametrizations", default=None)
+_cache: ScopedVariable[dict[Any, Tensor] | None] = ScopedVariable("ampkit.parametrizations", None)
 
 
 class ParametrizationList(ModuleList):
@@ -97,7 +97,7 @@ class _Parametrized(ComputedAttribute):
         self.name = name
 
     def of(self, module: Any) -> Tensor:
-        found, cache = module.parametrizations[self.name], _cache.get()
+        found, cache = module.parametrizations[self.name], _cache.scope().value
         if cache is None:
             return found()
         if found not in cache:
@@ -180,11 +180,12 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 @contextmanager
 def cached() -> Iterator[None]:
     """Within the block, compute each parametrized tensor once, when it is first read."""
-    token = _cache.set({} if _cache.get() is None else _cache.get())
+    outer = _cache.scope().value
+    scope = _cache.enter({} if outer is None else outer)
     try:
         yield
     finally:
-        _cache.reset(token)
+        _cache.leave(scope)
 
 
 def _several(found: Any) -> tuple[Tensor, ...]:
