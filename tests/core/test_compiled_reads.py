@@ -185,7 +185,7 @@ def element_of_an_array():
 
 
 def tensor_of_the_cpu():
-    held = ampkit.tensor(1.0)
+    held = ampkit.tensor(1.0, device="cpu")
 
     def change():
         held.fill_(3.0)

@@ -181,6 +181,7 @@ def test_update_bn_takes_the_statistics_of_the_averaged_weights_anew():
     swa_utils.update_bn([], nn.Linear(2, 2))  # nothing to do
 
 
+@pytest.mark.cpu  # from_numpy shares the CPU's memory
 @pytest.mark.parametrize("turn", [lambda a: a.T, lambda a: np.repeat(a, 2, 1)[:, ::2], lambda a: a[::-1]])
 def test_averages_of_any_strides_are_written_in_place(turn):
     average = ampkit.from_numpy(turn(np.zeros((4, 3), np.float32)))
