@@ -54,9 +54,8 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.S
     if b - a == math.inf:
         values = 2 * random.next_draw(generator).uniform(a / 2, b / 2, tensor.shape)
     else:
-        values = np.asarray(
-            random.next_draw(generator).uniform(a, b + 0.0, tensor.shape)
-        )  # NumPy takes -0.0 for less than 0.0
+        draw = random.next_draw(generator).uniform(a, b + 0.0, tensor.shape)  # NumPy refuses 0.0 to -0.0
+        values = np.asarray(draw)
     return _fill(tensor, rounded_within(values, tensor.dtype, a, b))
 
 

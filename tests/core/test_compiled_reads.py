@@ -126,6 +126,26 @@ def attribute_by_its_name():
     return lambda x: x * getattr(held, "_scale"), lambda: set_attribute(held, "_scale", 3.0)  # noqa: B009
 
 
+def attribute_that_is_missing():
+    held = Item()
+
+    def change():
+        held.boost = 3.0
+        return lambda: delattr(held, "boost")
+
+    return lambda x: x * getattr(held, "boost", 1.0), change
+
+
+def attribute_of_a_tensor_that_is_missing():
+    held = ampkit.ones(6, device="cuda")
+
+    def change():
+        held.boost = 3.0
+        return lambda: delattr(held, "boost")
+
+    return lambda x: x * held * getattr(held, "boost", 1.0), change
+
+
 def default_argument():
     def step(x, factor=[1.0]):  # noqa: B006  what scripts do
         return x * factor[0]
@@ -272,6 +292,7 @@ def list_of_layers():
 
 PLACES = [
     dataclass_attribute, tuple_of_an_attribute, slot, callable_object, property_of_an_object, attribute_by_its_name,
+    attribute_that_is_missing, attribute_of_a_tensor_that_is_missing,
     default_argument, partial_keyword, decorated_function, inner_function, numpy_number, element_of_an_array,
     tensor_of_the_cpu, attribute_of_a_tensor, item_of_a_deque, another_item, member_of_a_set, context_variable,
     global_of_a_function, learning_rate_on_the_host, forward_of_a_layer, closure_of_a_hook,

@@ -21,15 +21,15 @@ _Guard = tuple[Callable[[Any], Any], Any, Any]  # read(key) was the value
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, list, frozenset, range, slice, np.generic, np.dtype)
 
 
-def _state_of_numpy_random(name: str) -> str:
-    return repr(np.random.get_state())
-
-
-def _state_of_python_random(name: str) -> Any:
+def _global_state_of_python_random(name: str) -> Any:
     return random.getstate()
 
 
-_GLOBAL_GENERATORS: list[Source] = [(_state_of_python_random, ""), (_state_of_numpy_random, "")]
+def _global_state_of_numpy_random(name: str) -> str:
+    return repr(np.random.get_state())
+
+
+_GLOBAL_GENERATORS: list[Source] = [(_global_state_of_python_random, ""), (_global_state_of_numpy_random, "")]
 
 
 class Guards(Recorder):

@@ -102,6 +102,8 @@ class Reads:
         if every and held is not None:
             names.update(name for name in held if not name.startswith("_"))
         slots = {name for kind in classes for name in _slots(kind)}
+        if held is not None and (every or classes):
+            self._found.sources.append((len, held))  # an attribute that is new may hide a class's, or a default
         tables = [*([] if held is None else [held]), *(vars(kind) for kind in classes)]
         self._new_objects.append(_Object(value, tables, names, slots))
 
@@ -140,8 +142,6 @@ class Reads:
                     self.visit(function)
                 elif not of_class or not hasattr(type(value), "__get__"):
                     self._source((table.get, name))
-                    if of_class and (own := _dict_of(each.value)) is not None:
-                        self._source((own.get, name))  # what may hide the attribute of the class
         for name in each.new(each.slots, names):
             self._source((partial(_slot, each.value), name))
 
@@ -207,7 +207,8 @@ class Reads:
 
     def _tensor(self, tensor: Tensor) -> None:
         self._found.tensors.append(tensor)
-        if own := _dict_of(tensor):
+        if (own := _dict_of(tensor)) is not None:
+            self._found.sources.append((len, own))
             self._new_objects.append(_Object(tensor, [own], set(), set()))
 
     def _array(self, array: Any) -> None:
