@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import backends
 from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import ConfigError, DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
@@ -26,6 +27,7 @@ from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
 from .plan_table import merge
 from .precision_plan import PrecisionPlan
+from .profiler import library_refusals
 from .repeat.unchanged import need_loss, need_module, unchanged
 from .saved_memory import SavedMemory
 
@@ -39,10 +41,10 @@ def plan(
     batch: a Tensor, or a tuple or list of the arguments of the model; with a loss, those of loss(model, *batch).
     policy: a Policy, its text or a dtype, float32 for no autocast, None for the autocast region around the call. loss:
     (model, *batch) -> a Tensor []; the plan then includes the backward. The model is afterwards as it was: gradients,
-    buffers and random numbers. A model that runs out of memory gives the part of the plan up to there, with
-    a note. Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has,
-    DTypeError for what is no policy, ArgumentError for a model that is no module, ShapeError for a loss that is not one
-    floating-point number.
+    buffers and random numbers. Notes say which calls cublasLt or cuDNN has no algorithm for on this GPU, and where a
+    model ran out of memory, which ends the plan. Raises what the model raises, ConfigError for a policy with an unknown
+    op or a path that no module has, DTypeError for what is no policy, ArgumentError for a model that is no module,
+    ShapeError for a loss that is not one floating-point number.
     """
     need_module("debug.plan", model)
     rule = _policy(policy)
@@ -62,6 +64,7 @@ def plan(
         found.notes.append(f"out of memory in {recorder.last}, so the rest is missing: take a smaller batch")
     if loss is None:
         found.notes.append("no loss was given: the plan is of the forward alone")
+    found.notes += library_refusals(backends.backend_of(parameter.array) for parameter in model.parameters())
     found.rows, found.backward = list(merge(recorder.rows)), list(merge(recorder.backward))
     return found
 

@@ -103,8 +103,7 @@ class profile:
                 f"{row.name:28.27}{row.kernel:28.27}{row.calls:8}{row.seconds * 1e3:12.3f}{share:8.1%}{rate:8.1f}"
             )
         whole = self.seconds or 1.0
-        known = {span.backend for span in self._spans if hasattr(span.backend, "refusals")}
-        lines += [f"refused by a library: {line}" for backend in known for line in backend.refusals()]
+        lines += library_refusals(span.backend for span in self._spans)
         lines.append(f"casts: {casts / whole:.1%} of {self.seconds * 1e3:.1f} ms; outside ops: {1 - total / whole:.1%}")
         return "\n".join(lines)
 
@@ -122,6 +121,12 @@ class profile:
             for span, seconds in self._times
         ]  # fmt: skip
         write("profile.save", path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
+
+
+def library_refusals(used: Iterable[Any]) -> list[str]:
+    """A line for each call that cublasLt or cuDNN refused on the backends `used`, where references run instead."""
+    gpus = {backend for backend in used if hasattr(backend, "refusals")}
+    return [f"refused by a library: {line}" for backend in gpus for line in backend.refusals()]
 
 
 def _seconds_since(first: _Span, span: _Span) -> float:

@@ -1,7 +1,8 @@
-"""Every `.cu` file by NVIDIA's compiler for three generations of GPUs; `pytest -rP` prints registers and spills.
+"""Every `.cu` file by NVIDIA's compiler for five architectures; `pytest -rP` prints registers and spills.
 
-All entries are compiled for sm_80 and sm_100 with the compiler's least effort, which says whether they are C++ that the
-architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
+All entries are compiled for sm_80 (A100), sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50) with the compiler's least
+effort, which says whether they are C++ that the architecture has. A sample of each file is compiled for sm_90 as a GPU
+would, and must keep its values in registers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-ARCHS = {"sm_80": QUICK, "sm_100": QUICK, "sm_90": ()}  # in full for one, where the price in registers shows
+FULL = "sm_90"  # with optimization, where the price in registers shows
+ARCHS = dict.fromkeys(("sm_80", "sm_89", "sm_100", "sm_120"), QUICK) | {FULL: ()}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that are compiled in full
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampkit import Tensor, manual_seed, ops, profile, testing
+import ampkit
+from ampkit import Tensor, debug, manual_seed, nn, ops, profile, testing
 from ampkit.base import observe
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import StateError
@@ -273,3 +274,11 @@ def test_a_backward_that_cudnn_refuses_is_said_once_and_tools_name_the_reference
     assert [row.kernel for row in found.rows if row.name == "scaled_dot_product_attention_backward"] == [kernel]
     assert "refused by a library: cuDNN: attention_backward: no engine" in str(found)
     assert gpu.refusals() == ["cuDNN: attention_backward: no engine"]
+
+
+@pytest.mark.filterwarnings("ignore:scaled_dot_product_attention. cuDNN has no deterministic:RuntimeWarning")
+def test_a_plan_says_what_cudnn_refused(gpu):
+    gpu.cudnn.lacks = {"attention_backward"}
+    model, x = nn.MultiheadAttention(16, 2, dropout=0.25).to("cuda"), ampkit.ones(2, 4, 16, device="cuda")
+    found = debug.plan(model, x, "float16", lambda model, x: model(x, x, x, need_weights=False)[0].sum())
+    assert "refused by a library: cuDNN: attention_backward: no engine" in str(found)
