@@ -16,8 +16,7 @@ from ..core.tensor import Tensor
 _Key = TypeVar("_Key", covariant=True)
 
 
-_MOST = 1 << 31  # all indices of an epoch are drawn at once; those of RandomSampler in blocks
-_BLOCK = 1 << 16
+_BLOCK = 1 << 16  # indices drawn at once, with replacement
 
 
 class Sampler(Generic[_Key]):
@@ -119,14 +118,17 @@ class WeightedRandomSampler(Sampler[int]):
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
         good = self.weights.ndim == 1 and np.isfinite(self.weights).all() and (self.weights >= 0).all()
         most = np.count_nonzero(self.weights)
-        if not good or not most or not 1 <= num_samples < _MOST or (not replacement and num_samples > most):
+        if not good or not most or num_samples < 1 or (not replacement and num_samples > most):
             needs = "finite weights from 0, not all 0, and num_samples from 1 to what they can give"
             raise ArgumentError("WeightedRandomSampler", needs, f"{most} positive weights, num_samples={num_samples}")
 
     def __iter__(self) -> Iterator[int]:
         weights = np.ldexp(self.weights, -np.frexp(self.weights.max())[1])  # whose sum does not overflow
         share, draw = weights / weights.sum(), random.next_draw(self.generator)
-        return iter(draw.choice(len(share), self.num_samples, self.replacement, share).tolist())
+        if not self.replacement:
+            return iter(draw.choice(len(share), self.num_samples, False, share).tolist())
+        blocks = (draw.choice(len(share), min(_BLOCK, self.num_samples), True, share) for _ in count())
+        return islice((i for block in blocks for i in block.tolist()), self.num_samples)
 
     def __len__(self) -> int:
         return self.num_samples

@@ -120,7 +120,7 @@ def _constant_beyond(origin: Origin, dtype: DType) -> float | None:
         given = isinstance(value, Tensor) and value.numel() == 1 and event.phase == FORWARD
         given = given and id(value) not in origin.computed
         number = value.item() if given else value
-        if isinstance(number, (int, float)) and np.isfinite(number) and abs(number) > float(finfo(dtype).max):
+        if isinstance(number, (int, float)) and float(finfo(dtype).max) < abs(number) < np.inf:
             return float(number)
     return None
 

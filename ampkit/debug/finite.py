@@ -19,6 +19,8 @@ def is_finite(array: Any) -> bool:
     if getattr(array, "dtype", None) not in FLOATS or not array.size:
         return True
     with backends.device_guard(array):
+        if 0 in array.strides:  # of a broadcast array, which may stand for more elements than can be read
+            array = array[tuple([slice(None if step else 1) for step in array.strides])]
         if array.dtype in _LIMITS:  # integers are compared many times faster than 16-bit numbers
             positive, negative = _LIMITS[array.dtype]
             array = array.reshape(1) if array.ndim == 0 else array

@@ -80,7 +80,7 @@ def trunc_normal_(
     Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
     check_float("trunc_normal_", tensor.dtype)
-    if std <= 0 or _mass((a - mean) / std, (b - mean) / std) < 1e-3:
+    if not std > 0 or not _mass((a - mean) / std, (b - mean) / std) >= 1e-3:  # NaN is refused, too
         got = f"mean={mean}, std={std}, a={a}, b={b}"
         raise ArgumentError("trunc_normal_", "std > 0 and [a, b] near the mean", got)
     draw = random.next_draw(generator)

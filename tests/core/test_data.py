@@ -224,3 +224,15 @@ def test_a_state_dict_leaves_casts_cached_until_its_memory_is_handed_out():
         assert layer.weight.copy_in(ampkit.bfloat16, True) is cast
         state["weight"].fill_(3)
         assert float(layer(ampkit.ones(1, 1))) == 3
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_gradient_is_not_added_to_one_of_another_shape(create_graph):
+    x = nn.Parameter(ampkit.ones(2, 3))
+    ops.sum(x).backward()
+    x.data = ampkit.ones(3)
+    with pytest.raises(ShapeError, match=r"of shape \(2, 3\), as `grad` has, got \(3,\)\nhelp: set grad = None"):
+        ops.sum(x * x).backward(create_graph=create_graph)
+    x.grad = None
+    ops.sum(x * 2).backward()
+    assert x.grad.tolist() == [2, 2, 2]

@@ -9,6 +9,7 @@ import pytest
 
 import ampkit
 from ampkit.base.errors import ArgumentError, RangeError, StateError
+from ampkit.core import random
 from ampkit.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -204,3 +205,11 @@ def test_a_rank_outside_of_the_replicas_is_refused():
         DistributedSampler(range(4), 2, 2)
     with pytest.raises(StateError, match=r"init_process_group\(\) before"):
         DistributedSampler(range(4))
+
+
+def test_indices_drawn_with_weights_come_in_blocks_of_one_stream():
+    ampkit.manual_seed(3)
+    many = list(itertools.islice(WeightedRandomSampler([1.0, 2.0, 3.0], 2**40), 70_000))
+    ampkit.manual_seed(3)
+    shares = np.array([1.0, 2.0, 3.0]) / 6
+    assert many == random.next_draw().choice(3, 70_000, p=shares).tolist()

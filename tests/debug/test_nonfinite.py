@@ -328,3 +328,18 @@ def test_a_weight_that_is_not_finite_names_no_samples():
     with ampkit.no_grad():
         model.weight[1, 2] = float("nan")
     assert debug.explain(lambda: model(ampkit.ones(16, 8)).sum()).samples == ()
+
+
+@pytest.mark.cpu  # a GPU of the emulation holds what it broadcasts
+def test_a_broadcast_array_is_read_once():
+    assert is_finite(np.broadcast_to(np.ones((2, 1, 3), np.float32), (2, 2**40, 3)))
+    assert not is_finite(np.broadcast_to(np.array([1, np.inf], np.float16), (2**40, 2)))
+    x = ampkit.ones(1, requires_grad=True)
+    with debug.detect_nonfinite():
+        ops.expand(x, 2**40)
+
+
+def test_an_integer_beyond_64_bits_is_a_constant_as_others():
+    x = ampkit.full((1, 1, 4, 4), 1.5)
+    with pytest.raises(NonFiniteError, match="lp_pool2d"), debug.detect_nonfinite():
+        ops.lp_pool2d(x, 2**70, 2)

@@ -92,6 +92,7 @@ def check(text: str) -> dict[str, str] | None:
         first = (str(error).splitlines() or [""])[-1 if found == "wrapped" else 0][:120]
         return {"kind": found, "error": type(error).__name__, "where": where, "says": first, "call": text}
     finally:
+        ampkit.autograd.set_detect_anomaly(False)
         ampkit.set_grad_enabled(True)
         ampkit.set_default_device("cpu")
         ampkit.set_default_dtype(ampkit.float32)

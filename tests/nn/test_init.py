@@ -68,6 +68,9 @@ def test_truncated_normal_draws_stay_inside():
     assert values.mean() == pytest.approx(1 + 2 * (density[0] - density[1]) / mass, abs=0.02)
     with pytest.raises(ArgumentError, match="near the mean"):
         init.trunc_normal_(blank(2, 2), std=0.01, a=5, b=6)
+    for given in ({"a": math.nan}, {"mean": math.nan}, {"std": math.nan}, {"mean": math.inf}):
+        with pytest.raises(ArgumentError, match="near the mean"):
+            init.trunc_normal_(blank(2, 2), **given)
 
 
 @pytest.mark.parametrize("shape", [(5, 12), (12, 5), (6, 2, 3)])

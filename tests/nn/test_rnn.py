@@ -126,6 +126,8 @@ def test_parameters_have_pytorchs_names_shapes_and_first_values():
     assert [len(each) for each in layer.all_weights] == [5] * 4
     assert layer.flatten_parameters() is None
     assert repr(layer) == "LSTM(3, 5, proj_size=2, num_layers=2, bidirectional=True)"
+    layer.bias = np.ones(2)  # whatever it holds
+    assert "bias=[1. 1.]" in repr(layer) and layer(drawn(2, 3))[0].shape == (2, 4)
     assert repr(nn.RNNCell(3, 5, False, "relu")) == "RNNCell(3, 5, bias=False, nonlinearity=relu)"
 
 

@@ -284,3 +284,10 @@ def test_a_state_that_does_not_fit_changes_nothing(key, value, message):
     with pytest.raises(ArgumentError, match=f"LBFGS.load_state_dict: {message}"):
         optimizer.load_state_dict(state)
     assert values(optimizer.state[x]["d"]).shape == (4,) and optimizer.state[x]["n_iter"] == 4
+
+
+def test_the_state_of_no_group_loads():
+    optimizer = optim.LBFGS([parameter([1.0, 2.0])])
+    optimizer.param_groups.clear()
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.param_groups == []

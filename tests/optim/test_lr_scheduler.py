@@ -432,3 +432,12 @@ def test_a_part_of_a_sequence_keeps_its_last_rate():
         optimizer.step()
         sequence.step()
     assert found == [[0.25, 0.5], [0.25, 0.5], [0.25, 0.5], [0.25, 0.25]]
+
+
+def test_an_epoch_without_a_real_learning_rate_is_refused():
+    _, optimizer = make()
+    schedule = lr_scheduler.ExponentialLR(optimizer, -0.5)
+    schedule.step(2)
+    assert schedule.get_last_lr() == [0.125]
+    with pytest.raises(ArgumentError, match=r"ExponentialLR.step: needs an epoch with real learning rates, got 1.5"):
+        schedule.step(1.5)

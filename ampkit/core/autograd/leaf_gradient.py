@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.base import observe
+from ampkit.base.errors import ShapeError
 
 from ..tensor import Tensor
 from .accumulate import sum_gradients
@@ -28,10 +29,13 @@ def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = 
     if observe.observers:
         array = gradient.tensor.array if isinstance(gradient, TracedArray) else gradient
         observe.notify_end("accumulate", (array,), leaf, observe.ACCUMULATE, tag=tag)
+    held = leaf._grad
+    if held is not None and held.array.shape != gradient.shape:
+        needs = f"a gradient of shape {held.array.shape}, as `grad` has"
+        raise ShapeError("backward", needs, f"{gradient.shape}", "set grad = None where .data takes another shape")
     if not isinstance(gradient, TracedArray):
         leaf.accumulate(gradient, tag, owned)
         return
-    held = leaf._grad
     total = gradient.tensor if held is None else sum_gradients(TracedArray(held), gradient).tensor
     if held is not None and held._scale_tag is tag:  # others may hold the former gradient, which keeps its values
         leaf.drop_grad()

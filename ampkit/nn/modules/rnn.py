@@ -153,7 +153,7 @@ class RNNBase(Module):
 
     def _direction(self, data: Tensor, suffix: str, first: tuple[Any, ...], counts: tuple[int, ...]) -> Any:
         w_ih, w_hh, *more = self._weights(suffix)
-        b_ih, b_hh = more[:2] if self.bias else (None, None)
+        b_ih, b_hh = more[:2] if len(more) > 1 else (None, None)
         reverse = suffix.endswith("_reverse")
         if self.mode != "LSTM":
             return _OPS[self.mode](data, *first, w_ih, w_hh, b_ih, b_hh, counts, reverse)
@@ -177,9 +177,10 @@ class RNNBase(Module):
 
     def extra_repr(self) -> str:
         shown = [str(self.input_size), str(self.hidden_size)]
-        usual = {"proj_size": 0, "num_layers": 1, "bias": True}
-        usual |= {"batch_first": False, "dropout": 0, "bidirectional": False}
-        shown += [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        usual = {"proj_size": "0", "num_layers": "1", "bias": "True"}
+        usual |= {"batch_first": "False", "dropout": "0.0", "bidirectional": "False"}
+        now = {name: str(getattr(self, name)) for name in usual}
+        shown += [f"{name}={now[name]}" for name, value in usual.items() if now[name] != value]
         return ", ".join(shown)
 
 

@@ -136,7 +136,10 @@ def index_put_(input: Array, values: Array, index, accumulate):
         here = np.broadcast_to(values.astype(input.dtype), shape)
         return input + add_at(here, index, input.shape), Saved()
     out = input.copy()
-    assign_last_wins(out, index, values)
+    try:
+        assign_last_wins(out, index, values)
+    except ValueError:  # NumPy's
+        raise ShapeError("index_put", f"values that broadcast to {input[index].shape}", f"{values.shape}") from None
     return out, Saved()
 
 

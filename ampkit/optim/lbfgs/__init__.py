@@ -145,7 +145,7 @@ class LBFGS(Optimizer):
         where = "LBFGS.load_state_dict"
         groups, state = need_groups(where, state_dict, [len(group["params"]) for group in self.param_groups])
         size = sum(segment.parameter.array.size for segment in self.segments())
-        for number in groups[0]["params"]:
+        for number in groups[0]["params"] if groups else ():
             need_history(where, state.get(number, {}), size)
         super().load_state_dict(state_dict)
 

@@ -127,7 +127,10 @@ class LRScheduler:
 
     def _numbers(self, n: Any) -> Array:
         numbers = [np.ravel(value) for row in self.values(n) for value in row.values()]
-        return backends.backend_of(self.optimizer.steps).asarray(np.concatenate(numbers), dtypes.float64)
+        row = np.concatenate(numbers)
+        if row.dtype.kind == "c":  # such as (-0.5) ** 1.5
+            raise ArgumentError(f"{type(self).__name__}.step", "an epoch with real learning rates", shown(n))
+        return backends.backend_of(self.optimizer.steps).asarray(row, dtypes.float64)
 
     def _extend(self) -> None:
         # Fill the table up to f(calls), since at most that many steps were real.

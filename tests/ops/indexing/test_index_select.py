@@ -89,6 +89,7 @@ def test_wrong_places_are_told_in_a_line():
         (lambda: ops.index_put(x, (tensor([-3]),), one, True), RangeError),
         (lambda: ops.index_put(x, (tensor([0]),) * 3, one), ShapeError),
         (lambda: ops.index_put(x, (tensor([True]),), one), ShapeError),
+        (lambda: ops.index_put(x, (None, tensor([1])), zeros(4, 1)), ShapeError),
         (lambda: ops.index_put(x, tensor([0]), one), DTypeError),
         (lambda: ops.index_put(x, (tensor([0.5]),), one), DTypeError),
         (lambda: ops.put(x, tensor([0, 1]), one), ShapeError),
