@@ -34,7 +34,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return _stack([_unmasked(item) for item in batch])
     if isinstance(first, bool | int | float):
         for item in batch:
-            _need(bool | int | float | np.number | np.bool_, item, "numbers")
+            _need(bool | int | float | np.integer | np.floating | np.bool_, item, "real numbers")
         return _numbers(batch)
     if is_foreign(first):
         return _stack([to_tensor(item).array for item in batch])

@@ -229,6 +229,7 @@ def test_a_float_among_integers_makes_the_batch_float64():
     [
         ([np.zeros(2), np.zeros(3)], ShapeError, r"items of one shape in a batch, got \[\(2,\), \(3,\)\]"),
         ([np.zeros(2), np.zeros(2, np.float32)], DTypeError, "items of one dtype in a batch, got float32, float64"),
+        ([0.5, np.complex64(1j)], DTypeError, "needs real numbers throughout"),
         ([(1, 2), (1,)], ShapeError, r"items of one length in a batch, got \[1, 2\]"),
         ([{"x": 1}, {"x": 1, "y": 2}], ShapeError, r"items of the same keys in a batch, got \['x'\] and \['x', 'y'\]"),
         ([object()], DTypeError, "got object"),

@@ -6,7 +6,7 @@ import pytest
 
 import ampkit
 from ampkit import func, nn, tensor
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 
 
 def test_a_module_is_called_with_other_tensors_and_keeps_its_own():
@@ -54,3 +54,8 @@ def test_gradients_of_functions_nest():
     assert [g.tolist() for g in found] == [[2, 3], [1, 2]]
     assert (value.item(), value.requires_grad, x.requires_grad) == (8, False, False)
     assert func.grad(lambda t: (t.sum(), "more"), has_aux=True)(x)[1] == "more"
+
+
+def test_keywords_are_names():
+    with pytest.raises(DTypeError, match="functional_call: needs kwargs with names of arguments as keys, got {0: 1}"):
+        func.functional_call(nn.Linear(3, 4), {}, ampkit.ones(2, 3), {0: 1})
