@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.elementwise.headers import functions, functions_without_gradient, rules
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from ampkit.base.errors import DeviceError
 
@@ -167,7 +168,8 @@ SETS: dict[
 def entries(source: str, folder: Path = KERNELS) -> list[str]:
     """The entries that `<source>.cu` names at its end, as `typed` spells them; storage.cuh says in what form."""
     text = re.sub(r"\n//    +", " ", (folder / f"{source}.cu").read_text())
-    sets = dict(SETS)
+    defined = {"FUNCTIONS": functions, "FUNCTIONS_NO_GRAD": functions_without_gradient, "RULES": rules}
+    sets = SETS | {name: [(each,) for each in names()] for name, names in defined.items()}
     for name, items in re.findall(r"^// set (\w+) = (.+)$", text, re.M):
         sets[name] = _set(items, sets)
     return [name for line in re.findall(r"^// entries: (.+)$", text, re.M) for name in _named(line, sets)]

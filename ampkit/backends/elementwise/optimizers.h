@@ -3,7 +3,8 @@
 // p: the weight; g: the gradient; a, b, c: the moments; has: which of them exist; n: the scalars of the step. Moments and
 // scalars are in the order of ampkit/optim/<name>.py, whose arithmetic this is, operation by operation.
 //
-// A backend includes this file after it has defined HELPER, what stands before a function, and the functions of <math.h>.
+// A backend includes this file after it has defined HELPER, what stands before a function; REGISTER_RULE(name), what it
+// makes of a rule; and the functions of <math.h>. `backends/elementwise/headers.py` reads the names of the rules.
 #pragma once
 
 #define RULE(NAME, COUNT, ...)                                                                                   \
@@ -13,9 +14,10 @@
                           [[maybe_unused]] float& c, const float* n, [[maybe_unused]] const bool* has) {         \
             __VA_ARGS__                                                                                          \
         }                                                                                                        \
-    };
-#define MEAN(m, weight) m = m + (g - m) * weight;
-#define MEAN_SQUARE(v, old_weight, weight) v = v * old_weight + g * g * weight;
+    };                                                                                                           \
+    REGISTER_RULE(NAME)
+#define MEAN(m, weight) m = m + (g - m) * (weight);
+#define MEAN_SQUARE(v, old_weight, weight) v = v * (old_weight) + g * g * (weight);
 
 HELPER float larger(float a, float b) { return a > b || a != a ? a : b; }  // NaN if one of them is
 HELPER float smaller(float a, float b) { return a < b || a != a ? a : b; }

@@ -21,9 +21,6 @@ struct Step {
     bool maximize, has[3];
 };
 
-#define HELPER INLINE
-#include "../../../elementwise/optimizers.h"
-
 template <class Rule>
 void update_block(float* __restrict p, const float* __restrict gradient, float* __restrict a, float* __restrict b,
                   float* __restrict c, const Step step, int64 count) {
@@ -35,17 +32,20 @@ void update_block(float* __restrict p, const float* __restrict gradient, float* 
 }
 
 using Update = void (*)(float*, const float*, float*, float*, float*, Step, int64);
-// In the order of _RULES in elementwise.py.
-constexpr Update UPDATES[] = {
-    update_block<Adam>, update_block<SGD>,   update_block<Adadelta>, update_block<Adagrad>, update_block<Adamax>,
-    update_block<ASGD>, update_block<Lion>,  update_block<NAdam>,    update_block<RAdam>,   update_block<RMSprop>,
-    update_block<Rprop>,
-};
 
 }  // namespace
 
-// numbers: eight floats. A moment that is not there is computed in scratch memory and dropped.
-static void optimizer_update(int64 rule, Array weights, Array gradient, Array a, Array b, Array c, Array copy,
+// `optimizer_<rule>` of the library: the update of a block by each rule.
+namespace simd {
+
+#define HELPER INLINE
+#define REGISTER_RULE(NAME) EXPORT const Update optimizer_##NAME = update_block<NAME>;
+#include "../../../elementwise/optimizers.h"
+
+}  // namespace simd
+
+// update: one of those; numbers: eight floats. A moment that is not there is computed in scratch memory and dropped.
+static void optimizer_update(const Update* update, Array weights, Array gradient, Array a, Array b, Array c, Array copy,
                              Array other_copy, const float* numbers, float l2, int64 maximize) {
     Step step{{}, l2, maximize != 0, {bool(a), bool(b), bool(c)}};
     memcpy(step.n, numbers, sizeof step.n);
@@ -54,7 +54,7 @@ static void optimizer_update(int64 rule, Array weights, Array gradient, Array a,
         for (int64 i = begin; i < end; i += BLOCK) {
             int64 count = min(BLOCK, end - i);
             float* p = address<float>(weights, 0, 0, i);
-            UPDATES[rule](p, address<float>(gradient, 0, 0, i), a ? address<float>(a, 0, 0, i) : unused[0],
+            (*update)(p, address<float>(gradient, 0, 0, i), a ? address<float>(a, 0, 0, i) : unused[0],
                           b ? address<float>(b, 0, 0, i) : unused[1], c ? address<float>(c, 0, 0, i) : unused[2], step,
                           count);
             if (copy) write_floats(p, copy.data, copy.kind, i, 1, count);

@@ -6,9 +6,10 @@ masters, 16-bit masters with stochastic rounding and rules without a kernel are 
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
-from ctypes import c_double
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,22 @@ import numpy as np
 from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.native.arrays import Function, HostArray, supported
+from ampkit.backends.cpu.native.library import library
+from ampkit.backends.elementwise.kernels.optim import rule_of
 from ampkit.base.dtypes import float32
-from ampkit.optim.adadelta import Adadelta
-from ampkit.optim.adagrad import Adagrad
-from ampkit.optim.adam import Adam, Adamax
-from ampkit.optim.asgd import ASGD
 from ampkit.optim.clip import power_sum, scale_gradients
-from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
+from ampkit.optim.elementwise import Step, scalars_of, update
 from ampkit.optim.flat.memory import narrow, read_scalar
-from ampkit.optim.lion import Lion
-from ampkit.optim.nadam import NAdam
-from ampkit.optim.radam import RAdam
-from ampkit.optim.rmsprop import RMSprop
-from ampkit.optim.rprop import Rprop
-from ampkit.optim.sgd import SGD
 from ampkit.optim.swa_utils import lerp
 
-_update, _lerp = Function("optimizer_update", "iaaaaaaapfi"), Function("lerp", "aafi")
-_power_sum, _scale = Function("power_sum", "ai", c_double), Function("scale_gradients", "af")
-# The number that the C++ function knows a rule by.
-_KINDS: tuple[type[Elementwise], ...] = (
-    Adam, SGD, Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop,
-)  # fmt: skip
-_RULES = {kind.update_elements: number for number, kind in enumerate(_KINDS)}
+_update, _lerp = Function("optimizer_update", "paaaaaaapfi"), Function("lerp", "aafi")
+_power_sum, _scale = Function("power_sum", "ai", ctypes.c_double), Function("scale_gradients", "af")
+
+
+@cache
+def _address_of(rule: str) -> int:
+    """The address of the library's `optimizer_<rule>`, which updates a block."""
+    return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"optimizer_{rule}"))
 
 
 def numbers_of(step: Step) -> HostArray:
@@ -71,7 +65,7 @@ def on_host(*flats: HostArray) -> bool:
 
 
 def _fits(weights: HostArray, gradient: HostArray, moments: Any, copies: list[HostArray], step: Step) -> bool:
-    return step.rule.update_elements in _RULES and weights.dtype == float32 and on_host(weights, gradient)
+    return rule_of(step) is not None and weights.dtype == float32 and on_host(weights, gradient)
 
 
 @update.on("cpu", when=_fits)
@@ -81,8 +75,9 @@ def update_cpu(
     if is_skipped(step.all_finite):
         return only_copies(weights, copies)
     held, numbers = (*moments, None, None)[:3], numbers_of(step)
-    rule, maximize = _RULES[step.rule.update_elements], bool(step.options.get("maximize"))
-    _update(rule, weights, gradient, *held, *two_copies(copies), address(numbers), step.l2, maximize)
+    rule, maximize = rule_of(step), bool(step.options.get("maximize"))
+    assert rule is not None
+    _update(_address_of(rule), weights, gradient, *held, *two_copies(copies), address(numbers), step.l2, maximize)
     return None
 
 

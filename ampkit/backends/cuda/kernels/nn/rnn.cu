@@ -11,7 +11,7 @@ __device__ __forceinline__ void store(T* to, unsigned at, float value) {
 }
 
 #define FOR_EACH(i, total) \
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x)
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (total); i += gridDim.x * blockDim.x)
 
 // Offset of the first gate of unit `at` in a row of `gates` gates of `width` units.
 __device__ __forceinline__ int64 gate_offset(unsigned at, unsigned width, int gates) {

@@ -17,20 +17,13 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
+from ampkit.backends.elementwise.kernels.optim import rule_of
 from ampkit.base.dtypes import LOW, Array, float32, float64
-from ampkit.optim.adadelta import Adadelta
-from ampkit.optim.adagrad import Adagrad
-from ampkit.optim.adam import Adam, Adamax
-from ampkit.optim.asgd import ASGD
+from ampkit.optim.adam import Adam
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
 from ampkit.optim.flat.memory import RandomBits, narrow, round_stochastically
-from ampkit.optim.lion import Lion
 from ampkit.optim.lr_scheduler.schedule import advance_schedule
-from ampkit.optim.nadam import NAdam
-from ampkit.optim.radam import RAdam
-from ampkit.optim.rmsprop import RMSprop
-from ampkit.optim.rprop import Rprop
 from ampkit.optim.sgd import SGD
 
 PARTS = 1024  # blocks of a sum, at most; one block adds up their results
@@ -89,16 +82,10 @@ def sgd_update_cuda(
     _launch_update(("sgd_update",), weights, (gradient, *moments), copies, step, *arrays, *scalars)
 
 
-_RULES = {
-    kind.update_elements: kind.__name__
-    for kind in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop, Rprop)
-}
-
-
 def _has_rule(
     weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> bool:
-    return step.rule.update_elements in _RULES and _supports(weights, gradient, moments, copies)
+    return rule_of(step) is not None and _supports(weights, gradient, moments, copies)
 
 
 @update.on("cuda", when=_has_rule)
@@ -110,8 +97,9 @@ def update_cuda(
     numbers = backends.backend_of(weights).empty((len(scalars),), float32)
     for i, scalar in enumerate(scalars):
         numbers[i] = scalar
-    name, arrays = ("update", _RULES[step.rule.update_elements]), (gradient, *moments, *[None] * (3 - len(moments)))
-    _launch_update(name, weights, arrays, copies, step, numbers, step.all_finite, np.float32(step.l2))
+    rule, arrays = rule_of(step), (gradient, *moments, *[None] * (3 - len(moments)))
+    assert rule is not None
+    _launch_update(("update", rule), weights, arrays, copies, step, numbers, step.all_finite, np.float32(step.l2))
 
 
 def _supports_narrow(master: Array, copy: Array) -> bool:

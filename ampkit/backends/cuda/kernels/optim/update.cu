@@ -5,6 +5,7 @@
 #include "include/master_weights.cuh"
 
 #define HELPER static __device__ __forceinline__
+#define REGISTER_RULE(NAME)
 #include "elementwise/optimizers.h"
 
 // copy = T(master), rounded to nearest.
@@ -208,8 +209,7 @@ __global__ void advance_schedule(int64* count, int64* seen, const int64* steps, 
 // set STORAGE = ((float, 4), (float, 1), (__half, 4), (__nv_bfloat16, 4))
 // entries: adam_update<M, V> for (M, V) in STORAGE
 // entries: sgd_update<M, V> for (M, V) in STORAGE
-// entries: update<R, M, V> for R in (Adadelta, Adagrad, Adamax, ASGD, Lion, NAdam, RAdam, RMSprop,
-//     Rprop), (M, V) in STORAGE
+// entries: update<R, M, V> for R in RULES, (M, V) in STORAGE
 // entries: cast_copy<T, V> for (T, V) in NARROW
 // entries: round_stochastically<T, V> for (T, V) in NARROW
 // entries: power_sum<T, V, O> for (T, V) in VECTORS, O in (0, 1, 2)

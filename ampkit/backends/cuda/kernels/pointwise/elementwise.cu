@@ -29,16 +29,5 @@ __global__ void __launch_bounds__(BLOCK, 4) elementwise_backward(
     apply<Backward<Op>>(layout, {{dy, x, y, z}, {0.0f, scalar_x, scalar_y, scalar_z}, {dx, dx_1, dx_2}});
 }
 
-// set UNARY = (Neg, Abs, Square, Sqrt, Rsqrt, Reciprocal, Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Erf, Tanh, Sin,
-//     Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh, Sinc, Erfc, ErfInv, Logit)
-// set ACTIVATIONS = (Relu, LeakyRelu, Elu, Sigmoid, LogSigmoid, Silu, Softplus, Mish, Gelu, GeluTanh, HardSigmoid,
-//     HardSwish, Selu, Celu, Softsign, TanhShrink, HardShrink, SoftShrink, Threshold, PRelu)
-// set BINARY = (Add, Sub, Mul, Div, RDiv, Pow, Atan2, Hypot, XLogY, Lerp, AddCMul, AddCDiv, LogSumExp, LogAddExp,
-//     LogAddExp2, FMod, Remainder, CopySign)
-// set SELECTION = (Maximum, Minimum, Clamp, HardTanh, Where, MaskedFill, FMax, FMin, Heaviside, NanToNum)
-// set NO_GRADIENT = (Copy, Sign, Floor, Ceil, Trunc, Round, Frac, LogGamma, Equal, NotEqual, Less, LessEqual, Greater,
-//     GreaterEqual, IsNan, IsInf, IsFinite, And, Or, Xor, FloorDivide, Glu, GluGrad,
-//     OutsideUnit)
-// set LOSSES = (MSELoss, L1Loss, SmoothL1Loss, HuberLoss, KLDiv, KLDivOfLogs, BCELoss, BCEOfLogits)
-// entries: elementwise_forward<Op> for Op in UNARY + ACTIVATIONS + BINARY + SELECTION + LOSSES + NO_GRADIENT
-// entries: elementwise_backward<Op> for Op in UNARY + ACTIVATIONS + BINARY + SELECTION + LOSSES
+// entries: elementwise_forward<Op> for Op in FUNCTIONS + FUNCTIONS_NO_GRAD
+// entries: elementwise_backward<Op> for Op in FUNCTIONS
