@@ -33,8 +33,9 @@ def functional_call(
     replaces. Raises ArgumentError for an unknown name and, with `strict`, StateError where one is missing.
     """
     dicts = parameter_and_buffer_dicts
-    if any(not isinstance(name, str) for name in kwargs or ()):
-        raise DTypeError("functional_call", "kwargs with names of arguments as keys", shown(kwargs))
+    for name in kwargs or ():
+        if not isinstance(name, str):
+            raise DTypeError("functional_call", "kwargs with names of arguments as keys", shown(name))
     given = dict(dicts) if isinstance(dicts, Mapping) else {k: v for each in dicts for k, v in each.items()}
     own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
     own |= dict(module.named_buffers(remove_duplicate=False))
