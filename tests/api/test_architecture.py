@@ -70,7 +70,8 @@ def row_of(name: str) -> int:
 
 
 def imports(name: str, lazy: bool = True) -> set[str]:
-    """The ampkit modules that a module imports; without `lazy`, only those it needs in order to load."""
+    """The ampkit modules that a module imports, in functions and for type checkers too; without `lazy`, only those it
+    needs in order to load."""
     found = set()
     for node in statements(parsed(name), lazy):
         if isinstance(node, ast.ImportFrom):
@@ -85,7 +86,7 @@ def imports(name: str, lazy: bool = True) -> set[str]:
 
 def statements(tree: ast.AST, lazy: bool):
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if not lazy and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         if not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -9,15 +9,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType
 
 from .copies import copy
 from .onednn.primitive import HostArray, Layout, array_type, empty
-
-if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 
 def empty_channels_last(shape: Sequence[int], dtype: DType) -> HostArray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import bfloat16, float32, uint8
 from ampkit.base.version_counter import derived_value
 
@@ -20,8 +21,6 @@ from .onednn.library import has_amx
 from .onednn.primitive import HostArray, empty
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
-
     from .onednn.convolution import Conv
 
 _LARGE_WEIGHT, _LARGE_WEIGHT_BFLOAT16 = 1 << 19, 1 << 18  # elements

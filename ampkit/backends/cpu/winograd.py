@@ -10,6 +10,7 @@ import ctypes
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, float32
 from ampkit.base.version_counter import derived_value
 
@@ -19,8 +20,6 @@ from .native.arrays import Function, HostArray, empty, reshape_view, supported
 from .native.library import has_products
 
 if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
-
     from .onednn.convolution import Conv
 
 _transform_kernels = Function("winograd_kernels", "pa")

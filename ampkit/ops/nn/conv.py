@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array, Op, Saved, op
@@ -18,7 +19,7 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import int_tuple
 from ..named import named
 from ..shape.view import permute
-from .conv_geometry import ConvGeometry, batched, conv_geometry, fold, unbatched, unfold
+from .conv_geometry import batched, conv_geometry, fold, unbatched, unfold
 from .conv_products import convolve, input_gradient, weight_gradient
 
 __all__ = [

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.core.autograd.traced_array import TracedArray, apply
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.op import Array
 
 from ..reduction.dot_products import matmul_arrays
-from .conv_geometry import ConvGeometry, add_columns, batch_first, batch_last, fold_, padded, unfold_
+from .conv_geometry import add_columns, batch_first, batch_last, fold_, padded, unfold_
 
 
 def convolve(images: Array, weight: Array, geometry: ConvGeometry, groups: int) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import FLOATS
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
@@ -19,7 +20,7 @@ from ..argument_checks import int_tuple
 from ..named import named
 from ..pointwise.conversion import stored_like
 from ..shape.view import squeeze, unsqueeze
-from .conv_geometry import ConvGeometry, batch_first, batch_last, batched, conv_geometry, fold_, padded, unbatched
+from .conv_geometry import batch_first, batch_last, batched, conv_geometry, fold_, padded, unbatched
 
 __all__ = ["avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d"]
 

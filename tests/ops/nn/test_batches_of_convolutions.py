@@ -7,8 +7,8 @@ import pytest
 
 import ampkit
 from ampkit import Tensor, ops
+from ampkit.base import conv_geometry
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
-from ampkit.ops.nn import conv_geometry
 
 pytestmark = pytest.mark.cpu
 BATCH, PARTS = 6, (1, 3)

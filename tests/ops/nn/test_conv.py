@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops, tensor
+from ampkit.base import conv_geometry
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.tape import grad
-from ampkit.ops.nn import conv_geometry
 
 RANDOM = np.random.default_rng(0)
 

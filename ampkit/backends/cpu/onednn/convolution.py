@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, float32, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
@@ -38,10 +39,6 @@ from .primitive import (
     packing_reorder,
     primitive_desc,
 )
-
-if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
-
 
 # An implementation of input gradients with strides that orders its sums by how the batch divides among the threads.
 _BY_BATCH = "brgconv_strided"

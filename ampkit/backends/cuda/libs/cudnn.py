@@ -13,17 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import LOW, Array, DType, float16
 
 from .. import install
 from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
-
-if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
-
 
 ALIGNED = 16  # alignment in bytes of every array
 MIN_VERSION = 90000  # cuDNN 9, which the frontend needs

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, bfloat16, float16, float32
-
-if TYPE_CHECKING:
-    from ampkit.ops.nn.conv_geometry import ConvGeometry
 
 Shape = tuple[int, ...]
 

@@ -18,10 +18,11 @@ from ampkit.backends.cpu.native.arrays import FLOATS
 from ampkit.backends.cpu.onednn.convolution import Conv, convolve, input_gradient, weight_gradient
 from ampkit.backends.cpu.onednn.library import has_fast_conv, library
 from ampkit.backends.cpu.onednn.primitive import HostArray
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
+from ampkit.ops.nn.conv_geometry import from_2d, to_2d
 
 # Multiply-adds of an image, so that its bits do not depend on the batch it is in; below, the reference is as fast.
 MIN_MACS = 1 << 12

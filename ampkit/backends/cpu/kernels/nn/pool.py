@@ -19,12 +19,13 @@ from ampkit.backends.cpu.resample import (
     planes_to_write,
     resample,
 )
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import channels_are_last
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import pool
-from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
+from ampkit.ops.nn.conv_geometry import batched, unbatched
 
 MOST_PIXELS = 255  # of a window of which a byte tells the position of the maximum
 

@@ -23,12 +23,13 @@ from ampkit.backends.cuda.libs.cudnn import aligned
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.cuda.nvrtc import blocks_for, launch
 from ampkit.backends.precision import convolutions_use_tf32
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import ConvGeometry, from_2d, to_2d
+from ampkit.ops.nn.conv_geometry import from_2d, to_2d
 
 CHANNELS = 8  # as in conv.cu
 LARGE = 1 << 20  # elements; a smaller input is not worth the launches that pad its channels

@@ -13,10 +13,11 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import channels_last, supports_array
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import Array, DType, int64, uint8
 from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.conv_geometry import ConvGeometry, batched, unbatched
+from ampkit.ops.nn.conv_geometry import batched, unbatched
 
 BLOCK, BLOCKS = 256, 1 << 16
 AXES = 3  # depth, height, width: an image is a volume of depth 1
