@@ -138,7 +138,12 @@ FUNCTION_NO_GRAD(GluGrad, w != 0.0f ? x * y * sigmoid(z) * (1.0f - sigmoid(z)) :
 
 // x: sum of exp(element - maximum), y: maximum. In the gradient x is an element and z the sum.
 HELPER float zero_if_infinite(float most) { return fabsf(most) > FLOAT_MAX ? 0.0f : most; }
-FUNCTION(LogSumExp, logf(x) + zero_if_infinite(y), dy * (expf(x - zero_if_infinite(y)) / (z == 0.0f ? 1.0f : z)))
+FUNCTION_NO_GRAD(LogSumExp, logf(x) + zero_if_infinite(y))
+// Gradients of reductions: x is that of the result, y the element, z the largest or the mean of them, w the result.
+FUNCTION_NO_GRAD(WhereEqual, (y == z) | ((y != y) & (z != z)) ? x : 0.0f)
+FUNCTION_NO_GRAD(TimesExp, x * expf(y - zero_if_infinite(z)))
+FUNCTION_NO_GRAD(TimesDifference, x * (y - z))
+FUNCTION_NO_GRAD(TimesRelativeDifference, w == 0.0f ? 0.0f : (y - z) / w * x)
 
 // Arithmetic. z is alpha, w is value.
 FUNCTION_SHORT(Add, 2, x + z * y, dy, x * dy)  // saves nothing: x is alpha in the gradient

@@ -1,4 +1,4 @@
-"""The names that functions.h and optimizers.h define. The tables of both backends follow from them."""
+"""The names that functions.h, reductions.h and optimizers.h define. The tables of both backends follow from them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def functions_without_gradient() -> tuple[str, ...]:
 def rules() -> tuple[str, ...]:
     """The rules of optimizers, by the names of their classes."""
     return _names("optimizers.h", "RULE")
+
+
+@cache
+def terms() -> tuple[str, ...]:
+    """The terms of reductions."""
+    return _names("reductions.h", "(?:WIDE_)?TERM")
 
 
 def _names(header: str, macro: str) -> tuple[str, ...]:

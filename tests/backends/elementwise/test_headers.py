@@ -1,4 +1,4 @@
-"""functions.h and optimizers.h: their macros take any expression, and the tables of both backends follow from them."""
+"""The headers of both backends: their macros take any expression, and the tables of the backends follow from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def macros(header):
 
 def test_each_macro_for_code_has_its_case():
     assert macros("optimizers.h") == list(MACROS)
-    assert macros("functions.h") == []  # whose macros take the code of a whole function
+    assert macros("functions.h") == macros("reductions.h") == []  # whose macros take the code of a whole function
 
 
 @pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -64,13 +64,22 @@ def test_each_rule_is_that_of_an_optimizer():
 
 @pytest.mark.cpu
 @pytest.mark.skipif(library() is None, reason="no compiled kernels")
-def test_the_library_has_each_function_and_each_rule():
+def test_the_library_has_each_function_each_term_and_each_rule():
     names = [f"elementwise_{name}" for name in headers.functions() + headers.functions_without_gradient()]
-    for name in names + [f"optimizer_{rule}" for rule in headers.rules()]:
+    names += [f"reduction_{term}" for term in headers.terms()] + [f"optimizer_{rule}" for rule in headers.rules()]
+    for name in names:
         assert ctypes.c_void_p.in_dll(library(), name).value, name
-    assert len(set(names)) == len(names) > 90
+    assert len(set(names)) == len(names) > 110
 
 
-def test_every_row_is_read():
-    rows = re.findall(r"^(?:FUNCTION|RULE)\w*\((\w+)", (FOLDER / "functions.h").read_text(), re.M)
-    assert sorted(rows) == sorted(headers.functions() + headers.functions_without_gradient())
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("functions.h", headers.functions() + headers.functions_without_gradient()),
+        ("reductions.h", headers.terms()),
+        ("optimizers.h", headers.rules()),
+    ],
+)
+def test_every_row_is_read(header, names):
+    rows = re.findall(r"^[A-Z_]+\((\w+),", (FOLDER / header).read_text(), re.M)
+    assert sorted(rows) == sorted(names)

@@ -22,10 +22,10 @@ BLOCK = 256
 PART = 1 << 14  # elements of a row that a block reduces
 BLOCKS = 1024  # enough to occupy a large GPU
 SHORT, LONG = 64, 2048  # minimum and maximum of elements of a column that a block reduces
-THEN = {  # the reduction that combines partial results, where it is another
-    **dict.fromkeys(("AddAbs", "AddExps", "CountNonzero", "CountZero"), "Add"),
-    "AddSquaredDifferences": "AddSquares",  # of the roots of parts
+THEN = {  # the term that joins partial results, where it is another; AddSquares joins the roots of parts
+    **dict.fromkeys(("AddAbs", "AddExps", "CountEqual", "CountNonzero", "CountZero"), "Add"),
     "MaxAbs": "Maximum",
+    "MinAbs": "Minimum",
 }
 
 
@@ -63,30 +63,35 @@ def memory_order(array: Array) -> tuple[int, ...] | None:
 
 
 def reduced(
-    kind: str,
+    term: str,
     x: Array,
     dim: Any,
     keepdim: bool,
     dtype: DType,
     finish: Finish = Finish(),  # noqa: B008
-    centre: Array | None = None,
+    center: Array | None = None,
 ) -> Array:
     """Reduce x over `dim` in float32, rounded to `dtype`: float32 or x's dtype; for "Add" of float32 any of STORED.
 
-    kind: a struct of reductions.cu; the counts take bool too. centre: float32, subtracted by AddSquaredDifferences and
-    AddExps, one value per result in memory order; for a single run of axes. Raises UnsupportedError where x is not
-    contiguous in any order of axes, is empty, or has a dtype without a kernel.
+    term: one of backends/elementwise/reductions.h; the counts take bool too. center: which the term has, float32, of
+    the result's shape with the reduced axes; for a single run of axes. Raises UnsupportedError where x is not
+    contiguous in any order of axes, is empty, or has a dtype without a kernel, and for a center in another order.
     """
-    out_dtypes = STORED if kind == "Add" and x.dtype == float32 else (x.dtype, float32)
-    read = STORED | {bool_} if kind in ("CountNonzero", "CountZero") else STORED
+    out_dtypes = STORED if term == "Add" and x.dtype == float32 else (x.dtype, float32)
+    read = STORED | {bool_} if term in ("CountNonzero", "CountZero") else STORED
     order = memory_order(x) if x.dtype in read and dtype in out_dtypes and 0 < x.size <= MAX_ELEMENTS else None
     dims = axes_of(dim, x.ndim)
     if order is None or not any(i in dims for i in order):
         raise UnsupportedError
     runs = _runs(order, dims, x.shape)
-    if centre is not None and sum(run.reduced for run in runs) > 1:
+    if center is not None and (sum(run.reduced for run in runs) > 1 or not _is_in_order(center, order, dims)):
         raise UnsupportedError
-    return _as_output(_over_runs(kind, x, runs, dtype, finish, centre), x.shape, order, dims, keepdim)
+    return _as_output(_over_runs(term, x, runs, dtype, finish, center), x.shape, order, dims, keepdim)
+
+
+def _is_in_order(center: Array, order: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    """Whether the values of `center`, which has the reduced axes, lie in memory as the results will."""
+    return center.dtype == float32 and memory_order(center) == tuple([i for i in order if i not in dims])
 
 
 def _runs(order: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...]) -> list[Run]:
@@ -95,22 +100,22 @@ def _runs(order: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...])
     return [Run(is_reduced, axes, prod(shape[i] for i in axes)) for is_reduced, axes in groups]
 
 
-def _over_runs(kind: str, x: Array, runs: list[Run], dtype: DType, finish: Finish, centre: Array | None) -> Array:
+def _over_runs(term: str, x: Array, runs: list[Run], dtype: DType, finish: Finish, center: Array | None) -> Array:
     """Reduce one run after the other, innermost first: that leaves the fewest elements for the others."""
     remaining = [i for i, run in enumerate(runs) if run.reduced]
     while remaining:
         i = remaining.pop()
         sizes = prod(r.size for r in runs[:i]), runs[i].size, prod(r.size for r in runs[i + 1 :])
-        x = _reduce_n(kind, x, sizes, *((float32, _of_part(kind)) if remaining else (dtype, finish)), centre)
-        runs, kind = runs[:i] + runs[i + 1 :], THEN.get(kind, kind)
+        x = _reduce_n(term, x, sizes, *((float32, _of_part(term)) if remaining else (dtype, finish)), center)
+        runs, term = runs[:i] + runs[i + 1 :], THEN.get(term, term)
     return x
 
 
-def _of_part(kind: str) -> Finish:
-    return Finish(root=kind in ("AddSquares", "AddSquaredDifferences"))
+def _of_part(term: str) -> Finish:
+    return Finish(root=term == "AddSquares")
 
 
-def _reduce_n(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish, centre: Any) -> Array:
+def _reduce_n(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, finish: Finish, center: Any) -> Array:
     """Reduce [outer, n, inner] over n -> [outer, inner], flat, in as many launches as the parts need."""
     outer, n, inner = sizes
     rows = inner == 1 and n > 16
@@ -120,13 +125,13 @@ def _reduce_n(kind: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
         parts = blocks_for(n, part)
         is_last = parts == 1
         out = backends.backend_of(x).empty((outer * parts * inner,), dtype if is_last else float32)
-        divisor, root = finish if is_last else _of_part(kind)
+        divisor, root = finish if is_last else _of_part(term)
         shape = *map(np.int64, (outer, n, inner)[:lengths]), np.int64(part), np.int64(parts)
-        args = x, out, centre, *shape, np.float32(divisor), np.bool_(root), *last_args
-        launch("reduction/reductions", typed(name, kind, x.dtype, out.dtype), blocks * parts, BLOCK, *args)
+        args = x, out, center, *shape, np.float32(divisor), np.bool_(root), *last_args
+        launch("reduction/reductions", typed(name, term, x.dtype, out.dtype), blocks * parts, BLOCK, *args)
         if is_last:
             return out
-        x, n, kind, centre = out, parts, THEN.get(kind, kind), None
+        x, n, term, center = out, parts, THEN.get(term, term), None
 
 
 def _row_parts(x: Array, outer: int, n: int) -> tuple[int, int, tuple[Any, ...]]:

@@ -25,7 +25,8 @@ class Launcher:
     of dtypes, None for None. total(function, operands, divisor, dtype) -> the sum of the values / divisor, [].
     sum_over(array, axes) -> its sum in float32. min_elements: of the first array, below which the reference runs;
     min_of: another one for some ops; min_float32: one for contiguous float32 arrays. Both are by the name of the op, or
-    of the op with `_backward`.
+    of the op with `_backward`. keeps_subnormals: whether its float32 arithmetic does, and values are read at no cost.
+    broadcast_to: of NumPy, or a quicker one.
     """
 
     backend: str
@@ -36,6 +37,8 @@ class Launcher:
     min_elements: int = 0
     min_of: Mapping[str, int] = field(default_factory=dict)
     min_float32: Mapping[str, float] = field(default_factory=dict)
+    keeps_subnormals: bool = False
+    broadcast_to: Callable[..., Any] = np.broadcast_to
 
     def on(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of an op, with the predicate `when`."""
@@ -49,6 +52,11 @@ class Launcher:
         name = f"{op.name}_backward"
         least = self.min_of.get(name, self.min_elements)
         op.on_backward(self.backend, when=self._if_large(name, when), min_elements=least)(run)
+
+    def on_small_backward(self, op: Any, run: Any, when: Any) -> None:
+        """Register the kernel `run` of the backward of an op whose result, and so dy, is smaller than its input."""
+        run.__name__ = f"{op.name}_backward_{self.backend}"
+        op.on_backward(self.backend, when=when)(run)
 
     def _if_large(self, name: str, when: Any) -> Any:
         if name not in self.min_float32:

@@ -10,7 +10,7 @@ from cuda_on_cpu import emulator
 
 from ampkit import Tensor, autocast, ops
 from ampkit.backends.cuda.kernels.reduction import cumulative, sorting
-from ampkit.backends.cuda.launch import reduction
+from ampkit.backends.cuda.launch import elementwise, reduction
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.base.errors import UnsupportedError
@@ -39,6 +39,7 @@ LAYOUTS = {  # shape, axes in the order of memory, reduced axes
     "channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (0, 2, 3)),
     "images channels last": ((3, 8, 6, 5), (0, 2, 3, 1), (2, 3)),
     "transposed": ((20, 30), (1, 0), 0),
+    "kept axes out of order": ((4, 6, 30), (1, 0, 2), 2),
     "an axis of one": ((4, 1, 30), (0, 1, 2), (1, 2)),
     "one element": ((1, 2), (0, 1), 1),
 }
@@ -237,7 +238,7 @@ def test_products(layout, dtype, device, monkeypatch):
     values, dim = _laid_out(layout, float32)
     values = (1 + values / 4096).astype(dtype).astype(dtype)
     got, ran = _runs_kernel(monkeypatch, lambda: ops.prod(Tensor(device.asarray(values)), dim))
-    assert any("Prod" in entry for entry in ran) and got.dtype == dtype
+    assert any("Multiply" in entry for entry in ran) and got.dtype == dtype
     relative = max(1e-4, TOLERANCE[dtype][0])  # each of up to 40000 factors rounds
     with np.errstate(over="ignore"):
         want = np.prod(values.astype(float), dim).astype(dtype)
@@ -262,12 +263,47 @@ def test_logsumexp_and_its_gradient(layout, dtype, device, monkeypatch):
 
     with np.errstate(all="ignore"):
         got, ran = _runs_kernel(monkeypatch, run)
-        assert sum("AddExps" in entry for entry in ran) == 2
+        assert sum("AddExps" in entry for entry in ran) == 1  # the backward reads what the forward found
         with reference_only():
             want = run()
     for mine, right in zip(got, want, strict=True):
         assert mine.dtype == right.dtype and mine.shape == right.shape
         np.testing.assert_allclose(mine.astype(float), right.astype(float), *TOLERANCE[dtype])
+
+
+GRADIENTS = {  # an op, and the term or function that its gradient needs
+    "amax": (ops.amax, "CountEqual"),
+    "amin": (ops.amin, "WhereEqual"),
+    "var": (ops.var, "TimesDifference"),
+    "std": (ops.std, "TimesRelativeDifference"),
+    "norm": (lambda x, dim, keepdim: ops.norm(x, 2, dim, keepdim), "TimesRelativeDifference"),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", [*FEW, "kept axes out of order", "images channels last"])
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_reductions(name, layout, dtype, device, monkeypatch):
+    (function, needed), (values, dim) = GRADIENTS[name], _laid_out(layout, dtype)
+    dim, keepdim = tuple(range(values.ndim)) if dim is None else dim, dtype == float16
+    runs_of_axes = layout == "channels" and name not in ("norm",)  # a center is of one run of axes
+
+    def run():
+        x = Tensor(device.asarray(values), True)
+        out = function(x, dim, keepdim=keepdim)
+        seed = np.linspace(1, 2, out.array.size).reshape(out.shape).astype(dtype)
+        return grad(out, x, Tensor(device.asarray(seed)))[0].numpy()
+
+    launched, launch = [], elementwise.launch
+    monkeypatch.setattr(elementwise, "launch", lambda *args, **more: (launched.append(args[1]), launch(*args, **more)))
+    got, ran = _runs_kernel(monkeypatch, run)
+    ran += launched
+    assert runs_of_axes or any(needed in entry for entry in ran), ran
+    with reference_only():
+        want = run()
+    assert got.dtype == want.dtype and got.shape == want.shape
+    rtol, atol = TOLERANCE[dtype]
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol, atol + 1e-6)
 
 
 ALONG = [((3, 5), 1), ((2, 2500), -1), ((2, 1024), 1), ((700,), 0), ((37, 24), 0), ((3, 50, 16), 1), ((300, 1), 0)]

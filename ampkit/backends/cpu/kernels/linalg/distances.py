@@ -80,7 +80,7 @@ def _vectors_fit(x1: HostArray, x2: HostArray, dim: Any, eps: Any) -> bool:
 
 def _unit_vectors(x: HostArray, at: int, eps: float) -> tuple[HostArray, HostArray, HostArray]:
     """(x divided by its norm along `at`, that norm, at least eps, whether it exceeds eps)."""
-    norm = reductions.reduced(reductions.SQUARE, x, (at % x.ndim,), float32, root=True)
+    norm = reductions.reduced("AddSquares", x, (at % x.ndim,), float32, root=True)
     exceeds = norm > eps
     length = np.where(exceeds, norm, np.float32(eps))
     return elementwise.forward("Div", (x, length), float32), length, exceeds
@@ -88,7 +88,7 @@ def _unit_vectors(x: HostArray, at: int, eps: float) -> tuple[HostArray, HostArr
 
 def _cosine(a: HostArray, b: HostArray, at: int, dtype: DType = float32) -> HostArray:
     products = elementwise.forward("Mul", (a, b), float32)
-    return reductions.reduced(reductions.SUM, products, (at % products.ndim,), dtype)
+    return reductions.reduced("Add", products, (at % products.ndim,), dtype)
 
 
 @cosine_similarity.on("cpu", when=_vectors_fit, min_elements=MIN_ELEMENTS)

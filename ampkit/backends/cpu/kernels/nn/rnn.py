@@ -52,7 +52,7 @@ def matmul_by_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
 
 @column_sums.on("cpu", when=reductions.fits, min_elements=MIN_ELEMENTS)
 def column_sums_cpu(rows: HostArray) -> Any:
-    return reductions.reduced(reductions.SUM, rows, (0,), float32).reshape(-1)
+    return reductions.reduced("Add", rows, (0,), float32).reshape(-1)
 
 
 def _gates_fit(gates: HostArray, *arrays: HostArray | None) -> bool:

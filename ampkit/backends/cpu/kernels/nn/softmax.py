@@ -1,27 +1,29 @@
-"""CPU kernels of softmax, log_softmax (softmax.cpp) and logsumexp (reductions.cpp)."""
+"""CPU kernels of softmax and log_softmax (softmax.cpp), and of logsumexp, which is two reductions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import (
-    MIN_ELEMENTS,
     MIN_FUSED,
     Function,
     HostArray,
+    available,
     empty_like,
     need_view,
     rows_along,
     supported,
 )
-from ampkit.base.dtypes import DType, float32
+from ampkit.backends.elementwise.kernels.reductions import register_logsumexp
+from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
+from ampkit.ops.nn.softmax import log_softmax, softmax
 
-from ..reduction import reductions as r
+from ..pointwise import LAUNCHER
+from ..reduction.reductions import fits, reduced
+
+if available():
+    register_logsumexp(LAUNCHER, reduced, fits)
 
 _forward, _backward = Function("softmax_forward", "aai"), Function("softmax_backward", "aaai")
 
@@ -50,27 +52,3 @@ def _register(op: Any, logarithm: bool) -> None:
 
 _register(softmax, logarithm=False)
 _register(log_softmax, logarithm=True)
-
-
-# logsumexp: the logarithm of a sum of exp(x - shift)
-
-
-@logsumexp.on("cpu", when=r.fits, min_elements=MIN_ELEMENTS)
-def logsumexp_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    axes = r.axes_of(input, dim)
-    shift = r.reduced(r.MAXIMUM, input, axes, float32)
-    shift = np.where(np.isinf(shift), np.float32(0), shift)
-    total = r.reduced(r.EXPONENTIAL, input, axes, float32, shift=shift)
-    found = in_format(np.log(total) + shift, dtype)
-    return r.as_result(found, axes, keepdim, input=input, shift=shift, total=total)
-
-
-def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:
-    return hasattr(saved, "total") and supported(dy, saved.input)
-
-
-@logsumexp.on_backward("cpu", when=_backward_fits)
-def logsumexp_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
-    x, axes = saved.input, r.axes_of(saved.input, dim)
-    grad = r.keep_reduced(dy, x, axes) / np.where(saved.total == 0, np.float32(1), saved.total)
-    return r.gradient(r.EXPONENTIAL, x, axes, grad, saved.shift, needs[0])

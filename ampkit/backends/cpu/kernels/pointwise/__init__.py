@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, available
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, available, broadcast_to
 from ampkit.backends.elementwise.kernels import Launcher
 from ampkit.backends.elementwise.kernels.pointwise import register_pointwise
 from ampkit.core.blocked_sum import blocked_sum
@@ -24,6 +24,8 @@ _MANY_PASSES = ("gelu", "binary_cross_entropy_with_logits")
 _MIN_OF = {name: MIN_FUSED for op in _MANY_PASSES for name in (op, f"{op}_backward")}
 _MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fromkeys(_SINES, inf)}
 
-LAUNCHER = Launcher("cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32)
+LAUNCHER = Launcher(
+    "cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32, True, broadcast_to
+)
 if available():
     register_pointwise(LAUNCHER)

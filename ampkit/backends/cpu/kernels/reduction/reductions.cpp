@@ -10,11 +10,12 @@
 
 using namespace simd;
 
+namespace simd::terms {
+struct AddExps;
+}
+
 namespace {
 
-enum Term : int64 {
-    SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE, PRODUCT
-};
 enum Join { ADDED, MULTIPLIED, COMPARED };
 
 constexpr int64 BLOCK = 512;     // columns that are reduced together
@@ -25,54 +26,57 @@ constexpr int64 LONG = 1 << 16;  // elements of a chunk
 constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
 constexpr int64 FEW = 64;        // fewer results are computed from chunks
 
-constexpr double SMALLEST = 0x1p-126;  // the least square that float32 holds with all its bits
 constexpr double MOST = 1e300;         // finite, beyond float32's range, which sums of blocks may leave
 
-bool is_smallest(int64 term) { return term == MINIMUM || term == SMALLEST_ABSOLUTE; }
-
-INLINE bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
-
-// The terms value(x, shift), which are added or multiplied, or of which the largest is found.
-template <Join JOIN, class Value>
-struct Terms {
-    static constexpr Join how = JOIN;
-    static constexpr double none = JOIN == ADDED ? 0.0 : JOIN == MULTIPLIED ? 1.0 : -__builtin_inf();
-    Value value;
-    using Type = decltype(value(0.0f, 0.0f));  // of a term, and of a few that are joined
-    static constexpr bool wide = __is_same(decltype(value(0.0, 0.0)), double) && __is_same(Type, float);
-
-    double least = 0.0;  // a sum is lost that is not finite or below `least` per term: it may have lost more than roundings
-
-    template <class T>
-    static T join(T a, T b) { return JOIN == ADDED ? a + b : JOIN == MULTIPLIED ? a * b : b > a || b != b ? b : a; }
+// How the terms of reductions.h are joined, and in which type a few of them are.
+struct Sum {
+    static constexpr Join HOW = ADDED;
+    using Type = float;
 };
-template <Join JOIN, class Value>
-Terms<JOIN, Value> terms(Value value, double least = 0.0) { return {value, least}; }
+struct Product {
+    static constexpr Join HOW = MULTIPLIED;
+    using Type = double;
+};
+struct Max {
+    static constexpr Join HOW = COMPARED;
+    static constexpr float SIGN = 1.0f;
+    using Type = float;
+};
+struct Min : Max {  // the smallest is the largest of the negated terms
+    static constexpr float SIGN = -1.0f;
+};
 
-template <class Visit>
-void with_terms(int64 term, const Visit& visit) {
-    const float sign = is_smallest(term) ? -1.0f : 1.0f;  // the smallest is the largest of the negated terms
-    switch (term) {
-        case SUM: return visit(terms<ADDED>([](auto x, auto) { return x; }));
-        case ABSOLUTE: return visit(terms<ADDED>([](auto x, auto) { return x < 0 ? -x : x; }));
-        case SQUARE: return visit(terms<ADDED>([](auto x, auto shift) { return (x - shift) * (x - shift); }, SMALLEST));
-        case EQUAL: return visit(terms<ADDED>([](float x, float shift) { return is_same(x, shift) ? 1.0f : 0.0f; }));
-        case EXPONENTIAL: return visit(terms<ADDED>([](float x, float shift) { return expf(x - shift); }));
-        case PRODUCT: return visit(terms<MULTIPLIED>([](float x, float) { return double(x); }));
-        case MAXIMUM: case MINIMUM: return visit(terms<COMPARED>([=](float x, float) { return x * sign; }));
-        default: return visit(terms<COMPARED>([=](float x, float) { return fabsf(x) * sign; }));
+// A term of reductions.h, with its sign where the smallest is sought.
+template <class Term>
+struct Terms {
+    static constexpr Join how = Term::HOW;
+    static constexpr bool wide = Term::WIDE;
+    static constexpr double none = how == ADDED ? 0.0 : how == MULTIPLIED ? 1.0 : -__builtin_inf();
+    using Type = typename Term::Type;
+
+    INLINE Type value(float x, float center) {
+        if constexpr (how == COMPARED) return Term::term(x, center) * Term::SIGN;
+        else return Type(Term::term(x, center));
     }
-}
+    INLINE double wide_value(double x, double center) { return Term::term(x, center); }
+    static constexpr double least() { return Term::LEAST; }
+    static constexpr double sign() {
+        if constexpr (how == COMPARED) return Term::SIGN;
+        else return 1.0;
+    }
+    template <class T>
+    static T join(T a, T b) { return how == ADDED ? a + b : how == MULTIPLIED ? a * b : b > a || b != b ? b : a; }
+};
 
 // What happens to a joined result before it is stored; `out` is contiguous.
 struct Result {
-    Array out, shift;
+    Array out, center;
     double factor;
     int64 root, alone;  // elements that one thread reduces
 
-    float shift_of_row(int64 i, int64 j) const {
+    float center_of_row(int64 i, int64 j) const {
         float found = 0.0f;
-        if (shift) read_floats(&found, shift.data, shift.kind, shift.offset(i, j), 0, 1);
+        if (center) read_floats(&found, center.data, center.kind, center.offset(i, j), 0, 1);
         return found;
     }
     void store(const double* total, int64 first, int64 count) const {
@@ -106,7 +110,7 @@ INLINE double product(const T* __restrict x, int64 count) {
 }
 
 template <class T, class Terms>
-INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Terms terms) {
+INLINE double reduce_row(const T* __restrict row, int64 count, float center, Terms terms) {
     constexpr int64 LENGTH = Terms::how == MULTIPLIED ? FACTORS : TERMS;
     double total = Terms::none;
     for (int64 at = 0; at < count; at += LENGTH) {
@@ -114,14 +118,14 @@ INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Term
         const T* __restrict x = row + at;
         typename Terms::Type block = Terms::none;
         if constexpr (Terms::how == COMPARED) {
-            auto value = [=](int64 k) { return terms.value(x[k], shift); };
+            auto value = [=](int64 k) { return terms.value(float(x[k]), center); };
             float values[SHORT];
             SIMD for (int64 k = 0; k < (n < SHORT ? n : 0); k++) values[k] = value(k);
             block = n < SHORT ? max_of(values, n) : max_in_lanes(n, value);
         } else if constexpr (Terms::how == MULTIPLIED) {
             block = product(x, n);
         } else {
-            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(float(x[k]), shift);
+            SIMD_SUM(block) for (int64 k = 0; k < n; k++) block += terms.value(float(x[k]), center);
         }
         total = Terms::join(total, double(block));
     }
@@ -130,21 +134,21 @@ INLINE double reduce_row(const T* __restrict row, int64 count, float shift, Term
 
 // The same of elements that are not adjacent, which are copied first.
 template <class Terms>
-double reduce_scattered_row(const Array& x, int64 start, int64 count, float shift, Terms terms) {
+double reduce_scattered_row(const Array& x, int64 start, int64 count, float center, Terms terms) {
     float copies[TERMS];
     double total = Terms::none;
     for (int64 at = 0; at < count; at += TERMS) {
         int64 n = min(TERMS, count - at);
         read_floats(copies, x.data, x.kind, start + at * x.stride[2], x.stride[2], n);
-        total = Terms::join(total, reduce_row(copies, n, shift, terms));
+        total = Terms::join(total, reduce_row(copies, n, center, terms));
     }
     return total;
 }
 
 // How many of `total` are lost, as sums of `count` terms.
 template <class Terms>
-int64 count_lost(const double* total, int64 size, int64 count, Terms terms) {
-    double least = terms.least * double(count);
+int64 count_lost(const double* total, int64 size, int64 count, Terms) {
+    double least = Terms::least() * double(count);
     int64 lost = 0;
     SIMD_SUM(lost) for (int64 k = 0; k < size; k++) {
         double magnitude = __builtin_fabs(total[k]);
@@ -155,14 +159,14 @@ int64 count_lost(const double* total, int64 size, int64 count, Terms terms) {
 
 // `total` once more, in float64, if it is lost: of `count` elements of x from `start` on.
 template <class Terms>
-double repaired_row(double total, const Array& x, int64 start, int64 count, float shift, Terms terms) {
+double repaired_row(double total, const Array& x, int64 start, int64 count, float center, Terms terms) {
     if (!count_lost(&total, 1, count, terms)) return total;
     float copies[TERMS];
     total = 0.0;
     for (int64 at = 0; at < count; at += TERMS) {
         int64 n = min(TERMS, count - at);
         read_floats(copies, x.data, x.kind, start + at * x.stride[2], x.stride[2], n);
-        SIMD_SUM(total) for (int64 k = 0; k < n; k++) total += terms.value(double(copies[k]), double(shift));
+        SIMD_SUM(total) for (int64 k = 0; k < n; k++) total += terms.wide_value(double(copies[k]), double(center));
     }
     return total;
 }
@@ -180,9 +184,9 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
             int64 i = begin / chunks / inner, j = begin / chunks % inner, at = begin % chunks * chunk;
             for (int64 item = begin; item < end; item++) {
                 int64 count = min(chunk, n - at);
-                float shift = result.shift_of_row(i, j);
-                total[item] = x.stride[2] == 1 ? reduce_row(data + x.offset(i, j, at), count, shift, terms)
-                                               : reduce_scattered_row(x, x.offset(i, j, at), count, shift, terms);
+                float center = result.center_of_row(i, j);
+                total[item] = x.stride[2] == 1 ? reduce_row(data + x.offset(i, j, at), count, center, terms)
+                                               : reduce_scattered_row(x, x.offset(i, j, at), count, center, terms);
                 if ((at += chunk) >= n) at = 0, j++;
                 if (j == inner) j = 0, i++;
             }
@@ -191,7 +195,7 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
             int64 lost = count_lost(total + begin, end - begin, min(n, chunk), terms);
             for (int64 item = begin; lost && item < end; item++) {
                 int64 i = item / chunks / inner, j = item / chunks % inner, at = item % chunks * chunk, start = x.offset(i, j, at);
-                total[item] = repaired_row(total[item], x, start, min(chunk, n - at), result.shift_of_row(i, j), terms);
+                total[item] = repaired_row(total[item], x, start, min(chunk, n - at), result.center_of_row(i, j), terms);
             }
         }
         if (chunks == 1 && !across_planes) result.store(total + begin, begin, end - begin);
@@ -209,38 +213,38 @@ void reduce_rows(const Array& x, const Result& result, bool across_planes, Terms
 
 // The terms of N elements, `step` elements apart, joined in pairs.
 template <int N, class T, class Terms>
-INLINE typename Terms::Type joined(const T* x, int64 step, float shift, Terms terms) {
-    if constexpr (N == 1) return terms.value(float(*x), shift);
-    else return Terms::join(joined<N / 2>(x, step, shift, terms), joined<N / 2>(x + N / 2 * step, step, shift, terms));
+INLINE typename Terms::Type joined(const T* x, int64 step, float center, Terms terms) {
+    if constexpr (N == 1) return terms.value(float(*x), center);
+    else return Terms::join(joined<N / 2>(x, step, center, terms), joined<N / 2>(x + N / 2 * step, step, center, terms));
 }
 
 // total[k] joined with the terms of `rows` rows of `columns` elements, `step` elements apart.
 template <class T, class Terms>
 INLINE void reduce_columns(double* __restrict total, const T* __restrict x, int64 step, int64 rows, int64 columns,
-                           const float* __restrict shift, Terms terms) {
+                           const float* __restrict center, Terms terms) {
     typename Terms::Type first[BLOCK], last[BLOCK];
     int64 done = 0;
     for (; done + 4 * TOGETHER <= rows; done += 4 * TOGETHER) {
         const T *__restrict a = x + done * step, *__restrict b = a + TOGETHER * step, *__restrict c = b + TOGETHER * step,
                 *__restrict d = c + TOGETHER * step;
-        SIMD for (int64 k = 0; k < columns; k++) first[k] = joined<TOGETHER>(a + k, step, shift[k], terms);
+        SIMD for (int64 k = 0; k < columns; k++) first[k] = joined<TOGETHER>(a + k, step, center[k], terms);
         SIMD for (int64 k = 0; k < columns; k++)
-            first[k] = Terms::join(first[k], joined<TOGETHER>(b + k, step, shift[k], terms));
-        SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k, step, shift[k], terms);
+            first[k] = Terms::join(first[k], joined<TOGETHER>(b + k, step, center[k], terms));
+        SIMD for (int64 k = 0; k < columns; k++) last[k] = joined<TOGETHER>(c + k, step, center[k], terms);
         SIMD for (int64 k = 0; k < columns; k++) {
-            auto half = Terms::join(last[k], joined<TOGETHER>(d + k, step, shift[k], terms));
+            auto half = Terms::join(last[k], joined<TOGETHER>(d + k, step, center[k], terms));
             total[k] = Terms::join(total[k], double(Terms::join(first[k], half)));
         }
     }
     for (; done < rows; done++) {
         const T* __restrict row = x + done * step;
-        SIMD for (int64 k = 0; k < columns; k++) total[k] = Terms::join(total[k], double(terms.value(float(row[k]), shift[k])));
+        SIMD for (int64 k = 0; k < columns; k++) total[k] = Terms::join(total[k], double(terms.value(float(row[k]), center[k])));
     }
 }
 
 // The same of elements that are not adjacent, which are copied first.
 template <class Terms>
-void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* shift,
+void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* center,
                               Terms terms) {
     constexpr int64 COPIED = 4 * TOGETHER;
     float copies[COPIED * BLOCK];
@@ -248,19 +252,19 @@ void reduce_scattered_columns(double* total, const Array& x, int64 start, int64 
         int64 count = min(COPIED, rows - first);
         for (int64 i = 0; i < count; i++)
             read_floats(copies + i * columns, x.data, x.kind, start + (first + i) * x.stride[1], x.stride[2], columns);
-        reduce_columns(total, copies, columns, count, columns, shift, terms);
+        reduce_columns(total, copies, columns, count, columns, center, terms);
     }
 }
 
 // total[k] once more, in float64, where it is lost: of rows of x from `start` on.
 template <class Terms>
-void repair_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* shift, Terms terms) {
+void repair_columns(double* total, const Array& x, int64 start, int64 rows, int64 columns, const float* center, Terms terms) {
     if (!count_lost(total, columns, rows, terms)) return;
     float row[BLOCK];
     double again[BLOCK] = {};
     for (int64 i = 0; i < rows; i++) {
         read_floats(row, x.data, x.kind, start + i * x.stride[1], x.stride[2], columns);
-        SIMD for (int64 k = 0; k < columns; k++) again[k] += terms.value(double(row[k]), double(shift[k]));
+        SIMD for (int64 k = 0; k < columns; k++) again[k] += terms.wide_value(double(row[k]), double(center[k]));
     }
     for (int64 k = 0; k < columns; k++) total[k] = count_lost(total + k, 1, rows, terms) ? again[k] : total[k];
 }
@@ -282,27 +286,27 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
             int64 group = item / chunks, i = group / blocks, k = group % blocks * BLOCK, at = item % chunks * chunk;
             int64 rows = min(chunk, n - at), columns = min(BLOCK, c - k), wide = rows / folded;
             double parts[BLOCK], *total = all + item * width;
-            float shift[BLOCK] = {};
-            const Array& s = result.shift;
+            float center[BLOCK] = {};
+            const Array& s = result.center;
             for (int64 p = 0; p < columns * folded; p++) parts[p] = Terms::none;
             for (int64 fold = 0; s && fold < folded; fold++) {
-                read_floats(shift + fold * columns, s.data, s.kind, s.offset(i, 0, k), s.stride[2], columns);
+                read_floats(center + fold * columns, s.data, s.kind, s.offset(i, 0, k), s.stride[2], columns);
             }
             if (x.stride[2] == 1) {
                 with_float_type(x.kind, x.data, [&](auto* data) {
                     for (bool fold : FOLDED_THEN_REST) {
                         int64 first = fold ? 0 : wide * folded, by = fold ? folded : 1, count = fold ? wide : rows - first;
-                        reduce_columns(parts, data + x.offset(i, at + first, k), x.stride[1] * by, count, columns * by, shift, terms);
+                        reduce_columns(parts, data + x.offset(i, at + first, k), x.stride[1] * by, count, columns * by, center, terms);
                     }
                 });
             } else {
-                reduce_scattered_columns(parts, x, x.offset(i, at, k), rows, columns, shift, terms);
+                reduce_scattered_columns(parts, x, x.offset(i, at, k), rows, columns, center, terms);
             }
             for (int64 p = 0; p < columns; p++) {
                 total[p] = parts[p];
                 for (int64 fold = 1; fold < folded; fold++) total[p] = Terms::join(total[p], parts[fold * columns + p]);
             }
-            if constexpr (Terms::wide) repair_columns(total, x, x.offset(i, at, k), rows, columns, shift, terms);
+            if constexpr (Terms::wide) repair_columns(total, x, x.offset(i, at, k), rows, columns, center, terms);
             if (chunks == 1) result.store(total, i * c + k, columns);
         }
     }, result.alone);
@@ -316,56 +320,39 @@ void reduce_middle(const Array& x, const Result& result, Terms terms) {
     }
 }
 
+using Reduce = void (*)(const Array& out, const Array& x, Array center, int64 axis, double factor, int64 root);
+
+template <class Term>
+constexpr int64 ALONE = PARALLEL_TERMS;
+template <>
+constexpr int64 ALONE<terms::AddExps> = PARALLEL_ELEMENTS;
+
+template <class Term>
+void reduce_terms(const Array& out, const Array& x, Array center, int64 axis, double factor, int64 root) {
+    Terms<Term> terms;
+    if (axis == 0) center.stride[0] = 0;
+    Result result{out, center, factor * terms.sign(), root, ALONE<Term>};
+    if (axis == 1) reduce_middle(x, result, terms);
+    else reduce_rows(x, result, axis == 0, terms);
+}
+
 }  // namespace
 
-// out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. shift, of out's
-// shape, or null for 0: what is subtracted from x, or compared with it. axis: the one that is reduced; 0: the last one too.
-static void reduce(Array out, Array x, Array shift, int64 term, int64 axis, double factor, int64 root) {
-    if (is_smallest(term)) factor = -factor;
-    bool across_planes = axis == 0;
-    if (across_planes) shift.stride[0] = 0;
-    Result result{out, shift, factor, root, term == EXPONENTIAL ? PARALLEL_ELEMENTS : PARALLEL_TERMS};
-    with_terms(term, [&](auto terms) {
-        if (axis == 1) reduce_middle(x, result, terms);
-        else reduce_rows(x, result, across_planes, terms);
-    });
+// `reduction_<term>` of the library: the reduction of each term.
+namespace simd::terms {
+
+#define HELPER INLINE
+#define REGISTER_TERM(NAME) EXPORT const Reduce reduction_##NAME = reduce_terms<NAME>;
+#include "../../../elementwise/reductions.h"
+
+}  // namespace simd::terms
+
+// out = factor * the sum of terms, or the largest or smallest term; then its square root where `root`. term: one of those.
+// center, of out's shape, or null for 0. axis: the one that is reduced; 0: the last one too.
+static void reduce(const Reduce* term, Array out, Array x, Array center, int64 axis, double factor, int64 root) {
+    (*term)(out, x, center, axis, factor, root);
 }
 KERNEL(reduce)
-
-// `count` elements of x of the last axis from element `start` as float32: in place or in the buffer.
-static const float* floats(const Array& x, int64 start, int64 count, float* buffer) {
-    if (x.is_float32_row()) return static_cast<const float*>(x.data) + start;
-    read_floats(buffer, x.data, x.kind, start, x.stride[2], count);
-    return buffer;
-}
-
-// dx = dy * (x - shift), or dy * exp(x - shift), or dy where x equals shift and else 0. dy and shift are broadcast to x.
-static void reduction_backward(Array dx, Array x, Array dy, Array shift, int64 term) {
-    int64 inner = x.size[1], n = x.size[2], chunk = min(max(n, 1), LONG), chunks = ceil_div(n, chunk);
-    parallel_rows(x.size[0] * inner * chunks, chunk, [=](int64 begin, int64 end) {
-        float x_buffer[BLOCK], dy_buffer[BLOCK], shift_buffer[BLOCK] = {}, dx_buffer[BLOCK];
-        for (int64 item = begin; item < end; item++) {
-            int64 i = item / chunks / inner, j = item / chunks % inner, from = item % chunks * chunk;
-            for (int64 at = from; at < min(n, from + chunk); at += BLOCK) {
-                int64 count = min(BLOCK, min(n, from + chunk) - at), start = dx.offset(i, j, at);
-                const float* value = floats(x, x.offset(i, j, at), count, x_buffer);
-                const float* grad = floats(dy, dy.offset(i, j, at), count, dy_buffer);
-                const float* s = shift ? floats(shift, shift.offset(i, j, at), count, shift_buffer) : shift_buffer;
-                float* result = dx.is_float32_row() ? static_cast<float*>(dx.data) + start : dx_buffer;
-                if (term == SQUARE) {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = grad[k] * (value[k] - s[k]);
-                } else if (term == EXPONENTIAL) {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = grad[k] * expf(value[k] - s[k]);
-                } else {
-                    SIMD for (int64 k = 0; k < count; k++) result[k] = is_same(value[k], s[k]) ? grad[k] : 0.0f;
-                }
-                if (result == dx_buffer) write_floats(result, dx.data, dx.kind, start, dx.stride[2], count);
-            }
-        }
-    });
-}
-KERNEL(reduction_backward)
-
 
 namespace {
 
@@ -383,7 +370,7 @@ void multiply_others(float* dx, const float* x, int64 n, double dy) {
 }
 
 void product_backward_row(float* dx, const float* x, int64 n, double dy) {
-    double product = reduce_row(x, n, 0.0f, terms<MULTIPLIED>([](float value, float) { return double(value); }));
+    double product = reduce_row(x, n, 0.0f, Terms<terms::Multiply>());
     int32_t bad = product != product;
     SIMD_SUM(bad) for (int64 k = 0; k < n; k++) bad += is_no_divisor(x[k]);
     if (bad) return multiply_others(dx, x, n, dy);

@@ -1,11 +1,11 @@
-"""CPU kernels of sum, mean, prod, amax, amin and of sums over broadcast axes (reductions.cpp).
-
-`reduced` and `gradient` serve the kernels of norms, variances and logsumexp too.
+"""Calls of reductions.cpp, a term of backends/elementwise/reductions.h over any axes; kernels of prod and of sums over
+broadcast axes.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import ctypes
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,30 +21,23 @@ from ampkit.backends.cpu.native.arrays import (
     reshape_view,
     supported,
 )
+from ampkit.backends.cpu.native.library import library
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import normalize_axes
-from ampkit.ops.reduction import reductions as ops
+from ampkit.ops.reduction.reductions import prod as prod_op
+from ampkit.ops.reduction.reductions import with_reduced
 
-_reduce, _gradient = Function("reduce", "aaaiidi"), Function("reduction_backward", "aaaai")
-_product_gradient = Function("product_backward", "aaa")
-# The numbers of `enum Term` in reductions.cpp.
-SUM, ABSOLUTE, SQUARE, EQUAL, EXPONENTIAL, MAXIMUM, MINIMUM, LARGEST_ABSOLUTE, SMALLEST_ABSOLUTE, PRODUCT = range(10)
+_reduce, _product_gradient = Function("reduce", "paaaidi"), Function("product_backward", "aaa")
 _LONG_ROW = 32  # elements; sums of that many are joined across planes in a time that does not count
-_JOINED_BY = {LARGEST_ABSOLUTE: MAXIMUM, SMALLEST_ABSOLUTE: MINIMUM, MAXIMUM: MAXIMUM, MINIMUM: MINIMUM}  # else SUM
+_JOINED_BY = {  # the term that joins partial results; of others, Add
+    "MaxAbs": "Maximum", "MinAbs": "Minimum", "Maximum": "Maximum", "Minimum": "Minimum", "Multiply": "Multiply"
+}  # fmt: skip
 
 
 def fits(input: HostArray, *args: Any, **params: Any) -> bool:
     return supported(input) and input.size > 0
-
-
-def axes_of(array: HostArray, dim: Any) -> tuple[int, ...]:
-    return normalize_axes("", dim, array.ndim)
-
-
-def count_over(array: HostArray, axes: tuple[int, ...]) -> int:
-    return prod([array.shape[i] for i in axes])
 
 
 class _Plan(NamedTuple):
@@ -60,6 +53,12 @@ class _Plan(NamedTuple):
 
     def in_order(self, array: HostArray) -> HostArray:
         return array if self.order is None else array.transpose(self.order)
+
+
+@cache
+def _address_of(term: str) -> int:
+    """The address of the library's `reduction_<term>`."""
+    return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"reduction_{term}"))
 
 
 @lru_cache(1024)
@@ -99,96 +98,38 @@ def _plan(shape: tuple[int, ...], strides: tuple[int, ...], axes: tuple[int, ...
 
 
 def reduced(
-    term: int,
+    term: str,
     array: HostArray,
     axes: tuple[int, ...],
     dtype: DType,
-    factor: float = 1.0,
+    divisor: float = 1.0,
     root: bool = False,
-    shift: HostArray | None = None,
+    center: HostArray | None = None,
 ) -> HostArray:
-    """factor * the sum of a term, or an extreme, over `axes`, which stay with length 1; root: the square root of it.
+    """The joined terms of `array` over `axes`, which stay with length 1, divided by `divisor`; root: the square root.
 
-    shift: an array of the result's shape that the term has. -> an array with the order of memory of `array`. Raises
+    center: an array of the result's shape that the term has. -> an array with the order of memory of `array`. Raises
     UnsupportedError for an array whose axes cannot be merged to three.
     """
-    if term != PRODUCT and 0 in array.strides and (once := without_broadcast(array)).size < array.size:
+    if term != "Multiply" and 0 in array.strides and (once := without_broadcast(array)).size < array.size:
         kept = [1 if i in axes else n for i, n in enumerate(array.shape)]
         repeated = 1 if term in _JOINED_BY else prod([array.shape[i] // once.shape[i] for i in axes])
-        shift = None if shift is None else np.broadcast_to(shift, kept)[tuple([slice(n) for n in once.shape])]
-        return np.broadcast_to(reduced(term, once, axes, dtype, factor * repeated, root, shift), kept)
+        center = None if center is None else np.broadcast_to(center, kept)[tuple([slice(n) for n in once.shape])]
+        return np.broadcast_to(reduced(term, once, axes, dtype, divisor / repeated, root, center), kept)
     plan = _plan(array.shape, array.strides, axes)
     x, rest = reshape_view(plan.in_order(array), plan.merged), plan.rest
-    if shift is not None:
+    if center is not None:
         shape = tuple([1 if i in axes and i not in rest else n for i, n in enumerate(array.shape)])
-        shift = reshape_view(plan.in_order(broadcast_to(shift, shape)), plan.small)
+        center = reshape_view(plan.in_order(broadcast_to(center, shape)), plan.small)
     out = empty(plan.small, float32 if rest else dtype)
-    _reduce(out, x, shift, term, plan.axis, 1.0 if rest else factor, root and not rest)
+    _reduce(_address_of(term), out, x, center, plan.axis, 1.0 if rest else 1 / divisor, root and not rest)
     out = out.reshape(plan.ordered)
     if plan.order is not None:
         out = out.transpose(plan.back)
-    return reduced(_JOINED_BY.get(term, SUM), out, rest, dtype, factor, root) if rest else out
+    return reduced(_JOINED_BY.get(term, "Add"), out, rest, dtype, divisor, root) if rest else out
 
 
-def gradient(
-    term: int, x: HostArray, axes: tuple[int, ...], dy: HostArray, shift: HostArray | None, dtype: DType
-) -> HostArray:
-    """dy, broadcast to x, times the derivative of a term: x - shift for SQUARE, exp(x - shift), whether x equals shift,
-    or the product of the others. -> an array with the order of memory of x. Raises UnsupportedError as `reduced`.
-    """
-    plan = _plan(x.shape, x.strides, axes)
-    given = [x, dy] if shift is None else [x, dy, shift]
-    views = [reshape_view(plan.in_order(broadcast_to(each, x.shape)), plan.merged) for each in given]
-    dx = empty(plan.in_order(x).shape, dtype)
-    views.insert(0, reshape_view(dx, plan.merged))
-    if term == PRODUCT:
-        _product_gradient(*[view.swapaxes(plan.axis, 2) for view in views])
-    else:
-        _gradient(*views, *[None] * (4 - len(views)), term)
-    return dx.transpose(plan.back)
-
-
-def as_result(found: Any, axes: tuple[int, ...], keepdim: bool, **saved: Any) -> Any:
-    """What a kernel of a reduction returns: `found`, without the reduced axes unless `keepdim`; saved as `out`, too."""
-    out = found if keepdim else found.squeeze(axes)
-    if "out" in saved:
-        saved["out"] = out
-    return out, Saved(**saved)
-
-
-def keep_reduced(array: HostArray, x: HostArray, axes: tuple[int, ...]) -> HostArray:
-    """A result of a reduction of x over `axes`, or its gradient, in float32, with the axes."""
-    return in_format(array, float32).reshape([1 if i in axes else n for i, n in enumerate(x.shape)])
-
-
-# sum, mean and their gradients, which are views
-
-
-@ops.sum.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
-def sum_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    axes = axes_of(input, dim)
-    return as_result(reduced(SUM, input, axes, dtype), axes, keepdim, shape=input.shape)
-
-
-@ops.mean.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
-def mean_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    axes = axes_of(input, dim)
-    return as_result(reduced(SUM, input, axes, dtype, 1 / count_over(input, axes)), axes, keepdim, shape=input.shape)
-
-
-@ops.sum.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: needs[0] is not None)
-def sum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
-    return _repeated(in_format(dy, needs[0]), saved.shape, dim, keepdim)
-
-
-@ops.mean.on_backward("cpu", when=lambda dy, saved, needs, dim, keepdim, dtype: supported(dy))
-def mean_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
-    share = np.asarray(in_format(dy, float32) / np.float32(ops.count_reduced(saved.shape, dim)))
-    return _repeated(in_format(share, needs[0]), saved.shape, dim, keepdim)
-
-
-def _repeated(dy: HostArray, shape: tuple[int, ...], dim: Any, keepdim: bool) -> HostArray:
-    return broadcast_to(ops.with_reduced(dy, shape, dim, keepdim) if dy.ndim else dy, shape)
+# sums of gradients
 
 
 def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
@@ -197,7 +138,7 @@ def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
 
 @sum_over.on("cpu", when=_sum_over_fits, min_elements=MIN_ELEMENTS)
 def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
-    return reduced(SUM, gradient, axes, float32)
+    return reduced("Add", gradient, axes, float32)
 
 
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
@@ -210,38 +151,20 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
 # products
 
 
-@ops.prod.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
+@prod_op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
 def prod_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return as_result(reduced(PRODUCT, input, axes_of(input, dim), dtype), dim, keepdim, input=input)
+    axes = normalize_axes("", dim, input.ndim)
+    found = reduced("Multiply", input, axes, dtype)
+    return found if keepdim else found.squeeze(axes), Saved(input=input)
 
 
-@ops.prod.on_backward("cpu", when=lambda dy, saved, needs, *args, **params: fits(saved.input) and supported(dy))
+@prod_op.on_backward("cpu", when=lambda dy, saved, needs, *args, **params: fits(saved.input) and supported(dy))
 def prod_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> HostArray:
     x = saved.input
-    return gradient(PRODUCT, x, axes_of(x, dim), ops.with_reduced(dy, x.shape, dim, keepdim), None, needs[0])
-
-
-# extremes
-
-
-def _register_extreme(op: Any, term: int) -> None:
-    def forward(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-        axes = axes_of(input, dim)
-        found = reduced(term, input, axes, dtype)
-        return as_result(found, axes, keepdim, input=input, out=found)
-
-    def backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> bool:
-        return supported(dy, saved.input, saved.out) and saved.input.size >= MIN_ELEMENTS
-
-    def backward(dy: HostArray, saved: Saved, needs: Any, dim: Any, keepdim: bool) -> Any:
-        x, axes = saved.input, axes_of(saved.input, dim)
-        out, grad = (keep_reduced(each, x, axes) for each in (saved.out, dy))
-        ties = reduced(EQUAL, x, axes, float32, shift=out)
-        return gradient(EQUAL, x, axes, grad / ties, out, needs[0])
-
-    op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)(forward)
-    op.on_backward("cpu", when=backward_fits)(backward)
-
-
-_register_extreme(ops.amax, MAXIMUM)
-_register_extreme(ops.amin, MINIMUM)
+    plan = _plan(x.shape, x.strides, normalize_axes("", dim, x.ndim))
+    dx = empty(plan.in_order(x).shape, needs[0])
+    given = x, broadcast_to(with_reduced(dy, x.shape, dim, keepdim), x.shape)
+    views = [reshape_view(dx, plan.merged)]
+    views += [reshape_view(plan.in_order(each), plan.merged) for each in given]
+    _product_gradient(*[view.swapaxes(plan.axis, 2) for view in views])
+    return dx.transpose(plan.back)

@@ -1,7 +1,7 @@
 """CUDA kernels of softmax and log_softmax along the last axis of contiguous arrays: a warp or a block per row.
 
 Short rows stay in registers, longer ones in shared memory, so that global memory is read once; the part of a row that
-does not fit is read twice. logsumexp is two reductions and an elementwise kernel; its backward repeats the reductions.
+does not fit is read twice. logsumexp is two reductions and an elementwise kernel.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import supports_dtypes, supports_rows, vector_width
-from ampkit.backends.cuda.launch import elementwise
-from ampkit.backends.cuda.launch.reduction import reduced
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
-from ampkit.backends.elementwise.kernels import supports, supports_backward
-from ampkit.base.dtypes import Array, DType, float32
+from ampkit.backends.elementwise.kernels.reductions import register_logsumexp
+from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.softmax import log_softmax, logsumexp, softmax
+from ampkit.ops.nn.softmax import log_softmax, softmax
+
+from ..pointwise import LAUNCHER
+from ..reduction.reductions import fits, reduced_with_axes
+
+register_logsumexp(LAUNCHER, reduced_with_axes, fits)
 
 WARPS = 4  # rows per block where each row has a warp
 
@@ -86,20 +89,3 @@ def _register(op: Any, name: str) -> None:
 
 _register(softmax, "softmax")
 _register(log_softmax, "log_softmax")
-
-
-def _exponentials(input: Array, dim: Any, keepdim: bool) -> tuple[Any, Any]:
-    """sum(exp(input - maximum)) and the maximum over `dim`."""
-    maximum = reduced("Maximum", input, dim, keepdim, float32)
-    return reduced("AddExps", input, dim, keepdim, float32, centre=maximum), maximum
-
-
-@logsumexp.on("cuda", when=supports)
-def logsumexp_cuda(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    return elementwise.forward("LogSumExp", _exponentials(input, dim, keepdim), dtype), Saved(input=input)
-
-
-@logsumexp.on_backward("cuda", when=supports_backward)
-def logsumexp_backward_cuda(dy: Array, saved: Any, needs: Any, dim: Any, keepdim: bool) -> Any:
-    total, maximum = _exponentials(saved.input, dim, True)
-    return elementwise.backward("LogSumExp", dy.reshape(total.shape), (saved.input, maximum, total), needs)

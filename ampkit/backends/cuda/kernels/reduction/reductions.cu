@@ -6,60 +6,14 @@
 // whose squares the next launch adds.
 #include "include/block.cuh"
 
-// Each struct: map(x, center), applied to every element, and combine. center: subtracted where the kind needs one.
-struct Add : Sum {
-    static __device__ __forceinline__ float map(float x, float) { return x; }
-    static __device__ __forceinline__ double wide(double x, double) { return x; }
-};
-struct AddSquares : Sum {
-    static __device__ __forceinline__ float map(float x, float) { return x * x; }
-    static __device__ __forceinline__ double wide(double x, double) { return x * x; }
-};
-struct AddAbs : Sum {
-    static __device__ __forceinline__ float map(float x, float) { return fabsf(x); }
-};
-struct AddSquaredDifferences : Sum {
-    static __device__ __forceinline__ float map(float x, float center) { return (x - center) * (x - center); }
-    static __device__ __forceinline__ double wide(double x, double center) { return (x - center) * (x - center); }
-};
-struct AddExps : Sum {  // center: the maximum; an infinite one is not subtracted
-    static __device__ __forceinline__ float map(float x, float center) {
-        return expf(fabsf(center) == INFINITY_F ? x : x - center);
-    }
-};
-struct CountNonzero : Sum {
-    static __device__ __forceinline__ float map(float x, float) { return float(x != 0.0f); }
-};
-struct CountZero : Sum {
-    static __device__ __forceinline__ float map(float x, float) { return float(x == 0.0f); }
-};
-struct Prod : Product {
-    static __device__ __forceinline__ float map(float x, float) { return x; }
-};
-struct Maximum : Max {
-    static __device__ __forceinline__ float map(float x, float) { return x; }
-};
-struct MaxAbs : Max {
-    static __device__ __forceinline__ float map(float x, float) { return fabsf(x); }
-};
-struct Minimum : Min {
-    static __device__ __forceinline__ float map(float x, float) { return x; }
-};
-
-// The kinds whose sums are computed once more where they are lost: by how much each term has to count. Of others, less.
-template <typename Op>
-constexpr float LEAST = -1.0f;
-template <>
-constexpr float LEAST<Add> = 0.0f;
-template <>
-constexpr float LEAST<AddSquares> = 1.1754944e-38f;  // a square that float32 holds with all its bits
-template <>
-constexpr float LEAST<AddSquaredDifferences> = LEAST<AddSquares>;
+#define HELPER static __device__ __forceinline__
+#define REGISTER_TERM(NAME)
+#include "elementwise/reductions.h"
 
 // Whether a sum of n terms overflowed, or terms that underflowed may count in it.
 template <typename Op>
 __device__ __forceinline__ bool is_lost(float total, int64 n) {
-    return !(fabsf(total) <= 3.4028234e38f && fabsf(total) >= LEAST<Op> * float(n));
+    return !(fabsf(total) <= 3.4028234e38f && fabsf(total) >= Op::LEAST * float(n));
 }
 
 template <typename T>
@@ -77,7 +31,7 @@ __device__ __forceinline__ T finish(double total, float divisor, bool root) {
 template <typename Op, typename S>
 __device__ __forceinline__ double wide_total(const S* x, int64 first, int64 end, int64 step, float center) {
     double total = 0.0;
-    for (int64 at = first; at < end; at += step) total += Op::wide(double(to_float(x[at])), double(center));
+    for (int64 at = first; at < end; at += step) total += Op::term(double(to_float(x[at])), double(center));
     return total;
 }
 
@@ -91,7 +45,7 @@ __device__ __forceinline__ void accumulate(const S* x, int64 first, int64 end, i
         float v[V];
         load_floats<V>(x + at, v);
 #pragma unroll
-        for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], Op::map(v[j], center[j]));
+        for (int j = 0; j < V; j++) total[j] = Op::combine(total[j], Op::term(v[j], center[j]));
     }
 }
 
@@ -122,7 +76,7 @@ __global__ void reduce_rows(const S* x, T* out, const float* centers, int64 rows
     float total = vectorized ? row_total<Op, 8>(x + row * n, start + mine * 8, end, threads * 8, center)
                         : row_total<Op, 1>(x + row * n, start + mine, end, threads, center);
     total = block_per_row ? block_reduce<Op>(total) : warp_reduce<Op>(total);
-    if constexpr (LEAST<Op> >= 0.0f) {
+    if constexpr (Op::WIDE) {
         if (is_lost<Op>(total, end - start)) {  // the same for all threads of the row
             double wide = wide_total<Op>(x + row * n, start + mine, end, threads, center);
             wide = block_per_row ? block_reduce<Sum>(wide) : warp_reduce<Sum>(wide);
@@ -162,7 +116,7 @@ __device__ __forceinline__ void columns(const S* x, T* out, const float* centers
         for (int j = 0; j < V; j++) {
             T* to = out + (outer_index * parts + part) * inner + column + j;
             *to = finish<T>(total[j], divisor, root);
-            if constexpr (LEAST<Op> >= 0.0f) {
+            if constexpr (Op::WIDE) {
                 if (!is_lost<Op>(total[j], end - part * part_size)) continue;
                 const S* mine = x + outer_index * n * inner + column + j;
                 *to = finish<T>(wide_total<Op>(mine, part * part_size * inner, end * inner, inner, center[j]), divisor, root);
@@ -192,14 +146,14 @@ __global__ void argbest_rows(const S* x, int64* out, int64 n) {
     if (threadIdx.x == 0) out[blockIdx.x] = mine.index;
 }
 
-// set BACK = PAIRS + ((float, __half), (float, __nv_bfloat16))
+// set PARTIAL = PAIRS + ((float, __half), (float, __nv_bfloat16))
 // set READ = TYPES + (bool)
-// entries: reduce_rows<Op, S, T> for Op in (Add, AddSquares, Prod, Maximum, Minimum), (S, T) in BACK
-// entries: reduce_rows<Op, S, T> for Op in (AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_rows<Op, S, T> for Op in (Add, AddSquares, Multiply, Maximum, Minimum), (S, T) in PARTIAL
+// entries: reduce_rows<Op, S, T> for Op in (AddAbs, MaxAbs, MinAbs), (S, T) in PAIRS
 // entries: reduce_rows<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
-// entries: reduce_rows<AddExps, S, float> for S in TYPES
-// entries: reduce_columns<Op, S, T> for Op in (Add, AddSquares, Prod, Maximum, Minimum), (S, T) in BACK
-// entries: reduce_columns<Op, S, T> for Op in (AddAbs, AddSquaredDifferences, MaxAbs), (S, T) in PAIRS
+// entries: reduce_rows<Op, S, float> for Op in (AddExps, CountEqual), S in TYPES
+// entries: reduce_columns<Op, S, T> for Op in (Add, AddSquares, Multiply, Maximum, Minimum), (S, T) in PARTIAL
+// entries: reduce_columns<Op, S, T> for Op in (AddAbs, MaxAbs, MinAbs), (S, T) in PAIRS
 // entries: reduce_columns<Op, S, float> for Op in (CountNonzero, CountZero), S in READ
-// entries: reduce_columns<AddExps, S, float> for S in TYPES
+// entries: reduce_columns<Op, S, float> for Op in (AddExps, CountEqual), S in TYPES
 // entries: argbest_rows<Op, S> for Op in (ArgMax, ArgMin), S in TYPES
