@@ -7,6 +7,7 @@ import copy
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,20 @@ def test_every_op_is_in_the_category_that_was_reviewed():
     policy = Policy("float16")
     own = [name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.ops.")]
     assert {name: policy.category(name).value for name in own} == reviewed
+
+
+def test_the_five_lines_at_the_top_of_the_policy_page_say_what_ops_return():
+    names = {}
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    exec(compile(page.partition("```python\n")[2].partition("```")[0], "docs/policy.md", "exec"), names)
+    calls = {"linear": ops.linear, "mul": ops.mul, "mse_loss": ops.mse_loss, "cat": lambda x, y: ops.cat([x, y])}
+    calls |= {"relu": lambda x, _: ops.relu(x), "softmax": lambda x, _: ops.softmax(x, -1)}
+    floats = (ampkit.float32, ampkit.float16, ampkit.bfloat16)
+    policies = (Policy("float16"), Policy("bfloat16", linear="widest", mul="low", relu="float32", softmax="keep"))
+    for policy, name, *dtypes in product(policies, calls, floats, floats):
+        with autocast(policy=policy):
+            result = calls[name](*(ones(2, 2, dtype=dtype) for dtype in dtypes))
+        assert result.dtype == names["dtype_of"](name, dtypes, policy), (name, dtypes)
 
 
 # the policy as a value
