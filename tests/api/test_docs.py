@@ -25,7 +25,8 @@ from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "recipes/README.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "recipes/README.md", ROOT / "tests/README.md"]
+PAGES += (ROOT / "docs").rglob("*.md")
 
 
 def examples(name):
@@ -229,6 +230,45 @@ def test_every_file_and_module_that_a_page_names_exists(page):
             assert (ROOT / "ampkit" / name.split(".")[0]).is_dir()
         else:
             pkgutil.resolve_name(f"ampkit.{name}")
+
+
+def entries(folder):
+    """The names of its folders, and of its modules without those of the package itself."""
+    found = {path.name for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"}
+    return found | {path.name for path in folder.glob("*.py") if path.name[0] != "_"}
+
+
+@pytest.mark.cpu
+def test_the_index_of_decisions_lists_every_file_and_accounts_for_every_number():
+    folder = ROOT / "docs/decisions"
+    lines = re.findall(r"^- (?:\[(\d{4})\]\(([\w.-]+)\)|(\d{4}),)", (folder / "README.md").read_text(), re.MULTILINE)
+    assert [int(number or gone) for number, _, gone in lines] == list(range(1, len(lines) + 1))
+    assert {name for _, name, _ in lines if name} == {path.name for path in folder.glob("0*.md")}
+
+
+@pytest.mark.cpu
+def test_the_page_of_tests_names_every_folder_of_tests_and_what_of_the_library_each_one_tests():
+    text = (ROOT / "tests/README.md").read_text()
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    headings = "".join(line for line in text.splitlines() if line.startswith("###"))
+    named = set(re.findall(r"`(\w+)/`", headings + "".join(row[0] for row in rows)))
+    folders = {name for name in entries(ROOT / "tests") if not name.endswith(".py")}
+    assert named == folders
+    tested = {row[0].strip(" `/"): set(re.findall(r"`ampkit/([\w.]+)", row[1])) for row in rows}
+    assert set().union(*tested.values()) == entries(ROOT / "ampkit")
+    assert {name for name in folders & entries(ROOT / "ampkit") if name not in tested[name]} == set()
+    collected = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert collected - {name for name, what in tested.items() if what} == {"api", "fuzz", "peers", "reliability"}
+
+
+@pytest.mark.cpu
+def test_the_page_of_tests_names_every_program():
+    text = (ROOT / "tests/README.md").read_text()
+    for folder in ("api", "bench", "distributed", "fuzz", "peers", "reliability"):
+        for path in (ROOT / "tests" / folder).glob("*.py"):
+            if '__name__ == "__main__"' in path.read_text() and not path.name.startswith("test_"):
+                module = f"tests.{folder}" if path.stem == "__main__" else f"tests.{folder}.{path.stem}"
+                assert re.search(rf"python -m {module}\b(?!\.)|{path.name}\b", text), path.name
 
 
 def hook(name):
