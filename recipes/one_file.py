@@ -10,8 +10,9 @@ gradient of 1/100,000,000 is 0. So each part of a training step gets the dtype t
 4. A scaler multiplies the loss, so that small gradients fit float16, and skips the steps in which large ones do not.
 
 `python recipes/one_file.py` trains a small network in three precisions, in two seconds. The names are ampkit's, and so
-are the rules: tests/run/test_one_file.py trains the same network with the library, to the same bits. The library adds
-what is left out here: devices, kernels, broadcasting, modules, second derivatives, and an error for every misuse.
+are the rules: tests/run/test_one_file.py trains the same network by the library's references, to the same bits. The
+library adds what is left out here: devices, kernels, broadcasting, modules, second derivatives, an error for every
+misuse.
 """
 
 from __future__ import annotations
