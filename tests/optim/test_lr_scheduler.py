@@ -309,6 +309,7 @@ def test_what_cannot_be_a_schedule_is_refused():
         lambda: lr_scheduler.ReduceLROnPlateau(optimizer, "mean"),
         lambda: lr_scheduler.ReduceLROnPlateau(optimizer, factor=1.0),
         lambda: lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=[0.1, 0.1]),
+        lambda: lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=np.ones(3)),
     ):
         with pytest.raises(ArgumentError):
             call()

@@ -11,6 +11,7 @@ from ampkit.core.arguments import checked_constructor
 from ampkit.core.saved_state import need_keys, need_like
 
 from ..optimizer import Optimizer
+from .schedule import per_group
 
 
 class ReduceLROnPlateau:
@@ -39,10 +40,7 @@ class ReduceLROnPlateau:
         _check_modes(where, mode, threshold_mode)
         if not 0 <= factor < 1:
             raise ArgumentError(where, "factor in [0, 1)", repr(factor))
-        groups = len(optimizer.param_groups)
-        self.min_lrs = list(min_lr) if isinstance(min_lr, (list, tuple)) else [min_lr] * groups
-        if len(self.min_lrs) != groups:
-            raise ArgumentError(where, f"min_lr for {groups} parameter groups", f"{len(self.min_lrs)}")
+        self.min_lrs = per_group(where, "min_lr", min_lr, len(optimizer.param_groups))
         self.optimizer, self.mode, self.factor, self.patience = optimizer, mode, factor, patience
         self.threshold, self.threshold_mode, self.cooldown, self.eps = threshold, threshold_mode, cooldown, eps
         self.best = math.inf if mode == "min" else -math.inf

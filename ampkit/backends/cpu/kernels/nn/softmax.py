@@ -14,7 +14,7 @@ from ampkit.backends.cpu.native.arrays import (
     rows_along,
     supported,
 )
-from ampkit.backends.elementwise.kernels.reductions import register_logsumexp
+from ampkit.backends.elementwise.kernels.reduction import register_logsumexp
 from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, softmax

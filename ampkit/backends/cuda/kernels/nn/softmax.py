@@ -13,7 +13,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import supports_dtypes, supports_rows, vector_width
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
-from ampkit.backends.elementwise.kernels.reductions import register_logsumexp
+from ampkit.backends.elementwise.kernels.reduction import register_logsumexp
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.softmax import log_softmax, softmax

@@ -1,6 +1,6 @@
 """CUDA kernels of reductions: the terms of backends/elementwise/reductions.h, joined by reductions.cu."""
 
-from ampkit.backends.elementwise.kernels.reductions import register_counts, register_reductions
+from ampkit.backends.elementwise.kernels.reduction import register_counts, register_reductions
 
 from ..pointwise import LAUNCHER
 from .reductions import fits, fits_bool, reduced_with_axes
