@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Token
 from enum import Enum
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
@@ -196,7 +197,7 @@ def on_alone(entry: Region | None, device_type: str) -> Region | None:
     """A region with the policy of `entry` for `device_type`, and autocast off for other devices."""
     if entry is None:
         return None
-    policies = {**dict.fromkeys(_DEFAULT), device_type: entry.policies[need_kind(device_type)]}
+    policies = {**_OFF_EVERYWHERE, device_type: entry.policies[need_kind(device_type)]}
     return Region(entry.owner, policies, tuple(policies.values()), entry.cache, entry.unmatched)
 
 
@@ -257,6 +258,7 @@ def _in_force(device_type: str) -> Policy | None:
 
 
 _DEFAULT = {"cpu": bfloat16, "cuda": float16}
+_OFF_EVERYWHERE: dict[str, Policy | None] = dict.fromkeys(_DEFAULT)
 
 
 def need_kind(device_type: Any) -> str:
@@ -264,6 +266,17 @@ def need_kind(device_type: Any) -> str:
     if not isinstance(device_type, str) or device_type not in _DEFAULT:
         raise DeviceError("autocast", "device_type 'cpu' or 'cuda'", repr(device_type))
     return str(device_type)
+
+
+@cache  # a region is entered in every step
+def _policies(
+    device_type: str | None, dtype: DType | None, policy: Policy | None, on: bool
+) -> dict[str, Policy | None]:
+    """By kind of device, the policy in a region that was given these; only of those that the region changes."""
+    kinds = tuple(_DEFAULT) if device_type is None else (need_kind(device_type),)
+    if not on:
+        return dict.fromkeys(kinds)
+    return {kind: policy or Policy(_DEFAULT[kind] if dtype is None else dtype) for kind in kinds}
 
 
 class autocast:
@@ -292,28 +305,27 @@ class autocast:
             raise DTypeError("autocast", "device_type as 'cpu', 'cuda' or None", repr(device_type), cure)
         if policy is not None and (dtype is not None or not isinstance(policy, Policy)):
             raise ArgumentError("autocast", "a Policy, and no dtype beside it", f"policy={policy!r}, dtype={dtype!r}")
-        kinds = tuple(_DEFAULT) if device_type is None else (need_kind(device_type),)
+        given = low(dtype, "Policy") if enabled and dtype is not None else None
+        self._policies = _policies(device_type, given, policy, enabled)
         if device_type is not None and enabled:
             backends.get(device_type)
         self._cache = cache_enabled is None or switch("autocast", "cache_enabled", cache_enabled)
-        chosen = {kind: policy or Policy(_DEFAULT[kind] if dtype is None else dtype) for kind in kinds if enabled}
-        self._policies = {kind: chosen.get(kind) for kind in kinds}
         self._scopes: list[Scope[Region | None]] = []  # of the open blocks, in all contexts
 
     def __enter__(self) -> autocast:
-        below = region()
-        outer = dict.fromkeys(_DEFAULT) if below is None else below.policies
-        change = _change.scope().value
-        own = (
-            self._policies if change is None else {kind: rule and change(rule) for kind, rule in self._policies.items()}
-        )
-        policies = {**outer, **own}
-        patterns = {pattern: set[str]() for rule in own.values() if rule for pattern, _ in rule.modules}
-        self._scopes.append(_stack.enter(Region(self, policies, tuple(policies.values()), self._cache, patterns)))
+        below, change, own = scope().value, _change.scope().value, self._policies
+        if change is not None:
+            own = {kind: rule and change(rule) for kind, rule in own.items()}
+        policies = {**(_OFF_EVERYWHERE if below is None else below.policies), **own}
+        unmatched: dict[str, set[str]] = {}
+        for rule in own.values():
+            for pattern, _ in () if rule is None else rule.modules:
+                unmatched[pattern] = set()
+        self._scopes.append(_stack.enter(Region(self, policies, tuple(policies.values()), self._cache, unmatched)))
         return self
 
     def __exit__(self, *error: object) -> None:
-        last, found = region(), _stack.innermost(self._scopes, error)
+        last, found = scope().value, _stack.innermost(self._scopes, error)
         if found is None:
             raise StateError("autocast", "an open region to leave", "none that this context opened")
         self._scopes.remove(found)

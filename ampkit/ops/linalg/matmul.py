@@ -37,7 +37,10 @@ def linear(input: Array, weight: Array, bias: Array | None = None):
 
 @linear.check
 def linear_check(input, weight, bias):
-    shape, kernel, more = np.shape(input), np.shape(weight), None if bias is None else np.shape(bias)
+    # Numbers have no shape; np.shape, which knows that too, takes longer than the rest of this check.
+    shape: Any = getattr(input, "shape", ())
+    kernel: Any = getattr(weight, "shape", ())
+    more = None if bias is None else getattr(bias, "shape", ())
     if len(kernel) != 2:
         raise ShapeError("linear", "weight [out, in]", f"weight {list(kernel)}")
     if shape[-1:] != kernel[1:]:
