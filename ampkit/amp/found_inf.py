@@ -19,7 +19,7 @@ from ..base import dtypes, observe
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
-from ..optim.flat.arena import Span, spans
+from ..optim.flat.arena import Span
 from ..optim.flat.memory import chunks, read_scalar
 from ..optim.flat.segment import Segment
 
@@ -63,26 +63,25 @@ class FoundInf:
         self.flag: Array | None = None
         self.first_nonfinite: list[tuple[int, list[ref[Segment]], Array]] = []
 
-    def check(self, present: list[Segment], inverse_scale: Array | None) -> None:
+    def check(self, present: list[Span], inverse_scale: Array | None) -> None:
         """Multiply the gradients of `present` by `inverse_scale`, if any, and combine into `flag` if all are finite."""
         with ignore_fp_errors():
-            for span in spans(present):
-                with backends.device_guard(span.gradient):
-                    self._check_span(span, inverse_scale)
+            for span in present:
+                gradient = span.gradient
+                with backends.device_guard(gradient):
+                    self._check_span(span, gradient, inverse_scale)
 
-    def _check_span(self, span: Span, inverse_scale: Array | None) -> None:
+    def _check_span(self, span: Span, gradient: Array, inverse_scale: Array | None) -> None:
         if observe.profilers:
-            observe.notify_start("unscale", "", span.gradient)
+            observe.notify_start("unscale", "", gradient)
         if inverse_scale is not None:
-            inverse_scale = backends.to_device_of(inverse_scale, span.gradient).astype(span.arena.dtype)
-        first = unscale(span.gradient, inverse_scale, span.arena.nonfinite_scratch())
-        found = np.less(first, len(span))
-        self.flag = (
-            found if self.flag is None else np.logical_or(backends.to_device_of(self.flag, span.gradient), found)
-        )
+            inverse_scale = backends.to_device_of(inverse_scale, gradient).astype(span.arena.dtype)
+        first = unscale(gradient, inverse_scale, span.arena.nonfinite_scratch())
+        found = np.less(first, gradient.size)
+        self.flag = found if self.flag is None else np.logical_or(backends.to_device_of(self.flag, gradient), found)
         self.first_nonfinite.append((span.start, [segment.reference for segment in span.segments], first))
         if observe.observers:
-            observe.notify_end("unscale", (span.gradient,), first, observe.STEP)
+            observe.notify_end("unscale", (gradient,), first, observe.STEP)
 
     def nonfinite_parameters(self) -> Iterable[tuple[int, str]]:
         """The first parameter of each span whose gradient is not finite: number and description. Reads the device."""

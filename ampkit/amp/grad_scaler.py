@@ -20,10 +20,9 @@ from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scal
 from ..core.capture.recorder import uses
 from ..core.fp_errors import ignore_fp_errors
 from ..core.saved_state import need_keys
-from ..core.tensor import Tensor
-from ..optim.argument_checks import refuse_scaled
+from ..core.tensor import Tensor, note_changes
+from ..optim.flat.arena import Span, gradients_of
 from ..optim.flat.memory import read_scalar
-from ..optim.flat.segment import Segment
 from ..optim.optimizer import Optimizer
 from .found_inf import FoundInf, OptState, StepResult
 from .loss_scale import LossScale, ScaleState
@@ -98,13 +97,15 @@ class GradScaler:
         if not self._enabled:
             return
         check = self._check_of("unscale_", optimizer)
-        if check.state is OptState.UNSCALED:
-            line = "unscale_() has already been called on this optimizer since the last update()."
-            raise StateError(line, help=_ONCE)
         if check.state is OptState.STEPPED:
             cure = "the order is backward, unscale_, step, update"
             raise StateError("unscale_() is being called after step().", help=cure)
-        self._unscale(optimizer.present(), check)
+        present = optimizer.present()
+        check = self._check_of_present(optimizer, present, check)
+        if check.state is OptState.UNSCALED:
+            line = "unscale_() has already been called on this optimizer since the last update()."
+            raise StateError(line, help=_ONCE)
+        self._unscale(present, check)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> StepResult:
         """Unscale the gradients unless `unscale_` has, and step if all of them are finite.
@@ -124,6 +125,7 @@ class GradScaler:
         if check.state is OptState.STEPPED:
             raise StateError("step() has already been called since the last update().", help=_ONCE)
         present = optimizer.present()
+        check = self._check_of_present(optimizer, present, check)
         if check.state is OptState.UNSCALED:
             self._check_again(present, check)
         else:
@@ -166,41 +168,41 @@ class GradScaler:
                 self._tag = ScaleTag(self._scale, scale.copy())
         return self._tag
 
-    def _unscale(self, present: list[Segment], check: FoundInf) -> None:
+    def _unscale(self, present: list[Span], check: FoundInf) -> None:
         """Divide the gradients of `present` by the scale, and check whether they are finite, in one pass."""
-        state = self._need_state("unscale_")
-        self._to_present_scale(present)
+        state, gradients = self._scale.state, gradients_of(present)
+        assert state is not None
+        self._to_present_scale(gradients)
         with backends.device_guard(state.scale):
             inverse_scale = 1.0 / state.scale.astype(float64)
         check.check(present, inverse_scale)
-        for segment in present:
-            gradient = segment.parameter._grad
-            assert gradient is not None
+        for gradient in gradients:
             gradient._scale_tag = None
-            gradient.changed()
+        note_changes(gradients)
         if present:
             check.state = OptState.UNSCALED
 
-    def _to_present_scale(self, present: list[Segment]) -> None:
+    def _to_present_scale(self, gradients: list[Tensor]) -> None:
         """Rescale gradients from before the scale changed. StateError for gradients that this scaler did not scale."""
-        tagged = [(g, g._scale_tag) for segment in present if (g := segment.parameter._grad) is not None]
-        count_scaled("scaler.step or unscale_", [gradient for gradient, _ in tagged])
-        foreign = sum(1 for _, tag in tagged if tag is None or (tag.owner is not self._scale and tag is not ZEROED))
+        tags = [gradient._scale_tag for gradient in gradients]
+        if self._tag is not None and tags.count(self._tag) == len(tags):
+            return
+        count_scaled("scaler.step or unscale_", gradients)
+        foreign = sum(1 for tag in tags if tag is None or (tag.owner is not self._scale and tag is not ZEROED))
         if foreign:
-            got = f"{foreign} of {len(tagged)} that are not"
+            got = f"{foreign} of {len(tags)} that are not"
             cure = "call scaler.scale(loss).backward() for every loss, and optimizer.zero_grad() after every step"
             raise StateError("scaler.step or unscale_", "gradients scaled by this GradScaler", got, cure)
         with ignore_fp_errors():
-            for gradient, tag in tagged:
+            for gradient, tag in zip(gradients, tags, strict=True):
                 if tag is not None and tag is not ZEROED and tag is not self._tag:
                     rescale(gradient.array, tag, self._present_tag())
 
-    def _check_again(self, present: list[Segment], check: FoundInf) -> None:
+    def _check_again(self, present: list[Span], check: FoundInf) -> None:
         """Check gradients that were unscaled before, and may have been written to since."""
-        try:
-            refuse_scaled("scaler.step", [segment.parameter for segment in present], "")
-        except StateError:
-            raise mixed_scales("scaler.step after unscale_") from None
+        where = "scaler.step after unscale_"
+        if count_scaled(where, gradients_of(present)):
+            raise mixed_scales(where)
         check.check(present, None)
 
     def _update_scale(self, state: ScaleState, checks: list[FoundInf], nonfinite_rank: Array | None) -> None:
@@ -239,16 +241,17 @@ class GradScaler:
         self._need_state(where)
         key = ref(optimizer)
         check = self._checks.get(key)
-        if check is None or (check.state is OptState.UNSCALED and self._has_new_gradients(optimizer)):
+        if check is None:
             check = self._checks[key] = FoundInf()
         return check
 
-    def _has_new_gradients(self, optimizer: Optimizer) -> bool:
+    def _check_of_present(self, optimizer: Optimizer, present: list[Span], check: FoundInf) -> FoundInf:
         # After an error between unscale_ and step the gradients were dropped, and new ones, scaled, took their place.
-        gradients = [segment.parameter._grad for segment in optimizer.present()]
-        return bool(gradients) and all(
-            g is not None and g._scale_tag is not None and g._scale_tag.owner is self._scale for g in gradients
-        )
+        if check.state is OptState.UNSCALED:
+            tags = [gradient._scale_tag for gradient in gradients_of(present)]
+            if tags and all(tag is not None and tag.owner is self._scale for tag in tags):
+                check = self._checks[ref(optimizer)] = FoundInf()
+        return check
 
     # settings and state
 
@@ -314,13 +317,15 @@ def skip_unless_finite(scaler: GradScaler, optimizer: Optimizer, loss: Array) ->
     """Have the next `scaler.step(optimizer)` skip if `loss` [] is not finite, even if all gradients are."""
     if scaler.is_enabled():
         check = scaler._check_of("step", optimizer)
+        if check.state is OptState.UNSCALED:
+            check = scaler._check_of_present(optimizer, optimizer.present(), check)
         with backends.device_guard(loss):
             bad = np.logical_not(np.isfinite(loss))
             check.flag = bad if check.flag is None else np.logical_or(backends.to_device_of(check.flag, loss), bad)
 
 
-def step_if_finite(optimizer: Optimizer, present: list[Segment], found_inf: Array) -> Any:
-    """Step with the segments `present` unless found_inf; the device decides, the host does not wait."""
+def step_if_finite(optimizer: Optimizer, present: list[Span], found_inf: Array) -> Any:
+    """Step with the spans `present` unless found_inf; the device decides, the host does not wait."""
     own_step = type(optimizer).step is not Optimizer.step or "step" in vars(optimizer)
     if not own_step and not optimizer.has_step_hooks():
         with backends.device_guard(found_inf):

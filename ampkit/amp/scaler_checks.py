@@ -20,6 +20,8 @@ def need_loss(loss: Tensor) -> None:
 
 def refuse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise StateError for a closure, ArgumentError for other arguments of `scaler.step` but None."""
+    if not args and not kwargs:
+        return
     passed = [item for item in (*args, *kwargs.values()) if item is not None]
     if any(callable(item) for item in passed):
         cure = "compute the loss and call backward before scaler.step(optimizer)"

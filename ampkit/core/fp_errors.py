@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ContextDecorator
 from functools import partial
 from typing import Any
 
@@ -28,11 +28,16 @@ except ImportError:  # another NumPy: the public way
         np.seterr(**token)
 
 
-@contextmanager
-def ignore_fp_errors() -> Iterator[None]:
+class ignore_fp_errors(ContextDecorator):
     """Within the block, or the decorated function, NumPy warns of no overflow and no invalid value."""
-    token = push_ignore()
-    try:
-        yield
-    finally:
-        pop_ignore(token)
+
+    _token: Any
+
+    def _recreate_cm(self) -> ignore_fp_errors:
+        return ignore_fp_errors()  # each call of a decorated function has a token of its own
+
+    def __enter__(self) -> None:
+        self._token = push_ignore()
+
+    def __exit__(self, *error: object) -> None:
+        pop_ignore(self._token)

@@ -5,6 +5,7 @@ Arithmetic and most methods are ops, which `ops/__init__.py` binds here from one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -392,6 +393,15 @@ class Tensor(TensorBase, TensorMethods):
                 twin._copy_gradient_of(self._grad)
         vars(twin).update(deepcopy(vars(self), memo))
         return twin
+
+
+def note_changes(tensors: Sequence[Tensor]) -> None:
+    """`changed` of several tensors."""
+    for tensor in tensors:
+        tensor._version_counter[0] = tick()
+    for recorder in recorders:
+        for tensor in tensors:
+            recorder.changed(tensor)
 
 
 def _of_values_or_sizes(first: Any, second: Any, more: tuple[int, ...]) -> Array:

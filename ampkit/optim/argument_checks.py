@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -155,9 +155,8 @@ def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
 # parameters and gradients
 
 
-def refuse_scaled(where: str, parameters: Iterable[Tensor], cure: str) -> None:
-    """Raise StateError if a gradient of `parameters` is scaled by a GradScaler, or a sum of different scales."""
-    gradients = [p._grad for p in parameters if p._grad is not None]
+def refuse_scaled(where: str, gradients: Sequence[Tensor | None], cure: str) -> None:
+    """Raise StateError if one of `gradients` is scaled by a GradScaler, or a sum of different scales."""
     if scaled := count_scaled(where, gradients):
         got = f"{scaled} of {len(gradients)} still scaled by a GradScaler"
         raise StateError(where, "unscaled gradients", got, cure)

@@ -16,7 +16,7 @@ from ..core.autograd.scale_tag import count_scaled
 from ..core.capture.recorder import asks_gradients, recorders
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
-from ..core.tensor import Tensor
+from ..core.tensor import Tensor, note_changes
 from ..ops.argument_checks import check_all
 from .argument_checks import refuse_scaled, to_python
 from .flat.arena import spans
@@ -180,7 +180,7 @@ def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[T
     if recorders:
         asks_gradients(tensors)
     owners = list({id(p): p for p in tensors if p._grad is not None}.values())
-    refuse_scaled(where, owners, _CURE)
+    refuse_scaled(where, [p._grad for p in owners], _CURE)
     return owners
 
 
@@ -205,9 +205,7 @@ def _flat(owners: list[Tensor]) -> list[Array]:
 
 
 def _mark_changed(owners: list[Tensor]) -> None:
-    for owner in owners:
-        if owner._grad is not None:
-            owner._grad.changed()
+    note_changes([owner._grad for owner in owners if owner._grad is not None])
 
 
 def _need_order(where: str, norm_type: Any) -> float:

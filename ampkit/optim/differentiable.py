@@ -125,7 +125,7 @@ def step(optimizer: Optimizer) -> None:
         if parameter.is_leaf and parameter.requires_grad:
             needs = "tensors of a graph with differentiable=True"
             raise StateError(where, needs, "a leaf that requires grad", "pass copies: p.clone()")
-    refuse_scaled(where, [parameter for _, parameter in present], "unscale them first: grad / scale")
+    refuse_scaled(where, [parameter._grad for _, parameter in present], "unscale them first: grad / scale")
     with enable_grad(), ignore_fp_errors():
         for group, parameter in present:
             with backends.device_guard(parameter.array):

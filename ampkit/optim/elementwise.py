@@ -141,8 +141,9 @@ class Elementwise(Optimizer):
 
     def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
         moments = [span.moment(name) if self.needs_moment(group, name) else None for name in self.moments]
-        run = _update_recorded if isinstance(span.weights, TracedArray) else update
-        run(span.weights, span.gradient, moments, span.copies, self.step_inputs(group, span, all_finite))
+        weights = span.weights
+        run = _update_recorded if isinstance(weights, TracedArray) else update
+        run(weights, span.gradient, moments, span.copies, self.step_inputs(group, span, all_finite))
 
     def step_inputs(self, group: ParamGroup, span: Span, all_finite: Array | None) -> Step:
         """What an update of `span` reads besides flat memory."""

@@ -28,7 +28,7 @@ from ..core.parameter import Parameter
 from . import argument_checks as checks
 from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
-from .flat.arena import Arena, Span, adopt
+from .flat.arena import Arena, Span, adopt, gradients_of, spans
 from .flat.follow import follow
 from .flat.groups import Groups
 from .flat.memory import read_scalar
@@ -123,19 +123,16 @@ class Optimizer(OptimizerHooks):
             self._count(1)
             return loss
         present = self.present()
-        checks.refuse_scaled(where, [s.parameter for s in present], "call scaler.step(optimizer) instead")
+        checks.refuse_scaled(where, gradients_of(present), "call scaler.step(optimizer) instead")
         self.advance(present, None)
         return loss
 
-    def present(self) -> list[Segment]:
-        """The segments whose parameter has a gradient. Raises StateError if another optimizer took a parameter."""
-        self._check_groups()
-        segments = self.segments()
-        for segment in segments:
-            if not segment.owns_parameter():
-                self.follow_parameters()
-                segments = self.segments()
-                break
+    def present(self) -> list[Span]:
+        """The parameters that have a gradient, as spans of neighbours that took equal steps, for `advance`.
+
+        Raises StateError if another optimizer took a parameter.
+        """
+        segments = self._owned_segments()
         if recorders:
             asks_gradients([segment.parameter for segment in segments])
         present = []
@@ -144,7 +141,17 @@ class Optimizer(OptimizerHooks):
                 present.append(segment)
                 if gradient.array is not segment.gradient:
                     segment.take_gradient()
-        return present
+        return spans(present, of_equal_steps=True)
+
+    def _owned_segments(self) -> list[Segment]:
+        # The segments, once those whose parameter has other memory now are replaced.
+        segments = [segment for group in self._check_groups() for segment in group.segments]
+        for segment in segments:
+            parameter = segment.parameter  # this is `segment.owns_parameter()`, without a call for each
+            if parameter._segment is not segment.reference or parameter.array is not segment.array:
+                self.follow_parameters()
+                return self.segments()
+        return segments
 
     def follow_parameters(self) -> None:
         """Give parameters that have other memory now, by `p.data = ...`, segments there; see flat/follow.py."""
@@ -152,16 +159,18 @@ class Optimizer(OptimizerHooks):
         for group in self.param_groups:
             follow(self, group)
 
-    def advance(self, present: list[Segment], all_finite: Array | None) -> None:
-        """Take one step with the segments `present`, if `all_finite`; a skipped step changes and counts nothing."""
+    def advance(self, present: list[Span], all_finite: Array | None) -> None:
+        """Take one step with the spans `present`, if `all_finite`; a skipped step changes and counts nothing."""
         uses(self)
         with ignore_fp_errors():
             for group in self.param_groups:
                 for arena in group.arenas:
-                    with backends.device_guard(arena.master):
-                        all_finite = None if all_finite is None else backends.to_device_of(all_finite, arena.master)
-                        for span in arena.begin_step([s for s in present if s.arena is arena]):
-                            self._update_span(group, span, all_finite)
+                    if own := [span for span in present if span.arena is arena]:
+                        with backends.device_guard(arena.master):
+                            all_finite = None if all_finite is None else backends.to_device_of(all_finite, arena.master)
+                            arena.begin_step(own)
+                            for span in own:
+                                self._update_span(group, span, all_finite)
             self._count(1 if all_finite is None else all_finite)
 
     def _update_span(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
@@ -207,10 +216,10 @@ class Optimizer(OptimizerHooks):
             raise DTypeError(f"{type(self).__name__}.param_groups", "a list of parameter groups", shown(groups))
         self._groups.replace(groups)
 
-    def _check_groups(self) -> None:
-        # Whether the parameters in the lists of the groups are still those that the arenas have.
-        if type(self.param_groups) is Groups:
-            self.param_groups.check()
+    def _check_groups(self) -> list[ParamGroup]:
+        # The groups, once the parameters in their lists are those that the arenas have.
+        groups = self.param_groups
+        return groups.check() if type(groups) is Groups else groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group: a dict with "params" and options. Parameters of other groups do not move."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ampkit
-from ampkit import autocast, nn
+from ampkit import GradScaler, autocast, nn, optim
 from ampkit.core.module_path import following
 
 pytestmark = pytest.mark.no_gpu
@@ -66,3 +66,29 @@ def test_a_linear_layer_in_a_region_of_its_own_takes_few_calls():
             layer(x)
 
     assert calls_of(forward) <= 72
+
+
+def calls_of_step(layers: int, kind: type[Any], with_scaler: bool = True) -> int:
+    """The calls of a step of a model of `layers` linear layers, in the fourth iteration of its training."""
+    model, x = nn.Sequential(*[nn.Linear(8, 8) for _ in range(layers)]), ampkit.ones(4, 8)
+    optimizer, scaler = kind(model.parameters(), lr=1e-3), GradScaler("cpu", enabled=with_scaler)
+    found = 0
+    for _ in range(4):
+        with autocast("cpu", dtype=ampkit.bfloat16):
+            loss = model(x).sum()
+        scaler.scale(loss).backward()
+        found = _count(lambda: scaler.step(optimizer))
+        scaler.update()
+        optimizer.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.RMSprop])
+def test_a_step_of_a_scaler_finds_its_gradients_once(kind):
+    assert calls_of_step(2, kind) <= 140
+
+
+@pytest.mark.parametrize("with_scaler", [True, False])
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.RMSprop])
+def test_a_step_calls_no_function_for_each_parameter(kind, with_scaler):
+    assert calls_of_step(2, kind, with_scaler) == calls_of_step(20, kind, with_scaler)

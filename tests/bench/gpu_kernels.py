@@ -23,7 +23,6 @@ from gpu_interleaved import Call, PyTorchSide, allowed, last_line, row, unchecke
 import ampkit
 from ampkit import ops, optim
 from ampkit.amp.found_inf import unscale
-from ampkit.optim.flat.arena import spans
 
 Case = tuple[str, Callable[[], dict[str, Any]]]
 DTYPES = (ampkit.bfloat16, ampkit.float16, ampkit.float32)
@@ -127,7 +126,7 @@ def _parameter(count: int) -> Any:
     with ampkit.autocast(ampkit.get_default_device().type, dtype=ampkit.bfloat16):
         ops.linear(ampkit.ones(1, 10), weight.reshape(-1, 10)[:4])
     weight.grad = ampkit.ones(count)
-    return optimizer, spans(optimizer.present())[0]
+    return optimizer, optimizer.present()[0]
 
 
 def _adamw(size: int, beside: PyTorchSide, count: int) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from ampkit.backends.cuda.launch import rows as rows_of
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.autograd.tape import grad
-from ampkit.optim.flat.arena import spans
 
 DTYPES = (float32, float16, bfloat16)
 ROWS, COLS, CLASSES = 32, 1024, 50257
@@ -188,7 +187,7 @@ def updates(dtype: Any) -> Iterator[Step]:
             ops.linear(ampkit.ones(1, 16), weight.reshape(-1, 16)[:4])
         weight.grad = ampkit.ones(count)
         optimizer.step()
-        run = spans(optimizer.present())[0]
+        run = optimizer.present()[0]
         yield Step(name, optimizer.step, lambda r=run, each=each: (each + 2 * len(r.copies)) * count)
     inverse = run.arena.backend.zeros((), float32) + np.float32(1)
     yield Step("unscale", lambda: unscale(run.gradient, inverse, run.arena.nonfinite_scratch()), lambda: 8 * count)

@@ -139,13 +139,12 @@ def test_a_parameter_without_a_gradient_stays_untouched():
 def test_slots_with_one_history_are_one_run_and_others_part():
     ps = [parameter(5) for _ in range(4)]
     optimizer = optim.Adam(ps)
-    arena = optimizer.param_groups[0].arenas[0]
 
     def spans(*present):
         optimizer.zero_grad()
         for i in present:
             give(ps[i])
-        found = [(r.first, r.last) for r in arena.begin_step(optimizer.present())]
+        found = [(r.first, r.last) for r in optimizer.present()]
         optimizer.step()
         return found
 

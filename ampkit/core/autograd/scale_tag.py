@@ -65,7 +65,7 @@ def count_scaled(where: str, gradients: Iterable[Any]) -> int:
     tags = [gradient._scale_tag for gradient in gradients]
     if MIXED in tags:
         raise mixed_scales(where)
-    return sum(tag is not None and tag is not ZEROED for tag in tags)
+    return len(tags) - tags.count(None) - tags.count(ZEROED)
 
 
 def mixed_scales(where: str) -> StateError:

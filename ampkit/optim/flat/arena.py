@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from ampkit.core.shared_memory import block_of
 from ampkit.core.storage import overlapping
 
 from .memory import CHUNK, RandomBits, narrow, round_stochastically
-from .segment import Segment
+from .segment import Segment, mark_all_updated
 
 ALIGNMENT = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
 
@@ -39,7 +39,9 @@ class Arena:
     parameter in memory that processes share has an arena of its own, whose master is that memory.
     gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, in `dtype`. copies: flat 16-bit copies
     of the master weights by dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
-    skipped ones are not among. random_bits: what this step's stochastic rounding draws from, else None.
+    skipped ones are not among. step_classes: a number per segment, on the host; those of one number are equal in
+    `steps`, since they have been present at the same steps. random_bits: what this step's stochastic rounding draws
+    from, else None.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
@@ -57,8 +59,7 @@ class Arena:
         self.moments: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), int64)
-        # Segments of one number have been present at the same steps, so that they are equal in `steps`, on the host.
-        self._step_classes = [0] * len(parameters)
+        self.step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
         self._starts = starts
 
@@ -92,7 +93,7 @@ class Arena:
             segment.array[...] = parameter.array
         segment.take_gradient()
         if mirrors:
-            segment.mirror, segment.array = segment.array, parameter.array
+            segment.mirror, segment.array, segment.needs_refresh = segment.array, parameter.array, True
         elif not self.is_shared:
             parameter._version_counter = VersionCounter(parameter._version_counter[:1])  # of this memory
         parameter.array, parameter._segment, parameter._cast_copies = segment.array, segment.reference, None
@@ -117,36 +118,39 @@ class Arena:
             self._nonfinite = self.backend.empty((min(CHUNK, self.size),), bool_)
         return self._nonfinite
 
-    def begin_step(self, present: list[Segment]) -> list[Span]:
-        """Begin a step in which the segments `present` have gradients; returns spans of equal step counts."""
-        for segment in present:
+    def begin_step(self, present: list[Span]) -> None:
+        """Begin a step in which the spans `present`, all that have gradients, take part."""
+        segments = present[0].segments if len(present) == 1 else [s for span in present for s in span.segments]
+        for segment in segments:
             if segment.needs_refresh:
                 segment.master_weights()
-        self.random_bits = RandomBits(*random.default.take()) if present and self.master.dtype in LOW else None
-        if len(present) != len(self._step_classes) or len(set(self._step_classes)) > 1:
-            self._split_step_classes(present)
-        return spans(present, lambda segment: self._step_classes[segment.index])
+        self.random_bits = RandomBits(*random.default.take()) if self.master.dtype in LOW else None
+        if len(segments) != len(self.step_classes) or len(set(self.step_classes)) > 1:
+            self._split_step_classes(segments)
 
     def _split_step_classes(self, present: list[Segment]) -> None:
         # Where only some segments of a class are present, these become a class of their own.
-        sizes = Counter(self._step_classes)
-        present_sizes = Counter(self._step_classes[s.index] for s in present)
+        sizes = Counter(self.step_classes)
+        present_sizes = Counter(self.step_classes[s.index] for s in present)
         split = [number for number, size in present_sizes.items() if size != sizes[number]]
-        unused = max(self._step_classes) + 1
+        unused = max(self.step_classes) + 1
         renumbered = dict(zip(split, range(unused, unused + len(split)), strict=True))
         for segment in present:
-            number = self._step_classes[segment.index]
-            self._step_classes[segment.index] = renumbered.get(number, number)
+            number = self.step_classes[segment.index]
+            self.step_classes[segment.index] = renumbered.get(number, number)
 
     def load_steps(self, counts: list[int]) -> None:
         """Set the number of steps that each segment has taken."""
         with backends.device_guard(self.steps):
             self.steps[...] = self.backend.asarray(counts, int64)
-        self._step_classes = list(counts)
+        self.step_classes = list(counts)
 
 
 class Span:
-    """Consecutive segments of an arena, `first` to `last` (exclusive), with the padding between them, as one range."""
+    """Consecutive segments of an arena, `first` to `last` (exclusive), with the padding between them, as one range.
+
+    What optimizers and GradScalers work on: one pass over `gradient` is one over the gradients of all its parameters.
+    """
 
     __slots__ = ("_widened", "arena", "first", "last", "segments", "start", "stop")
 
@@ -205,8 +209,12 @@ class Span:
                 narrow(self.weights, copy)
         steps = self.arena.steps[self.first : self.last]
         np.add(steps, 1 if all_finite is None else all_finite, out=steps)
-        for segment in self.segments:
-            segment.mark_updated()
+        mark_all_updated(self.segments)
+
+
+def gradients_of(present: list[Span]) -> list[Any]:
+    """The gradients of the parameters in spans, those that they hold as `grad`."""
+    return [segment.parameter._grad for span in present for segment in span.segments]
 
 
 def _segment_starts(sizes: list[int], alignment: int) -> list[int]:
@@ -217,19 +225,18 @@ def _segment_starts(sizes: list[int], alignment: int) -> list[int]:
     return starts
 
 
-def spans(segments: list[Segment], key: Callable[[Segment], Any] = lambda segment: 0) -> list[Span]:
-    """Group `segments`, ordered as in their arenas, into spans of neighbours with equal keys."""
-    found: list[Span] = []
-    first = 0
-    for at, segment in enumerate(segments):
-        if at and not _are_neighbours(segments[at - 1], segment, key):
-            found.append(Span(segments[first:at]))
-            first = at
-    return [*found, Span(segments[first:])] if segments else found
-
-
-def _are_neighbours(one: Segment, other: Segment, key: Callable[[Segment], Any]) -> bool:
-    return one.arena is other.arena and one.index + 1 == other.index and bool(key(one) == key(other))
+def spans(segments: list[Segment], of_equal_steps: bool = False) -> list[Span]:
+    """Group `segments`, ordered as in their arenas, into spans of neighbours; of_equal_steps: that took the same."""
+    runs: list[list[Segment]] = []
+    arena, index = None, -1
+    for segment in segments:
+        here, index_before, index = segment.arena, index, segment.index
+        begins = here is not arena or index != index_before + 1
+        if begins or (of_equal_steps and here.step_classes[index] != here.step_classes[index_before]):
+            runs.append([])
+        runs[-1].append(segment)
+        arena = here
+    return [Span(run) for run in runs]
 
 
 def adopt(

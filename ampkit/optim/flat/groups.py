@@ -25,10 +25,14 @@ class Groups(list[ParamGroup]):
     def __reduce__(self) -> tuple[Any, ...]:
         return list, ([dict(group) for group in self],)
 
-    def check(self) -> None:
-        """Make groups of plain dicts, and give new parameters in the lists of groups their places in arenas."""
+    def check(self) -> list[ParamGroup]:
+        """Make groups of plain dicts, and give new parameters in the lists of groups their places in arenas.
+
+        -> the groups.
+        """
         if len(self) != len(self.held) or not all(map(is_, self, self.held)) or not all(map(_is_whole, self.held)):
             self.replace(list(self))
+        return self.held
 
     def add(self, group: ParamGroup) -> None:
         """Append a group of the optimizer's own making."""

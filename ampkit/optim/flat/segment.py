@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from ampkit import backends
 from ampkit.base.dtypes import LOW, Array, DType
 from ampkit.base.errors import StateError
 from ampkit.core.parameter import Parameter
+from ampkit.core.tensor import note_changes
 
 from .memory import narrow
 
@@ -24,8 +26,8 @@ class Segment:
     array: the array of the parameter. shape, dtype: its own. gradient: where its gradient is accumulated, float32
     (float64 for a float64 parameter). index: its position in the arena. number: the parameter's number in the
     optimizer. extra_state: state arrays whose shape is not the parameter's, by name. mirror: where the parameter has
-    memory of its own (see optim/flat/follow.py), the arena's copy of it; else None. reference: what the parameter holds
-    of it.
+    memory of its own (see optim/flat/follow.py), the arena's copy of it; else None. needs_refresh: whether
+    `master_weights` may differ from the arena's. reference: what the parameter holds of it.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class Segment:
         "gradient",
         "index",
         "mirror",
+        "needs_refresh",
         "number",
         "parameter",
         "reference",
@@ -55,10 +58,11 @@ class Segment:
         self.gradient = self.view(arena.gradient)
         self.extra_state: dict[str, Array] = {}
         self._copy_versions: dict[DType, int] = {}  # the parameter's version that a 16-bit copy was rounded from
-        self._copy_views: dict[DType, tuple[Array, Array]] = {}  # (the arena's flat copy, this segment's view of it)
+        self._copy_views: dict[DType, Array] = {}  # of the arena's flat copies
         self._master_version = parameter._version_counter[0]
         self.array: Array = None
         self.mirror: Array = None
+        self.needs_refresh = self.has_wider_master
         self.reference = weakref.ref(self)
 
     def view(self, flat: Array) -> Array:
@@ -117,11 +121,6 @@ class Segment:
                 master[...] = self.array
         return master
 
-    @property
-    def needs_refresh(self) -> bool:
-        """Whether `master_weights` may differ from the arena's."""
-        return self.mirror is not None or self.has_wider_master
-
     def set_master_weights(self, values: Array) -> None:
         """Set the master weights to `values` [the parameter's shape] where they round to the 16-bit parameter.
 
@@ -145,24 +144,8 @@ class Segment:
         return self.view(flat)
 
     def mark_updated(self) -> None:
-        """Advance the parameter's version, to which an update has brought the master weights and every 16-bit copy."""
-        parameter, copies = self.parameter, self.arena.copies
-        if self.mirror is not None:
-            with backends.device_guard(self.array):
-                self.array[...] = self.mirror
-        parameter.changed()
-        version = self._master_version = parameter._version_counter[0]
-        if copies:
-            self._copy_versions = dict.fromkeys(copies, version)
-            parameter._cast_copies = {
-                dtype: (version, self._copy_view(dtype, flat)) for dtype, flat in copies.items() if dtype != self.dtype
-            }
-
-    def _copy_view(self, dtype: DType, flat: Array) -> Array:
-        cached = self._copy_views.get(dtype)
-        if cached is None or cached[0] is not flat:
-            cached = self._copy_views[dtype] = flat, self.view(flat)
-        return cached[1]
+        """See `mark_all_updated`."""
+        mark_all_updated([self])
 
     def describe_element(self, offset: int) -> str:
         """For messages: the parameter's name and the index in it of the arena's element at `offset`."""
@@ -174,3 +157,23 @@ class Segment:
         name = self.parameter._dotted_name
         title = repr(name) if name else f"parameter {self.number}"
         return f"{title} {list(self.parameter.array.shape)}"
+
+
+def mark_all_updated(segments: Sequence[Segment]) -> None:
+    """Advance the versions of parameters, to which an update has brought the master weights and every 16-bit copy."""
+    for segment in segments:
+        if segment.mirror is not None:
+            with backends.device_guard(segment.array):
+                segment.array[...] = segment.mirror
+    note_changes([segment.parameter for segment in segments])
+    for segment in segments:
+        parameter, copies, views = segment.parameter, segment.arena.copies, segment._copy_views
+        version = segment._master_version = parameter._version_counter[0]
+        if copies:
+            segment._copy_versions, casts = dict.fromkeys(copies, version), {}
+            for dtype in copies:
+                if dtype not in views:
+                    views[dtype] = segment.view(copies[dtype])
+                if dtype != segment.dtype:
+                    casts[dtype] = version, views[dtype]
+            parameter._cast_copies = casts

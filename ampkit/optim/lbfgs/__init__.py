@@ -19,8 +19,9 @@ from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import hyperparameters, need_groups, need_integer, refuse_scaled, to_python
+from ..flat.arena import gradients_of
 from ..flat.memory import narrow, read_scalar
-from ..flat.segment import Segment
+from ..flat.segment import Segment, mark_all_updated
 from ..optimizer import Optimizer
 from .inverse_hessian import InverseHessian, dot, need_history
 from .line_search import LineSearch, Point
@@ -200,8 +201,9 @@ class _Objective:
     def _gradient(self) -> Array:
         present = self.optimizer.present()
         cure = "call backward on the loss itself, without GradScaler"
-        refuse_scaled("LBFGS.step", [segment.parameter for segment in present], cure)
-        flat = self._concatenate([segment.gradient if segment in present else None for segment in self.segments])
+        refuse_scaled("LBFGS.step", gradients_of(present), cure)
+        with_gradients = {segment for span in present for segment in span.segments}
+        flat = self._concatenate([segment.gradient if segment in with_gradients else None for segment in self.segments])
         return -flat if self.sign < 0 else flat
 
     def converged(self, point: Point) -> bool:
@@ -216,8 +218,8 @@ class _Objective:
             segment.view(arena.master)[...] = weights[start:stop].reshape(segment.parameter.array.shape)
             for copy in arena.copies.values():
                 narrow(arena.master[segment.start : segment.stop], copy[segment.start : segment.stop])
-            segment.mark_updated()
             start = stop
+        mark_all_updated(self.segments)
 
 
 def _number(loss: Any) -> float:

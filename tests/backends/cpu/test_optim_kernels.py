@@ -14,6 +14,7 @@ from ampkit.backends.cpu.native.library import library, unavailable_reason
 from ampkit.core.dispatch import reference_only
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import update
+from ampkit.optim.flat.arena import spans
 from ampkit.optim.flat.memory import CHUNK, narrow
 from ampkit.optim.swa_utils import lerp
 
@@ -146,7 +147,7 @@ def test_other_rules_and_other_dtypes_are_left_to_the_reference():
     def selected(kind, dtype=np.float32, **options):
         optimizer = kind([nn.Parameter(ampkit.tensor(np.ones(10, dtype)))], **options)
         (group,) = optimizer.param_groups
-        (span,) = group.arenas[0].begin_step(group.segments)
+        (span,) = spans(group.segments)
         moments = [span.moment(name) if optimizer.needs_moment(group, name) else None for name in optimizer.moments]
         step = optimizer.step_inputs(group, span, None)
         return update.select("cpu", span.weights, span.gradient, moments, [], step)

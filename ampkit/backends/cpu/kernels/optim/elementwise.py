@@ -61,7 +61,10 @@ def is_skipped(all_finite: HostArray | None) -> bool:
 
 def on_host(*flats: HostArray) -> bool:
     """Whether kernels take these arrays: contiguous floats of at most 32 bits, whose values the host may read."""
-    return all(type(flat) is np.ndarray and flat.flags.c_contiguous for flat in flats) and supported(*flats)
+    for flat in flats:
+        if type(flat) is not np.ndarray or not flat.flags.c_contiguous:
+            return False
+    return supported(*flats)
 
 
 def _fits(weights: HostArray, gradient: HostArray, moments: Any, copies: list[HostArray], step: Step) -> bool:
