@@ -1,16 +1,23 @@
-"""The models, data sets and optimizers that a recipe can name. Each is registered in its own file."""
+"""The models, data sets, optimizers and schedules that a recipe can name. Each is registered where it is defined."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal, NamedTuple
 
 Samples = Literal["images", "pixel labels", "tokens", "masked tokens", "speech"]
 Loading = Literal["arrays", "generated", "images", "dataset", "text"]
-# Arguments of a model's constructor that follow from the data and are no keys of a recipe.
-FROM_DATA = ("in_features", "in_channels", "image_size", "out_features", "num_classes")
+# Arguments of a model's constructor that are no keys of a recipe, and how they follow from the [data] section.
+FROM_DATA: Mapping[str, Callable[[Any], int]] = {
+    "in_features": lambda data: prod(data.shape),
+    "in_channels": lambda data: data.shape[0],
+    "image_size": lambda data: data.shape[1],
+    "out_features": lambda data: data.classes,
+    "num_classes": lambda data: data.classes,
+}
 
 
 class Fault(NamedTuple):
@@ -45,10 +52,10 @@ class ModelEntry:
     defaults: Mapping[str, Any]
     check: Check
 
-    @property
-    def from_data(self) -> tuple[str, ...]:
-        """The names of the arguments that follow from the data."""
-        return tuple(name for name in FROM_DATA if name in inspect.signature(self.signature).parameters)
+    def from_data(self, data: Any) -> dict[str, int]:
+        """The arguments that follow from the [data] section."""
+        parameters = inspect.signature(self.signature).parameters
+        return {name: find(data) for name, find in FROM_DATA.items() if name in parameters}
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,11 @@ class DatasetEntry:
     defaults: Mapping[str, Any]
     constants: Mapping[str, Any] = field(default_factory=dict)
     check: Check = no_faults
+
+    @property
+    def keys(self) -> set[str]:
+        """The parameters of `load` that are keys of [data]."""
+        return {*inspect.signature(self.load).parameters} - {*self.from_model}
 
 
 class Splits(NamedTuple):
@@ -89,9 +101,19 @@ class OptimizerEntry:
     check: Callable[[Any], Iterator[Fault]]
 
 
+@dataclass(frozen=True)
+class ScheduleEntry:
+    """A schedule of recipes, see `register_schedule`."""
+
+    name: str
+    build: Callable[..., Any]
+    warms_up: bool
+
+
 MODELS: dict[str, ModelEntry] = {}
 DATASETS: dict[str, DatasetEntry] = {}
 OPTIMIZERS: dict[str, OptimizerEntry] = {}
+SCHEDULES: dict[str, ScheduleEntry] = {}
 
 
 def register_model(
@@ -150,6 +172,15 @@ def register_optimizer(
     """
     name = build.__name__.lower()
     OPTIMIZERS[name] = OptimizerEntry(name, build, exclude, types or {}, check)
+
+
+def register_schedule(build: Callable[..., Any], *, warms_up: bool = True) -> None:
+    """Make the function `build` the schedule of recipes with its name; its parameters after the first two are the keys.
+
+    build(optimizer, steps, ...) returns the LRScheduler of `steps` updates. warms_up: [schedule] has a key `warmup`
+    besides, and `steps` are those after it.
+    """
+    SCHEDULES[build.__name__] = ScheduleEntry(build.__name__, build, warms_up)
 
 
 def smallest_image(pixels: int) -> Check:

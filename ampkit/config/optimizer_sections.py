@@ -1,13 +1,13 @@
-"""The [optimizer] sections, derived from the constructors of the registered optimizers, and the [schedule] sections."""
+"""The [optimizer] and [schedule] sections, derived from the signatures of what is registered."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 from .. import optim as optim  # registers the optimizers
-from ..base.limits import Count, Fraction, NotNegative, Positive, Probability, UnitInterval, Whole
+from ..base.limits import Positive, Probability, Whole
 from ..base.registry import OPTIMIZERS as OPTIMIZER_ENTRIES
-from ..base.registry import OptimizerEntry
+from ..base.registry import SCHEDULES as SCHEDULE_ENTRIES
+from ..base.registry import OptimizerEntry, ScheduleEntry
+from ..optim.lr_scheduler import of_recipes as of_recipes  # registers the schedules
 from .derived import derive_section
 from .field_types import Section
 
@@ -36,42 +36,16 @@ def _optimizer_section(entry: OptimizerEntry) -> type[Section]:
 OPTIMIZERS = {name: _optimizer_section(entry) for name, entry in OPTIMIZER_ENTRIES.items()}
 
 
-class Constant(Section):
-    """The learning rate as it is, after `warmup` steps of linear rise."""
+class Warmup(Section):
+    """Keys of schedules that begin with a linear rise. warmup: steps of linear rise to the learning rate."""
 
-    name: Literal["constant"] = "constant"
+    name: str
     warmup: Whole = 0
 
 
-class Cosine(Section):
-    """Down to `eta_min` along half a cosine, after `warmup` steps of linear rise."""
-
-    name: Literal["cosine"]
-    warmup: Whole = 0
-    eta_min: NotNegative = 0.0
+def _schedule_section(entry: ScheduleEntry) -> type[Section]:
+    base = Warmup if entry.warms_up else Section
+    return derive_section(entry.name, entry.build, exclude=("optimizer", "steps"), base=base)
 
 
-class Step(Section):
-    """Times `gamma` every `step_size` steps, after `warmup` steps of linear rise."""
-
-    name: Literal["step"]
-    warmup: Whole = 0
-    step_size: Count
-    gamma: Positive = 0.1
-
-
-class Linear(Section):
-    """Straight down to `end_factor` of the learning rate, after `warmup` steps of linear rise."""
-
-    name: Literal["linear"]
-    warmup: Whole = 0
-    end_factor: UnitInterval = 0.0
-
-
-class OneCycle(Section):
-    """`OneCycleLR`: up from lr / div_factor over a share `pct_start` of the run, then down along a cosine."""
-
-    name: Literal["onecycle"]
-    pct_start: Fraction = 0.3
-    div_factor: Positive = 25.0
-    final_div_factor: Positive = 1e4
+SCHEDULES = {name: _schedule_section(entry) for name, entry in SCHEDULE_ENTRIES.items()}

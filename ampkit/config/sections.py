@@ -1,4 +1,4 @@
-"""The sections of a recipe as frozen pydantic models: [model] and [data] derived from what is registered."""
+"""The sections of a recipe as frozen pydantic models, those with a `name` derived from what is registered."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
 from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
-from ..data.augment import AugmentedImages
-from . import optimizer_sections as optimizers
+from ..data.augment import AUGMENTATIONS, AugmentedImages
 from .derived import derive_section, signature_fields
 from .field_types import Device, Section, Threads, Workers
+from .optimizer_sections import OPTIMIZERS as OPTIMIZERS
+from .optimizer_sections import SCHEDULES as SCHEDULES
 
 
 class Batches(Section):
@@ -80,7 +81,7 @@ def _model_section(entry: ModelEntry) -> type[Section]:
 
 
 def _data_section(entry: DatasetEntry) -> type[Section]:
-    extra = signature_fields(AugmentedImages, include=("crop", "flip", "cutout")) if entry.loading == "images" else {}
+    extra = signature_fields(AugmentedImages, include=AUGMENTATIONS) if entry.loading == "images" else {}
     return derive_section(
         entry.name,
         entry.load,
@@ -102,12 +103,6 @@ _import_all(models)
 _import_all(data)
 MODELS = {name: _model_section(entry) for name, entry in MODEL_ENTRIES.items()}
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
-
-OPTIMIZERS = optimizers.OPTIMIZERS
-SCHEDULES: dict[str, type[Section]] = {
-    kind.__name__.lower(): kind
-    for kind in (optimizers.Constant, optimizers.Cosine, optimizers.Step, optimizers.Linear, optimizers.OneCycle)
-}
 
 
 class Amp(Section):

@@ -23,6 +23,7 @@ from .datasets import BatchDataset
 
 Draws = NDArray[np.uint64]  # [b, 4]: random words of each image
 
+AUGMENTATIONS = frozenset({"crop", "flip", "cutout"})  # the parameters of AugmentedImages that are keys of recipes
 _KEY_BIT = 1 << 127  # the second word of Philox's key: separates these draws from all others of the seed
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from math import prod
+from inspect import signature
 from typing import Any
 
 from .. import backends, nn
 from ..amp.grad_scaler import GradScaler
 from ..base import dtypes
 from ..base.errors import ConfigError
-from ..base.registry import MODELS, OPTIMIZERS
+from ..base.registry import MODELS, OPTIMIZERS, SCHEDULES
 from ..config import Recipe, Section
 from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
@@ -24,8 +23,7 @@ from .input_pipeline import InputPipeline
 def model(recipe: Recipe) -> nn.Module:
     """The recipe's model, on its device, its weights drawn from the default random stream."""
     entry = MODELS[recipe.model.name]
-    arguments = _arguments(recipe.model) | {name: _FROM_DATA[name](recipe.data) for name in entry.from_data}
-    built: nn.Module = entry.build(**arguments)
+    built: nn.Module = entry.build(**_arguments(recipe.model), **entry.from_data(recipe.data))
     if recipe.parallel.sync_batchnorm:
         built = nn.SyncBatchNorm.convert_sync_batchnorm(built)
     built = built.to(recipe.train.device)
@@ -34,15 +32,6 @@ def model(recipe: Recipe) -> nn.Module:
         for parameter in built.parameters():  # buffers, running statistics among them, stay float32
             parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtype)
     return built
-
-
-_FROM_DATA: dict[str, Callable[[Any], int]] = {
-    "in_features": lambda data: prod(data.shape),
-    "in_channels": lambda data: data.shape[0],
-    "image_size": lambda data: data.shape[1],
-    "out_features": lambda data: data.classes,
-    "num_classes": lambda data: data.classes,
-}
 
 
 def _arguments(section: Section) -> dict[str, Any]:
@@ -84,36 +73,21 @@ def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
 
 def schedule(recipe: Recipe, optimizer: Any, steps: int) -> Any:
     """The recipe's learning rate schedule over `steps` updates, which include those of the warmup."""
-    spec = recipe.schedule
-    if spec.name == "onecycle":
-        peak = recipe.optimizer.lr
-        return lr_scheduler.OneCycleLR(optimizer, peak, steps, cycle_momentum=False, **_arguments(spec))
-    if spec.warmup >= steps:
-        raise ConfigError("schedule.warmup", f"less than the {steps} steps of the run", str(spec.warmup))
-    after = _after_warmup(spec, optimizer, steps - spec.warmup)
-    if not spec.warmup:
+    keys = _arguments(recipe.schedule)
+    warmup = keys.pop("warmup", 0)
+    if warmup >= steps:
+        raise ConfigError("schedule.warmup", f"less than the {steps} steps of the run", str(warmup))
+    after = SCHEDULES[recipe.schedule.name].build(optimizer, steps - warmup, **keys)
+    if not warmup:
         return after
-    rise = lr_scheduler.LinearLR(optimizer, 1 / (spec.warmup + 1), 1.0, spec.warmup)
-    return lr_scheduler.SequentialLR(optimizer, [rise, after], [spec.warmup])
-
-
-def _after_warmup(spec: Any, optimizer: Any, steps: int) -> Any:
-    if spec.name == "cosine":
-        return lr_scheduler.CosineAnnealingLR(optimizer, steps, spec.eta_min)
-    if spec.name == "step":
-        return lr_scheduler.StepLR(optimizer, spec.step_size, spec.gamma)
-    if spec.name == "linear":
-        return lr_scheduler.LinearLR(optimizer, 1.0, spec.end_factor, steps)
-    return lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    rise = lr_scheduler.LinearLR(optimizer, 1 / (warmup + 1), 1.0, warmup)
+    return lr_scheduler.SequentialLR(optimizer, [rise, after], [warmup])
 
 
 def scaler(recipe: Recipe) -> GradScaler:
     """The recipe's GradScaler: enabled for float16, whose gradients would underflow unscaled; disabled otherwise."""
-    settings = recipe.amp.model_dump(include=_SCALER)
+    settings = recipe.amp.model_dump(include={*signature(GradScaler).parameters})
     return GradScaler(enabled=recipe.amp.dtype == "float16", **settings)
-
-
-_SCALER = {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale", "hysteresis"}
 
 
 def region(recipe: Recipe, model: nn.Module) -> AbstractContextManager[Any]:

@@ -16,7 +16,7 @@ from ..config import Recipe
 from ..core import random
 from ..core.tensor import Tensor
 from ..data import text
-from ..data.augment import AugmentedImages
+from ..data.augment import AUGMENTATIONS, AugmentedImages
 from ..data.collate import prefetch
 from ..data.datasets import Subset
 from ..data.loader import DataLoader, TensorDataset
@@ -61,9 +61,8 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
 def _loaded(recipe: Recipe) -> Any:
     """What the load function of the data set returns."""
     entry = DATASETS[recipe.data.name]
-    pipeline_keys = {"name", "batch_size", "workers", "processes", "crop", "flip", "cutout"}
-    keys = recipe.data.model_dump(exclude=pipeline_keys | ({"validation"} if entry.loading == "generated" else set()))
-    return entry.load(**keys, **{name: getattr(recipe.model, name) for name in entry.from_model})
+    from_model = {name: getattr(recipe.model, name) for name in entry.from_model}
+    return entry.load(**recipe.data.model_dump(include=entry.keys), **from_model)
 
 
 def _from_generated(recipe: Recipe, ranks: Ranks, arrays: Arrays) -> InputPipeline:
@@ -86,7 +85,7 @@ def _from_arrays(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
 
 def _from_images(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Batches of images stored as bytes; training images are augmented anew in each epoch."""
-    augmentation = recipe.data.model_dump(include={"crop", "flip", "cutout"})
+    augmentation = recipe.data.model_dump(include=AUGMENTATIONS)
     normalized = partial(AugmentedImages, mean=splits.mean, std=splits.std)
     train = normalized(*splits.train, **augmentation, seed=recipe.train.seed)
     return _from_datasets(recipe, ranks, Splits(train, normalized(*splits.held_out)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from inspect import signature
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from traced_memory import memory_below
 
+from ampkit.base import registry
 from ampkit.base.errors import ConfigError
 from ampkit.config import Recipe, dump, load, sections
 from ampkit.core.policy import Cast
@@ -81,6 +83,20 @@ def test_awkward_strings_and_keys_survive_a_dump(tmp_path):
         train=sections.Train(steps=1),
     )
     assert load(write(tmp_path, dump(recipe))) == recipe
+
+
+@pytest.mark.parametrize("entry", registry.SCHEDULES.values(), ids=lambda entry: entry.name)
+def test_the_keys_of_a_schedule_are_the_parameters_of_its_function(entry):
+    keys = [name for name in sections.SCHEDULES[entry.name].model_fields if name not in ("name", "warmup")]
+    assert ["optimizer", "steps", *keys] == [*signature(entry.build).parameters]
+    assert ("warmup" in sections.SCHEDULES[entry.name].model_fields) == entry.warms_up
+
+
+def test_what_a_data_set_is_loaded_with_are_keys_of_its_section_or_of_the_model():
+    for name, entry in registry.DATASETS.items():
+        parameters = {*signature(entry.load).parameters}
+        assert entry.keys <= {*sections.DATASETS[name].model_fields}
+        assert parameters == entry.keys | {*entry.from_model}
 
 
 def test_every_key_that_may_be_none_is_none_by_default():

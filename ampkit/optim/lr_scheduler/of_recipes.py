@@ -1,0 +1,68 @@
+"""The schedules that recipes name. Each is a function of the optimizer, the steps that it lasts, and its keys."""
+
+from __future__ import annotations
+
+from ampkit.base.limits import Count, Fraction, NotNegative, Positive, UnitInterval
+from ampkit.base.registry import register_schedule
+
+from ..optimizer import Optimizer
+from .cyclic import OneCycleLR
+from .decay import CosineAnnealingLR, LambdaLR, LinearLR, StepLR
+from .schedule import LRScheduler
+
+
+def constant(optimizer: Optimizer, steps: int) -> LRScheduler:
+    """The learning rate as it is, after `warmup` steps of linear rise."""
+    return LambdaLR(optimizer, lambda step: 1.0)
+
+
+def cosine(optimizer: Optimizer, steps: int, eta_min: NotNegative = 0.0) -> LRScheduler:
+    """Down to `eta_min` along half a cosine, after `warmup` steps of linear rise.
+
+    eta_min: the learning rate at the end.
+    """
+    return CosineAnnealingLR(optimizer, steps, eta_min)
+
+
+def step(optimizer: Optimizer, steps: int, step_size: Count, gamma: Positive = 0.1) -> LRScheduler:
+    """Times `gamma` every `step_size` steps, after `warmup` steps of linear rise.
+
+    step_size: steps of one learning rate. gamma: the factor from one to the next.
+    """
+    return StepLR(optimizer, step_size, gamma)
+
+
+def linear(optimizer: Optimizer, steps: int, end_factor: UnitInterval = 0.0) -> LRScheduler:
+    """Straight down to `end_factor` of the learning rate, after `warmup` steps of linear rise.
+
+    end_factor: the share of the learning rate that is left at the end.
+    """
+    return LinearLR(optimizer, 1.0, end_factor, steps)
+
+
+def onecycle(
+    optimizer: Optimizer,
+    steps: int,
+    pct_start: Fraction = 0.3,
+    div_factor: Positive = 25.0,
+    final_div_factor: Positive = 1e4,
+) -> LRScheduler:
+    """`OneCycleLR`: up from lr / div_factor over a share `pct_start` of the run, then down along a cosine.
+
+    pct_start: the share of the run in which the learning rate rises. div_factor: the learning rate over that of the
+    first step. final_div_factor: that of the first step over that of the last.
+    """
+    return OneCycleLR(
+        optimizer,
+        optimizer.defaults["lr"],
+        steps,
+        pct_start=pct_start,
+        cycle_momentum=False,
+        div_factor=div_factor,
+        final_div_factor=final_div_factor,
+    )
+
+
+for _schedule in (constant, cosine, step, linear):
+    register_schedule(_schedule)
+register_schedule(onecycle, warms_up=False)
