@@ -13,7 +13,6 @@ from typing import Any
 from weakref import ref
 
 from .. import backends, nn
-from ..amp.grad_scaler import GradScaler
 from ..backends.cpu.malloc import keep_freed
 from ..backends.cpu.threads import can_set_num_threads, get_num_threads, set_num_threads
 from ..base import observe
@@ -27,14 +26,14 @@ from ..core.tensor import Tensor
 from ..debug.peak_memory import peak_of_device
 from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
-from ..optim import Optimizer
 from . import build
-from .checkpoint import Checkpoint, Checkpoints, need_counts, restore, state_of
+from .checkpoint import Checkpoint, Checkpoints, need_counts
 from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
 from .ranks import Ranks, code_checksum
 from .retraining import training_of
 from .step import Batch, StepResult, evaluate, objective_of, step
+from .training_state import TrainingState
 
 
 @dataclass(frozen=True)
@@ -75,16 +74,17 @@ class _StoppedError(Exception):
     """An evaluation was asked to stop."""
 
 
-class Run:
+class Run(TrainingState):
     """A training run, built and checked. Iterating trains and yields the rows; a new iteration continues.
 
+    What it trains, and how far it is, are the attributes of TrainingState: they survive a resume, all others follow
+    from the recipe, the ranks and the caller. With train.ema, evaluations use `average.module`.
     recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
-    done: the updates so far. per_step: samples or tokens (`unit`) in an update. model, optimizer, schedule, scaler:
-    the objects being trained with. region: the context of forwards, autocast or none. average: the moving average of
-    the weights with train.ema, else None; evaluations then use average.module. checkpoints: where they are saved, or
-    None. before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
-    notice: called with what the user should know while the run goes on: why float16 skips steps that no scale cures.
-    resumed: the checkpoint that the run continues from, without its state, or None. ranges: with debug.ranges_every.
+    per_step: samples or tokens (`unit`) in an update. region: the context of forwards, autocast or none. checkpoints:
+    where they are saved, or None. before_saving: called before each, once all rows were yielded; returns the state of
+    the metrics log to record. notice: called with what the user should know while the run goes on: why float16 skips
+    steps that no scale cures. resumed: the checkpoint that the run continues from, without its state, or None. ranges:
+    with debug.ranges_every.
     """
 
     def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None, ranks: Ranks | None = None):
@@ -95,15 +95,14 @@ class Run:
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, self.ranks)
         self._objective, self.steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
-        self.model = build.model(recipe)
-        self.region = build.region(recipe, self.model)
-        self.ranges = build.ranges(recipe, self.model)
-        self.optimizer = build.optimizer(recipe, self.model)
-        self.average = build.average(recipe, self.model)
-        self.schedule = build.schedule(recipe, self.optimizer, self.steps)
-        self.scaler = build.scaler(recipe)
+        model = build.model(recipe)
+        self.region = build.region(recipe, model)
+        self.ranges = build.ranges(recipe, model)
+        optimizer = build.optimizer(recipe, model)
+        average = build.average(recipe, model)
+        schedule = build.schedule(recipe, optimizer, self.steps)
+        super().__init__(model, optimizer, schedule, build.scaler(recipe), average)
         self.ranks.draw_apart()
-        self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
         self.checkpoints, self.stopping = checkpoints, False
         self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.notice: Callable[[str], None] = lambda text: None
@@ -212,10 +211,8 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two steps, from which `load_state_dict` continues bit for bit."""
-        counts = {name: getattr(self, name) for name in ("done", "evaluated", "skipped", "seconds")}
         batches = self.done * self.recipe.train.accumulate  # consumed; prefetched ones do not count
-        average = {} if self.average is None else {"average": self.average.state_dict()}
-        return {**state_of(*self._stateful()), **average, "steps": self.steps, "batches": batches, "counts": counts}
+        return {**self.snapshot(), "steps": self.steps, "batches": batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of a run of the same recipe; another number of steps brings its own schedule.
@@ -227,15 +224,10 @@ class Run:
         steps, counts = need_count(where, "steps", state["steps"], 1), need_counts(where, state["counts"])
         if state["batches"] != (batches := counts["done"] * self.recipe.train.accumulate):
             raise ArgumentError(where, f"{batches} batches after {counts['done']} steps", repr(state["batches"]))
-        restore(state, *self._stateful(), same_length=steps == self.steps, average=self.average)
+        self.restore(state, same_length=steps == self.steps)
         self.ranks.draw_apart()  # a checkpoint has the random state of rank 0
         self._batches = self._pipeline.train(batches)
-        self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
-        self.seconds = counts["seconds"]
         self._saved = (self.done, self.evaluated)
-
-    def _stateful(self) -> tuple[nn.Module, Optimizer, Any, GradScaler]:
-        return self.model, self.optimizer, self.schedule, self.scaler
 
     # a step
 
