@@ -7,12 +7,13 @@ from ..base.limits import Positive, Probability, Whole
 from ..base.registry import OPTIMIZERS as OPTIMIZER_ENTRIES
 from ..base.registry import SCHEDULES as SCHEDULE_ENTRIES
 from ..base.registry import OptimizerEntry, ScheduleEntry
+from ..optim.argument_checks import STEP_FLAGS
 from ..optim.lr_scheduler import of_recipes as of_recipes  # registers the schedules
 from .derived import derive_section
 from .field_types import Section
 
 # What recipes do not say: which implementation of PyTorch's runs, and that a loss is maximized.
-_NO_KEYS = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
+_NO_KEYS = ("params", "maximize", *STEP_FLAGS)
 # Narrower than the constructors' bounds, which are PyTorch's: with a learning rate of 0 nothing is trained.
 _TYPES = {"lr": Positive, "eps": Positive, "momentum": Probability}
 

@@ -96,9 +96,8 @@ class AdamW(Adam):
         fused: bool | None = None,
         stochastic_rounding: bool = False,
     ):
-        words: Any = {"foreach": foreach, "capturable": capturable, "differentiable": differentiable, "fused": fused}
-        ours: Any = {"decoupled_weight_decay": True, "stochastic_rounding": stochastic_rounding}
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, **words, **ours)
+        # Adam's constructor would only fill in other defaults.
+        super(Adam, self).__init__(params, {**hyperparameters(locals()), "decoupled_weight_decay": True})
 
     def check_options(self, options: dict[str, Any]) -> None:
         super().check_options(options)

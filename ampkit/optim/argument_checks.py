@@ -23,8 +23,10 @@ from ..core.tensor import Tensor
 
 # PyTorch's choices of an implementation: accepted, and without effect
 IMPLEMENTATION_FLAGS = ("foreach", "fused", "capturable")
+# PyTorch's flags of how a step is computed, which are no hyperparameters
+STEP_FLAGS = (*IMPLEMENTATION_FLAGS, "differentiable")
 # of the groups of a saved state: what loading leaves as it is
-NOT_LOADED = frozenset({"params", *IMPLEMENTATION_FLAGS, "differentiable", "stochastic_rounding"})
+NOT_LOADED = frozenset({"params", *STEP_FLAGS, "stochastic_rounding"})
 
 # hyperparameters
 
@@ -145,10 +147,9 @@ def hyperparameters(arguments: dict[str, Any]) -> dict[str, Any]:
     Raises ArgumentError for PyTorch's implementation flags as `need_implementation_flags`; they are left out, but for
     differentiable=True.
     """
-    ignored = (*IMPLEMENTATION_FLAGS, "differentiable")
     where = type(arguments["self"]).__name__
-    need_implementation_flags(where, **{key: arguments[key] for key in ignored if key in arguments})
-    found = {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__", *ignored)}
+    need_implementation_flags(where, **{key: arguments[key] for key in STEP_FLAGS if key in arguments})
+    found = {k: v for k, v in arguments.items() if k not in ("self", "params", "__class__", *STEP_FLAGS)}
     return {**found, "differentiable": True} if arguments.get("differentiable") else found
 
 

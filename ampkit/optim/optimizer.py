@@ -27,7 +27,7 @@ from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from . import argument_checks as checks
 from . import differentiable
-from .argument_checks import IMPLEMENTATION_FLAGS, LimitsByName, to_python
+from .argument_checks import IMPLEMENTATION_FLAGS, STEP_FLAGS, LimitsByName, to_python
 from .flat.arena import Arena, Span, adopt, gradients_of, spans
 from .flat.follow import follow
 from .flat.groups import Groups
@@ -231,8 +231,7 @@ class Optimizer(OptimizerHooks):
         where = type(self).__name__
         checks.check_limits(where, options, self.limits)
         checks.need_flags(where, options, sorted(self.flags))
-        ignored = (*IMPLEMENTATION_FLAGS, "differentiable")
-        checks.need_implementation_flags(where, **{key: options[key] for key in ignored if key in options})
+        checks.need_implementation_flags(where, **{key: options[key] for key in STEP_FLAGS if key in options})
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
         where = f"{type(self).__name__}, parameter group"
