@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Token
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
@@ -223,22 +223,40 @@ def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
 
 def module_running(call: ModuleCall) -> AbstractContextManager[None]:
     """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
-    entry = region()
-    if entry is None or not any(rule is not None and rule.modules for rule in entry.rules):
-        return module_path.running(call)
-    return _with_policies_of(call, entry)
+    entry = scope().value
+    for rule in () if entry is None else entry.rules:
+        if rule is not None and rule.modules:
+            return _RunningByPolicy(call, entry)
+    return module_path.running(call)
 
 
-@contextmanager
-def _with_policies_of(call: ModuleCall, entry: Region) -> Iterator[None]:
-    match_once(entry.unmatched, call)
-    policies = {kind: rule and rule.in_module(call.path) for kind, rule in entry.policies.items()}
-    token = enter(entry._replace(policies=policies, rules=tuple(policies.values())))
-    try:
-        with module_path.running(call):
-            yield
-    finally:
-        leave(token)
+class _RunningByPolicy(module_path.running):
+    """`running` inside of a region with the policies that those of `entry` are in the module. A class, as that is."""
+
+    __slots__ = ("_entry", "_outer")
+
+    def __init__(self, call: ModuleCall, entry: Any):
+        super().__init__(call)
+        self._entry: Region = entry
+
+    def __enter__(self) -> None:
+        call, entry = self._call, self._entry
+        assert call is not None
+        if entry.unmatched:
+            match_once(entry.unmatched, call)
+        rules = _rules_in_module(entry.rules, call.path)
+        policies = dict(zip(entry.policies, rules, strict=True))
+        self._outer = enter(Region(entry.owner, policies, rules, entry.cache, entry.unmatched))
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        leave(self._outer)
+
+
+@lru_cache(10_000)  # a module is called in every step
+def _rules_in_module(rules: tuple[Policy | None, ...], path: str) -> tuple[Policy | None, ...]:
+    return tuple([rule and rule.in_module(path) for rule in rules])
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ampkit
-from ampkit import GradScaler, autocast, nn, optim
+from ampkit import GradScaler, Policy, autocast, nn, optim
 from ampkit.core.module_path import following
 
 pytestmark = pytest.mark.no_gpu
@@ -66,6 +66,26 @@ def test_a_linear_layer_in_a_region_of_its_own_takes_few_calls():
             layer(x)
 
     assert calls_of(forward) <= 72
+
+
+def calls_of_layer(policy: Policy) -> float:
+    """The calls of one of many layers of a model in a region of `policy`."""
+
+    def forward(layers: int) -> int:
+        model, x = nn.Sequential(*[nn.Linear(8, 8) for _ in range(layers)]), ampkit.ones(4, 8)
+
+        def run() -> None:
+            with autocast("cpu", policy=policy):
+                model(x)
+
+        return calls_of(run)
+
+    return (forward(12) - forward(4)) / 8
+
+
+def test_a_policy_by_module_is_looked_up_once_for_each_module():
+    followed = Policy("bfloat16", modules={"0": "bfloat16"})  # from here on calls of modules are followed
+    assert calls_of_layer(followed) - calls_of_layer(Policy("bfloat16")) <= 10
 
 
 def calls_of_step(layers: int, kind: type[Any], with_scaler: bool = True) -> int:
