@@ -127,10 +127,10 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     if groups < 1 or tensor.shape[0] % groups:
         raise ArgumentError("dirac_", f"groups that divide {tensor.shape[0]}", repr(groups))
     values: Any = np.zeros(tensor.shape)
-    centre = tuple([n // 2 for n in tensor.shape[2:]])
+    center = tuple([n // 2 for n in tensor.shape[2:]])
     width = tensor.shape[0] // groups
     for channel in range(min(width, tensor.shape[1])):
-        values[(slice(channel, None, width), channel, *centre)] = 1
+        values[(slice(channel, None, width), channel, *center)] = 1
     return _fill(tensor, values)
 
 

@@ -62,7 +62,7 @@ def test_truncated_normal_draws_stay_inside():
     low, high = (
         -0.5,
         1.5,
-    )  # in deviations; the mean of a truncated normal is (phi(low) - phi(high)) / mass beside the centre
+    )  # in deviations; the mean of a truncated normal is (phi(low) - phi(high)) / mass beside the center
     density = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (low, high)]
     mass = (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2))) / 2
     assert values.mean() == pytest.approx(1 + 2 * (density[0] - density[1]) / mass, abs=0.02)

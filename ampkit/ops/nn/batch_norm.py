@@ -135,7 +135,7 @@ def batch_norm_(
     if running_mean is not None and running_var is not None:
         y, mean, residual_mean, var = x - running_mean.reshape(-1, 1), running_mean, 0, running_var.reshape(-1, 1)
     else:
-        y, mean, residual_mean, var = _centre(x)
+        y, mean, residual_mean, var = _center(x)
     rstd = cast(1 / np.sqrt(var + eps), x.dtype)
     scale = rstd if weight is None else rstd * weight.reshape(-1, 1)
     y *= scale
@@ -153,16 +153,16 @@ def batch_norm_(
     return (y, saved) if running_mean is not None else ((y, mean, cast(var.reshape(-1), x.dtype)), saved)
 
 
-def _centre(x: Any) -> tuple[Any, Any, Any, Any]:
-    # (centred x, mean [C], mean of the centred x, variance). Where the mean is large beside the deviation, its rounding
-    # shifts the centred values; their own mean corrects it (Chan, Golub, LeVeque 1983, Am. Statistician 37, eq. 1.7).
-    # In float64, as squares of float32 may overflow.
+def _center(x: Any) -> tuple[Any, Any, Any, Any]:
+    # (centered x, mean [C], mean of the centered x, variance). Where the mean is large beside the deviation, its
+    # rounding moves the centered values; their own mean corrects it (Chan, Golub, LeVeque 1983, Am. Statistician 37,
+    # eq. 1.7). In float64, as squares of float32 may overflow.
     count, wide = x.shape[0] * x.shape[2], cast(x, float64)
     mean = sum_channels(wide) / count
-    centred = wide - mean
-    residual_mean = sum_channels(centred) / count
-    var = np.maximum(dot_channels(centred, centred) / count - residual_mean * residual_mean, 0)
-    found = centred, (mean + residual_mean).reshape(-1), residual_mean
+    centered = wide - mean
+    residual_mean = sum_channels(centered) / count
+    var = np.maximum(dot_channels(centered, centered) / count - residual_mean * residual_mean, 0)
+    found = centered, (mean + residual_mean).reshape(-1), residual_mean
     return *[cast(each, x.dtype) for each in found], var
 
 
@@ -188,27 +188,27 @@ def batch_norm_backward(dy, saved, needs, eps, relu):
     dmean: Any
     dvar: Any
     dy, dmean, dvar = (dy, None, None) if running else dy
-    grad, centred = flatten_spatial(dy), flatten_spatial(saved.input) - saved.mean.reshape(-1, 1)
+    grad, centered = flatten_spatial(dy), flatten_spatial(saved.input) - saved.mean.reshape(-1, 1)
     count, rstd = grad.shape[0] * grad.shape[2], saved.rstd
     scale = rstd if saved.weight is None else rstd * saved.weight.reshape(-1, 1)
     if "out" in vars(saved):
         grad = select_or_zero(grad, flatten_spatial(plain(saved.out)).astype(bool))
     elif relu:
-        y = centred * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
+        y = centered * scale + (0 if saved.bias is None else saved.bias.reshape(-1, 1))
         grad = select_or_zero(grad, np.logical_not(y <= 0))
     dresidual = grad.reshape(dy.shape) if needs[5] is not None else None
     grad_sum = sum_channels(grad)
-    grad_dot = dot_channels(grad, centred)
+    grad_dot = dot_channels(grad, centered)
     if running:
         dx = grad * scale if needs[0] is not None else None
     else:
-        residual_mean = sum_channels(centred) / count
+        residual_mean = sum_channels(centered) / count
         grad_dot -= residual_mean * grad_sum
         factor = (2 * dvar.reshape(-1, 1) - scale * rstd * (rstd * grad_dot)) / count  # rstd^3 might underflow
-        centred *= factor
-        centred += (dmean.reshape(-1, 1) - scale * grad_sum) / count - residual_mean * factor
-        centred += grad * scale
-        dx = centred
+        centered *= factor
+        centered += (dmean.reshape(-1, 1) - scale * grad_sum) / count - residual_mean * factor
+        centered += grad * scale
+        dx = centered
     dweight, dbias = (grad_dot * rstd).reshape(-1), grad_sum.reshape(-1)
     drunning = (-grad_sum * scale).reshape(-1), (-0.5 * (grad_dot * rstd) * (scale * rstd)).reshape(-1)
     return dx if dx is None else dx.reshape(dy.shape), dweight, dbias, *drunning, dresidual

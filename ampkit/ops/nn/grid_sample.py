@@ -37,7 +37,7 @@ def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros"
     """input sampled at the coordinates of grid, interpolated between pixels.
 
     input [N, C, H, W] or [N, C, D, H, W], grid [N, *size, 2 or 3]: (x, y) or (x, y, z) from -1 to 1 over the image:
-    the centres of the outer pixels with align_corners, their edges without -> [N, C, *size]. mode: "bilinear" (of
+    the centers of the outer pixels with align_corners, their edges without -> [N, C, *size]. mode: "bilinear" (of
     volumes trilinear), "nearest" (ties to even) or "bicubic" (images). padding_mode: "zeros", "border" or "reflection"
     outside the image. Computed in float32, rounded once.
     Raises ShapeError for shapes that do not fit, ArgumentError for other modes.
@@ -225,7 +225,7 @@ def _base(like: Any, size: Any, corners: Any) -> Any:
 
 
 def _coordinates(n: int, corners: bool) -> Any:
-    # Of the centres of n pixels in [-1, 1]; corners: of which the first is at -1 and the last at 1.
+    # Of the centers of n pixels in [-1, 1]; corners: of which the first is at -1 and the last at 1.
     if corners:
         return np.linspace(-1, 1, n) if n > 1 else np.zeros(1)
     return (2 * np.arange(n) + 1) / n - 1

@@ -70,7 +70,7 @@ def interpolate(
 
     input [N, C, L], [N, C, H, W] or [N, C, D, H, W] -> [N, C, *size], by size or by scale_factor, one number for
     all axes or one each. mode: "nearest", "nearest-exact", "linear", "bilinear" or "trilinear" (by the number of axes),
-    "bicubic" (images), "area". align_corners=True aligns the centres of the outer pixels; antialias=True (bilinear and
+    "bicubic" (images), "area". align_corners=True aligns the centers of the outer pixels; antialias=True (bilinear and
     bicubic) widens the kernel where images shrink. Computed in float32 and rounded once; images of uint8 are rounded to
     the nearest integer and clipped to 0 .. 255. The result is stored channels-last where input is.
     Raises ArgumentError for other modes and for both or neither of size and scale_factor, ShapeError for an input that
@@ -155,11 +155,11 @@ def _taps(mode: str, old: int, new: int, step: float, corners: bool) -> Taps:
 def _antialiased(old: int, new: int, step: float, reach: float, kernel: Callable[[Any], Any]) -> Taps:
     # The kernel spans `reach` of the coarser pixels on each side; taps beyond the edge are left out.
     wide = max(step, 1.0)
-    centre = step * (np.arange(new) + 0.5)
-    first = np.maximum((centre - reach * wide + 0.5).astype(np.int64), 0)
-    end = np.minimum((centre + reach * wide + 0.5).astype(np.int64), old)
+    center = step * (np.arange(new) + 0.5)
+    first = np.maximum((center - reach * wide + 0.5).astype(np.int64), 0)
+    end = np.minimum((center + reach * wide + 0.5).astype(np.int64), old)
     position = first + np.arange(max((end - first).max(), 1))[:, None]
-    weights = np.where(position < end, kernel((position - centre + 0.5) / wide), 0)
+    weights = np.where(position < end, kernel((position - center + 0.5) / wide), 0)
     return Taps(np.minimum(position, old - 1), weights / weights.sum(0), old)
 
 

@@ -95,10 +95,10 @@ def _standardize(rows: Any, eps: float) -> tuple[Any, Any, Any]:
     # rows [R, n] -> (rows with mean 0 and variance 1, mean [R, 1], rstd [R, 1])
     width = rows.shape[1]
     mean = blocked_mean(rows, 1, True, width)
-    centred = rows - mean
-    rstd = inverse_root_mean_square(centred, eps)
-    centred *= rstd
-    return centred, mean, rstd
+    centered = rows - mean
+    rstd = inverse_root_mean_square(centered, eps)
+    centered *= rstd
+    return centered, mean, rstd
 
 
 def _standardize_backward(grad: Any, hat: Any, rstd: Any) -> Any:

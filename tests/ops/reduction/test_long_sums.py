@@ -119,11 +119,11 @@ def test_one_row_of_16_million_elements_is_normalized_to_the_rounding_of_its_mea
 def test_long_rows_are_normalized_to_the_rounding_of_their_mean(name, kernels, offset):
     x, once, _ = pattern(2, 1 << 19, offset)
     square = np.sqrt((once * once).mean(1, keepdims=True))
-    centred = (once - once.mean(1, keepdims=True)) / np.sqrt(once.var(1, keepdims=True) + 1e-5)
+    centered = (once - once.mean(1, keepdims=True)) / np.sqrt(once.var(1, keepdims=True) + 1e-5)
     op, want, most = {
-        "layer_norm": (lambda t: ops.layer_norm(t, t.shape[1:]), centred, SUM * kappa(once, 1)),
-        "group_norm": (lambda t: ops.group_norm(t.reshape(2, 4, -1), 1), centred, SUM * kappa(once, 1)),
-        "instance_norm": (lambda t: ops.instance_norm(t.reshape(1, 2, -1)), centred, SUM * kappa(once, 1)),
+        "layer_norm": (lambda t: ops.layer_norm(t, t.shape[1:]), centered, SUM * kappa(once, 1)),
+        "group_norm": (lambda t: ops.group_norm(t.reshape(2, 4, -1), 1), centered, SUM * kappa(once, 1)),
+        "instance_norm": (lambda t: ops.instance_norm(t.reshape(1, 2, -1)), centered, SUM * kappa(once, 1)),
         "rms_norm": (lambda t: ops.rms_norm(t, t.shape[1:]), once / square, SUM),
         "normalize": (ops.normalize, once / square / np.sqrt(x.shape[1]), SUM),
     }[name]

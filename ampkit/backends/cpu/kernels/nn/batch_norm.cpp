@@ -18,8 +18,8 @@ void with_flag(bool flag, const Visit& visit) {
 // The mean of `count` values, and the sum of their squared deviations from it.
 struct Moments {
     double mean, squares, count;
-    void merge(double centre, double rest, double square, int64 n) {  // Chan, Golub, LeVeque 1983, eq. 2.1
-        double all = count + double(n), apart = centre + rest / double(n) - mean, share = double(n) / all;
+    void merge(double center, double rest, double square, int64 n) {  // Chan, Golub, LeVeque 1983, eq. 2.1
+        double all = count + double(n), apart = center + rest / double(n) - mean, share = double(n) / all;
         squares += square - rest * rest / double(n) + apart * apart * share * count;
         mean += apart * share, count = all;
     }
@@ -32,31 +32,31 @@ void moments_of_plane(const Array& x, const Shape& shape, int64 plane, Moments* 
         with_runs(run, Array(), x, Array(), nullptr, buffer, nullptr, [&](auto*, const auto* v, auto*) {
             float sum = 0.0f, rest = 0.0f, square = 0.0f;
             SIMD_SUM(sum) for (int64 k = 0; k < run.count; k++) sum += v[k];
-            float centre = sum / float(run.count);
+            float center = sum / float(run.count);
             SIMD_SUM(rest, square) for (int64 k = 0; k < run.count; k++) {
-                float d = v[k] - centre;
+                float d = v[k] - center;
                 rest += d, square += d * d;
             }
-            found->merge(centre, rest, square, run.count);
+            found->merge(center, rest, square, run.count);
         });
     }
 }
 
 // Per column the mean of the rows, the sum of what is left, and of its squares.
-void moments_of_rows(const Array& x, const Shape& shape, float* centre, int64 sample, int64 begin, int64 end) {
+void moments_of_rows(const Array& x, const Shape& shape, float* center, int64 sample, int64 begin, int64 end) {
     int64 width = shape.width();
     Scratch<float> buffer(width);
     if (!buffer) return;
-    float *rest = centre + width, *square = rest + width;
+    float *rest = center + width, *square = rest + width;
     auto for_rows = [&](const auto& add) {
         for (int64 row = begin; row < end; row++)
             with_runs(row_of(shape, sample, row), Array(), x, Array(), nullptr, buffer, nullptr, add);
     };
-    for_rows([=](auto*, const auto* v, auto*) { SIMD for (int64 k = 0; k < width; k++) centre[k] += v[k]; });
-    for (int64 k = 0; k < width; k++) centre[k] /= float(end - begin);
+    for_rows([=](auto*, const auto* v, auto*) { SIMD for (int64 k = 0; k < width; k++) center[k] += v[k]; });
+    for (int64 k = 0; k < width; k++) center[k] /= float(end - begin);
     for_rows([=](auto*, const auto* v, auto*) {
         SIMD for (int64 k = 0; k < width; k++) {
-            float d = v[k] - centre[k];
+            float d = v[k] - center[k];
             rest[k] += d, square[k] += d * d;
         }
     });
@@ -86,8 +86,8 @@ void moments_of_planes(const Array& x, const Shape& shape, double eps, Moments* 
     if (shape.lanes) {
         sum_columns(shape, [&](float* part, int64 sample, int64 begin, int64 end) {
             moments_of_rows(x, shape, part, sample, begin, end);
-        }, [=](int64 p, int64 rows, float centre, float rest, float square) {
-            found[p].merge(centre, rest, square, rows);
+        }, [=](int64 p, int64 rows, float center, float rest, float square) {
+            found[p].merge(center, rest, square, rows);
         });
     } else {
         parallel_rows(shape.planes, shape.positions, [&](int64 begin, int64 end) {
@@ -109,14 +109,14 @@ void read_channels(float* buffer, const Array& array, int64 channels, float miss
 
 float* number(const Array& array, int64 at) { return address<float>(array, 0, 0, at); }
 
-// y = (x - mean) * scale + shift, + residual if `sum`, then ReLU if `relu`. each: whether each element has coefficients
+// y = (x - mean) * scale + offset, + residual if `sum`, then ReLU if `relu`. each: whether each element has coefficients
 // of its own.
 template <bool each, bool sum, class T>
-void normalize(T* y, const T* x, const T* residual, const float* mean, const float* scale, const float* shift, bool relu,
+void normalize(T* y, const T* x, const T* residual, const float* mean, const float* scale, const float* offset, bool relu,
                int64 n) {
-    const float m = *mean, a = *scale, b = *shift, least = relu ? 0.0f : __builtin_nanf("");  // no number is below NaN
+    const float m = *mean, a = *scale, b = *offset, least = relu ? 0.0f : __builtin_nanf("");  // no number is below NaN
     SIMD_STORE for (int64 k = 0; k < n; k++) {
-        float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? shift[k] : b);
+        float v = (x[k] - (each ? mean[k] : m)) * (each ? scale[k] : a) + (each ? offset[k] : b);
         if (sum) v += residual[k];
         store(y[k], v <= least ? least : v);
     }
@@ -125,16 +125,16 @@ void normalize(T* y, const T* x, const T* residual, const float* mean, const flo
 // The gradient of x, with `relu` of the dy that ReLU lets pass. given: the statistics do not depend on x. AVX2 cannot load
 // 16-bit values by a condition: such a load would be a branch for each element.
 template <bool each, bool relu, class T>
-void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale, const float* shift,
-                    const float* factor, const float* offset, bool given, int64 n) {
+void input_gradient(T* dx, const T* dy, const T* x, const float* mean, const float* scale, const float* offset,
+                    const float* factor, const float* constant, bool given, int64 n) {
 #if defined(__clang__)
 #pragma clang fp contract(on)  // by expressions, not as code is generated: the same bits with and without ReLU
 #endif
-    const float m = *mean, a = *scale, b = *shift, f = *factor, o = *offset;
+    const float m = *mean, a = *scale, b = *offset, f = *factor, o = *constant;
     SIMD_STORE for (int64 k = 0; k < n; k++) {
         float by = each ? scale[k] : a, d = x[k] - (each ? mean[k] : m), all = dy[k];
-        float g = relu && d * by + (each ? shift[k] : b) <= 0.0f ? 0.0f : all;
-        store(dx[k], g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? offset[k] : o)));
+        float g = relu && d * by + (each ? offset[k] : b) <= 0.0f ? 0.0f : all;
+        store(dx[k], g * by + (given ? 0.0f : d * (each ? factor[k] : f) + (each ? constant[k] : o)));
     }
 }
 
@@ -146,11 +146,11 @@ void sums_of_plane(const Array& dy, const Array& x, const Shape& shape, Coeffici
     float x_buffer[BLOCK], dy_buffer[BLOCK];
     for (int64 at = 0; at < shape.positions; at += BLOCK) {
         Run run = block_of(shape, plane, at);
-        const float mean = *c.of(0, run), scale = *c.of(1, run), shift = *c.of(2, run);
+        const float mean = *c.of(0, run), scale = *c.of(1, run), offset = *c.of(2, run);
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [&](auto*, const auto* v, const auto* grad) {
             float sum = 0.0f, dot = 0.0f, rest = 0.0f;
             SIMD_SUM(sum, dot, rest) for (int64 k = 0; k < run.count; k++) {
-                float d = v[k] - mean, all = grad[k], g = relu && d * scale + shift <= 0.0f ? 0.0f : all;
+                float d = v[k] - mean, all = grad[k], g = relu && d * scale + offset <= 0.0f ? 0.0f : all;
                 sum += g, dot += g * d, rest += d;
             }
             found->grad += sum, found->dot += dot, found->rest += rest;
@@ -164,13 +164,13 @@ void sums_of_rows(const Array& dy, const Array& x, const Shape& shape, Coefficie
     int64 width = shape.width();
     Scratch<float> x_buffer(width), dy_buffer(width);
     if (!(x_buffer && dy_buffer)) return;
-    const float *mean = c.row(0, sample), *scale = c.row(1, sample), *shift = c.row(2, sample);
+    const float *mean = c.row(0, sample), *scale = c.row(1, sample), *offset = c.row(2, sample);
     float *dot = sum + width, *rest = dot + width;
     for (int64 row = begin; row < end; row++) {
         Run run = row_of(shape, sample, row);
         with_runs(run, Array(), x, dy, nullptr, x_buffer, dy_buffer, [=](auto*, const auto* v, const auto* grad) {
             SIMD for (int64 k = 0; k < width; k++) {
-                float d = v[k] - mean[k], all = grad[k], g = relu && d * scale[k] + shift[k] <= 0.0f ? 0.0f : all;
+                float d = v[k] - mean[k], all = grad[k], g = relu && d * scale[k] + offset[k] <= 0.0f ? 0.0f : all;
                 sum[k] += g, dot[k] += g * d, rest[k] += d;
             }
         });
@@ -193,15 +193,15 @@ void sums_of_planes(const Array& dy, const Array& x, const Shape& shape, Coeffic
     }
 }
 
-// Sets mean and scale of each plane from the statistics of its set, and shift from the channel's; `rounding` is what
+// Sets mean and scale of each plane from the statistics of its set, and offset from the channel's; `rounding` is what
 // float32 added to the mean of each set, or null.
-void set_coefficients(Coefficients& c, const Array& mean, const Array& rstd, const float* weight, const float* shift,
+void set_coefficients(Coefficients& c, const Array& mean, const Array& rstd, const float* weight, const float* offset,
                       const double* rounding) {
     for (int64 p = 0; p < c.shape.planes; p++) {
         int64 set = c.shape.set_of(p), channel = p % c.shape.channels;
         float scale = *number(rstd, set) * weight[channel], added = rounding ? float(rounding[set]) : 0.0f;
         c.set(0, p, *number(mean, set)), c.set(1, p, scale);
-        c.set(2, p, added == 0.0f ? shift[channel] : shift[channel] + added * scale);
+        c.set(2, p, added == 0.0f ? offset[channel] : offset[channel] + added * scale);
     }
 }
 
@@ -250,9 +250,9 @@ static void channel_norm_forward(Array out, Array mean, Array variance, Array rs
     with_flag(shape.lanes, [&](auto each) {
         with_flag(bool(residual), [&](auto sum) {
             for_each_run(shape, [&](const Run& run, float* x_buffer, float* y_buffer, float* buffer) {
-                const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
+                const float *center = c.of(0, run), *scale = c.of(1, run), *offset = c.of(2, run);
                 with_runs(run, out, x, residual, y_buffer, x_buffer, buffer, [&](auto* y, const auto* v, const auto* r) {
-                    normalize<each.value, sum.value>(y, v, r, centre, scale, shift, relu, run.count);
+                    normalize<each.value, sum.value>(y, v, r, center, scale, offset, relu, run.count);
                 });
             });
         });
@@ -288,10 +288,10 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
         double r = *number(rstd, set), rest = given ? 0.0 : all.rest / count;  // the rounding of the mean
         double dsquares = dvariance ? 2.0 * *number(dvariance, set) : 0.0, dsum = dmean ? *number(dmean, set) : 0.0;
         double factor = given ? 0.0 : (dsquares - r * r * r * (all.dot - rest * all.grad)) / count;
-        double offset = given ? 0.0 : (dsum - r * all.grad) / count - rest * factor;
+        double constant = given ? 0.0 : (dsum - r * all.grad) / count - rest * factor;
         for (int64 j = 0; j < shape.members; j++) {
             int64 p = shape.plane(set, j), channel = p % shape.channels;
-            c.set(3, p, float(factor)), c.set(4, p, float(offset));
+            c.set(3, p, float(factor)), c.set(4, p, float(constant));
             dscales[channel] += r * (sums[p].dot - rest * sums[p].grad), dshifts[channel] += sums[p].grad;
         }
     }
@@ -304,10 +304,10 @@ static void channel_norm_backward(Array dx, Array dweight, Array dbias, Array dy
     with_flag(shape.lanes, [&](auto each) {
         with_flag(relu, [&](auto gated) {
             for_each_run(shape, [&](const Run& run, float* x_buffer, float* dy_buffer, float* dx_buffer) {
-                const float *centre = c.of(0, run), *scale = c.of(1, run), *shift = c.of(2, run);
-                const float *factor = c.of(3, run), *offset = c.of(4, run);
+                const float *center = c.of(0, run), *scale = c.of(1, run), *offset = c.of(2, run);
+                const float *factor = c.of(3, run), *constant = c.of(4, run);
                 with_runs(run, dx, x, dy, dx_buffer, x_buffer, dy_buffer, [&](auto* to, const auto* v, const auto* grad) {
-                    input_gradient<each.value, gated.value>(to, grad, v, centre, scale, shift, factor, offset, given,
+                    input_gradient<each.value, gated.value>(to, grad, v, center, scale, offset, factor, constant, given,
                                                             run.count);
                 });
             });

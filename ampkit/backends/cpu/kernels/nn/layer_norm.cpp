@@ -29,10 +29,10 @@ static const float* sum_row(const Array& total, const Array& x, const Array& bra
     return read_row(total, 0, row, sum);
 }
 
-static void normalize_row(float* y, const float* x, const float* w, const float* b, bool centre, float eps, int64 n,
+static void normalize_row(float* y, const float* x, const float* w, const float* b, bool center, float eps, int64 n,
                           float* mean, float* rstd) {
     auto element = [=](int64 k, auto zero) { return decltype(zero)(x[k]); };
-    float m = centre ? float(wide_sum(n, -__builtin_inf(), element) / double(n)) : 0.0f;
+    float m = center ? float(wide_sum(n, -__builtin_inf(), element) / double(n)) : 0.0f;
     double squares = wide_sum(n, eps < SMALL_EPS ? 0x1p-126 * double(n) : 0.0, [=](int64 k, auto zero) {
         auto apart = decltype(zero)(x[k]) - decltype(zero)(m);
         return apart * apart;
@@ -63,7 +63,7 @@ KERNEL(row_norm_forward)
 
 // dx of one row, + more where it is not null; what it adds to the gradients of weight and bias is added to dw and db.
 static void row_gradient(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                         const float* more, float m, float r, bool centre, int64 n) {
+                         const float* more, float m, float r, bool center, int64 n) {
     double sum = 0.0, dot = 0.0;
     for (int64 begin = 0; begin < n; begin += 512) {
         int64 end = min(begin + 512, n);
@@ -75,7 +75,7 @@ static void row_gradient(float* dx, float* dw, float* db, const float* dy, const
         }
         sum += s, dot += d;
     }
-    float even = centre ? float(sum / double(n)) : 0.0f, along = float(dot / double(n));
+    float even = center ? float(sum / double(n)) : 0.0f, along = float(dot / double(n));
     if (more) {
         SIMD for (int64 k = 0; k < n; k++) dx[k] = (dy[k] * w[k] - even - (x[k] - m) * r * along) * r + more[k];
     } else {

@@ -38,10 +38,10 @@ def fits(*arrays: HostArray | None) -> bool:
 
 def normalized(
     input: HostArray, shape: Any, weight: HostArray | None, bias: HostArray | None, eps: float, dtype: DType,
-    centred: bool = True, total: HostArray | None = None, branch: HostArray | None = None,
+    centered: bool = True, total: HostArray | None = None, branch: HostArray | None = None,
     keep: HostArray | None = None, scale: float = 1.0,
 ) -> Any:  # fmt: skip
-    """The norm of each row in `dtype`, with the means (None if not `centred`) and 1 / deviations [rows, 1], float32.
+    """The norm of each row in `dtype`, with the means (None if not `centered`) and 1 / deviations [rows, 1], float32.
 
     branch: is multiplied by the mask `keep` and `scale`, and added; the sum is written to `total` and normalized.
     Raises UnsupportedError where rows are no views.
@@ -49,7 +49,7 @@ def normalized(
     out = empty(input.shape, dtype)
     views = [_rows(shape, array) for array in (out, input, total, branch, keep)]
     count = len(views[1])  # type: ignore[arg-type]  # the input
-    mean, rstd = empty((count,), float32) if centred else None, empty((count,), float32)
+    mean, rstd = empty((count,), float32) if centered else None, empty((count,), float32)
     row_norm_forward(views[0], mean, rstd, views[1], _vector(weight), _vector(bias), eps, *views[2:], scale)
     return out, None if mean is None else mean.reshape(-1, 1), rstd.reshape(-1, 1)
 
@@ -103,7 +103,7 @@ def rms_norm_cpu(
     input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
 ) -> Any:
     eps = np.finfo(np.float32).eps.item() if eps is None else eps
-    found = normalized(input, normalized_shape, weight, None, eps, dtype, centred=False)
+    found = normalized(input, normalized_shape, weight, None, eps, dtype, centered=False)
     return found[0], Saved(input=input, weight=weight, rstd=found[2])
 
 

@@ -77,9 +77,9 @@ struct GradOutput {
     __device__ __forceinline__ void store(float (&v)[V], int64 at) const { store_floats<V>(dx + at, v); }
 };
 
-// out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTRED the mean is 0. Two
-// passes over the row. Writes means (if CENTRED) and rstds [rows].
-template <bool CENTRED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
+// out = affine((x - mean) * rstd), with rstd = 1 / sqrt(mean((x - mean)^2) + eps); without CENTERED the mean is 0. Two
+// passes over the row. Writes means (if CENTERED) and rstds [rows].
+template <bool CENTERED, typename T, int V, int K, bool BLOCK, typename Source, typename Scales>
 __device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* means, float* rstds, int64 rows,
                                         int64 cols, int64 cached, float eps) {
     using Threads = RowThreads<BLOCK>;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* 
         else x.reload(v[k], start + at);
     };
     BlockedReduction<Sum, float, K == 0> sum, squares;
-    if (CENTRED || K > 0)
+    if (CENTERED || K > 0)
         for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
             load(k, at);
             float partial = 0.0f;
@@ -106,9 +106,9 @@ __device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* 
             for (int j = 0; j < V; j++) partial += v[k][j];
             sum.add(partial);
         });
-    float mean = CENTRED ? Threads::template reduce<Sum>(sum.total()) / cols : 0.0f;
+    float mean = CENTERED ? Threads::template reduce<Sum>(sum.total()) / cols : 0.0f;
     for_each_pack<V, K, BLOCK>(cols, [&](int k, int64 at) {
-        if (CENTRED || K > 0) reload(k, at);
+        if (CENTERED || K > 0) reload(k, at);
         else load(k, at);
         float partial = 0.0f;
 #pragma unroll
@@ -125,7 +125,7 @@ __device__ __forceinline__ void forward(Source x, Scales affine, T* out, float* 
         store_floats<V>(out + start + at, v[k]);
     });
     if (Threads::lane() == 0) {
-        if (CENTRED) means[row] = mean;
+        if (CENTERED) means[row] = mean;
         rstds[row] = rstd;
     }
 }
@@ -208,9 +208,9 @@ __device__ __forceinline__ void add_to(float* sums, const float (&values)[V]) {
     store_floats<V>(sums, sum);
 }
 
-// dx = (g - x_hat * mean(g * x_hat) - mean(g)) * rstd, with g = dy * weight, x_hat = (x - mean) * rstd; without CENTRED
+// dx = (g - x_hat * mean(g * x_hat) - mean(g)) * rstd, with g = dy * weight, x_hat = (x - mean) * rstd; without CENTERED
 // mean(g) is left out. dw, db (or null): sums of dy * x_hat and of dy over the block's rows, [blocks, cols].
-template <bool CENTRED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
+template <bool CENTERED, typename S, typename T, int V, int K, bool BLOCK, typename Out>
 __device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine affine, const float* means,
                                          const float* rstds, Out out, float* dw, float* db, int64 rows, int64 cols,
                                          int64 cached) {
@@ -222,7 +222,7 @@ __device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine a
     for (int64 row = Threads::index(); row < rows; row += (int64)gridDim.x * Threads::per_block()) {
         const T* dy_row = dy + row * cols;
         const S* x_row = x + row * cols;
-        float mean = CENTRED ? means[row] : 0.0f, rstd = rstds[row];
+        float mean = CENTERED ? means[row] : 0.0f, rstd = rstds[row];
         auto read = [&](int k, int64 at, bool reload) {
             bool in_cache = K == 0 && at < cached;
             load_floats<V>(reload && in_cache ? cache.dy + at : dy_row + at, g[k]);
@@ -237,7 +237,7 @@ __device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine a
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 dws[k][j] = g[k][j] * x_hat[k][j] + (K > 0 ? dws[k][j] : 0.0f);
-                if (CENTRED) dbs[k][j] = g[k][j] + (K > 0 ? dbs[k][j] : 0.0f);
+                if (CENTERED) dbs[k][j] = g[k][j] + (K > 0 ? dbs[k][j] : 0.0f);
             }
             if (K == 0 && dw) add_to<V>(cache.dw + at, dws[k]);
             if (K == 0 && db) add_to<V>(cache.db + at, dbs[k]);
@@ -246,7 +246,7 @@ __device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine a
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 partial.a += g[k][j] * x_hat[k][j];
-                if (CENTRED) partial.b += g[k][j];
+                if (CENTERED) partial.b += g[k][j];
             }
             mine.add(partial);
         });
@@ -264,7 +264,7 @@ __device__ __forceinline__ void backward(const T* dy, const S* x, ColumnAffine a
     }
     if constexpr (K > 0) {
         if (dw) store_block_sums<V, K, BLOCK>(dws, dw + blockIdx.x * cols, cols);
-        if (CENTRED && db) store_block_sums<V, K, BLOCK>(dbs, db + blockIdx.x * cols, cols);
+        if (CENTERED && db) store_block_sums<V, K, BLOCK>(dbs, db + blockIdx.x * cols, cols);
     } else {
         if (dw) copy<V>(cache.dw, dw + blockIdx.x * cols, cols);
         if (db) copy<V>(cache.db, db + blockIdx.x * cols, cols);

@@ -1,8 +1,8 @@
 // batch_norm: S input and output dtype, float32 arithmetic, one rounding.
 //
 // Input is [samples, channels, spatial], or with CHANNELS_LAST [rows, channels] (spatial = 1); V values per access.
-// Many blocks sum over a channel, and their partials are combined in a fixed order. Statistics are those of x - shift,
-// where shift is the channel's first value: a mean large against the deviation costs no digits.
+// Many blocks sum over a channel, and their partials are combined in a fixed order. Statistics are those of x - center,
+// where center is the channel's first value: a mean large against the deviation costs no digits.
 #include "include/block.cuh"
 
 constexpr int THREADS = 256;
@@ -19,7 +19,7 @@ struct Moments {
     static __device__ __forceinline__ Moments identity() { return {0.0f, 0.0f, 0.0f}; }
 };
 
-// sum(dy) and sum(dy * centred x).
+// sum(dy) and sum(dy * centered x).
 struct GradSums {
     float sum, dot;
 
@@ -111,19 +111,19 @@ __device__ __forceinline__ Acc combine_partials(const Acc* parts, int64 channel,
     return warp_reduce<Acc>(mine);
 }
 
-// parts [channels, gridDim.y]: moments of x - shift.
+// parts [channels, gridDim.y]: moments of x - center.
 template <typename S, int V, bool CHANNELS_LAST>
 __global__ void batch_norm_moments(const S* x, Moments* parts, unsigned samples, unsigned channels, unsigned spatial,
                                    unsigned width) {
     Shape n = {samples, channels, spatial, width};
     constexpr int CHANNELS = CHANNELS_LAST ? V : 1;
     Moments mine[CHANNELS];
-    float shift[CHANNELS], count = 0.0f;
+    float center[CHANNELS], count = 0.0f;
     unsigned first = first_channel<V, CHANNELS_LAST>(n);
 #pragma unroll
     for (int j = 0; j < CHANNELS; j++) {
         mine[j] = Moments::identity<Moments>();
-        shift[j] = first < n.channels ? to_float(x[int64(first + j) * n.spatial]) : 0.0f;
+        center[j] = first < n.channels ? to_float(x[int64(first + j) * n.spatial]) : 0.0f;
     }
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float v[V], sum = 0.0f, squares = 0.0f;
@@ -132,13 +132,13 @@ __global__ void batch_norm_moments(const S* x, Moments* parts, unsigned samples,
             float share = 1.0f / ++count;
 #pragma unroll
             for (int j = 0; j < V; j++) {
-                float delta = v[j] - shift[j] - mine[j].mean;
+                float delta = v[j] - center[j] - mine[j].mean;
                 mine[j].mean += delta * share;
-                mine[j].squares += delta * (v[j] - shift[j] - mine[j].mean);
+                mine[j].squares += delta * (v[j] - center[j] - mine[j].mean);
             }
         } else {
 #pragma unroll
-            for (int j = 0; j < V; j++) sum += v[j] -= shift[0];
+            for (int j = 0; j < V; j++) sum += v[j] -= center[0];
             float mean = sum / V;
 #pragma unroll
             for (int j = 0; j < V; j++) squares += (v[j] - mean) * (v[j] - mean);
@@ -150,11 +150,11 @@ __global__ void batch_norm_moments(const S* x, Moments* parts, unsigned samples,
     store_partials<V, CHANNELS_LAST>(n, mine, parts);
 }
 
-// mean, var, rstd from the partial moments, and out = (x - shift) * scale + offset as shift, scale, offset;
-// centred_mean = mean - shift. A warp per channel.
+// mean, var, rstd from the partial moments, and out = (x - center) * scale + offset as center, scale, offset;
+// centered_mean = mean - center. A warp per channel.
 template <typename S>
 __global__ void batch_norm_statistics(const S* x, const Moments* parts, const float* weight, const float* bias,
-                                      float* mean, float* var, float* rstd, float* shift, float* centred_mean,
+                                      float* mean, float* var, float* rstd, float* center, float* centered_mean,
                                       float* scale, float* offset, int channels, int64 spatial, int count, float eps) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     if (c >= channels) return;
@@ -164,13 +164,13 @@ __global__ void batch_norm_statistics(const S* x, const Moments* parts, const fl
     mean[c] = first + all.mean;
     var[c] = variance;
     rstd[c] = inv_std;
-    shift[c] = first;
-    centred_mean[c] = all.mean;
+    center[c] = first;
+    centered_mean[c] = all.mean;
     scale[c] = weight ? inv_std * weight[c] : inv_std;
     offset[c] = (bias ? bias[c] : 0.0f) - all.mean * scale[c];
 }
 
-// rstd, scale and offset from running statistics; the shift is the mean. A thread per channel.
+// rstd, scale and offset from running statistics; the center is the mean. A thread per channel.
 __global__ void batch_norm_coefficients(const float* var, const float* weight, const float* bias, float* rstd,
                                         float* scale, float* offset, int channels, float eps) {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -184,20 +184,20 @@ __global__ void batch_norm_coefficients(const float* var, const float* weight, c
 template <typename S>
 __device__ __forceinline__ bool relu_passes(float y) { return !(to_float(from_float<S>(y)) <= 0.0f); }
 
-// out = (x - shift) * scale + offset + residual if it is not null, then ReLU if `relu`.
+// out = (x - center) * scale + offset + residual if it is not null, then ReLU if `relu`.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_forward(const S* x, const S* residual, const float* shift, const float* scale,
+__global__ void batch_norm_forward(const S* x, const S* residual, const float* center, const float* scale,
                                    const float* offset, S* out, bool relu, unsigned samples, unsigned channels,
                                    unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
-    PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), offsets(offset, n);
+    PerChannel<V, CHANNELS_LAST> centers(center, n), scales(scale, n), offsets(offset, n);
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float v[V], r[V];
         load_floats<V>(x + at, v);
         if (residual) load_floats<V>(residual + at, r);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            v[j] = (v[j] - shifts[j]) * scales[j] + offsets[j];
+            v[j] = (v[j] - centers[j]) * scales[j] + offsets[j];
             if (residual) v[j] += r[j];
             if (relu && !relu_passes<S>(v[j])) v[j] = 0.0f;
         }
@@ -205,12 +205,12 @@ __global__ void batch_norm_forward(const S* x, const S* residual, const float* s
     });
 }
 
-// parts: sum(dy) and sum(dy * (x - shift - centred_mean)), centred_mean null for 0. With scale and offset (null without
+// parts: sum(dy) and sum(dy * (x - center - centered_mean)), centered_mean null for 0. With scale and offset (null without
 // ReLU, or with a residual) only of the dy that ReLU passes. With a residual `out` shows what ReLU passes, and that dy,
 // else 0, is stored to dresidual.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_grad_sums(const S* dy, const S* x, const S* out, S* dresidual, const float* shift,
-                                     const float* centred_mean, const float* scale, const float* offset,
+__global__ void batch_norm_grad_sums(const S* dy, const S* x, const S* out, S* dresidual, const float* center,
+                                     const float* centered_mean, const float* scale, const float* offset,
                                      GradSums* parts, unsigned samples, unsigned channels, unsigned spatial,
                                      unsigned width) {
     Shape n = {samples, channels, spatial, width};
@@ -218,7 +218,7 @@ __global__ void batch_norm_grad_sums(const S* dy, const S* x, const S* out, S* d
     GradSums mine[CHANNELS];
 #pragma unroll
     for (int j = 0; j < CHANNELS; j++) mine[j] = GradSums::identity<GradSums>();
-    PerChannel<V, CHANNELS_LAST> shifts(shift, n), residuals(centred_mean, n), scales(scale, n), offsets(offset, n);
+    PerChannel<V, CHANNELS_LAST> centers(center, n), residuals(centered_mean, n), scales(scale, n), offsets(offset, n);
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float g[V], v[V];
         load_floats<V>(dy + at, g);
@@ -234,18 +234,18 @@ __global__ void batch_norm_grad_sums(const S* dy, const S* x, const S* out, S* d
 #pragma unroll
         for (int j = 0; j < V; j++) {
             GradSums& to = mine[CHANNELS_LAST ? j : 0];
-            if (offset && !relu_passes<S>((v[j] - shifts[j]) * scales[j] + offsets[j])) continue;
+            if (offset && !relu_passes<S>((v[j] - centers[j]) * scales[j] + offsets[j])) continue;
             to.sum += g[j];
-            to.dot += g[j] * (v[j] - shifts[j] - residuals[j]);
+            to.dot += g[j] * (v[j] - centers[j] - residuals[j]);
         }
     });
     store_partials<V, CHANNELS_LAST>(n, mine, parts);
 }
 
-// dweight and dbias, and dx = dy * scale + (x - shift) * x_coef + constant as scale, x_coef, constant. dmean, dvar:
+// dweight and dbias, and dx = dy * scale + (x - center) * x_coef + constant as scale, x_coef, constant. dmean, dvar:
 // gradients of the statistics, null where those are running ones. A warp per channel.
 __global__ void batch_norm_weight_backward(const GradSums* parts, const float* weight, const float* rstd,
-                                           const float* centred_mean, const float* dmean, const float* dvar,
+                                           const float* centered_mean, const float* dmean, const float* dvar,
                                            float* dweight, float* dbias, float* dot, float* scale, float* x_coef,
                                            float* constant, int channels, float values, int count) {
     int64 c = (int64)blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -259,17 +259,17 @@ __global__ void batch_norm_weight_backward(const GradSums* parts, const float* w
     scale[c] = s;
     if (!dmean) return;
     x_coef[c] = (2.0f * dvar[c] - s * inv_std * inv_std * all.dot) / values;
-    constant[c] = (dmean[c] - s * all.sum) / values - centred_mean[c] * x_coef[c];
+    constant[c] = (dmean[c] - s * all.sum) / values - centered_mean[c] * x_coef[c];
 }
 
-// dx = dy * scale + (x - shift) * x_coef + constant; x_coef and constant null for running statistics, offset null
+// dx = dy * scale + (x - center) * x_coef + constant; x_coef and constant null for running statistics, offset null
 // without ReLU.
 template <typename S, int V, bool CHANNELS_LAST>
-__global__ void batch_norm_backward(const S* dy, const S* x, const float* shift, const float* scale,
+__global__ void batch_norm_backward(const S* dy, const S* x, const float* center, const float* scale,
                                     const float* x_coef, const float* constant, const float* offset, S* dx,
                                     unsigned samples, unsigned channels, unsigned spatial, unsigned width) {
     Shape n = {samples, channels, spatial, width};
-    PerChannel<V, CHANNELS_LAST> shifts(shift, n), scales(scale, n), x_coefs(x_coef, n), constants(constant, n),
+    PerChannel<V, CHANNELS_LAST> centers(center, n), scales(scale, n), x_coefs(x_coef, n), constants(constant, n),
         offsets(offset, n);
     for_each_pack<V, CHANNELS_LAST>(n, [&](int64 at) {
         float g[V], v[V];
@@ -277,9 +277,9 @@ __global__ void batch_norm_backward(const S* dy, const S* x, const float* shift,
         if (x_coef || offset) load_floats<V>(x + at, v);
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            if (offset && !relu_passes<S>((v[j] - shifts[j]) * scales[j] + offsets[j])) g[j] = 0.0f;
+            if (offset && !relu_passes<S>((v[j] - centers[j]) * scales[j] + offsets[j])) g[j] = 0.0f;
             g[j] *= scales[j];
-            if (x_coef) g[j] += (v[j] - shifts[j]) * x_coefs[j] + constants[j];
+            if (x_coef) g[j] += (v[j] - centers[j]) * x_coefs[j] + constants[j];
         }
         store_floats<V>(dx + at, g);
     });

@@ -109,7 +109,7 @@ def batch_norm_cuda(
         var, scale, offset = _batch_stats(layout, config, x, (to_float32(weight), to_float32(bias)), eps, saved)
     else:
         scale, offset = _coeffs(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
-    operands = (x, *(added or (None,)), saved.shift, scale, offset, out, np.bool_(relu))
+    operands = (x, *(added or (None,)), saved.center, scale, offset, out, np.bool_(relu))
     layout.launch("batch_norm_forward", config, *operands)
     result = layout.channels_second(out)
     if added:
@@ -122,11 +122,11 @@ def batch_norm_cuda(
 def _batch_stats(
     layout: Layout, config: Any, x: Array, affine: Any, eps: float, saved: Saved
 ) -> tuple[Array, Array, Array]:
-    """Batch variance, scale and offset, each [C] float32; mean, rstd, shift and centred_mean are stored in `saved`."""
+    """Batch variance, scale and offset, each [C] float32; mean, rstd, center, centered_mean are stored in `saved`."""
     parts, channels = layout.parts(x, config, 3), layout.channels
     layout.launch("batch_norm_moments", config, x, parts, partials=3)
     found = _channel_vectors(x, 7, channels)
-    saved.mean, var, rstd, saved.shift, saved.centred_mean, scale, offset = found
+    saved.mean, var, rstd, saved.center, saved.centered_mean, scale, offset = found
     sizes = np.int32(channels), np.int64(layout.spatial), np.int32(config[2]), np.float32(eps)
     entry = typed("batch_norm_statistics", x.dtype)
     launch("nn/batch_norm", entry, blocks_for(channels, 4), 128, x, parts, *affine, *found, *sizes)
@@ -143,13 +143,13 @@ def _coeffs(layout: Layout, args: Any, eps: float, saved: Saved) -> tuple[Array,
         "nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *args, rstd, scale, offset, *sizes
     )
     saved.mean, saved.rstd = saved.running_mean, rstd.reshape(-1, 1)
-    saved.shift, saved.centred_mean = to_float32(saved.running_mean), None
+    saved.center, saved.centered_mean = to_float32(saved.running_mean), None
     return scale, offset
 
 
 def _supports_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
     grad, x = dy[0] if type(dy) is tuple else dy, saved.input
-    known = "centred_mean" in vars(saved) and supports_array(x) and grad.dtype == x.dtype
+    known = "centered_mean" in vars(saved) and supports_array(x) and grad.dtype == x.dtype
     return known and {needs[0], needs[5]} <= {None, x.dtype}
 
 
@@ -165,18 +165,18 @@ def batch_norm_backward_cuda(
     config = layout.walk(grad, x, *(a for a in (dx, out, dresidual) if a is not None))
     parts = layout.parts(x, config, 2)
     gate = saved.gate if relu and out is None else (None, None)  # recompute what ReLU saw
-    operands = grad, x, out, dresidual, saved.shift, saved.centred_mean, *gate, parts
+    operands = grad, x, out, dresidual, saved.center, saved.centered_mean, *gate, parts
     layout.launch("batch_norm_grad_sums", config, *operands, partials=2)
     grad = grad if dresidual is None else dresidual
     sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     dot, scale, x_coef, constant = _channel_vectors(x, 4, layout.channels)
     weight, dstatistics = to_float32(saved.weight), tuple(to_float32(d) for d in of_statistics)
-    args = parts, weight, saved.rstd, saved.centred_mean, *dstatistics, *sums, dot, scale, x_coef, constant
+    args = parts, weight, saved.rstd, saved.centered_mean, *dstatistics, *sums, dot, scale, x_coef, constant
     sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(config[2])
     launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *args, *sizes)
     if dx is not None:
-        x_terms = (None, None) if saved.centred_mean is None else (x_coef, constant)
-        layout.launch("batch_norm_backward", config, grad, x, saved.shift, scale, *x_terms, gate[1], dx)
+        x_terms = (None, None) if saved.centered_mean is None else (x_coef, constant)
+        layout.launch("batch_norm_backward", config, grad, x, saved.center, scale, *x_terms, gate[1], dx)
     each = [None if need is None else cast(found, need) for found, need in zip(sums, needs[1:3], strict=True)]
     dx, dresidual = (None if d is None else layout.channels_second(d) for d in (dx, dresidual if needs[5] else None))
     return dx, *each, *_running_grads(saved, needs, sums[1], dot, scale), dresidual

@@ -60,7 +60,7 @@ class Resize(torch.nn.Module):
 
 
 class CenterCrop(torch.nn.Module):
-    """Cut the centre out."""
+    """Cut the center out."""
 
     def __init__(self, size):
         super().__init__()
@@ -71,7 +71,7 @@ class CenterCrop(torch.nn.Module):
 
 
 class RandomResizedCrop(CenterCrop):
-    """A crop at random: here the centre, resized, so that every run sees the same images."""
+    """A crop at random: here the center, resized, so that every run sees the same images."""
 
     def __init__(self, size, scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation=InterpolationMode.BILINEAR):
         super().__init__(size)
@@ -84,7 +84,7 @@ class RandomResizedCrop(CenterCrop):
 
 
 class RandomCrop(RandomResizedCrop):
-    """A crop at random: here the centre."""
+    """A crop at random: here the center."""
 
     def __init__(self, size, padding=None, pad_if_needed=False, fill=0, padding_mode="constant"):
         super().__init__(size)

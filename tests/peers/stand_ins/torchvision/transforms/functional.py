@@ -43,7 +43,7 @@ def resize(image, size):
 
 
 def center_crop(image, size):
-    """Cut [h, w] out of the centre."""
+    """Cut [h, w] out of the center."""
     array = np.asarray(image)
     size = (size, size) if isinstance(size, int) else size
     top, left = ((length - n) // 2 for n, length in zip(size, array.shape, strict=False))
