@@ -17,7 +17,7 @@ from .policy import Cast, Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CastPlan:
     """The dtypes of one call, and the kernels that may run it."""
 
     casts: tuple[DType | None, ...]  # per input, the dtype to round it to first, or None for as it comes
@@ -41,7 +41,7 @@ _RANK = {"b": 0, "i": 1, "u": 1}
 
 def make_plan(
     op: Any, rule: Policy | None, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str
-) -> Plan:
+) -> CastPlan:
     """The plan of `op` for the entries `key` under the policy `rule` (None outside of a region).
 
     answer: the caller's explicit dtype. wanted: per input, whether its gradient is.
@@ -75,7 +75,7 @@ def make_plan(
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
     kernels = op.forward.kernels_of(backend)
-    return Plan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
+    return CastPlan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
 
 
 def _need_tensors(op: Any, key: list[Entry]) -> None:

@@ -35,7 +35,7 @@ from .autograd.backward_pass import BackwardPass
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
-from .cast_plan import Plan, make_plan
+from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
 from .parameter import Parameter
 from .policy import Cast, region
@@ -73,7 +73,7 @@ class Op:
         self.checks: Callable[..., Any] | None = None
         self.saved_for: dict[str, tuple[str, ...]] = {}
         self.stand_ins: dict[str, Callable[[Any], Array]] = {}
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)
         self.call = self.signature.call
         self.__signature__ = inspect.Signature(self.signature.accepted)
@@ -208,7 +208,7 @@ class Op:
 
     # its plans
 
-    def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> Plan:
+    def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> CastPlan:
         """The plan for a combination of dtypes that was not met before, kept from now on."""
         held = [i.array for i in inputs if isinstance(i, Tensor)]
         names = {backends.backend_of(a).name for a in held}

@@ -22,7 +22,7 @@ from .autograd.saved import NOTHING, Saved, cast
 from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
 from .capture.recorder import recorders
-from .cast_plan import Plan
+from .cast_plan import CastPlan
 from .fp_errors import pop_ignore, push_ignore
 from .module_path import current, following
 from .policy import scope
@@ -37,7 +37,7 @@ def runner(op: Any) -> Callable[..., Any]:
     primitive, reference = op.forward, op.forward.reference
 
     def run(inputs: Any, params: Any, arrays: list[Any], edges: Any, versions: Any, key: tuple[Any, ...]) -> Any:
-        plan: Plan = plans(key) or op.new_plan(key, inputs)
+        plan: CastPlan = plans(key) or op.new_plan(key, inputs)
         device = None if backends.gpus is None else backends.gpus.enter(op.name, arrays)
         kernel, token = reference, push_ignore()
         try:
@@ -152,7 +152,7 @@ def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]
             arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 
 
-def _round(out: Any, plan: Plan) -> Any:
+def _round(out: Any, plan: CastPlan) -> Any:
     if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
         return (_round(out[0], plan), *out[1:])
     return out if out.dtype not in FLOATS and plan.out in FLOATS else cast(out, plan.out)

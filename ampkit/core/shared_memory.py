@@ -54,7 +54,7 @@ def block_of(array: Array) -> Any:
     return array
 
 
-def reduced(tensor: Tensor) -> tuple[Any, ...] | None:
+def pickled(tensor: Tensor) -> tuple[Any, ...] | None:
     """What pickles a shared tensor for a process that is being started, which then maps the memory; else None."""
     if get_spawning_popen() is None or (block := block_of(tensor.array)) is None or not tensor.array.flags.c_contiguous:
         return None

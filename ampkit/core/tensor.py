@@ -363,9 +363,9 @@ class Tensor(TensorBase, TensorMethods):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._tape_node is not None:
             raise StateError("pickle", "a leaf", "the result of a recorded operation", "use .detach()")
-        from .shared_memory import reduced
+        from .shared_memory import pickled
 
-        if (shared := reduced(self)) is not None:
+        if (shared := pickled(self)) is not None:
             return shared
         values = backends.backend_of(self.array).to_numpy(self.array)
         what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)

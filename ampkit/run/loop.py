@@ -32,7 +32,7 @@ from .guard import Explanation, Guard, Replay, not_finite
 from .input_pipeline import input_pipeline
 from .ranks import Ranks, code_checksum
 from .retraining import training_of
-from .step import Batch, StepResult, evaluate, objective_of, step
+from .step import Batch, StepMeasures, evaluate, objective_of, step
 from .training_state import TrainingState
 
 
@@ -266,7 +266,7 @@ class Run(TrainingState):
         memory = peak_of_device(self.recipe.train.device)
         return StepRow(number, float(result.loss), lr, scale, self.skipped, norm, self.seconds, memory)
 
-    def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepResult:
+    def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
         clip = self.recipe.train.grad_clip
         what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)
         result = step(*what, clip, measure_norm, self._guard, self.ranks)
@@ -310,7 +310,7 @@ class Run(TrainingState):
 def _compiled(run: ref[Run]) -> Any:
     """The run's steps, compiled; of a weak reference, as the run holds what this returns."""
 
-    def train_step(batches: Sequence[Batch], measure_norm: bool) -> StepResult:
+    def train_step(batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
         held = run()
         assert held is not None
         return held._train_step(batches, measure_norm)

@@ -116,7 +116,7 @@ def objective_of(model: Any) -> Objective:
     return _OBJECTIVES[MODELS[model.name].samples]
 
 
-class StepResult(NamedTuple):
+class StepMeasures(NamedTuple):
     """The outcome of a step, still on the device.
 
     loss: the mean over its batches []. grad_norm: the norm of the gradients [], None if it was not computed. skipped:
@@ -138,7 +138,7 @@ def step(
     measure_norm: bool = False,
     guard: Guard | None = None,
     ranks: Ranks = ALONE,
-) -> StepResult:
+) -> StepMeasures:
     """Update the weights once with the mean gradient of `batches`; not if the loss or a gradient is not finite.
 
     loss_of(inputs, *targets): the mean loss of a batch, computed inside `region` (an autocast, or nullcontext()).
@@ -168,7 +168,7 @@ def step(
         scaler.update()
         skipped = ops.zeros((), dtype=bool_, device=loss.device) if overflow is None else overflow
     optimizer.zero_grad()
-    return StepResult(loss, norm, skipped)
+    return StepMeasures(loss, norm, skipped)
 
 
 def evaluate(

@@ -67,7 +67,7 @@ def test_a_layout_reads_back_as_it_was_described(nvidia, dtype):
 @pytest.mark.parametrize("epilogue", list(Epilogue), ids=str)
 def test_an_operation_reads_back_as_it_was_described(nvidia, epilogue, turn):
     product = Product(A, B, D, D, turn, Compute.FLOAT32, ALIGNED, epilogue, 4096)
-    plan = cublaslt.Plan(nvidia, product)
+    plan = cublaslt.ProductPlan(nvidia, product)
     plan.set_epilogue_addresses(Memory(0, 0, 0, 0, 0xABC00, 0xDEF00))
     made = plan.operation
     assert [read(nvidia, made, at) for at in (0, 1)] == [68, 0]
@@ -124,7 +124,7 @@ def lstm(x):
 @pytest.mark.parametrize("build", [gpt, bert, vit, mlp, lstm])
 def test_the_products_of_a_step_read_back_as_they_were_described(nvidia, build, dtype, device):
     for product in set(products_of_a_step(build, dtype, device)):
-        plan = cublaslt.Plan(nvidia, product)
+        plan = cublaslt.ProductPlan(nvidia, product)
         plan.set_epilogue_addresses(product.alignment)
         scale = 1 if product.compute is Compute.FLOAT64 else 0
         want = [product.compute, scale, *product.transposed, product.epilogue]

@@ -105,7 +105,7 @@ def started(gpu, monkeypatch):
         made.append(what)
         if what.kind == "kernels":
             raise module.cudnnGraphNotSupportedError("no engine\nat all")
-        return cudnn_graphs.Plan(Graph(), 512 if what.kind == "images" else 0)
+        return cudnn_graphs.GraphPlan(Graph(), 512 if what.kind == "images" else 0)
 
     monkeypatch.setattr(cudnn_graphs.Planner, "plan", plan)
     found = bindings.Cudnn(gpu)

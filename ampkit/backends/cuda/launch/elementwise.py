@@ -43,7 +43,7 @@ _NONE = np.float32(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """The launch parameters for one combination of shapes, strides and dtypes.
 
     order: the axes of the outputs from the outermost in memory; None is row-major. vectorized: the layout for accesses
@@ -120,7 +120,7 @@ def _split_operands(operands: Sequence[Operand], count: int) -> tuple[tuple[Arra
 
 
 @lru_cache(4096)
-def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> Plan:
+def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> LaunchPlan:
     """The launch parameters for arrays of these layouts and results of these dtypes."""
     arrays = [layout for layout in layouts if layout is not None]
     dtypes = [dtype for _, _, dtype in arrays] + [dtype for dtype in outs if dtype is not None]
@@ -129,7 +129,7 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> P
     shape = np.broadcast_shapes(*(shape for shape, _, _ in arrays))
     count, order = math.prod(shape), memory_order(shape, layouts)
     if not count:
-        return Plan(shape, order, 0, None, None, ())
+        return LaunchPlan(shape, order, 0, None, None, ())
     axes = merged(shape, order, layouts)
     if len(axes) > AXES or count > MAX_ELEMENTS or any(_span(axes, i) > MAX_ELEMENTS for i in range(len(layouts))):
         raise UnsupportedError
@@ -137,7 +137,7 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> P
     kinds = [0 if layout is None else KINDS[layout[2]] for layout in layouts] + [0] * (OPERANDS - len(layouts))
     kinds += [0 if dtype is None else KINDS[dtype] for dtype in outs]
     vectorized, scalar = (_layout(count, each, axes, kinds, len(layouts)) for each in (vector, 1))
-    return Plan(shape, order, blocks_for(count, BLOCK * PER_THREAD), vectorized, scalar, aligned)
+    return LaunchPlan(shape, order, blocks_for(count, BLOCK * PER_THREAD), vectorized, scalar, aligned)
 
 
 def _span(axes: list[Axis], operand: int) -> int:

@@ -36,7 +36,7 @@ class Finish(NamedTuple):
     root: bool = False
 
 
-class Run(NamedTuple):
+class AxisRun(NamedTuple):
     """Axes adjacent in memory that are all reduced or all not; size: the product of their lengths."""
 
     reduced: bool
@@ -94,13 +94,13 @@ def _is_in_order(center: Array, order: tuple[int, ...], dims: tuple[int, ...]) -
     return center.dtype == float32 and memory_order(center) == tuple([i for i in order if i not in dims])
 
 
-def _runs(order: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...]) -> list[Run]:
+def _runs(order: tuple[int, ...], dims: tuple[int, ...], shape: tuple[int, ...]) -> list[AxisRun]:
     """Merge the axes `order` into runs that are reduced (in `dims`) or not."""
     groups = [(is_reduced, tuple(axes)) for is_reduced, axes in groupby(order, lambda i: i in dims)]
-    return [Run(is_reduced, axes, prod(shape[i] for i in axes)) for is_reduced, axes in groups]
+    return [AxisRun(is_reduced, axes, prod(shape[i] for i in axes)) for is_reduced, axes in groups]
 
 
-def _over_runs(term: str, x: Array, runs: list[Run], dtype: DType, finish: Finish, center: Array | None) -> Array:
+def _over_runs(term: str, x: Array, runs: list[AxisRun], dtype: DType, finish: Finish, center: Array | None) -> Array:
     """Reduce one run after the other, innermost first: that leaves the fewest elements for the others."""
     remaining = [i for i, run in enumerate(runs) if run.reduced]
     while remaining:

@@ -177,7 +177,7 @@ class _HeuristicResult(ctypes.Structure):
     )
 
 
-class Plan:
+class ProductPlan:
     """The descriptors of a product, and the heuristic's result: the algorithm first, and its workspace in bytes."""
 
     def __init__(self, lib: Any, product: Product):
@@ -214,7 +214,7 @@ class CublasLt:
     def __init__(self, xp: Any):
         self.xp = xp
         self.refused: dict[Product, int] = {}
-        self._plan: Callable[[int, Product], Plan | None] = lru_cache(PLANS)(self._new_plan)
+        self._plan: Callable[[int, Product], ProductPlan | None] = lru_cache(PLANS)(self._new_plan)
         self._handles: dict[int, ctypes.c_void_p] = {}
         self._lock = Lock()  # a plan holds the addresses of bias and aux until the call has read them
 
@@ -239,7 +239,7 @@ class CublasLt:
                 self._enqueue(device, plan, memory, alpha_pointer, beta_pointer)
         return plan is not None
 
-    def _enqueue(self, device: int, plan: Plan, memory: Memory, alpha: Any, beta: Any) -> None:
+    def _enqueue(self, device: int, plan: ProductPlan, memory: Memory, alpha: Any, beta: Any) -> None:
         """Call cublasLtMatmul; alpha, beta: pointers. The workspace is reused in stream order."""
         stream, nbytes = self.xp.cuda.get_current_stream().ptr, plan.workspace
         operation, *layouts = plan.descriptors
@@ -252,9 +252,9 @@ class CublasLt:
         if status:
             raise CublasLtError("Matmul", status)
 
-    def _new_plan(self, device: int, product: Product) -> Plan | None:
+    def _new_plan(self, device: int, product: Product) -> ProductPlan | None:
         lib = self._library()[0]
-        plan = Plan(lib, product)
+        plan = ProductPlan(lib, product)
         status = plan.find_algorithm(lib, self._handle(device), product)
         if not status:
             return plan

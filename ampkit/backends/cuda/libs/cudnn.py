@@ -20,7 +20,7 @@ from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import LOW, Array, DType, float16
 
 from .. import install
-from .cudnn_graphs import Attention, AttentionBackward, Convolution, Layout, Plan, Planner
+from .cudnn_graphs import Attention, AttentionBackward, Convolution, GraphPlan, Layout, Planner
 
 ALIGNED = 16  # alignment in bytes of every array
 MIN_VERSION = 90000  # cuDNN 9, which the frontend needs
@@ -55,7 +55,7 @@ class Cudnn:
         self.xp = xp
         self.refused: dict[Any, str] = {}
         self.warned: set[Any] = set()  # kinds of refusals that users were warned of
-        self._plan: Callable[[int, Any], Plan | None] = lru_cache(PLANS)(self._new_plan)
+        self._plan: Callable[[int, Any], GraphPlan | None] = lru_cache(PLANS)(self._new_plan)
         self._planners: dict[int, Planner] = {}
         self._streams: dict[int, int] = {}
         self._lock = Lock()  # a handle holds the stream until the call has used it
@@ -137,7 +137,7 @@ class Cudnn:
         with self.xp.cuda.Device(device) if other else nullcontext():
             yield device
 
-    def _execute(self, device: int, plan: Plan, addresses: dict[int, int]) -> None:
+    def _execute(self, device: int, plan: GraphPlan, addresses: dict[int, int]) -> None:
         planner, stream = self._planners[device], self.xp.cuda.get_current_stream().ptr
         handle = planner.device["handle"]
         if self._streams.get(device) != stream:
@@ -146,7 +146,7 @@ class Cudnn:
         workspace = self.xp.cuda.alloc(plan.workspace) if plan.workspace else None
         plan.graph._execute(addresses, 0 if workspace is None else workspace.ptr, handle)
 
-    def _new_plan(self, device: int, signature: Any) -> Plan | None:
+    def _new_plan(self, device: int, signature: Any) -> GraphPlan | None:
         planner = self._planner(device)
         try:
             return planner.plan(signature)

@@ -101,7 +101,7 @@ class AttentionBackward(NamedTuple):
     deterministic: bool = True
 
 
-class Plan(NamedTuple):
+class GraphPlan(NamedTuple):
     """A graph ready to run, and the bytes of workspace it needs."""
 
     graph: Any
@@ -114,11 +114,11 @@ class Planner:
     def __init__(self, cudnn: Any, **device: Any):
         self.cudnn, self.device = cudnn, device
 
-    def plan(self, what: Any) -> Plan:
+    def plan(self, what: Any) -> GraphPlan:
         """Build the plan of a Convolution, Attention or AttentionBackward; may compile an engine. Raises as `graph`."""
         graph = self.graph(what)
         graph.build_plans(self.cudnn.build_plan_policy.HEURISTICS_CHOICE)
-        return Plan(graph, graph.get_workspace_size())
+        return GraphPlan(graph, graph.get_workspace_size())
 
     def graph(self, what: Any) -> Any:
         """Build the cuDNN graph with its supported engines. Raises cuDNN's exception where it has none."""
