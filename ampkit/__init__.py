@@ -28,15 +28,7 @@ from .backends.precision import get_float32_matmul_precision, set_float32_matmul
 from .base import collector as _collector  # what it registers
 from .base import missing_names as _missing_names
 from .base import observe
-from .base.dtypes import DType as dtype
-from .base.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
-from .base.dtypes import bool_ as bool
-from .base.dtypes import float16 as half
-from .base.dtypes import float32 as float
-from .base.dtypes import float64 as double
-from .base.dtypes import int16 as short
-from .base.dtypes import int32 as int
-from .base.dtypes import int64 as long
+from .base.dtypes import finfo, iinfo
 from .base.errors import (
     AmpkitError,
     ArgumentError,
@@ -52,6 +44,14 @@ from .base.errors import (
     StateError,
 )
 from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .base.public_dtypes import bfloat16, dtype, float16, float32, float64, int8, int16, int32, int64, uint8
+from .base.public_dtypes import bool_ as bool
+from .base.public_dtypes import float16 as half
+from .base.public_dtypes import float32 as float
+from .base.public_dtypes import float64 as double
+from .base.public_dtypes import int16 as short
+from .base.public_dtypes import int32 as int
+from .base.public_dtypes import int64 as long
 from .core.autograd.grad_mode import (
     enable_grad,
     inference_mode,

@@ -9,17 +9,17 @@ from .backends.cpu.threads import get_num_threads, set_num_threads
 from .backends.determinism import are_deterministic_algorithms_enabled, use_deterministic_algorithms
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .base import observe
-from .base.dtypes import DType as dtype
-from .base.dtypes import bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8
-from .base.dtypes import bool_ as bool
-from .base.dtypes import float16 as half
-from .base.dtypes import float32 as float
-from .base.dtypes import float64 as double
-from .base.dtypes import int16 as short
-from .base.dtypes import int32 as int
-from .base.dtypes import int64 as long
+from .base.dtypes import finfo, iinfo
 from .base.errors import AmpkitError, ArgumentError, ConfigError, DeviceError, DTypeError, FileError, NonFiniteError, OutOfMemoryError, RangeError, ScaleCollapseError, ShapeError, StateError
 from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .base.public_dtypes import bfloat16, dtype, float16, float32, float64, int8, int16, int32, int64, uint8
+from .base.public_dtypes import bool_ as bool
+from .base.public_dtypes import float16 as half
+from .base.public_dtypes import float32 as float
+from .base.public_dtypes import float64 as double
+from .base.public_dtypes import int16 as short
+from .base.public_dtypes import int32 as int
+from .base.public_dtypes import int64 as long
 from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad, set_grad_enabled
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved

@@ -99,5 +99,5 @@ def _cast(values: Any, kind: str, dtype: DType) -> Any:
 
 
 def _as(tensor: Tensor, kind: str, dtype: DType) -> Tensor:
-    cast = tensor.is_floating_point() and tensor.dtype != dtypes.float64 and tensor.device.type == kind
+    cast = tensor.is_floating_point() and tensor.array.dtype != dtypes.float64 and tensor.device.type == kind
     return tensor.to(dtype) if cast else tensor

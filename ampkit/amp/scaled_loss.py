@@ -38,7 +38,7 @@ _SCALE_LOSS = _ScaleLoss()
 
 def scaled(loss: Tensor, tag: ScaleTag) -> Tensor:
     """`loss` times the scale of `tag`, in float32 (float64 for float64); recorded if the loss requires grad."""
-    backend, wide = backends.backend_of(loss.array), dtypes.accumulator(loss.dtype)
+    backend, wide = backends.backend_of(loss.array), dtypes.accumulator(loss.array.dtype)
     with ignore_fp_errors(), backends.device_guard(loss.array):
         factor = backends.to_device_of(tag.factor, loss.array).astype(wide)
         out = backend.asarray(np.multiply(backend.cast(loss.array, wide), factor))

@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 
 from ..base.errors import StateError
+from ..base.public_dtypes import show_as
 from .finder import Finder, Namespace
 
 
@@ -28,6 +29,7 @@ def install() -> None:
     if present is not None:
         got = f"PyTorch {getattr(present, '__version__', '')} in sys.modules"
         raise StateError("ampkit.as_torch", "a process without PyTorch", got, "import ampkit.as_torch before all else")
+    show_as("torch")
     sys.meta_path.insert(0, Finder())
     import_module("torch")
 

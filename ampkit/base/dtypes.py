@@ -1,7 +1,7 @@
 """Formats: the dtypes of ampkit, how they promote, what they accumulate in, and their limits.
 
-An ampkit dtype is a NumPy dtype; bfloat16 is the one of `ml_dtypes`. ampkit never relies on the promotion of NumPy
-or CuPy, which differ from each other where bfloat16 is involved.
+These are NumPy's dtypes, which arrays have; bfloat16 is the one of `ml_dtypes`. Users see `public_dtypes.dtype`
+instead. ampkit never relies on the promotion of NumPy or CuPy, which differ from each other where bfloat16 is involved.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from . import public_dtypes
 from .errors import DTypeError
 
 DType = np.dtype[Any]
@@ -37,10 +38,11 @@ _ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: 
 
 
 def parse(dtype: Any) -> DType:
-    """The dtype that `dtype` names: an ampkit or NumPy dtype, a Python type (`float` is float32) or a name.
+    """NumPy's dtype that `dtype` names: a dtype of ampkit or NumPy, a Python type (`float` is float32) or a name.
 
     Raises DTypeError for anything else, and for formats ampkit has no arithmetic for (complex, strings, objects).
     """
+    dtype = _numpy_dtype(dtype)
     if isinstance(dtype, np.dtype) and dtype in KNOWN:
         return dtype
     if dtype is float:
@@ -52,6 +54,11 @@ def parse(dtype: Any) -> DType:
         return NAMES[found.name]
     except (KeyError, TypeError, ValueError):
         raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(dtype)) from None
+
+
+def _numpy_dtype(dtype: Any) -> Any:
+    """NumPy's dtype of one of ampkit; anything else as it is."""
+    return dtype.dtype if isinstance(dtype, public_dtypes.dtype) else dtype
 
 
 def need_native(dtype: DType, where: str) -> None:
@@ -137,7 +144,8 @@ class iinfo:
     """
 
     def __init__(self, type: Any):
-        dtype = type if isinstance(type, np.dtype) and type.kind == "u" else parse(type)
+        dtype = _numpy_dtype(type)
+        dtype = dtype if isinstance(dtype, np.dtype) and dtype.kind == "u" else parse(dtype)
         if dtype.kind not in "iu":
             raise DTypeError("iinfo", "an integer dtype", dtype.name, "use finfo")
         info = np.iinfo(dtype)
@@ -156,7 +164,7 @@ class finfo:
     """
 
     def __init__(self, dtype: Any = None):
-        dtype = default() if dtype is None else dtype
+        dtype = default() if dtype is None else _numpy_dtype(dtype)
         narrow = isinstance(dtype, np.dtype) and dtype.name.startswith("float8")
         if not narrow and not is_float(parse(dtype)):
             raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")

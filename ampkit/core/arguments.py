@@ -67,7 +67,7 @@ def named(name: str) -> str:
 
 def is_whole(value: Any) -> bool:
     """Whether `value` is an integer (anything with `__index__`); True, False and bool tensors are not."""
-    if isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == np.bool_):
+    if isinstance(value, bool) or (isinstance(value, Tensor) and value.array.dtype == np.bool_):
         return False
     try:
         index(value)

@@ -117,7 +117,7 @@ def _answer(
         return tensors[0] if tensors and tensors[0] in FLOATS else widest
     if rule is None or cast is Cast.WIDEST or float64 in deciding or not FLOATS.intersection(tensors):
         return widest
-    return rule.dtype if cast is Cast.LOW else float32
+    return rule.low_dtype if cast is Cast.LOW else float32
 
 
 def _explicit(op: Any, answer: DType) -> DType:

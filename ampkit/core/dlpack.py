@@ -62,7 +62,7 @@ def export(tensor: Tensor, **options: Any) -> Any:
     if tensor.requires_grad:
         raise StateError("__dlpack__", "a tensor that requires no grad", "one that does", "use .detach()")
     options.pop("max_version", None)  # always an unversioned capsule, whose type code may be rewritten
-    if tensor.dtype != dtypes.bfloat16:
+    if tensor.array.dtype != dtypes.bfloat16:
         return tensor.exposed().__dlpack__(**options)
     capsule = tensor.exposed().view(np.uint16).__dlpack__(**options)
     _type_of(capsule).code = _BFLOAT

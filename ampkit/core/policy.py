@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
+from ..base import public_dtypes
 from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
 from ..base.scoped import Scope, ScopedVariable
@@ -56,8 +57,8 @@ class Policy:
     Raises DTypeError for another dtype, ConfigError for an unknown op or category.
     """
 
-    __slots__ = ("dtype", "modules", "overrides", "preset")
-    dtype: DType  # float32 in the modules that `modules` gives it
+    __slots__ = ("low_dtype", "modules", "overrides", "preset")
+    low_dtype: DType  # NumPy's; float32 in the modules that `modules` gives it
     overrides: tuple[tuple[str, Cast], ...]
     modules: tuple[tuple[str, DType], ...]
     preset: str
@@ -85,7 +86,7 @@ class Policy:
     def _intern(cls, *key: Any) -> Policy:
         if key not in cls._known:
             self = object.__new__(cls)
-            for name, value in zip(("preset", "dtype", "overrides", "modules"), key, strict=True):
+            for name, value in zip(("preset", "low_dtype", "overrides", "modules"), key, strict=True):
                 object.__setattr__(self, name, value)
             cls._known[key] = self
             if self.modules and _FOLLOWS not in module_path.following:  # for good: a region may start inside the model
@@ -95,11 +96,16 @@ class Policy:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a Policy is frozen: make another one")
 
+    @property
+    def dtype(self) -> public_dtypes.dtype:
+        """The dtype of LOW ops."""
+        return public_dtypes.DTYPES[self.low_dtype]
+
     def category(self, op: str) -> Cast:
         """The category of the op named `op` under this policy. Raises ConfigError for an unknown name."""
         need_op("Policy.category", op)
         found = dict(self.overrides).get(op) or (Cast.LOW if self.preset and op in _FAST else categories[op])
-        return Cast.FP32 if found is Cast.LOW and self.dtype == float32 else found
+        return Cast.FP32 if found is Cast.LOW and self.low_dtype == float32 else found
 
     def in_module(self, path: str) -> Policy:
         """The policy in the module `path` of the model: this one, or one with the dtype that `modules` has for it."""
@@ -114,10 +120,10 @@ class Policy:
         overrides = "".join(f', {name}="{category.value}"' for name, category in self.overrides)
         dtypes = ", ".join(f'"{pattern}": "{dtype.name}"' for pattern, dtype in self.modules)
         modules = f", modules={{{dtypes}}}" if dtypes else ""
-        return f'Policy{self.preset}("{self.dtype.name}"{overrides}{modules})'
+        return f'Policy{self.preset}("{self.low_dtype.name}"{overrides}{modules})'
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Policy._intern, (self.preset, self.dtype, self.overrides, self.modules)
+        return Policy._intern, (self.preset, self.low_dtype, self.overrides, self.modules)
 
 
 def low(dtype: Any, where: str) -> DType:
@@ -264,10 +270,10 @@ def is_autocast_enabled(device_type: str = "cpu") -> bool:
     return _in_force(device_type) is not None
 
 
-def get_autocast_dtype(device_type: str = "cpu") -> DType:
+def get_autocast_dtype(device_type: str = "cpu") -> public_dtypes.dtype:
     """The 16-bit dtype that autocast uses on `device_type` here, or that device's default where autocast is off."""
     policy = _in_force(device_type)
-    return _DEFAULT[need_kind(device_type)] if policy is None else policy.dtype
+    return public_dtypes.DTYPES[_DEFAULT[need_kind(device_type)]] if policy is None else policy.dtype
 
 
 def _in_force(device_type: str) -> Policy | None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Device
-from ..base.dtypes import DType, uint8
+from ..base import public_dtypes
+from ..base.dtypes import uint8
 from ..base.errors import FileError
 
 
@@ -42,9 +43,9 @@ class UntypedStorage:
         return Device(backends.backend_of(self._array).device_of(self._array))
 
     @property
-    def dtype(self) -> DType:
+    def dtype(self) -> public_dtypes.dtype:
         """uint8."""
-        return uint8
+        return public_dtypes.uint8
 
     @property
     def shape(self) -> tuple[int]:

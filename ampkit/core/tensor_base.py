@@ -9,7 +9,8 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array, Device
-from ..base.dtypes import DType, bool_, default, int64, is_float
+from ..base import public_dtypes
+from ..base.dtypes import bool_, default, int64, is_float
 from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, StateError, switch
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from .autograd.grad_mode import is_grad_enabled
@@ -60,8 +61,8 @@ class TensorBase:
         return Shape(self.array.shape)
 
     @property
-    def dtype(self) -> DType:
-        return self.array.dtype
+    def dtype(self) -> public_dtypes.dtype:
+        return public_dtypes.DTYPES[self.array.dtype]
 
     @property
     def device(self) -> Device:
@@ -109,7 +110,7 @@ class TensorBase:
         return steps[dim]
 
     def is_floating_point(self) -> bool:
-        return is_float(self.dtype)
+        return is_float(self.array.dtype)
 
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Whether the memory is in that format, by default row-major. Raises ArgumentError for an unknown one."""
@@ -130,7 +131,7 @@ class TensorBase:
             raise StateError("numpy()", "a tensor that requires no grad", "one that does", "use .detach().numpy()")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        if copy or (copy is None and dtype is not None and dtype != self.dtype):  # new memory
+        if copy or (copy is None and dtype is not None and dtype != self.array.dtype):  # new memory
             self._need_values_for_numpy(force=False)
             return np.array(backends.backend_of(self.array).to_numpy(self.array), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
@@ -158,7 +159,7 @@ class TensorBase:
         return bool(self.item())
 
     def __index__(self) -> int:
-        if is_float(self.dtype):
+        if is_float(self.array.dtype):
             raise DTypeError("index", "an integer tensor", self.dtype.name)
         return int(self.item())
 
@@ -174,9 +175,9 @@ class TensorBase:
 
     def __repr__(self) -> str:
         values = backends.backend_of(self.array).to_numpy(self.array)
-        shown = values.astype(np.float32) if self.is_floating_point() and self.dtype.itemsize == 2 else values
+        shown = values.astype(np.float32) if self.is_floating_point() and self.itemsize == 2 else values
         text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
-        plain = self.dtype in (default(), int64, bool_)
+        plain = self.array.dtype in (default(), int64, bool_)
         kind = "" if plain else f", dtype={self.dtype.name}"
         grad = (
             f", grad_fn=<{self._tape_node.name()}>"

@@ -126,7 +126,7 @@ class TensorType:
         return made_of(args, self.dtype, self.device)
 
     def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, Tensor) and value.dtype == self.dtype and value.device.type == self.device
+        return isinstance(value, Tensor) and value.array.dtype == self.dtype and value.device.type == self.device
 
     def __repr__(self) -> str:
         return self.name

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType
 from ampkit.core.tensor import Tensor
 from ampkit.core.autograd.gradient_edge import GradientEdge
 from ampkit.core.autograd.hooks import Handle

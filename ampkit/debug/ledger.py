@@ -217,7 +217,7 @@ def _held(optimizers: list[Optimizer]) -> dict[str, int]:
 def _is_wide_by_policy(event: Event) -> bool:
     entry = region()
     rule = None if entry is None else entry.policies[event.plan.backend]
-    if rule is None or rule.dtype not in LOW or getattr(event.output, "dtype", None) != float32:
+    if rule is None or rule.low_dtype not in LOW or getattr(event.output, "dtype", None) != float32:
         return False
     overrides: dict[str, Any] = {name: category.value for name, category in rule.overrides}
     return Policy.fast(rule.dtype, **overrides).category(event.name) is Cast.LOW is not rule.category(event.name)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..base import public_dtypes
 from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import ConfigError, DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
@@ -34,7 +35,10 @@ from .saved_memory import SavedMemory
 
 @checked
 def plan(
-    model: Any, batch: Any, policy: Policy | DType | str | None = None, loss: Callable[..., Tensor] | None = None
+    model: Any,
+    batch: Any,
+    policy: Policy | public_dtypes.dtype | DType | str | None = None,
+    loss: Callable[..., Tensor] | None = None,
 ) -> PrecisionPlan:
     """In which dtypes `model` runs on `batch`, op by op, why, its casts, and what it keeps for backward.
 
@@ -95,8 +99,8 @@ def _differentiate(model: Any, arguments: tuple[Any, ...], loss: Any) -> None:
             grad(loss, leaves, allow_unused=True)
 
 
-def _policy(policy: Policy | DType | str | None) -> Policy | None:
-    if isinstance(policy, np.dtype):
+def _policy(policy: Policy | public_dtypes.dtype | DType | str | None) -> Policy | None:
+    if isinstance(policy, (np.dtype, public_dtypes.dtype)):
         policy = policy.name
     if isinstance(policy, str):
         return None if policy == "float32" else parse_policy(policy)
@@ -133,7 +137,7 @@ class _Recorder:
         where = path_in_words(current())
         self.last = f"{event.name} in {where}"
         tensors = [operand for operand in event.operands if isinstance(operand, Tensor)]
-        inputs = tuple(t.dtype.name for t in tensors if t.dtype in FLOATS)
+        inputs = tuple(t.dtype.name for t in tensors if t.array.dtype in FLOATS)
         category, why = _reason(event, current_path())
         output = event.output[0] if isinstance(event.output, tuple) else event.output
         if not inputs and output.dtype not in FLOATS:  # of integers alone: labels, masks
@@ -190,7 +194,7 @@ def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> 
         return f'module "{pattern}" is {rule.dtype.name}'
     if category is Cast.LOW and op.cast is not Cast.LOW:
         return "low in Policy.fast"
-    if category in (Cast.LOW, Cast.FP32) and out not in (rule.dtype, float32):
+    if category in (Cast.LOW, Cast.FP32) and out not in (rule.low_dtype, float32):
         return f"{out.name} stays" if out in FLOATS else "not floating point"
     return REASONS[category.value]
 

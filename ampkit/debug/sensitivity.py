@@ -95,7 +95,7 @@ class Evaluation:
         Those of float16 are computed with a loss scale, as in training: the largest of _SCALES that does not overflow.
         Random numbers and buffers are as they were before.
         """
-        for scale in _SCALES if policy is not None and policy.dtype == float16 else (1.0,):
+        for scale in _SCALES if policy is not None and policy.low_dtype == float16 else (1.0,):
             with unchanged(self.model):
                 loss = self.forward(batch, policy)
                 found = Gradients(float(loss), self.backward(loss, scale), scale)

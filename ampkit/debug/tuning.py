@@ -72,7 +72,7 @@ class Tuning:
         taken, _ = search(values, errors, error)
         low = [choice for choice, is_low in zip(choices, taken, strict=True) if is_low]
         default = self.policies[1].policy
-        return None if default is None else policy_of(choices, low, default.dtype)
+        return None if default is None else policy_of(choices, low, default.low_dtype)
 
     def toml(self) -> str:
         """The [amp] section of a recipe that runs the policy."""

@@ -63,7 +63,7 @@ def all_reduce(
     """
     here, tensor = group_or_world("all_reduce", group), need_tensor("all_reduce", tensor)
     wire = None if wire_dtype is None else dtypes.parse(wire_dtype)
-    reduction.check("all_reduce", op, tensor.dtype, wire)
+    reduction.check("all_reduce", op, tensor.array.dtype, wire)
     said = f"all_reduce({op.name}, {describe(tensor.array)}{'' if wire is None else f', wire {wire.name}'})"
     call = _call(said)
     return _in_place(here, tensor, lambda via, flat: reduction.all_reduce(via, call, flat, op, wire), async_op)
@@ -74,7 +74,7 @@ def reduce(
 ) -> Work | None:
     """`all_reduce` whose result only the rank `dst` has; the tensors of the others keep their values."""
     here, tensor = group_or_world("reduce", group), need_tensor("reduce", tensor)
-    reduction.check("reduce", op, tensor.dtype)
+    reduction.check("reduce", op, tensor.array.dtype)
     to, call = here.rank_of("reduce", dst), _call(f"reduce({op.name}, {describe(tensor.array)}, to {dst})")
 
     def action(via: Transport, flat: Array) -> None:
@@ -100,7 +100,7 @@ def reduce_scatter_tensor(
     """
     here, where = group_or_world("reduce_scatter_tensor", group), "reduce_scatter_tensor"
     output, input = need_tensor(where, output), need_tensor(where, input)
-    reduction.check(where, op, input.dtype)
+    reduction.check(where, op, input.array.dtype)
     _need_parts(where, "input", input, output, here.size())
     call = _call(f"{where}({op.name}, {describe(input.array)})")
 
@@ -118,7 +118,7 @@ def reduce_scatter(
     """Reduce each tensor of `input_list`, one per rank; `output` is the one of this rank's number."""
     here = group_or_world("reduce_scatter", group)
     inputs = _need_list("reduce_scatter", "input_list", input_list, output, here.size())
-    reduction.check("reduce_scatter", op, output.dtype)
+    reduction.check("reduce_scatter", op, output.array.dtype)
     call = _call(f"reduce_scatter({op.name}, {describe(output.array)})")
 
     def action(via: Transport, flat: Array) -> None:
@@ -226,7 +226,7 @@ def _all_to_all(
     where: str, here: ProcessGroup, sent: Sequence[Tensor], received: Sequence[Tensor], async_op: bool
 ) -> Work | None:
     dtype, own, place = need_tensor(where, sent[0]).dtype, sent[here.rank()], received[here.rank()]
-    if other := [tensor for tensor in (*sent, *received) if need_tensor(where, tensor).dtype != dtype]:
+    if other := [tensor for tensor in (*sent, *received) if need_tensor(where, tensor).array.dtype != dtype]:
         raise DTypeError(where, f"tensors of one dtype, {dtype.name}", other[0].dtype.name)
     if own.numel() != place.numel():
         needs = f"an output of {own.numel()} elements for what rank {here.rank()} sends to itself"
@@ -357,14 +357,14 @@ def _other_rank(where: str, here: ProcessGroup, rank: int, tag: int) -> int:
 
 
 def _need_parts(where: str, name: str, whole: Tensor, part: Tensor, count: int) -> None:
-    if whole.dtype != part.dtype or whole.array.size != part.array.size * count:
+    if whole.array.dtype != part.array.dtype or whole.array.size != part.array.size * count:
         needs = f"{name} of {part.array.size * count} elements in {part.dtype.name}"
         raise ShapeError(where, needs, f"{whole.array.size} in {whole.dtype.name}")
 
 
 def _need_list(where: str, name: str, tensors: Sequence[Tensor], like: Tensor, count: int) -> list[Tensor]:
     found = [need_tensor(where, tensor) for tensor in tensors]
-    same = all(tensor.shape == like.shape and tensor.dtype == like.dtype for tensor in found)
+    same = all(tensor.shape == like.shape and tensor.array.dtype == like.array.dtype for tensor in found)
     if len(found) != count or not same:
         got = f"{len(found)}: {', '.join(describe(tensor.array) for tensor in found[:3])}"
         raise ShapeError(where, f"{count} tensors {describe(like.array)} in {name}, one per rank", got)

@@ -16,7 +16,7 @@ def need_tokens(where: str, name: str, tokens: Tensor, longest: int) -> None:
         raise DTypeError(where, f"{name} as a Tensor", shown(tokens))
     if tokens.ndim != 2 or not tokens.numel() or tokens.shape[1] > longest:
         raise ShapeError(where, f"{name} [N, T] with N >= 1 and 1 <= T <= {longest}", f"shape {tuple(tokens.shape)}")
-    if tokens.is_floating_point() or tokens.dtype == dtypes.bool_:
+    if tokens.is_floating_point() or tokens.array.dtype == dtypes.bool_:
         raise DTypeError(where, f"{name} of integers", tokens.dtype.name)
 
 

@@ -50,18 +50,18 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the uniform distribution on [a, b)."""
-    check_bounds("uniform_", tensor.dtype, a, b)
+    check_bounds("uniform_", tensor.array.dtype, a, b)
     if b - a == math.inf:
         values = 2 * random.next_draw(generator).uniform(a / 2, b / 2, tensor.shape)
     else:
         draw = random.next_draw(generator).uniform(a, b + 0.0, tensor.shape)  # NumPy refuses 0.0 to -0.0
         values = np.asarray(draw)
-    return _fill(tensor, rounded_within(values, tensor.dtype, a, b))
+    return _fill(tensor, rounded_within(values, tensor.array.dtype, a, b))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: random.Stream | None = None) -> Tensor:
     """Values from the normal distribution N(mean, std^2)."""
-    check_float("normal_", tensor.dtype)
+    check_float("normal_", tensor.array.dtype)
     if not 0 <= std < math.inf:
         raise ArgumentError("normal_", "std >= 0", f"{std}")
     return _fill(tensor, random.next_draw(generator).normal(mean, abs(std), tensor.shape))
@@ -79,7 +79,7 @@ def trunc_normal_(
 
     Raises ArgumentError if [a, b] has less than a thousandth of the probability.
     """
-    check_float("trunc_normal_", tensor.dtype)
+    check_float("trunc_normal_", tensor.array.dtype)
     if not std > 0 or not _mass((a - mean) / std, (b - mean) / std) >= 1e-3:  # NaN is refused, too
         got = f"mean={mean}, std={std}, a={a}, b={b}"
         raise ArgumentError("trunc_normal_", "std > 0 and [a, b] near the mean", got)
@@ -87,7 +87,7 @@ def trunc_normal_(
     values = draw.normal(mean, std, tensor.shape)
     while (out := (values < a) | (values > b)).any():
         values[out] = draw.normal(mean, std, int(out.sum()))
-    return _fill(tensor, rounded_within(values, tensor.dtype, a, b, closed=True))
+    return _fill(tensor, rounded_within(values, tensor.array.dtype, a, b, closed=True))
 
 
 def _mass(low: float, high: float) -> float:
@@ -143,7 +143,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: rando
         raise ShapeError("sparse_", "a tensor of two axes", f"shape {tuple(tensor.shape)}")
     if not 0 <= sparsity <= 1:
         raise ArgumentError("sparse_", "a sparsity from 0 to 1", repr(sparsity))
-    check_float("sparse_", tensor.dtype)
+    check_float("sparse_", tensor.array.dtype)
     if not 0 <= std < math.inf:
         raise ArgumentError("sparse_", "a finite std from 0", f"{std}")
     draw = random.next_draw(generator)
@@ -199,7 +199,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: random.Stream | None
     """
     if tensor.ndim < 2:
         raise ShapeError("orthogonal_", "a tensor of two axes or more", f"shape {tuple(tensor.shape)}")
-    check_float("orthogonal_", tensor.dtype)
+    check_float("orthogonal_", tensor.array.dtype)
     rows = tensor.shape[0]
     columns = tensor.numel() // max(rows, 1)
     flat = random.next_draw(generator).normal(size=(max(rows, columns), min(rows, columns)))

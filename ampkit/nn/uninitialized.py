@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from .. import backends
 from ..backends import Array, Device
-from ..base import dtypes
+from ..base import dtypes, public_dtypes
 from ..base.errors import ShapeError
 from ..core.parameter import Buffer, Parameter
 from ..core.tensor import Tensor
@@ -38,8 +38,8 @@ class Uninitialized(Tensor):
         _slot.__set__(self, value)
 
     @property
-    def dtype(self) -> dtypes.DType:
-        return _slot.__get__(self).dtype
+    def dtype(self) -> public_dtypes.dtype:
+        return public_dtypes.DTYPES[_slot.__get__(self).dtype]
 
     @property
     def device(self) -> Device:
@@ -52,13 +52,13 @@ class Uninitialized(Tensor):
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        self._tape_edge = (self, 0, (0,), self.dtype) if wanted else None
+        self._tape_edge = (self, 0, (0,), self.dtype.dtype) if wanted else None
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Become uninitialized memory of that shape, in its dtype and on its device unless others are given."""
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         self.set_destination(device, None if dtype is None else dtypes.parse(dtype))
-        self.become(backends.get(self.device).empty(sizes, self.dtype))
+        self.become(backends.get(self.device).empty(sizes, self.dtype.dtype))
 
     def become(self, array: Array) -> None:
         """Become a Parameter, or a buffer, that holds `array`."""
@@ -71,7 +71,7 @@ class Uninitialized(Tensor):
     def set_destination(self, device: Any, dtype: dtypes.DType | None) -> None:
         """Be of that dtype and on that device once there is a shape; None leaves it."""
         there = backends.get(self.device if device is None else device)
-        self.array = there.empty((0,), self.dtype if dtype is None else dtype)
+        self.array = there.empty((0,), self.dtype.dtype if dtype is None else dtype)
 
     def detach(self) -> Self:
         """Itself: there is no memory to share yet."""

@@ -87,10 +87,10 @@ def fill_(self: Tensor, value: Tensor | float) -> Tensor:
 
 def _check_fill_value(where: str, self: Tensor, number: float) -> float:
     # Return `number`; ArgumentError if self's integer dtype cannot represent it once truncated.
-    if not dtypes.is_float(self.dtype) and self.dtype != dtypes.bool_:
+    if not dtypes.is_float(self.array.dtype) and self.array.dtype != dtypes.bool_:
         if not math.isfinite(number):
             raise ArgumentError(where, f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
-        check_representable(where, self.dtype, int(number))
+        check_representable(where, self.array.dtype, int(number))
     return number
 
 
@@ -103,13 +103,13 @@ def zero_(self: Tensor) -> Tensor:
 
 def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with samples of a normal distribution; those beyond the dtype's range become its largest number."""
-    check_float("normal_", self.dtype)
+    check_float("normal_", self.array.dtype)
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
     rounded = finite if math.isfinite(mean) and math.isfinite(std) else _unchanged
     return _fill_random(
         self,
-        lambda g: rounded(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype)), self.dtype),
+        lambda g: rounded(mean + std * g.standard_normal(self.shape, draw_dtype(self.array.dtype)), self.array.dtype),
         generator,
     )
 
@@ -119,8 +119,8 @@ def uniform_(self: Tensor, a: float = 0.0, b: float = 1.0, *, generator: random.
 
     Raises ArgumentError unless a <= b, for bounds beyond the dtype's range too, DTypeError for integers.
     """
-    check_bounds("uniform_", self.dtype, a, b)
-    return _fill_random(self, lambda g: uniform(g, self.shape, self.dtype, a, b), generator)
+    check_bounds("uniform_", self.array.dtype, a, b)
+    return _fill_random(self, lambda g: uniform(g, self.shape, self.array.dtype, a, b), generator)
 
 
 def bernoulli_(self: Tensor, p: Tensor | float = 0.5, *, generator: random.Stream | None = None) -> Tensor:
@@ -137,34 +137,37 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: random.Stream |
 
     Raises ArgumentError unless lambd > 0, DTypeError for integers.
     """
-    check_float("exponential_", self.dtype)
+    stored = self.array.dtype
+    check_float("exponential_", stored)
     if not lambd > 0:
         raise ArgumentError("exponential_", "lambd above 0", f"{lambd}")
     return _fill_random(
         self,
-        lambda g: finite(g.standard_exponential(self.shape, draw_dtype(self.dtype)) / lambd, self.dtype, True),
+        lambda g: finite(g.standard_exponential(self.shape, draw_dtype(stored)) / lambd, stored, True),
         generator,
     )
 
 
 def log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with log-normal samples, all above 0 and finite; mean and std are those of the logarithm."""
-    check_float("log_normal_", self.dtype)
+    stored = self.array.dtype
+    check_float("log_normal_", stored)
     if not std > 0:
         raise ArgumentError("log_normal_", "std above 0", f"{std}")
     return _fill_random(
         self,
-        lambda g: finite(np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(self.dtype))), self.dtype, True),
+        lambda g: finite(np.exp(mean + std * g.standard_normal(self.shape, draw_dtype(stored))), stored, True),
         generator,
     )
 
 
 def cauchy_(self: Tensor, median: float = 0, sigma: float = 1, *, generator: random.Stream | None = None) -> Tensor:
     """Overwrite with samples of a Cauchy distribution, all finite; sigma is its half width at half maximum."""
-    check_float("cauchy_", self.dtype)
+    stored = self.array.dtype
+    check_float("cauchy_", stored)
     if not sigma > 0:
         raise ArgumentError("cauchy_", "sigma above 0", f"{sigma}")
-    return _fill_random(self, lambda g: finite(median + sigma * g.standard_cauchy(self.shape), self.dtype), generator)
+    return _fill_random(self, lambda g: finite(median + sigma * g.standard_cauchy(self.shape), stored), generator)
 
 
 def geometric_(self: Tensor, p: float, *, generator: random.Stream | None = None) -> Tensor:
@@ -188,7 +191,7 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
     low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact_integers(self))
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
-    return _fill_random(self, lambda g: integers("random_", g, self.shape, self.dtype, low, high), generator)
+    return _fill_random(self, lambda g: integers("random_", g, self.shape, self.array.dtype, low, high), generator)
 
 
 def _unchanged(values: Any, dtype: dtypes.DType) -> Any:
@@ -196,15 +199,16 @@ def _unchanged(values: Any, dtype: dtypes.DType) -> Any:
 
 
 def _largest(self: Tensor) -> float:
-    if self.dtype == dtypes.bool_:
+    stored = self.array.dtype
+    if stored == dtypes.bool_:
         return 1
-    return dtypes.finfo(self.dtype).max if dtypes.is_float(self.dtype) else int(np.iinfo(self.dtype).max)
+    return dtypes.finfo(stored).max if dtypes.is_float(stored) else int(np.iinfo(stored).max)
 
 
 def _exact_integers(self: Tensor) -> int:
-    if dtypes.is_float(self.dtype):
-        return 2 ** (1 - int(np.log2(float(dtypes.finfo(self.dtype).eps)))) + 1
-    return 2 if self.dtype == dtypes.bool_ else int(np.iinfo(self.dtype).max) + 1
+    if dtypes.is_float(self.array.dtype):
+        return 2 ** (1 - int(np.log2(float(dtypes.finfo(self.array.dtype).eps)))) + 1
+    return 2 if self.array.dtype == dtypes.bool_ else int(np.iinfo(self.array.dtype).max) + 1
 
 
 def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
@@ -235,7 +239,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if not isinstance(value, (Tensor, int, float)):
         value = _assignable(value)
     source = getattr(value, "array", value)
-    if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.dtype)):
+    if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.array.dtype)):
         need_float(self)
     parts = parse_index(index)
     need_changeable(self)
@@ -244,7 +248,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         value = _for_mask(self, value)
         source = getattr(value, "array", value)
     try:
-        if type(value) is int and dtypes.is_float(self.dtype):
+        if type(value) is int and dtypes.is_float(self.array.dtype):
             source = value = float(value)  # which ml_dtypes takes beyond 64 bits too
         with backends.device_guard(self.array, source, *parts, where="x[index] = value"):
             if is_recorded(self, value):

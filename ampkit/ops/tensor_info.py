@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.base.dtypes import FLOATS, DType, bool_, default, is_float, parse, promote, set_default
+from ampkit.base.dtypes import FLOATS, bool_, default, is_float, parse, promote, set_default
 from ampkit.base.errors import DTypeError, StateError
 from ampkit.base.memory_format import strided
+from ampkit.base.public_dtypes import DTYPES, dtype
 from ampkit.core import storage
 from ampkit.core.arguments import without_numpy
 from ampkit.core.cast_plan import result_type as agreed
@@ -46,7 +47,7 @@ def is_complex(input: Tensor) -> bool:
 
 def is_signed(self: Tensor) -> bool:
     """Whether the dtype is signed."""
-    return is_float(self.dtype) or self.dtype.kind == "i"
+    return is_float(self.array.dtype) or self.array.dtype.kind == "i"
 
 
 def is_nonzero(self: Tensor) -> bool:
@@ -143,9 +144,9 @@ def is_tensor(obj: Any) -> bool:
     return isinstance(obj, Tensor)
 
 
-def get_default_dtype() -> DType:
+def get_default_dtype() -> dtype:
     """The dtype of tensors made from Python floats: float32, or what `set_default_dtype` says."""
-    return default()
+    return DTYPES[default()]
 
 
 def set_default_dtype(d: Any) -> None:
@@ -157,9 +158,9 @@ def set_default_dtype(d: Any) -> None:
     set_default(d)
 
 
-def promote_types(type1: Any, type2: Any) -> DType:
+def promote_types(type1: Any, type2: Any) -> dtype:
     """The dtype to which tensors (with axes) of two dtypes are promoted."""
-    return promote(parse(type1), parse(type2))
+    return DTYPES[promote(parse(type1), parse(type2))]
 
 
 def can_cast(from_: Any, to: Any) -> bool:
@@ -168,14 +169,14 @@ def can_cast(from_: Any, to: Any) -> bool:
     return ranks[0] <= ranks[1]
 
 
-def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> DType:
+def result_type(tensor1: Tensor | float, tensor2: Tensor | float) -> dtype:
     """The promoted dtype of two tensors or numbers; a number or 0-d tensor only counts if its kind is higher."""
-    return agreed([_entry(tensor1), _entry(tensor2)])
+    return DTYPES[agreed([_entry(tensor1), _entry(tensor2)])]
 
 
 def _entry(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.dtype if value.ndim else (value.dtype,)
+        return value.array.dtype if value.ndim else (value.array.dtype,)
     kind = type(without_numpy(value))
     if kind not in (bool, int, float):
         raise DTypeError("result_type", "Tensors and numbers", kind.__name__)

@@ -199,7 +199,7 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     except ValueError:
         got = f"{wanted.name} for {self.dtype.name} of shape {tuple(self.shape)}, strides {self.stride()}"
         raise DTypeError("view", needs, got) from None
-    if self.dtype != wanted:
+    if self.array.dtype != wanted:
         need_bool_bytes("view", out.array)
     out._version_counter = self._version_counter
     return out

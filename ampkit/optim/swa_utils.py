@@ -70,7 +70,7 @@ class _Averaging:
             if self.single:
                 with backends.device_guard(averaged.array):
                     made = Tensor(averaged.array.copy())
-                lerp(made.array.reshape(-1), _master_values(current, made.dtype), weight, None, None)
+                lerp(made.array.reshape(-1), _master_values(current, made.array.dtype), weight, None, None)
                 return made
             for tensor, new in zip(averaged, current, strict=True):
                 _lerp_into(tensor.array, _master_values(new, tensor.dtype), weight)
@@ -144,7 +144,7 @@ class AveragedModel(Module):
         self.module = deepcopy(model)
         for tensor, source in zip(self.module.parameters(), model.parameters(), strict=True):
             tensor.grad = None
-            if tensor.dtype in dtypes.LOW:
+            if tensor.array.dtype in dtypes.LOW:
                 with backends.device_guard(source.array):
                     tensor.array = _master_values(source, dtypes.float32).reshape(source.shape).copy()
                 tensor._cast_copies = None
@@ -206,7 +206,7 @@ class AveragedModel(Module):
     def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, stepped: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
         current = [
-            backends.to_device_of(_master_values(new, mine.dtype), mine.array)
+            backends.to_device_of(_master_values(new, mine.array.dtype), mine.array)
             for mine, new in zip(averaged, model, strict=True)
         ]
         if isinstance(rule, _Averaging):

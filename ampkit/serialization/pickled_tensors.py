@@ -16,6 +16,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..backends.bool_bytes import as_bools
+from ..base import public_dtypes
 from ..base.dtypes import NAMES, bool_
 from ..base.errors import DTypeError, FileError
 from ..core.parameter import Parameter
@@ -101,8 +102,12 @@ def _find(name: str) -> Any:
     if name in _BUILD:
         return Global(name, _BUILD[name])
     if name.startswith("torch."):
-        return Global(name, None) if name.endswith("Storage") else _ALL.get(name.removeprefix("torch."))
+        return Global(name, None) if name.endswith("Storage") else _dtype(name.removeprefix("torch."))
     return None
+
+
+def _dtype(name: str) -> public_dtypes.dtype | None:
+    return public_dtypes.DTYPES[_ALL[name]] if name in _ALL else None
 
 
 def _as(flat: Array, dtype: np.dtype[Any]) -> Tensor | ForeignTensor:
@@ -157,9 +162,9 @@ def _check_view(flat: Array, offset: Any, size: Any, stride: Any) -> None:
 def _tensor_of_dtype(
     storage: Any, offset: Any, size: Any, stride: Any, tracked: Any, hooks: Any, dtype: Any, bits: Any = None
 ) -> Any:
-    if not isinstance(storage, Tensor) or not isinstance(dtype, np.dtype) or dtype not in _ALL.values():
+    if not isinstance(storage, Tensor) or not isinstance(dtype, public_dtypes.dtype):
         raise TypeError("a tensor of another form")
-    whole = _as(storage.array, dtype)
+    whole = _as(storage.array, dtype.dtype)
     if isinstance(whole, Tensor):
         whole._version_counter = storage._version_counter
     return _tensor(whole, offset, size, stride, tracked, hooks, bits)

@@ -18,6 +18,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Device
+from ..base import public_dtypes
 from ..base.dtypes import NAMES
 from ..base.errors import DTypeError
 from ..core.parameter import Parameter
@@ -174,7 +175,7 @@ _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
     _NumPyDType: lambda v: _Call("numpy.dtype", (v.name, False, True), (), (3, v.order, None, None, None, -1, -1, 0)),
     Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
     Shape: lambda v: _Call("torch.Size", (tuple(v),)),
-    np.dtype: lambda v: _Call(f"torch.{v.name}", None) if v in NAMES.values() else None,
+    (np.dtype, public_dtypes.dtype): lambda v: _Call(f"torch.{v.name}", None) if v in NAMES.values() else None,
     bytes: lambda v: _Call("_codecs.encode", (v.decode("latin1"), "latin1")),
     complex: lambda v: _Call("builtins.complex", (v.real, v.imag)),
     np.ndarray: lambda v: _array(v) if v.dtype.kind in "biuf" and v.dtype in NAMES.values() else None,

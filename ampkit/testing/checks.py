@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..base import public_dtypes
 from ..base.dtypes import DType, bfloat16, float16, float32, is_float
 from ..core.autograd.grad_mode import no_grad
 from ..core.op import ops as registry
@@ -36,13 +37,13 @@ def check_precision(case: Case, dtype: DType) -> None:
         assert_close(got, want)
     seeds = [np.random.default_rng(2).normal(size=w.shape).astype(dtype) for w in floats_of(wants)]
     found = gradients_of(
-        floats_of(outs), low, [placed(s.astype(o.dtype)) for s, o in zip(seeds, floats_of(outs), strict=True)]
+        floats_of(outs), low, [placed(s.astype(o.array.dtype)) for s, o in zip(seeds, floats_of(outs), strict=True)]
     )
     truth = gradients_of(floats_of(wants), high, [placed(s.astype(np.float64)) for s in seeds])
     for gradient, exact in zip(found, truth, strict=True):
         assert (gradient is None) == (exact is None), "a gradient is missing"
         if gradient is not None:
-            assert gradient.dtype == dtype, f"a gradient in {gradient.dtype}, expected {dtype}"
+            assert gradient.array.dtype == dtype, f"a gradient in {gradient.dtype}, expected {dtype}"
             assert_close(gradient, exact, GRADIENT_TOLERANCE[dtype], "gradient")
 
 
@@ -71,7 +72,7 @@ def _strided(array: Array) -> Any:
 def check_dtypes(case: Case) -> None:
     """Check that the output's dtype follows the op's cast category, inside and outside of autocast."""
     op = registry.get(case.name)
-    explicit = "dtype" in case.params or any(isinstance(item, np.dtype) for item in case.inputs)
+    explicit = "dtype" in case.params or any(isinstance(item, (np.dtype, public_dtypes.dtype)) for item in case.inputs)
     if op is None or explicit:
         return
     for dtype in (float32, float16, bfloat16):
@@ -80,8 +81,8 @@ def check_dtypes(case: Case) -> None:
             continue
         with no_grad():
             out = case(*tensors)[0]
-            assert out.dtype == dtype or not is_float(out.dtype), f"{out.dtype} out of {dtype}"
-            if not is_float(out.dtype) or op.cast is Cast.BANNED:
+            assert out.array.dtype == dtype or not is_float(out.array.dtype), f"{out.dtype} out of {dtype}"
+            if not is_float(out.array.dtype) or op.cast is Cast.BANNED:
                 continue
             with autocast(dtype=float16):
                 inside = case(*tensors)[0].dtype

@@ -94,7 +94,7 @@ def _points(where: str, inputs: Tensor | Sequence[Any]) -> list[Tensor]:
         raise DTypeError(where, "a Tensor or a sequence of inputs", "an array", "give tensors: ampkit.tensor(...)")
     found = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     for item in found:
-        if wants_grad(item) and item.dtype != float64:
+        if wants_grad(item) and item.array.dtype != float64:
             cure = "differences need its precision: x.detach().double().requires_grad_()"
             raise DTypeError(where, "float64 inputs", item.dtype.name, cure)
     return found

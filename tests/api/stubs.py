@@ -41,7 +41,6 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType
 from ampkit.core.tensor import Tensor
 """
 OPERAND = "Operand = Tensor | float | np.generic | np.ndarray[Any, Any]"
@@ -179,7 +178,6 @@ def _annotation(function: Any, name: str, imports: set[str]) -> str | None:
         "Any",
         "Sequence",
         "Iterable",
-        "DType",
     }:
         if not hasattr(builtins, word):
             imports.add(_import(word, origin))

@@ -146,7 +146,7 @@ def _text(item: Any, rng: Random) -> str:
     if isinstance(item, (list, tuple)):
         inside = ", ".join(_text(i, rng) for i in item)
         return f"[{inside}]" if isinstance(item, list) else f"({inside}{',' * (len(item) == 1)})"
-    if isinstance(item, np.dtype):
+    if isinstance(item, (np.dtype, ampkit.dtype)):
         return f"ampkit.{item.name}"
     return repr(item)
 

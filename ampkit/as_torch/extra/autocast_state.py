@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...base.dtypes import DType
+from ...base.public_dtypes import dtype
 from ...core.policy import get_autocast_dtype, is_autocast_enabled
 
 __all__ = [
@@ -11,12 +11,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def get_autocast_gpu_dtype() -> DType:
+def get_autocast_gpu_dtype() -> dtype:
     """`get_autocast_dtype("cuda")`."""
     return get_autocast_dtype("cuda")
 
 
-def get_autocast_cpu_dtype() -> DType:
+def get_autocast_cpu_dtype() -> dtype:
     """`get_autocast_dtype("cpu")`."""
     return get_autocast_dtype("cpu")
 

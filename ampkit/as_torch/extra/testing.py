@@ -49,7 +49,7 @@ def assert_close(
 
 
 def _compare(actual: Any, expected: Any, rtol: Any, atol: Any, equal_nan: bool, msg: Any) -> None:
-    kinds = [x.dtype if isinstance(x, Tensor) else np.asarray(x).dtype for x in (actual, expected)]
+    kinds = [x.array.dtype if isinstance(x, Tensor) else np.asarray(x).dtype for x in (actual, expected)]
     known = [_TOLERANCES.get(kind, (0.0, 0.0)) for kind in kinds]
     rtol, atol = (max(pair) for pair in zip(*known, strict=True)) if rtol is None else (rtol, atol)
     one, other = (x.detach().cpu().double().numpy() if isinstance(x, Tensor) else x for x in (actual, expected))

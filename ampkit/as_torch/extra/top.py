@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
-import numpy as np
-
 from ...amp import is_autocast_available
 from ...base.missing_names import PYTORCH_VERSION
+from ...base.public_dtypes import dtype_named
 from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
@@ -17,7 +15,7 @@ from .utils.library import ops
 
 __all__ = [
     "Size", "UntypedStorage", "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128",
-    "dtype", "float4_e2m1fn_x2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn_x2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     "is_autocast_available", "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
@@ -25,16 +23,15 @@ __version__ = PYTORCH_VERSION
 Size = Shape
 
 # Types for annotations and `isinstance`.
-dtype = np.dtype
 layout = memory_format = str
 
 # dtypes that no tensor of ampkit has: libraries compare with them, and a tensor that asks for one raises DTypeError.
-complex64 = cfloat = np.dtype(np.complex64)
-complex128 = cdouble = np.dtype(np.complex128)
-uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
-float8_e4m3fn, float8_e4m3fnuz = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e4m3fnuz)
-float8_e5m2, float8_e5m2fnuz = np.dtype(ml_dtypes.float8_e5m2), np.dtype(ml_dtypes.float8_e5m2fnuz)
-float8_e8m0fnu, float4_e2m1fn_x2 = np.dtype(ml_dtypes.float8_e8m0fnu), np.dtype(ml_dtypes.float4_e2m1fn)
+complex64 = cfloat = dtype_named("complex64")
+complex128 = cdouble = dtype_named("complex128")
+uint16, uint32, uint64 = (dtype_named(name) for name in ("uint16", "uint32", "uint64"))
+float8_e4m3fn, float8_e4m3fnuz = dtype_named("float8_e4m3fn"), dtype_named("float8_e4m3fnuz")
+float8_e5m2, float8_e5m2fnuz = dtype_named("float8_e5m2"), dtype_named("float8_e5m2fnuz")
+float8_e8m0fnu, float4_e2m1fn_x2 = dtype_named("float8_e8m0fnu"), dtype_named("float4_e2m1fn_x2")
 
 
 # Methods in place that are functions too.

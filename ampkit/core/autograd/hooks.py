@@ -207,7 +207,7 @@ def run(hooks: Hooks, gradients: list[Any], tag: object, of: Node | Tensor) -> N
 
 def checked_result(found: Any, gradient: Any, where: str = "register_hook") -> Tensor:
     """What a hook returned in place of `gradient`. Raises ShapeError unless it is a Tensor of its shape and dtype."""
-    if not isinstance(found, Tensor) or found.shape != gradient.shape or found.dtype != gradient.dtype:
+    if not isinstance(found, Tensor) or found.shape != gradient.shape or found.array.dtype != gradient.dtype:
         needs = f"a Tensor of shape {tuple(gradient.shape)} and dtype {gradient.dtype.name}, or None, from the hook"
         got = f"{tuple(found.shape)}, {found.dtype.name}" if isinstance(found, Tensor) else type(found).__name__
         raise ShapeError(where, needs, got)

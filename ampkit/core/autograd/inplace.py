@@ -52,18 +52,18 @@ def is_recorded(*items: Any) -> bool:
 
 def fitting(self: Tensor, made: Tensor) -> Tensor:
     """`made` as it can be written into self: of its shape, and rounded to its dtype. Raises DTypeError, ShapeError."""
-    if dtypes.is_float(made.dtype):
+    if dtypes.is_float(made.array.dtype):
         need_float(self)
-    if self.dtype == dtypes.bool_ != made.dtype:
+    if self.array.dtype == dtypes.bool_ != made.array.dtype:
         raise DTypeError("in-place change", "True and False, for bool", made.dtype.name, "cast first: x.int()")
     if made.shape != self.shape:
         raise ShapeError("in-place change", f"an answer of shape {tuple(self.shape)}", f"{tuple(made.shape)}")
-    return made if made.dtype == self.dtype else made.to(self.dtype)
+    return made if made.array.dtype == self.array.dtype else made.to(self.dtype)
 
 
 def need_float(self: Tensor) -> None:
     """Raise DTypeError for a tensor that cannot hold floats."""
-    if not dtypes.is_float(self.dtype):
+    if not dtypes.is_float(self.array.dtype):
         raise DTypeError("in-place change", f"whole numbers, for {self.dtype.name}", "floats", "cast first: x.float()")
 
 

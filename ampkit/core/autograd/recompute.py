@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from ampkit.base.dtypes import DType, is_float
+from ampkit.base.dtypes import DType
 from ampkit.base.errors import DTypeError, StateError
 
 from .. import policy, random
@@ -130,4 +130,5 @@ def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     versions = [arg._version_counter for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
     node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
-    return with_tensors(outs, iter([attach(o.array, node, i) if is_float(o.dtype) else o for i, o in enumerate(given)]))
+    made = [attach(o.array, node, i) if o.is_floating_point() else o for i, o in enumerate(given)]
+    return with_tensors(outs, iter(made))

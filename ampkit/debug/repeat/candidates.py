@@ -256,7 +256,7 @@ def _policy(origin: Origin, modules: dict[str, str], overrides: dict[str, str]) 
     assert origin.policy is not None
     apply = rewrites.policies(modules=dict(modules), overrides=dict(overrides))
     it = "it" if len(modules) + len(overrides) == 1 and not any("*" in path for path in modules) else "these"
-    base = origin.policy if origin.policy.dtype in LOW else None
+    base = origin.policy if origin.policy.low_dtype in LOW else None
     shown = "" if base is None else f", {rewrites.with_changes(base, '', modules, overrides)!r}"
     return Cure(f"run {it} in float32{shown}", apply)
 

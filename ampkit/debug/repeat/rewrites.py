@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from ...base.dtypes import FLOATS, LOW
+from ...base.dtypes import LOW
 from ...core.op import Op, ops, rerouted
 from ...core.policy import Policy, changed_policies
 from ...core.tensor import Tensor
@@ -21,7 +21,7 @@ def policies(
     """A context in which every region has these changes of its policy."""
 
     def change(policy: Policy) -> Policy:
-        if policy.dtype not in LOW:  # in a module that runs in float32
+        if policy.low_dtype not in LOW:  # in a module that runs in float32
             return policy
         return with_changes(policy, dtype, modules, overrides)
 
@@ -45,10 +45,10 @@ def inputs(name: str, change: Callable[..., Any], place: int = 0) -> Callable[[]
     """A context in which the tensor at `place` among the arguments of the op `name` is change(tensor)."""
 
     def through(call: Any, *args: Any, **kwargs: Any) -> Any:
-        given = [i for i, item in enumerate(args) if isinstance(item, Tensor) and item.dtype in FLOATS]
+        given = [i for i, item in enumerate(args) if isinstance(item, Tensor) and item.is_floating_point()]
         at = min(place, len(given) - 1)
         if at < 0:
-            key = next((k for k, item in kwargs.items() if isinstance(item, Tensor) and item.dtype in FLOATS), None)
+            key = next((k for k, item in kwargs.items() if isinstance(item, Tensor) and item.is_floating_point()), None)
             return call(*args, **kwargs) if key is None else call(*args, **{**kwargs, key: change(kwargs[key])})
         return call(*[change(item) if i == given[at] else item for i, item in enumerate(args)], **kwargs)
 
@@ -100,7 +100,7 @@ def in_float32(op: Op, where: str = "") -> Callable[[], AbstractContextManager[A
     """A context in which the 16-bit arguments of the op are cast to float32 before it."""
 
     def wide(item: Any) -> Any:
-        return item.float() if isinstance(item, Tensor) and item.dtype in LOW else item
+        return item.float() if isinstance(item, Tensor) and item.array.dtype in LOW else item
 
     def through(call: Any, *args: Any, **kwargs: Any) -> Any:
         if where and caller() != where:

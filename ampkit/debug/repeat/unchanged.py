@@ -22,7 +22,7 @@ def need_module(where: str, model: Any) -> None:
 
 def need_loss(where: str, loss: Any) -> Tensor:
     """Return `loss`. Raises ShapeError for what a backward cannot begin with."""
-    if isinstance(loss, Tensor) and loss.array.size == 1 and loss.dtype in FLOATS:
+    if isinstance(loss, Tensor) and loss.array.size == 1 and loss.array.dtype in FLOATS:
         return loss
     got = f"{loss.dtype.name} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     raise ShapeError(where, "a loss of one floating-point number, a Tensor []", got)

@@ -58,10 +58,10 @@ def add_norm(
     if not _is_fusible(residual, branch, dropout, norm):
         total = residual + dropout(branch)
         return total, norm(total)
-    normed, region = residual.dtype, policy.region()
+    normed, region = residual.array.dtype, policy.region()
     if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_dtypes_of_their_own(readers):
         rule = region.policies[backends.backend_of(residual.array).name]
-        normed = normed if rule is None else rule.dtype
+        normed = normed if rule is None else rule.low_dtype
     return _fused_sum(residual, branch, dropout, norm, normed)
 
 

@@ -42,7 +42,7 @@ def fuse_conv_bn_weights(
     if conv_w.ndim < 2:
         raise ShapeError("fuse_conv_bn_weights", "a weight of at least two axes", f"shape {tuple(conv_w.shape)}")
     with no_grad(), autocast(enabled=False):
-        wide = accumulator(conv_w.dtype)
+        wide = accumulator(conv_w.array.dtype)
         scale = ops.rsqrt(bn_rv.to(wide) + bn_eps) * (1.0 if bn_w is None else bn_w.to(wide))
         shape = [1] * conv_w.ndim
         shape[1 if transpose else 0] = -1

@@ -61,7 +61,7 @@ class Orthogonal(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with autocast(enabled=False):
-            tall = _tall(x).to(accumulator(x.dtype))
+            tall = _tall(x).to(accumulator(x.array.dtype))
             q = _reflections(tall) if self.orthogonal_map == "householder" else self._rotation(tall)
             return _like(x, self.on_base(q))
 
@@ -90,7 +90,7 @@ class Householder(Orthogonal):
 
     def right_inverse(self, q: Tensor) -> Tensor:
         """The X whose map is the orthogonal factor of `q`: LAPACK's reflections, with their signs on the diagonal."""
-        backend, wide = backends.backend_of(q.array), _tall(q).to(accumulator(q.dtype))
+        backend, wide = backends.backend_of(q.array), _tall(q).to(accumulator(q.array.dtype))
         factors, scales = np.linalg.qr(backend.to_numpy(wide.array), mode="raw")
         x = np.swapaxes(factors, -1, -2).copy()
         places = np.arange(x.shape[-1])
@@ -117,7 +117,7 @@ class Trivialization(Orthogonal):
         Raises ShapeError for another shape than before.
         """
         with autocast(enabled=False):
-            tall = _tall(q).to(accumulator(q.dtype))
+            tall = _tall(q).to(accumulator(q.array.dtype))
             n, k = tall.shape[-2:]
             if self.base is not None and (self.base.shape[:-1] != tall.shape[:-1]):
                 raise ShapeError("orthogonal", f"matrices of shape [.., {n}, {k}] as before", f"{tuple(q.shape)}")

@@ -113,7 +113,7 @@ def _norms(weight: Tensor, dim: int | None) -> Tensor:
 def scale_to_norm(g: Tensor, v: Tensor, dim: int | None, eps: float = 0.0) -> Tensor:
     """g v / |v|; 0 where v is 0. eps: the minimum of the divisor."""
     with autocast(enabled=False):
-        wide = v.to(accumulator(v.dtype))
+        wide = v.to(accumulator(v.array.dtype))
         size = _norms(wide, dim)
         size = ops.clamp(size, eps) if eps else ops.where(size == 0, 1.0, size)
         return (wide * (g.to(wide.dtype) / size)).to(v.dtype)
@@ -122,7 +122,7 @@ def scale_to_norm(g: Tensor, v: Tensor, dim: int | None, eps: float = 0.0) -> Te
 def divide_by_sigma(weight: Tensor, u: Tensor, v: Tensor, dim: int) -> Tensor:
     """W / (u W v) with u [n] and v [rest] as constants; 0 where W is 0."""
     with autocast(enabled=False):
-        wide = weight.to(accumulator(weight.dtype))
+        wide = weight.to(accumulator(weight.array.dtype))
         u, v = (vector.detach().clone().to(wide.dtype) for vector in (u, v))
         sigma = ops.dot(u, ops.mv(matrix(wide, dim), v))
         return (wide / ops.where(sigma == 0, 1.0, sigma)).to(weight.dtype)
@@ -136,7 +136,7 @@ def iterate(weight: Tensor, u: Tensor, v: Tensor, dim: int, eps: float, steps: i
     if is_recomputing():
         return
     with no_grad(), autocast(enabled=False):
-        m = matrix(weight.detach().to(accumulator(weight.dtype)), dim)
+        m = matrix(weight.detach().to(accumulator(weight.array.dtype)), dim)
         left, right = u.detach().to(m.dtype), v.detach().to(m.dtype)
         for _ in range(steps):
             if not u_first:

@@ -164,10 +164,10 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     In a region the result has the widest dtype of the two. Raises ShapeError if source has too few elements, DTypeError
     for a source of another dtype elsewhere.
     """
-    if mask.dtype != np.bool_:
+    if mask.array.dtype != np.bool_:
         raise DTypeError("masked_scatter", "a mask of dtype bool", mask.dtype.name, "compare it: mask != 0")
     chosen = np.broadcast_to(mask.array, broadcast_shapes(mask.shape, input.shape))
-    if source.dtype != input.dtype and not is_autocast_enabled(input.device.type):
+    if source.array.dtype != input.array.dtype and not is_autocast_enabled(input.device.type):
         cure = f"cast it: source.to(ampkit.{input.dtype.name})"
         raise DTypeError("masked_scatter", f"a source of {input.dtype.name}", source.dtype.name, cure)
     count = np.cumsum(chosen.reshape(-1)).reshape(chosen.shape)

@@ -183,7 +183,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of input where mask (bool, broadcast with input) is true: [n], in row-major order."""
-    if mask.dtype != np.bool_:
+    if mask.array.dtype != np.bool_:
         raise DTypeError("masked_select", "a mask of dtype bool", mask.dtype.name)
     shape = broadcast_shape("masked_select", input.shape, mask.shape)
     return getitem(broadcast_to(input, shape), broadcast_to(mask, shape))

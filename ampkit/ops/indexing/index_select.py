@@ -104,7 +104,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 
 
 def _parse_tensor_index(index: Any) -> Any:
-    if isinstance(index, Tensor) and not index.ndim and index.dtype != np.bool_:
+    if isinstance(index, Tensor) and not index.ndim and index.array.dtype != np.bool_:
         index = reshape(index, 1)
     found = parse_index_item(index)
     if not hasattr(found, "dtype"):

@@ -28,7 +28,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
         return tuple(Tensor(f) for f in np.nonzero(np.atleast_1d(input.array)))
     if not input.ndim:
         return Tensor(np.zeros((int(bool(input.array != 0)), 0), np.int64))
-    x = input.array if input.dtype == np.bool_ else input.array != 0
+    x = input.array if input.array.dtype == np.bool_ else input.array != 0
     if type(x) is not np.ndarray:
         return Tensor(np.stack(np.nonzero(x), -1))
     flat = np.flatnonzero(x)  # in one pass; NumPy's own search of several axes takes far longer
@@ -58,13 +58,14 @@ def unique(
     return_inverse: also the index of each input element in the result; return_counts: also the counts; int64.
     """
     at = None if dim is None else normalize_axis_of("unique", input, dim)
-    wide = input.array.astype(accumulator(input.dtype)) if is_float(input.dtype) else input.array
+    stored = input.array.dtype
+    wide = input.array.astype(accumulator(stored)) if is_float(stored) else input.array
     if not (return_inverse or return_counts):
         distinct = _distinct_integers(wide) if at is None else None
-        return Tensor(np.unique(wide, axis=at, equal_nan=False).astype(input.dtype) if distinct is None else distinct)
+        return Tensor(np.unique(wide, axis=at, equal_nan=False).astype(stored) if distinct is None else distinct)
     found = np.unique(wide, return_inverse=True, return_counts=True, axis=at, equal_nan=False)
     inverse = found[1].reshape(input.shape if at is None else -1)
-    outs = [Tensor(found[0].astype(input.dtype))]
+    outs = [Tensor(found[0].astype(stored))]
     outs += [Tensor(inverse.astype(np.int64))] if return_inverse else []
     outs += [Tensor(found[2].astype(np.int64))] if return_counts else []
     return tuple(outs)
@@ -110,7 +111,7 @@ def isin(
     backend = next(
         (backends.backend_of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu
     )
-    agreed = result_type(elements, test_elements)
+    agreed = result_type(elements, test_elements).dtype
     with ignore_fp_errors():
         found = [(e.array if isinstance(e, Tensor) else backend.asarray(e)) for e in (elements, test_elements)]
         wide = [f.astype(agreed).astype(accumulator(agreed)) if is_float(agreed) else f for f in found]
@@ -161,12 +162,12 @@ def searchsorted(
 def _as_element(number: Any, sequence: Tensor) -> Tensor:
     # A number in the dtype of a sequence of floats; one of integers need not hold it.
     number = without_numpy(number)
-    dtype = sequence.dtype if is_float(sequence.dtype) and isinstance(number, (int, float)) else None
+    dtype = sequence.dtype if is_float(sequence.array.dtype) and isinstance(number, (int, float)) else None
     return tensor(number, dtype, sequence.device)
 
 
 def _check_sorter(sequence: Tensor, sorter: Tensor) -> None:
-    if sorter.dtype != np.int64 or sorter.shape != sequence.shape:
+    if sorter.array.dtype != np.int64 or sorter.shape != sequence.shape:
         needs = f"sorter as int64 of shape {tuple(sequence.shape)}"
         raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
     check_index_range("searchsorted", sorter.array, sequence.shape[-1])

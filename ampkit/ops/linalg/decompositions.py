@@ -107,7 +107,7 @@ def linalg_svd(A: Tensor, full_matrices: bool = True, driver: CompatArg = None) 
             cure = "full_matrices=False"
             raise StateError("svd", "square matrices or reduced factors for a gradient", f"{list(A.shape)}", cure)
         check_floating("svd", A)
-        u, s, vh = call_iterative("svd", np.linalg.svd, to(A, accumulator(A.dtype)).array)
+        u, s, vh = call_iterative("svd", np.linalg.svd, to(A, accumulator(A.array.dtype)).array)
         return SVDResult(*(to(Tensor(x), A.dtype) for x in (u, s, vh)))
     s, u, vh = svd_(A)
     return SVDResult(to(u, s.dtype), s, to(vh, s.dtype))

@@ -95,7 +95,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
         raise ShapeError("pdist", "rows [N, M]", f"shape {tuple(input.shape)}")
     if not p >= 0:
         raise ArgumentError("pdist", "p from 0 on, or inf", f"{p}")
-    narrow = is_float(input.dtype) and accumulator(input.dtype) == float32
+    narrow = is_float(input.array.dtype) and accumulator(input.array.dtype) == float32
     if p == 2 and narrow and type(input.array) is np.ndarray and 0 not in input.shape:
         # All pairs, each twice, for the kernel of cdist: quicker than copies of the rows of each pair.
         first, second = np.triu_indices(len(input), 1)

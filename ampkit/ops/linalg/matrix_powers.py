@@ -97,7 +97,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inverse(input), -n)
     if n == 0:
-        one = Tensor(backends.backend_of(input.array).constant(np.eye(input.shape[-1])).astype(input.dtype))
+        one = Tensor(backends.backend_of(input.array).constant(np.eye(input.shape[-1])).astype(input.array.dtype))
         return where(ones_like(input, dtype=np.bool_), one, input)
     half = input if n == 1 else matrix_power(input, n // 2)
     square = half if n == 1 else matmul(half, half)

@@ -50,7 +50,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     check_ndim("addr", "vec2", vec2.array, "[N]")
     check_addend("addr", input.array, (*vec1.shape, *vec2.shape))
     column, row = unsqueeze(vec1, 1), unsqueeze(vec2, 0)
-    if {input.dtype, vec1.dtype, vec2.dtype} == {bool_}:
+    if {input.array.dtype, vec1.array.dtype, vec2.array.dtype} == {bool_}:
         both = logical_and(logical_and(column, row), Tensor(np.full_like(row.array, bool(alpha))))
         return logical_or(logical_and(input, Tensor(np.full_like(row.array, bool(beta)))), both)
     return addmm(input, column, row, beta=beta, alpha=alpha)

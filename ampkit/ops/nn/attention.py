@@ -48,9 +48,9 @@ def scaled_dot_product_attention(
         raise ArgumentError(where, "dropout_p in [0, 1)", f"{dropout_p}")
     if is_causal and attn_mask is not None:
         raise ArgumentError(where, "is_causal or attn_mask", "both", "put the causal mask into attn_mask")
-    if attn_mask is not None and attn_mask.dtype.kind in "iu":
+    if attn_mask is not None and attn_mask.array.dtype.kind in "iu":
         raise DTypeError(where, "a boolean or floating-point attn_mask", attn_mask.dtype.name)
-    boolean = attn_mask is not None and attn_mask.dtype == np.bool_
+    boolean = attn_mask is not None and attn_mask.array.dtype == np.bool_
     added, allowed = (None, attn_mask) if boolean else (attn_mask, None)
     draw = random.default.take() if dropout_p else None
     return scaled_dot_product_attention_(

@@ -102,7 +102,7 @@ def _batch_norm(
         running = {"running_mean": running_mean, "running_var": running_var}
         check_scales("batch_norm", (input.shape[1],), **{k: v.array for k, v in running.items() if v is not None})
     if not input.numel():  # has no statistics
-        zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.dtype)))
+        zeros = Tensor(backends.backend_of(input.array).zeros(input.shape[1:2], accumulator(input.array.dtype)))
         return batch_norm_(input, weight, bias, zeros, zeros, residual, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, residual, eps, relu)
     if running_mean is not None and running_var is not None and not is_recomputing():

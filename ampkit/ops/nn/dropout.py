@@ -174,5 +174,5 @@ def rrelu(
     check_floating("rrelu", input)
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
-    drawn = rounded_within(random.next_draw().uniform(lower, upper + 0.0, input.shape), input.dtype, lower, upper)
+    drawn = rounded_within(random.next_draw().uniform(lower, upper + 0.0, input.shape), input.array.dtype, lower, upper)
     return where(gt(input, 0), input, input * tensor(drawn, input.dtype, input.device))

@@ -148,7 +148,7 @@ def _check_bag_weights(input: Tensor, weight: Tensor, scale: Tensor | None, mode
     if scale.shape != input.shape:
         needs = f"per_sample_weights of the input's shape {tuple(input.shape)}"
         raise ShapeError(where, needs, f"{tuple(scale.shape)}")
-    if scale.dtype != weight.dtype:
+    if scale.array.dtype != weight.array.dtype:
         raise DTypeError(where, f"per_sample_weights in {weight.dtype.name}, as weight", scale.dtype.name)
 
 

@@ -34,7 +34,7 @@ def _fractional_max(
         raise ShapeError(where, needs, f"shape {tuple(input.shape)}")
     shape = (*(lead if len(lead) == 2 else (1, *lead)), axes)
     if samples is None:
-        samples = rand(*shape, dtype=accumulator(input.dtype), device=input.device)
+        samples = rand(*shape, dtype=accumulator(input.array.dtype), device=input.device)
     if not isinstance(samples, Tensor) or samples.shape != shape:
         got = f"{tuple(samples.shape)}" if isinstance(samples, Tensor) else type(samples).__name__
         raise ShapeError(where, f"_random_samples of shape {shape}", got)

@@ -88,7 +88,7 @@ def interpolate(
         if _AXES.get(mode) != input.ndim:
             needs = "mode nearest, nearest-exact, area, linear for 3 axes, bilinear or bicubic for 4, trilinear for 5"
             raise ArgumentError("interpolate", needs, f"{mode!r} for {input.ndim} axes")
-        if input.dtype == uint8 and input.ndim == 4:
+        if input.array.dtype == uint8 and input.ndim == 4:
             options = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
             found = interpolate(to(input, dtype=float32), *options)
             return to(clamp(rounding.round(found), 0, 255), dtype=uint8)

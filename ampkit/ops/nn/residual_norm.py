@@ -42,7 +42,7 @@ def add_layer_norm(
     Vaswani et al. 2017, arXiv:1706.03762, section 5.4; Xiong et al. 2020, arXiv:2002.04745, figure 1.
     """
     need_probability("add_layer_norm", dropout_p, "dropout_p")
-    wanted = dtypes.promote(residual.dtype, branch.dtype) if dtype is None else dtypes.parse(dtype)
+    wanted = dtypes.promote(residual.array.dtype, branch.array.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
         raise DTypeError("add_layer_norm", "a floating-point dtype", wanted.name)
     return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), wanted)

@@ -29,7 +29,7 @@ def _max_unpool(
 ) -> Tensor:
     where = f"max_unpool{axes}d"
     check_images(where, input, axes)
-    if indices.shape != input.shape or indices.dtype.kind not in "iu":
+    if indices.shape != input.shape or indices.array.dtype.kind not in "iu":
         got = f"{indices.dtype.name} of shape {tuple(indices.shape)}"
         raise ShapeError(where, f"indices as integers of input's shape {tuple(input.shape)}", got)
     kernel, pads = int_tuple(where, "kernel_size", kernel_size, 1, axes), int_tuple(where, "padding", padding, 0, axes)

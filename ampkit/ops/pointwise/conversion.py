@@ -45,7 +45,7 @@ def to(
     """
     for item in target:
         if isinstance(item, Tensor):
-            dtype, device = item.dtype, item.device
+            dtype, device = item.array.dtype, item.device
         elif isinstance(item, int) and not isinstance(item, bool):
             device = item  # the number of a GPU
         elif isinstance(item, str) and item not in dtypes.NAMES:
@@ -60,9 +60,9 @@ def to(
 
 
 def _cast(input: Tensor, dtype: dtypes.DType) -> Tensor:
-    if input.dtype == dtype:
+    if input.array.dtype == dtype:
         return input
-    if input.dtype in dtypes.FLOATS and dtype in dtypes.FLOATS:
+    if input.array.dtype in dtypes.FLOATS and dtype in dtypes.FLOATS:
         return to_(input, dtype=dtype)
     with ignore_fp_errors():
         return Tensor(backends.backend_of(input.array).cast(input.array, dtype))

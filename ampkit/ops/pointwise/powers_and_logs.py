@@ -126,7 +126,7 @@ def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input times 2 to the power other, broadcast; of integers in the default dtype."""
-    agreed = result_type(input, other)
+    agreed = result_type(input, other).dtype
     floats = input.is_floating_point() and other.is_floating_point()
     found = mul(input, pow(2.0, to(other, agreed) if floats else other))
     return to(found, agreed) if is_float(agreed) else found

@@ -40,7 +40,7 @@ def diff(
     for _ in range(min(n, found.shape[at])):
         length = found.shape[at] - 1
         pair = narrow(found, at, 1, length), narrow(found, at, 0, length)
-        found = ne(*pair) if found.dtype == np.bool_ else sub(*pair)
+        found = ne(*pair) if found.array.dtype == np.bool_ else sub(*pair)
     return found
 
 
@@ -64,12 +64,12 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
 
 
 def _to_accumulator(x: Tensor) -> Tensor:
-    return to(x, accumulator(x.dtype if x.is_floating_point() else default()))
+    return to(x, accumulator(x.array.dtype if x.is_floating_point() else default()))
 
 
 def _rounded(found: Tensor, *operands: Any) -> Tensor:
     # In the dtype of the tensors among the operands, if that has 16 bits.
-    floats = [t.dtype for t in operands if isinstance(t, Tensor) and t.is_floating_point()]
+    floats = [t.array.dtype for t in operands if isinstance(t, Tensor) and t.is_floating_point()]
     dtype = promote(*floats) if floats else default()
     return to(found, dtype) if dtype in LOW else found
 

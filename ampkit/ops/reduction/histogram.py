@@ -45,7 +45,7 @@ def histogram(
     check_floating("histogram", input)
     if weight is not None and weight.shape != input.shape:
         raise ShapeError("histogram", f"weight of shape {tuple(input.shape)}", f"{tuple(weight.shape)}")
-    x = to(input.detach(), accumulator(input.dtype)).array.reshape(-1)
+    x = to(input.detach(), accumulator(input.array.dtype)).array.reshape(-1)
     edges = _bin_edges(x, bins, range)
     at = np.searchsorted(edges, x, "right") - 1
     at = np.where(x == edges[-1], edges.size - 2, at)
@@ -97,7 +97,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     low, high = _histc_range(x) if min == max and x.size else (min, max + (min == max))
     inside = (x >= low) & (x <= high)
     at = np.where(inside, np.minimum(np.floor((x - low) / (high - low) * bins), bins - 1), bins).astype(np.int64)
-    return Tensor(np.bincount(at, minlength=bins + 1)[:bins].astype(input.dtype))
+    return Tensor(np.bincount(at, minlength=bins + 1)[:bins].astype(input.array.dtype))
 
 
 def _histc_range(x: Any) -> tuple[Any, Any]:
@@ -123,7 +123,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     if input.ndim != 1 or (weights is not None and weights.shape != input.shape):
         got = f"shape {tuple(input.shape)}" + ("" if weights is None else f", weights {tuple(weights.shape)}")
         raise ShapeError("bincount", "a vector, and weights like it", got)
-    if input.dtype.kind not in "iu":
+    if input.array.dtype.kind not in "iu":
         raise DTypeError("bincount", "integers", input.dtype.name)
     if minlength < 0:
         raise ArgumentError("bincount", "minlength from 0", f"{minlength}")
@@ -133,4 +133,4 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         return Tensor(np.bincount(input.array, minlength=minlength).astype(np.int64))
     count = max(minlength, int(input.array.max()) + 1) if input.array.size else minlength
     total = add_at(weights.array.astype(np.float64), (input.array,), (count,))  # CuPy's bincount adds in any order
-    return Tensor(total.astype(np.float32) if weights.dtype == np.float32 else total)
+    return Tensor(total.astype(np.float32) if weights.array.dtype == np.float32 else total)

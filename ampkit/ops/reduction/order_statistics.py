@@ -146,7 +146,7 @@ def nanquantile(
 
 def _quantile(where: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
     check_floating(where, input)
-    if input.dtype in LOW:
+    if input.array.dtype in LOW:
         return to(_quantile(where, to(input, float32), q, dim, keepdim, interpolation), input.dtype)
     shares, at = _parse_q(where, q), 0 if dim is None else normalize_axis(where, dim, input.ndim)
     flat = flatten(input) if dim is None or not input.ndim else input

@@ -206,5 +206,5 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
 
 
 def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:
-    floats = [t.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
+    floats = [t.array.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
     return promote(*floats) if floats else default()

@@ -207,7 +207,7 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int] | Tenso
     at = normalize_axis_of("tensor_split", input, dim)
     length, cuts = input.shape[at], cast(Any, indices_or_sections)
     if isinstance(cuts, Tensor):
-        if cuts.ndim > 1 or cuts.is_floating_point() or cuts.dtype == bool_:
+        if cuts.ndim > 1 or cuts.is_floating_point() or cuts.array.dtype == bool_:
             got = f"{cuts.dtype.name} of shape {tuple(cuts.shape)}"
             raise DTypeError("tensor_split", "a number or a vector of integers", got)
         cuts = cuts.tolist()

@@ -95,7 +95,7 @@ def repeat_interleave(
 
 
 def _repeated_positions(repeats: Tensor, length: int) -> Tensor:
-    if repeats.dtype.kind not in "iu" or repeats.ndim != 1 or len(repeats) != length:
+    if repeats.array.dtype.kind not in "iu" or repeats.ndim != 1 or len(repeats) != length:
         got = f"{repeats.dtype.name} of shape {tuple(repeats.shape)}"
         raise ShapeError("repeat_interleave", f"{length} integers, one per element", got)
     if (repeats.array < 0).any():
