@@ -135,7 +135,7 @@ def described(lib: Any, answer: Any) -> str:
     if not isinstance(answer, lib.Tensor):
         return str(getattr(answer, "name", answer)).replace("torch.", "")
     values = answer.detach().reshape(-1)[:4].double().tolist()
-    return " ".join([str(answer.dtype).replace("torch.", ""), *[format(value, ".7g") for value in values]])
+    return " ".join([str(answer.dtype).rpartition(".")[2], *[format(value, ".7g") for value in values]])
 
 
 def dtypes_of(answer: str) -> str:

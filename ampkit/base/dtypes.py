@@ -42,7 +42,7 @@ def parse(dtype: Any) -> DType:
 
     Raises DTypeError for anything else, and for formats ampkit has no arithmetic for (complex, strings, objects).
     """
-    dtype = _numpy_dtype(dtype)
+    given, dtype = dtype, _numpy_dtype(dtype)
     if isinstance(dtype, np.dtype) and dtype in KNOWN:
         return dtype
     if dtype is float:
@@ -53,7 +53,7 @@ def parse(dtype: Any) -> DType:
         found = NAMES[dtype] if isinstance(dtype, str) else np.dtype(dtype).newbyteorder("=")
         return NAMES[found.name]
     except (KeyError, TypeError, ValueError):
-        raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(dtype)) from None
+        raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(given)) from None
 
 
 def _numpy_dtype(dtype: Any) -> Any:

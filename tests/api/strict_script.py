@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 import ampkit
 from ampkit import Tensor, nn, ops, optim
 
@@ -35,6 +37,9 @@ def train(model: nn.Module, steps: int) -> list[float]:
     optimizer = optim.AdamW(model.parameters(), lr=1e-2)
     scaler = ampkit.GradScaler()
     losses: list[float] = []
+    dtypes: set[ampkit.dtype] = {parameter.dtype for parameter in model.parameters()}
+    assert dtypes == {ampkit.float32} and all(dtype.is_floating_point for dtype in dtypes)
+    assert np.zeros(3, ampkit.float32).dtype == ampkit.float32
     for x, y in batches(steps):
         with ampkit.autocast(dtype=ampkit.float16):
             loss: Tensor = ops.cross_entropy(model(x), y)

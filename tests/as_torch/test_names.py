@@ -206,7 +206,7 @@ for other in (torch.ones(3) + 1e-3, torch.ones(4), torch.ones(3).double()):
 """
     first, *rest = run_aliased(code)
     assert first.startswith("Not equal to tolerance")
-    assert rest == ["shape (3,) is not (4,)", "dtype float32 is not float64"]
+    assert rest == ["shape (3,) is not (4,)", "dtype torch.float32 is not torch.float64"]
 
 
 def test_make_tensor_draws_from_its_range_in_the_layout_that_is_asked_for(run_aliased):
@@ -373,5 +373,5 @@ print(held.dtype, held.tolist())
 """
     assert run_aliased(code) == [
         "True ['0.bias', '0.weight', '1.bias']",
-        "bfloat16 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+        "torch.bfloat16 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
     ]

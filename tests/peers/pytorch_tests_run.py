@@ -198,7 +198,7 @@ def mount(internal: Path) -> None:
     found = next(finder for finder in sys.meta_path if isinstance(finder, alias.Finder))
     sys.meta_path.insert(0, Finder(internal, found))
     torch.nn.modules.__all__ = [name for name in json.loads(GOLDEN.read_text())["torch.nn"] if name[0].isupper()]
-    torch.complex32 = torch.chalf = np.dtype("V4")  # in tables of dtypes, where it must be one
+    torch.complex32 = torch.chalf = torch.float4_e2m1fn_x2  # in tables of dtypes, where it must be one
     for kind in (alias.Namespace, type(torch.ao.nn), type(torch.ops.aten)):
         kind.__getattr__ = lenient(kind.__getattr__)  # type: ignore[method-assign]  # for the tests alone
 
@@ -240,7 +240,6 @@ def settle() -> None:
 
     common_utils.open_source_signpost = lambda **said: None
     compare(common_utils)
-    common_utils.dtype_name = lambda dtype: str(dtype).rpartition(".")[2]
     torch._C.has_lapack = True
     common_utils.TestCase.setUp, common_utils.TestCase.tearDown = setUp, tearDown
     common_utils.TestCase._run_custom = lambda self, result: unittest.TestCase.run(self, result)
