@@ -110,7 +110,7 @@ class TensorBase:
         return steps[dim]
 
     def is_floating_point(self) -> bool:
-        return is_float(self.array.dtype)
+        return self.dtype.is_floating_point
 
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Whether the memory is in that format, by default row-major. Raises ArgumentError for an unknown one."""

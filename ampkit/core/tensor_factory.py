@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import backends
 from ..backends import Array
-from ..base import dtypes
+from ..base import dtypes, public_dtypes
 from ..base.errors import ArgumentError, DTypeError, ShapeError
 from ..base.masked import need_unmasked
 from .arguments import is_number
@@ -115,7 +115,7 @@ class TensorType:
     """
 
     def __init__(self, name: str, dtype: dtypes.DType, device: str):
-        self.name, self.dtype, self.device = name, dtype, device
+        self.name, self.dtype, self.device = name, public_dtypes.DTYPES[dtype], device
 
     def __or__(self, other: Any) -> Any:
         return Union[self, other]  # noqa: UP007  (in annotations: `FloatTensor | None`)
@@ -123,10 +123,10 @@ class TensorType:
     __ror__ = __or__
 
     def __call__(self, *args: Any) -> Tensor:
-        return made_of(args, self.dtype, self.device)
+        return made_of(args, self.dtype.dtype, self.device)
 
     def __instancecheck__(self, value: object) -> bool:
-        return isinstance(value, Tensor) and value.array.dtype == self.dtype and value.device.type == self.device
+        return isinstance(value, Tensor) and value.dtype is self.dtype and value.device.type == self.device
 
     def __repr__(self) -> str:
         return self.name
