@@ -99,12 +99,12 @@ class GradScaler:
         check = self._check_of("unscale_", optimizer)
         if check.state is OptState.STEPPED:
             cure = "the order is backward, unscale_, step, update"
-            raise StateError("unscale_() is being called after step().", help=cure)
+            raise StateError("unscale_() is being called after step().", cure=cure)
         present = optimizer.present()
         check = self._check_of_present(optimizer, present, check)
         if check.state is OptState.UNSCALED:
             line = "unscale_() has already been called on this optimizer since the last update()."
-            raise StateError(line, help=_ONCE)
+            raise StateError(line, cure=_ONCE)
         self._unscale(present, check)
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> StepResult:
@@ -123,7 +123,7 @@ class GradScaler:
             cure = "call optimizer.step(closure) without a scaler, in float32 or bfloat16"
             raise StateError("scaler.step", "an optimizer that needs no closure", type(optimizer).__name__, cure)
         if check.state is OptState.STEPPED:
-            raise StateError("step() has already been called since the last update().", help=_ONCE)
+            raise StateError("step() has already been called since the last update().", cure=_ONCE)
         present = optimizer.present()
         check = self._check_of_present(optimizer, present, check)
         if check.state is OptState.UNSCALED:
@@ -151,7 +151,7 @@ class GradScaler:
             self._scale.set(scale_number(new_scale))
         elif not checks:
             cure = "call scaler.step(optimizer) before scaler.update()"
-            raise StateError("No inf checks were recorded prior to update.", help=cure)
+            raise StateError("No inf checks were recorded prior to update.", cure=cure)
         rank = None if self._tag is None else self._tag.nonfinite_rank
         self._checks.clear()
         self._tag = None
@@ -229,7 +229,7 @@ class GradScaler:
                 f"Attempted {where} but _scale is None.  This may indicate your script did not use "
                 "scaler.scale(loss or outputs) earlier in the iteration."
             )
-            raise StateError(line, help="call scaler.scale(loss).backward() first")
+            raise StateError(line, cure="call scaler.scale(loss).backward() first")
         return self._scale.state
 
     def _check_of(self, where: str, optimizer: Optimizer) -> FoundInf:
@@ -309,7 +309,7 @@ class GradScaler:
                 "A GradScaler instance may only be pickled at the beginning of an iteration, "
                 "or at the end after scaler.update()."
             )
-            raise StateError(line, help="call scaler.update() first")
+            raise StateError(line, cure="call scaler.update() first")
         return {**self.__dict__, "_tag": None}
 
 

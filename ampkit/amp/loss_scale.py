@@ -141,7 +141,7 @@ class LossScale:
             raise ArgumentError(where, "the dict of state_dict()", f"a {type(state_dict).__name__}")
         if not state_dict:
             why = "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"
-            raise StateError(f"{why}.", help="load the state of an enabled GradScaler, or disable this one")
+            raise StateError(f"{why}.", cure="load the state of an enabled GradScaler, or disable this one")
         keys = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
         need_keys(where, state_dict, keys)
         checked = LossScale(*(state_dict[key] for key in keys[:4]))

@@ -87,4 +87,4 @@ class ScaleMonitor:
         history = ", ".join(f"{scale:g} (step {update})" for update, scale in self.history)
         high = bool(self.history) and self.history[-1][1] > _DEFAULT
         cure = (_START if high else _CURE) + (", or set a lower min_scale" if self.skips < MAX_OVERFLOWS else "")
-        return ScaleCollapseError(f"GradScaler: {what}{who}; scale: {history}", help=cure)
+        return ScaleCollapseError(f"GradScaler: {what}{who}; scale: {history}", cure=cure)

@@ -25,7 +25,7 @@ def refuse_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     passed = [item for item in (*args, *kwargs.values()) if item is not None]
     if any(callable(item) for item in passed):
         cure = "compute the loss and call backward before scaler.step(optimizer)"
-        raise StateError("Closure use is not currently supported if GradScaler is enabled.", help=cure)
+        raise StateError("Closure use is not currently supported if GradScaler is enabled.", cure=cure)
     if passed:
         raise ArgumentError("scaler.step", "an optimizer alone", f"{len(passed)} arguments more")
 
@@ -45,4 +45,4 @@ def no_gradients(optimizer: Optimizer) -> StateError:
         f"none of its {len(parameters)} parameters has a gradient, and {frozen} of them require none: "
         "was backward called since zero_grad, does the loss depend on them, or was it detached?"
     )
-    return StateError("No inf checks were recorded for this optimizer.", help=cure)
+    return StateError("No inf checks were recorded for this optimizer.", cure=cure)

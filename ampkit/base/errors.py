@@ -17,9 +17,9 @@ class UnsupportedError(Exception):
 class AmpkitError(RuntimeError):
     """An error of ampkit: `where: needs X, got Y`, then `help: ...`."""
 
-    def __init__(self, where: str, needs: str | None = None, got: str | None = None, help: str | None = None):
+    def __init__(self, where: str, needs: str | None = None, got: str | None = None, cure: str | None = None):
         line = where if needs is None else f"{where}: needs {needs}" + ("" if got is None else f", got {got}")
-        super().__init__(line if help is None else f"{line}\nhelp: {help}")
+        super().__init__(line if cure is None else f"{line}\nhelp: {cure}")
 
     def __reduce__(self) -> tuple[Callable[..., AmpkitError], tuple[type[AmpkitError], str]]:
         return error_with_text, (type(self), str(self))

@@ -31,7 +31,7 @@ _KINDS = {
 
 
 @contextmanager
-def foreign(where: str, needs: str, help: str | None = None) -> Iterator[None]:
+def foreign(where: str, needs: str, cure: str | None = None) -> Iterator[None]:
     """Context manager: turn errors that are not ampkit's own into a FileError `where: needs ..., got one that breaks`.
 
     Use it only around calls in which a library parses bytes of a file: libraries raise errors of any type for malformed
@@ -44,7 +44,7 @@ def foreign(where: str, needs: str, help: str | None = None) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not panicked(error):
             raise
-        raise FileError(where, needs, f"one that breaks: {reason(error)}", help) from error
+        raise FileError(where, needs, f"one that breaks: {reason(error)}", cure) from error
 
 
 def panicked(error: BaseException) -> bool:
@@ -106,8 +106,8 @@ class Stream:
     Reading more than `most` bytes in all raises FileError too.
     """
 
-    def __init__(self, file: Any, where: str, needs: str, help: str | None = None, most: int = sys.maxsize):
-        self._file, self._described, self._most, self._left = file, (where, needs, help), most, most
+    def __init__(self, file: Any, where: str, needs: str, cure: str | None = None, most: int = sys.maxsize):
+        self._file, self._described, self._most, self._left = file, (where, needs, cure), most, most
 
     def read(self, size: int) -> bytes:
         """Read at most `size` bytes."""

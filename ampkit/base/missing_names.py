@@ -171,7 +171,7 @@ def missing_name(namespace: str, name: str, cure: str | None = None) -> Attribut
     cure = cure or cure_of(namespace, name)
     if cure is None:
         return AttributeError(f"module {namespace!r} has no attribute {name!r}", name=name)
-    return MissingNameError(f"ampkit has no {namespace}.{name}", help=cure)
+    return MissingNameError(f"ampkit has no {namespace}.{name}", cure=cure)
 
 
 def missing_attribute(namespace: str, value: Any, name: str) -> AttributeError:
@@ -185,7 +185,7 @@ def missing_module(name: str) -> ModuleNotFoundError:
     """The error for a module that ampkit lacks: with a cure, where PyTorch has it."""
     if name not in known()["modules"] and name not in known():
         return ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return MissingModuleError(f"ampkit has no {name}", help="docs/coming-from-pytorch.md lists what there is")
+    return MissingModuleError(f"ampkit has no {name}", cure="docs/coming-from-pytorch.md lists what there is")
 
 
 def answer_in(modules: Mapping[str, Any]) -> None:

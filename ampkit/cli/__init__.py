@@ -62,8 +62,8 @@ class _Parser(argparse.ArgumentParser):
         cure = f"`{self.prog} --help` lists what there is"
         if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             what, word, choices = match[1], match[2], re.findall(r"[\w-]+", match[3])
-            raise ConfigError(f"unknown {what} {word!r}", help=_did_you_mean(word, choices) or cure)
-        raise ConfigError(message, help=cure)
+            raise ConfigError(f"unknown {what} {word!r}", cure=_did_you_mean(word, choices) or cure)
+        raise ConfigError(message, cure=cure)
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
@@ -79,7 +79,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         flags = [flag for action in options.command._actions for flag in action.option_strings]
         cure = _did_you_mean(unknown[0].partition("=")[0], flags) or f"`{options.command.prog} --help` lists them"
-        raise ConfigError(f"unknown argument {unknown[0]!r}", help=cure)
+        raise ConfigError(f"unknown argument {unknown[0]!r}", cure=cure)
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
@@ -139,7 +139,7 @@ def _keys(options: argparse.Namespace, console: Console) -> int:
     named = {name: section for section, kinds in SECTIONS.items() for name in kinds if name}
     if options.section not in (None, *SECTIONS, *named):
         cure = _did_you_mean(options.section, [*SECTIONS, *named]) or f"sections: {', '.join(SECTIONS)}"
-        raise ConfigError(f"unknown section {options.section!r}", help=cure)
+        raise ConfigError(f"unknown section {options.section!r}", cure=cure)
     for section, kinds in SECTIONS.items():
         for name, kind in kinds.items():
             if options.section in (None, section, name):

@@ -77,7 +77,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(content(path, "recipe", _MAX_BYTES).decode("utf-8"))
     except FileError as error:
-        raise ConfigError(str(error), help=_near(path)) from None
+        raise ConfigError(str(error), cure=_near(path)) from None
     except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors both
         raise ConfigError(str(path), "TOML", f"text that is none: {reason(error)}") from None
 

@@ -133,7 +133,7 @@ class detect_nonfinite:
 
 def error_of(finding: Finding) -> NonFiniteError:
     """The error that says what a finding says; `finding` is one of its attributes."""
-    error = NonFiniteError(finding.account, help=finding.advice)
+    error = NonFiniteError(finding.account, cure=finding.advice)
     error.finding = finding
     return error
 

@@ -101,7 +101,7 @@ class Checkpoints:
                 damaged.append(str(error).splitlines()[0])
         if damaged:
             cure = f"remove {str(self.directory)!r} to begin at step 0"
-            raise FileError(f"none of {len(damaged)} checkpoints can be used; {damaged[0]}", help=cure)
+            raise FileError(f"none of {len(damaged)} checkpoints can be used; {damaged[0]}", cure=cure)
         return None
 
     def _manifests(self) -> list[Path]:

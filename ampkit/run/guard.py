@@ -187,4 +187,4 @@ def not_finite(where: str, needs: str, got: str, why: Explanation, cure: str) ->
     """The error of a run that cannot go on; cure: what the recipe can do where the values have grown too large."""
     untried = "learning rate" in why.cure and "optimizer.lr=" not in why.cure
     cures = f"{why.cure}; in this recipe: {cure}" if untried else why.cure or cure
-    return NonFiniteError(f"{where}: needs {needs}, got {got}{why.account}", help=cures)
+    return NonFiniteError(f"{where}: needs {needs}, got {got}{why.account}", cure=cures)

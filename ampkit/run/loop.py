@@ -252,7 +252,7 @@ class Run(TrainingState):
         except ScaleCollapseError as error:
             why = self._replay.step(number)
             what, _, cure = str(error).partition("\nhelp: ")
-            raise ScaleCollapseError(f"{what}{why.account}", help=why.cure or cure) from None
+            raise ScaleCollapseError(f"{what}{why.account}", cure=why.cure or cure) from None
         self.schedule.step()
         self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
         self.done = number
