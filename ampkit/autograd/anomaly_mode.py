@@ -26,6 +26,7 @@ class _Anomaly:
         elif self.on and not on:
             for end in self.ends:
                 end()
+            self.ends = ()
         self.on = on
 
 

@@ -111,12 +111,13 @@ class detect_nonfinite:
         return self
 
     def close(self) -> None:
-        """Look at no more ops."""
+        """Look at no more ops, and forget those that were seen."""
         self._stack.close()
+        self._tracker = NonFiniteTracker()
 
     def __exit__(self, *error: object) -> None:
-        self.close()
         last = self._tracker.last
+        self.close()
         if last is not None and not any(error) and not (last.is_mask or last.by_scale):
             raise error_of(finding_of(last, "the result of the block"))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 from ..base import observe
 from ..base.observe import BACKWARD, FORWARD, RETURN, Event
@@ -44,7 +45,7 @@ class NonFiniteTracker:
         self.harm: list[tuple[Origin, str]] = []
         self.overflows = 0
         self.last: Origin | None = None
-        self.model: Any = None  # the model that was called last
+        self._model: Callable[[], Any] = lambda: None  # refers to the model that was called last, and does not keep it
         self._known, self._numbers = ByIdentity(), ByIdentity()
         self._policy: Policy | None = None
         self._tag: Any = None  # in a backward under create_graph: the loss scale of its gradients
@@ -59,12 +60,17 @@ class NonFiniteTracker:
         try:
             with ignore_fp_errors():
                 call = current()
-                model = None if call is None else call.model
-                self.model = self.model if model is None else model
+                if call is not None and call.model is not None:
+                    self._model = ref(call.model)
                 self._look_at_region(region())
                 _HANDLERS[event.phase](self, event)
         finally:
             self._busy = False
+
+    @property
+    def model(self) -> Any:
+        """The model that was called last, None if it is gone."""
+        return self._model()
 
     def _look_at_region(self, entered: Region | None) -> None:
         if entered is not None:  # a backward runs outside of it

@@ -1,5 +1,8 @@
 """PyTorch's anomaly detection, which says where a NaN came from."""
 
+import gc
+import weakref
+
 import pytest
 
 import ampkit
@@ -49,3 +52,22 @@ def test_blocks_nest():
 def test_a_mode_in_quotation_marks_is_refused():
     with pytest.raises(ampkit.ArgumentError, match="mode True or False, got 'False'"):
         autograd.set_detect_anomaly("False")
+
+
+@pytest.mark.parametrize("block", [autograd.detect_anomaly, ampkit.debug.detect_nonfinite])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_model_that_was_looked_at_is_freed_at_once(block, within):
+    def looked_at():
+        model = nn.Linear(2, 2)
+        model(ampkit.ones(1, 2)).sum().backward()
+        return weakref.ref(model)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with block() as entered:
+            model = looked_at()
+            assert not within or model() is None
+        assert model() is None and entered is not None
+    finally:
+        gc.enable()
