@@ -198,3 +198,27 @@ def test_plans_follow_the_default_dtype(default_dtype):
     assert (n / 3).dtype == ampkit.float64 and repr(n / 1) == "tensor([1., 2., 3.])"
     default_dtype(ampkit.float32)
     assert (n / 3).dtype == ampkit.float32
+
+
+def test_a_range_that_starts_at_a_float_is_of_floats(default_dtype):
+    for start in (0.0, -0.0, 1.0, np.float32(0), ampkit.tensor(0.0)):
+        assert ampkit.arange(start, 3).dtype == ampkit.float32, start
+    default_dtype(ampkit.float64)
+    assert ampkit.arange(0.0, 3).dtype == ampkit.float64
+    assert ampkit.arange(0, 3).dtype == ampkit.arange(ampkit.tensor(0), 3).dtype == ampkit.int64
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("bound", [0.3, 0.1, np.float64(1 / 3)])
+def test_the_bounds_of_a_histogram_are_numbers_of_its_dtype(dtype, bound):
+    x = ampkit.full((5,), bound, dtype=dtype)
+    assert ampkit.histc(x, 4, -1, bound).tolist() == [0, 0, 0, 5]
+    assert ampkit.histogram(x, 4, range=(bound, 1)).hist.tolist() == [5, 0, 0, 0]
+
+
+@pytest.mark.parametrize("alpha", [math.inf, -math.inf, math.nan])
+def test_a_factor_that_is_not_finite_reaches_only_the_slices_that_are_added_to(alpha):
+    x, index, ones = ampkit.zeros(4), ampkit.tensor([1, 1]), ampkit.ones(2)
+    assert np.isfinite(x.index_add(0, index, ones, alpha=alpha).numpy()).tolist() == [True, False, True, True]
+    mask = ampkit.tensor([True, False, False])
+    assert mask.index_add(0, index, ones.bool(), alpha=alpha).tolist() == [True, True, False]

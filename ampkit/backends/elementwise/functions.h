@@ -56,6 +56,11 @@ HELPER float mish_derivative(float x) {
     return gate + x * (1.0f - gate * gate) / (1.0f + expf(-x));
 }
 HELPER float nonzero(float square) { return square == 0.0f ? 1.0f : square; }  // atan2 and hypot have gradient 0 at the origin
+// x / (x^2 + y^2), of quotients whose squares are in range.
+HELPER float over_square(float x, float y) {
+    float size = maximum(fabsf(x), fabsf(y)), scale = size <= FLOAT_MAX ? nonzero(size) : 1.0f, u = x / scale, v = y / scale;
+    return u / nonzero(u * u + v * v) / scale;
+}
 HELPER float sinc(float x) { return x == 0.0f ? 1.0f : sinf(x) / x; }
 HELPER float sinc_derivative(float x) {
     float t = x * x;
@@ -153,8 +158,8 @@ FUNCTION_SHORT(Div, 2, x / y, dy / y, -(dy / y) * (x / y))
 FUNCTION(RDiv, y / x, dy * -y / (x * x))
 FUNCTION(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f
     : dy * z * logf(x))
-FUNCTION(Atan2, atan2f(x, y), dy / nonzero(x * x + y * y) * y, -(dy / nonzero(x * x + y * y)) * x)
-FUNCTION(Hypot, hypotf(x, y), dy / nonzero(z) * x, dy / nonzero(z) * y)
+FUNCTION(Atan2, atan2f(x, y), dy * over_square(y, x), -dy * over_square(x, y))
+FUNCTION(Hypot, hypotf(x, y), dy * (x / nonzero(z)), dy * (y / nonzero(z)))
 FUNCTION(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0f ? 0.0f : logf(y)), dy * x / y)
 FUNCTION(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))
 FUNCTION(AddCMul, x + w * (y * z), dy, z * dy * y, z * dy * x)  // saves tensor1, tensor2

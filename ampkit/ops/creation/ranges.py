@@ -33,7 +33,9 @@ def arange(
     int64, or float32 if an argument is a float. For an integer dtype start and step are truncated first, for int64 end
     too. Raises ArgumentError for a step of 0 or of the wrong sign, and without an end.
     """
-    first, last, delta = map(_number, (start or 0, end, step) if end is not None else (0, start, step))
+    if end is None:
+        start, end = None, start
+    first, last, delta = map(_number, (0 if start is None else start, end, step))
     for name, value in (("start", first), ("end", last), ("step", delta)):
         if value is not None and not -math.inf < value < math.inf:
             raise ArgumentError("arange", f"{name} as a finite number", f"{value}")

@@ -63,8 +63,10 @@ def index_select_backward(dy, saved, needs, dim):
 def index_add(input: Array, dim, index: Index, source: Array, *, alpha: float = 1):
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     check_index_range("index_add", plain(index), axis_length(input, dim))
-    added = apply(put_into_zeros, source, _slice_index(index, dim, input.ndim), input.shape)
-    total = input + alpha * added
+    # alpha * 0 would be NaN for an alpha of infinity, so the product is formed before the zeros are
+    terms = alpha * source if plain(input).dtype != np.bool_ else (alpha * source).astype(np.bool_)
+    added = apply(put_into_zeros, terms, _slice_index(index, dim, input.ndim), input.shape)
+    total = input + added
     return total.astype(np.bool_) if plain(input).dtype == np.bool_ else total, Saved(index=index)
 
 

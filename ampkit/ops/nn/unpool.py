@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -17,6 +19,7 @@ from ..argument_checks import check_index_range, int_tuple
 from ..creation.constants import full_like
 from ..indexing.gather_scatter import scatter_
 from ..named import named
+from ..reduction.squares import is_out_of_range, scale_of
 from ..shape.broadcasting import broadcast_to
 from ..shape.view import flatten, reshape, squeeze, unsqueeze
 from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, check_images, pool_geometry
@@ -86,16 +89,28 @@ def max_unpool3d(
 def _lp_pool(axes: int, doc: str) -> Op:
     name, mean = f"lp_pool{axes}d", {2: avg_pool2d, 3: avg_pool3d}[axes]
 
-    def power_sums(x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool) -> tuple[Array, int]:
-        # (the sum of p-th powers of each window, the number of elements of a window).
+    def power_sums(
+        x: Array, p: float, kernel_size: Any, stride: Any, ceil_mode: bool
+    ) -> tuple[Array, Array, int, Array]:
+        # (x / scale, the sum of its p-th powers in each window, the number of elements of a window, scale: 1 where
+        # powers are in range).
         area = prod(int_tuple(name, "kernel_size", kernel_size, 1, axes))
-        return apply(mean, x**p, kernel_size, stride, 0, ceil_mode) * area, area
+
+        def total_of(each: Array) -> Array:
+            return apply(mean, each**p, kernel_size, stride, 0, ceil_mode) * area
+
+        total = total_of(x)
+        if not _lost_powers(plain(x), plain(total), p):
+            return x, total, area, 1
+        wide = cast(x, float64)
+        scale = scale_of(wide, None, p)
+        return wide / scale, total_of(wide / scale), area, scale
 
     @op(cast=Cast.FP32, integers="refuse")
     @named(name, doc)
     def pool(input: Array, norm_type, kernel_size, stride=None, ceil_mode=False):
-        total, _ = power_sums(input, norm_type, kernel_size, stride, ceil_mode)
-        return total ** (1 / norm_type), Saved(input=input)
+        _, total, _, scale = power_sums(input, norm_type, kernel_size, stride, ceil_mode)
+        return cast(total ** (1 / norm_type) * scale, input.dtype), Saved(input=input)
 
     @pool.check
     def check(input, norm_type, kernel_size, stride, ceil_mode):
@@ -105,16 +120,25 @@ def _lp_pool(axes: int, doc: str) -> Op:
 
     @pool.backward
     def backward(dy, saved, needs, norm_type, kernel_size, stride, ceil_mode):
-        x = saved.input
-        total, area = power_sums(x, norm_type, kernel_size, stride, ceil_mode)
+        x, total, area, _ = power_sums(saved.input, norm_type, kernel_size, stride, ceil_mode)
         zero = plain(total) == 0
         dtotal = np.where(zero, 0, dy) * np.where(zero, 1, total) ** (1 / norm_type - 1)
         geometry = pool_geometry(name, x, kernel_size, stride, 0, 1, ceil_mode, axes)
         of_mean = Saved(geometry=geometry)
         dpowers = avg_pool_backward(dtotal, of_mean, needs, kernel_size, stride, 0, ceil_mode, True, None)
-        return dpowers * (x ** (norm_type - 1) * area)
+        slope = x ** (norm_type - 1)
+        slope = np.where(plain(x) == 0, 0, slope) if norm_type < 1 else slope  # as of `norm`, where it is infinite
+        return cast(dpowers * (slope * area), saved.input.dtype)
 
     return pool
+
+
+def _lost_powers(x: Any, total: Any, p: float) -> bool:
+    # Whether powers of numbers other than 0 over- or underflowed; a device is not asked.
+    if not isinstance(total, np.ndarray) or not is_out_of_range(total):
+        return False
+    size = np.abs(x[x != 0])
+    return bool(size.size) and is_out_of_range(np.array([size.min(), size.max()]) ** p)
 
 
 lp_pool2d = _lp_pool(

@@ -108,10 +108,10 @@ def hypot(input: Array, other: Array):
 
 @hypot.backward(input="input", other="other")
 def hypot_backward(dy, saved, needs):
-    share = dy / np.where(plain(saved.out) == 0, 1, saved.out)
+    length = np.where(plain(saved.out) == 0, 1, saved.out)
     return (
-        share * saved.input if needs[0] is not None else None,
-        share * saved.other if needs[1] is not None else None,
+        dy * (saved.input / length) if needs[0] is not None else None,
+        dy * (saved.other / length) if needs[1] is not None else None,
     )
 
 
@@ -124,9 +124,12 @@ def atan2(input: Array, other: Array):
 @atan2.backward
 def atan2_backward(dy, saved, needs):
     y, x = saved.input, saved.other
-    square = x * x + y * y
-    share = dy / np.where(plain(square) == 0, 1, square)  # at the origin, 0
-    return share * x if needs[0] else None, -share * y if needs[1] else None
+    size = np.maximum(np.abs(plain(x)), np.abs(plain(y)))
+    scale = np.where((size > 0) & np.isfinite(size), size, 1)  # squares of the quotients are in range
+    u, v = x / scale, y / scale
+    square = u * u + v * v
+    square = np.where(plain(square) == 0, 1, square)  # at the origin, 0
+    return dy * (u / square / scale) if needs[0] else None, -dy * (v / square / scale) if needs[1] else None
 
 
 arccos, arcsin, arctan, arctan2 = acos, asin, atan, atan2

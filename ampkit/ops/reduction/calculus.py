@@ -150,11 +150,14 @@ def _axis_gradient(x: Tensor, at: int, spacing: Any, order: int) -> Tensor:
 def _parabola_derivative(f: Tensor, start: int, count: int, first: Any, second: Any, point: int) -> Tensor:
     """The derivative, at its first, middle or last point (`point` 0, 1, 2), of the parabola through three neighbours.
 
-    first, second: the steps between the points.
+    first, second: the steps between the points. Their products, which may be out of range, are not formed.
     """
     values = [narrow(f, 0, start + i, count) for i in range(3)]
+    if first is second and point == 1:
+        return div(sub(values[2], values[0]), 2 * first)
     left, right = div(sub(values[1], values[0]), first), div(sub(values[2], values[1]), second)
-    curvature = div(sub(right, left), add(first, second) if isinstance(first, Tensor) else first + second)
+    share = 0.5 if first is second else div(second if point == 2 else first, add(first, second))
+    bend = mul(sub(right, left), share)
     if point == 2:
-        return add(right, mul(curvature, second))
-    return sub(left, mul(curvature, first)) if point == 0 else add(left, mul(curvature, first))
+        return add(right, bend)
+    return sub(left, bend) if point == 0 else add(left, bend)

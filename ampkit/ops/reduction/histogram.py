@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, accumulator, float32
+from ampkit.base.dtypes import LOW, DType, accumulator, float32, rounded
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -46,7 +46,7 @@ def histogram(
     if weight is not None and weight.shape != input.shape:
         raise ShapeError("histogram", f"weight of shape {tuple(input.shape)}", f"{tuple(weight.shape)}")
     x = to(input.detach(), accumulator(input.array.dtype)).array.reshape(-1)
-    edges = _bin_edges(x, bins, range)
+    edges = _bin_edges(x, bins, range, input.array.dtype)
     at = np.searchsorted(edges, x, "right") - 1
     at = np.where(x == edges[-1], edges.size - 2, at)
     at = np.where((x >= edges[0]) & (x <= edges[-1]), at, edges.size - 1)  # values outside the range go to an extra bin
@@ -61,7 +61,7 @@ def histogram(
     return Histogram(to(Tensor(counts), input.dtype), to(Tensor(edges), input.dtype))
 
 
-def _bin_edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
+def _bin_edges(x: Any, bins: Any, range: Sequence[float] | None, dtype: DType) -> Any:
     if isinstance(bins, Tensor):
         if bins.ndim != 1 or bins.numel() < 2:
             raise ShapeError("histogram", "bins as edges [2 or more]", f"shape {tuple(bins.shape)}")
@@ -70,7 +70,8 @@ def _bin_edges(x: Any, bins: Any, range: Sequence[float] | None) -> Any:
         raise ArgumentError("histogram", "bins from 1, or edges as a tensor", repr(bins))
     if range is not None and (len(range) != 2 or not range[0] <= range[1]):
         raise ArgumentError("histogram", "range as (low, high)", repr(range))
-    low, high = range if range is not None else (x.min(), x.max()) if x.size else (0.0, 1.0)
+    found = (x.min(), x.max()) if x.size else (0.0, 1.0)
+    low, high = found if range is None else _bounds(range[0], range[1], dtype)
     _need_finite("histogram", low, high)
     same = low == high
     low, high = low - 0.5 * same, high + 0.5 * same
@@ -94,10 +95,15 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise ArgumentError("histc", "bins from 1 and min up to max", f"bins={bins}, min={min}, max={max}")
     x = input.array.reshape(-1)
     x = x.astype(float32) if x.dtype in LOW else x
-    low, high = _histc_range(x) if min == max and x.size else (min, max + (min == max))
+    low, high = _histc_range(x) if min == max and x.size else _bounds(min, max + (min == max), input.array.dtype)
     inside = (x >= low) & (x <= high)
     at = np.where(inside, np.minimum(np.floor((x - low) / (high - low) * bins), bins - 1), bins).astype(np.int64)
     return Tensor(np.bincount(at, minlength=bins + 1)[:bins].astype(input.array.dtype))
+
+
+def _bounds(low: float, high: float, dtype: DType) -> tuple[float, float]:
+    # Bounds are numbers beside a tensor: what 16 bits make of a number is within a range that ends at it.
+    return (rounded(low, dtype), rounded(high, dtype)) if dtype in LOW else (low, high)
 
 
 def _histc_range(x: Any) -> tuple[Any, Any]:

@@ -21,8 +21,6 @@ from ..shape.view import movedim, reshape
 from .reductions import amax, amin, expand_reduced, numpy_axis, sum
 from .squares import norm_of_powers, root_sum_of_squares
 
-_HIGH = 6  # powers of float32 up to this order are within float64's range
-
 __all__ = ["linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "norm", "renorm"]
 
 
@@ -77,7 +75,7 @@ def p_norm(x: Any, p: float, axis: Any, keepdim: bool) -> Any:
         return blocked_sum(size, axis, keepdim)
     return norm_of_powers(
         size, lambda each: blocked_sum(each**p, axis, keepdim), lambda total: total ** (1 / p), axis, keepdim,
-        wide=abs(p) > _HIGH,
+        order=p,
     )  # fmt: skip
 
 

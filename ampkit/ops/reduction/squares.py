@@ -19,6 +19,7 @@ from ampkit.core.blocked_sum import SHORT, add_reduce, blocked_sum
 
 from .dot_products import dot_along, dot_last
 
+_HIGH = 6  # powers of float32 up to this order are within float64's range
 _RANGE = {float32: (2.0**-100, 2.0**127), float64: (2.0**-960, 2.0**1020)}  # within it a sum of squares is right
 
 
@@ -40,11 +41,11 @@ def _sum_of_squares(x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def norm_of_powers(
-    x: Any, total_of: Callable[[Any], Any], root: Callable[[Any], Any], axis: Any, keepdims: bool, wide: bool = False
+    x: Any, total_of: Callable[[Any], Any], root: Callable[[Any], Any], axis: Any, keepdims: bool, order: float = 2
 ) -> Any:
-    """root(total_of(x)), which is homogeneous: where the total is out of range, of x in float64 or over a power of 2.
+    """root(total_of(x)), which is homogeneous: where the total is out of range, of x in float64 or over a `scale_of`.
 
-    wide: whether that of float32 may be out of float64's range.
+    order: of the powers.
     """
     if type(x) is np.ndarray and x.dtype == float32 and x.size > SHORT:
         total = total_of(x)
@@ -52,8 +53,8 @@ def norm_of_powers(
             return root(total)
     full = cast(x, float64)
     total = total_of(full)
-    if (x.dtype == float64 or wide) and is_out_of_range(total):
-        scale = power_of_two(full, axis)
+    if (x.dtype == float64 or abs(order) > _HIGH) and is_out_of_range(total):
+        scale = scale_of(full, axis, order)
         found = root(total_of(full / scale))
         return cast(found * (scale if keepdims else scale.reshape(found.shape)), x.dtype)
     return cast(root(total), x.dtype)
@@ -88,6 +89,18 @@ def is_out_of_range(total: Any) -> bool:
     found = plain(total)
     least, most = _RANGE[found.dtype]
     return bool(found.size) and not (np.minimum.reduce(found, None) > least and np.maximum.reduce(found, None) < most)
+
+
+def scale_of(x: Any, axis: Any, order: float) -> Any:
+    """A number by which to divide x before powers of this order are added over `axis`, with keepdims.
+
+    Of high powers even those of 0.5 are out of range: only quotients by the element that counts most are not.
+    """
+    if order == 2:
+        return power_of_two(x, axis)
+    size = np.abs(plain(x))
+    extreme = (size.max if order > 0 else size.min)(axis, keepdims=True) if size.size else size.sum(axis, keepdims=True)
+    return np.where(np.isfinite(extreme) & (extreme > 0), extreme, 1)
 
 
 def power_of_two(x: Any, axis: Any) -> Any:

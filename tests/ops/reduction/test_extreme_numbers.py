@@ -55,6 +55,12 @@ def _unit(x, dim):
     return x / _l2(x, dim)
 
 
+def _norm(x, dim, p):
+    size = np.abs(x)
+    unit = (size.max if p > 0 else size.min)(dim, keepdims=True)
+    return np.squeeze(unit, dim) * ((size / unit) ** p).sum(dim) ** (1 / p)
+
+
 def _squeezed(function):
     return lambda x, dim: np.squeeze(function(x, dim), dim)
 
@@ -71,6 +77,10 @@ CASES = {
     "norm": (lambda t, dim: t.norm(dim=dim), _squeezed(_l2)),
     "norm, p = 1": (lambda t, dim: t.norm(1, dim), lambda x, dim: np.abs(x).sum(dim)),
     "norm, p = 3": (lambda t, dim: t.norm(3, dim), lambda x, dim: (np.abs(x) ** 3).sum(dim) ** (1 / 3)),
+    **{
+        f"norm, p = {p}": (lambda t, dim, p=p: t.norm(p, dim), lambda x, dim, p=p: _norm(x, dim, p))
+        for p in (0.5, 9, 50, 3000, -2, -30, -3000)
+    },
     "norm, p = inf": (lambda t, dim: t.norm(math.inf, dim), lambda x, dim: np.abs(x).max(dim)),
     "vector_norm": (lambda t, dim: ampkit.linalg.vector_norm(t, dim=dim), _squeezed(_l2)),
     "logsumexp": (lambda t, dim: ops.logsumexp(t, dim), lambda x, dim: _logsumexp(x, dim)),
@@ -298,3 +308,55 @@ def test_the_gradient_of_a_subnormal_standard_deviation_is_finite(row):
     apart = wide - wide.mean()
     truth = apart / np.float64(x.detach().std(1)[0].item()) / (len(row) - 1)  # by the rounded deviation
     np.testing.assert_allclose(x.grad[0].numpy(), truth, rtol=1e-6)
+
+
+@pytest.mark.cpu  # of a device nobody asks whether powers were in range
+@pytest.mark.parametrize("p", [0.5, 1, 2, 3, 9, -2])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pooling_by_a_norm_and_its_gradient_are_those_of_numbers_near_1(dtype, p):
+    for scale in (1.0, 1e20, 1e-20, 1e30, 1e-30, 1e3, 1e-3):
+        x = _numbers(dtype, scale, (2, 3, 8))
+        if x is None:
+            continue
+        x = np.abs(x) * (np.arange(8) > 1)  # a window of zeros
+        found = []
+        for values in (x, x.astype(np.float64) / scale):
+            leaf = ampkit.tensor(values, requires_grad=True)
+            out = ops.lp_pool1d(leaf, p, 2)
+            out.backward(ops.ones_like(out))
+            found += [out.detach().numpy(), leaf.grad.numpy()]
+        assert _agrees(found[0], found[2] * scale, dtype), scale
+        assert _agrees(found[1], found[3], dtype, 0.01 if dtype != "float32" else 0.0), scale
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["kernels", "references"])
+@pytest.mark.parametrize("name", ["atan2", "hypot"])
+def test_the_gradients_of_the_angle_and_the_length_of_a_point_are_those_of_float64(name, reference):
+    points = np.random.default_rng(0).uniform(0.5, 2, (2, 600)) * np.array([[1], [-1]])
+    for scale in (1.0, 1e25, 1e-25, 1e37, 1e-37):
+        grads = []
+        for dtype in (np.float32, np.float64):
+            y, x = (ampkit.tensor((row * scale).astype(dtype), requires_grad=True) for row in points)
+            with reference_only() if reference else nullcontext():
+                getattr(ops, name)(y, x).sum().backward()
+            grads.append([leaf.grad.numpy() for leaf in (y, x)])
+        for found, truth in zip(*grads, strict=True):
+            assert _agrees(found, truth, "float32"), scale
+
+
+@pytest.mark.cpu  # a GPU flushes subnormals to 0
+def test_the_gradient_of_a_subnormal_length_is_its_direction():
+    x, y = (ampkit.tensor([v], requires_grad=True) for v in (3e-40, 4e-40))
+    ops.hypot(x, y).sum().backward()
+    np.testing.assert_allclose([x.grad.item(), y.grad.item()], [0.6, 0.8], rtol=1e-4)
+
+
+@pytest.mark.parametrize("edge_order", [1, 2])
+@pytest.mark.parametrize("step", [1.0, 1e25, 1e-25])
+def test_the_derivative_of_values_far_or_little_apart_is_that_of_float64(step, edge_order):
+    values, at = [1.0, 2.0, 4.0, 9.0, 5.0], np.array([0.0, 1.0, 3.0, 4.0, 6.0])
+    x = ampkit.tensor(values)
+    (found,) = ops.gradient(x, spacing=step, edge_order=edge_order)
+    np.testing.assert_allclose(found.numpy(), np.gradient(values, edge_order=edge_order) / step, rtol=1e-6)
+    (found,) = ops.gradient(x, spacing=[ampkit.tensor(at * step, dtype=ampkit.float32)], edge_order=edge_order)
+    np.testing.assert_allclose(found.numpy(), np.gradient(values, at, edge_order=edge_order) / step, rtol=1e-5)
