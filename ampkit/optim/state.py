@@ -91,6 +91,8 @@ def need_entry(
     missing = [name for name in shapes if step and name not in (*optional, *arrays)]
     if missing and segment.stop > segment.start:
         raise ArgumentError(where, f"the whole state of {segment.describe()}", f"one without {', '.join(missing)}")
+    if not step:  # moments that a first step begins, which PyTorch's Adagrad saves before it
+        arrays = {name: array for name, array in arrays.items() if name == "master"}
     return int(step), arrays
 
 

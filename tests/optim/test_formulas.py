@@ -303,3 +303,16 @@ def test_a_factor_of_another_shape_is_refused_and_nothing_changes():
     with pytest.raises(ArgumentError, match=r"needs state row_var, col_var .*, got row_var \[4, 1\]"):
         optimizer.load_state_dict(state)
     assert values(optimizer.state[p]["row_var"]).shape == (3, 1)
+
+
+def test_a_sum_that_pytorch_saves_before_the_first_step_of_adagrad_counts_once():
+    steps = []
+    for state in ({}, {0: {"step": ampkit.tensor(0.0), "sum": ampkit.tensor([0.5])}}):
+        p = nn.Parameter(ampkit.ones(1))
+        optimizer = optim.Adagrad([p], lr=0.1, initial_accumulator_value=0.5)
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        for _ in range(2):
+            p.grad = ampkit.full((1,), 0.3)
+            optimizer.step()
+            steps.append(p.item())
+    assert steps[:2] == steps[2:] == pytest.approx([0.96094333, 0.92456298], rel=1e-6)  # PyTorch 2.13's, lr_decay 0
