@@ -17,11 +17,19 @@ DTYPES = {name: np.dtype(name) for name in ("complex64", "complex128", "uint16",
 DTYPES |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _FLOAT8}
 
 
-class ForeignTensor:
-    """A tensor that `load` found in a dtype that ampkit has not; it stands among the other tensors of the file.
+# What makes a tensor of another layout one that can be read, by the first word of its format.
+_IN_PYTORCH = {
+    "sparse": "in PyTorch, save x.to_dense()",
+    "quantized": "in PyTorch, save x.dequantize()",
+    "meta": "it has no values: in PyTorch, load them before saving",
+}
 
-    name: its name in the file, if it has one. format: its dtype in words. shape: its sizes. `numpy()` and `to(dtype)`
-    convert it; whatever else is asked of it raises DTypeError with that cure.
+
+class ForeignTensor:
+    """A tensor that `load` found in a dtype or a layout that ampkit has not; it stands among the others of the file.
+
+    name: its name in the file, if it has one. format: its dtype or layout in words. shape: its sizes. `numpy()` and
+    `to(dtype)` convert it, if its values were read; whatever else is asked of it raises DTypeError with the cure.
     """
 
     __slots__ = ("_array", "format", "name", "shape")
@@ -32,7 +40,8 @@ class ForeignTensor:
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values in NumPy's or ml_dtypes's dtype. Raises DTypeError for a format that these lack."""
         if self._array is None:
-            raise DTypeError("numpy", f"a tensor of {', '.join([*dtypes.NAMES, *DTYPES])}", self._said())
+            needs = f"a tensor of {', '.join([*dtypes.NAMES, *DTYPES])}"
+            raise DTypeError("numpy", needs, self._said(), _IN_PYTORCH.get(self.format.partition("_")[0]))
         return self._array
 
     def to(self, dtype: Any) -> Tensor:
@@ -45,6 +54,8 @@ class ForeignTensor:
 
     def refuse(self, where: str) -> NoReturn:
         """Raise the error for a use of this tensor in `where`."""
+        if self._array is None:
+            self.numpy()
         cure = "convert it: x.to(ampkit.float32), or x.numpy(), which gives an array of NumPy"
         raise DTypeError(where, f"a tensor of {', '.join(dtypes.NAMES)}", self._said(), cure)
 

@@ -21,6 +21,7 @@ from ..base.dtypes import NAMES, bool_
 from ..base.errors import DTypeError, FileError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
+from ..core.tensor_base import Shape
 from . import whole_modules
 from .foreign_tensor import DTYPES, ForeignTensor
 from .pickled_values import BUILD
@@ -33,7 +34,9 @@ STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
     "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "Untyped": "uint8",
 }  # fmt: skip
+_QUANTIZED = {"QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32"}
 _FOREIGN = {"ComplexFloat": "complex64", "ComplexDouble": "complex128"}
+_KINDS = STORAGES | _FOREIGN | _QUANTIZED
 _AXES = 64  # of an array of NumPy
 _ALL = NAMES | DTYPES
 
@@ -74,7 +77,7 @@ class PickledTensors:
         if type(key) is not str or type(saved) is not str or type(elements) is not int:
             raise TypeError("a storage of another form")
         name = of.name.rpartition(".")[2].removesuffix("Storage")
-        if name not in STORAGES and name not in _FOREIGN:
+        if name not in _KINDS:
             raise DTypeError(self._where, f"tensors of {', '.join(NAMES)}", of.name)
         if (key, name) not in self._storages:
             self._storages[key, name] = self._made(key, name, elements, saved)
@@ -84,7 +87,7 @@ class PickledTensors:
         return whole
 
     def _made(self, key: str, name: str, elements: int, saved: str) -> Tensor | ForeignTensor:
-        dtype = _ALL[STORAGES.get(name) or _FOREIGN[name]]
+        dtype = _ALL[_KINDS[name]]
         if key not in self._arrays:
             read = self._read(key, elements * dtype.itemsize, dtype.itemsize // (2 if dtype.kind == "c" else 1))
             if elements * dtype.itemsize != len(read):
@@ -92,6 +95,8 @@ class PickledTensors:
             if dtype == bool_:
                 as_bools(read)
             self._arrays[key] = self._place(read, saved)
+        if name in _QUANTIZED:
+            return ForeignTensor(None, "quantized", (elements,))
         made = _as(self._arrays[key], dtype)
         if isinstance(made, Tensor):
             made._version_counter = self._versions.setdefault(key, made._version_counter)
@@ -195,12 +200,48 @@ def _of_type(function: Any, kind: Any, arguments: Any, *_: Any) -> Any:
     return _REBUILD[function.name](*arguments)
 
 
+# Tensors of layouts that ampkit has not: their shape alone.
+
+
+def _sparse(layout: Any, data: Any) -> ForeignTensor:
+    sizes = [part for part in data if isinstance(part, Shape)] if type(data) is tuple else []
+    if type(layout) is not str or not layout.startswith("torch.sparse_") or len(sizes) != 1:
+        raise TypeError("a sparse tensor of another form")
+    return ForeignTensor(None, layout.removeprefix("torch."), _shape(sizes[0]))
+
+
+def _quantized(storage: Any, offset: Any, size: Any, *_: Any) -> ForeignTensor:
+    return ForeignTensor(None, "quantized", _shape(size))
+
+
+def _meta(dtype: Any, size: Any, *_: Any) -> ForeignTensor:
+    return ForeignTensor(None, "meta", _shape(size))
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    if not isinstance(size, (tuple, list)) or not all(type(n) is int and 0 <= n < 2**63 for n in size):
+        raise TypeError("sizes of a tensor of another form")
+    return tuple(size)
+
+
+def _layout(name: Any) -> str:
+    if type(name) is not str:
+        raise TypeError("a layout of another form")
+    return name
+
+
 _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor_of_dtype,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_sparse_tensor": _sparse,
+    "torch._utils._rebuild_qtensor": _quantized,
+    "torch._utils._rebuild_meta_tensor_no_storage": _meta,
 }
 _CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 _BUILD = BUILD | _REBUILD | dict.fromkeys(_CLASSES) | {"torch._tensor._rebuild_from_type_v2": _of_type}
+_BUILD |= {"torch.serialization._get_layout": _layout}
+_SCHEMES = ("tensor_affine", "channel_affine", "channel_affine_float_qparams")
+_BUILD |= dict.fromkeys(f"torch.per_{scheme}" for scheme in _SCHEMES)

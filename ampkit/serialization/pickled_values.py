@@ -26,6 +26,7 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
     for module in ("builtins", "__builtin__")
     for kind in (int, float, bool, complex, str, bytes, list, tuple, dict, set, frozenset)
 }
+_FACTORIES |= {"__builtin__.long": int, "__builtin__.unicode": str}  # as protocol 2, PyTorch's, names them
 _FACTORIES |= {f"collections.{kind.__name__}": kind for kind in (OrderedDict, Counter, deque)}
 
 
@@ -176,6 +177,7 @@ for _module in ("builtins", "__builtin__"):
         f"{_module}.bytes": _bytes,
         f"{_module}.bytearray": lambda *content: bytearray(_bytes(*content)),
     }
+BUILD |= {"__builtin__.xrange": _range, "__builtin__.long": None, "__builtin__.unicode": None}
 for _module in ("numpy.core", "numpy._core"):
     BUILD |= {
         f"{_module}.multiarray.scalar": lambda dtype, data: values_of(data, dtype, ())[()],

@@ -35,6 +35,8 @@ CALLED = (
     "numpy._core.multiarray _reconstruct", "numpy._core.numeric _frombuffer", "torch._utils _rebuild_tensor",
     "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_tensor_v3", "torch._utils _rebuild_parameter",
     "torch._utils _rebuild_parameter_with_state", "torch._tensor _rebuild_from_type_v2", "numpy ndarray",
+    "torch._utils _rebuild_sparse_tensor", "torch._utils _rebuild_qtensor",
+    "torch._utils _rebuild_meta_tensor_no_storage", "torch.serialization _get_layout", "__builtin__ xrange",
     "torch FloatStorage", "torch Tensor", "torch.nn.parameter Parameter",
 )  # fmt: skip
 NUMPY = (

@@ -8,11 +8,12 @@ import io
 import pathlib
 import pickle
 import random
+import struct
 import zipfile
 
 import numpy as np
 import pytest
-from pytorch_bytes import SIX, legacy, number, rebuilt, storage, text, zip_of
+from pytorch_bytes import SIX, legacy, number, numbers, rebuilt, storage, text, zip_of
 from traced_memory import memory_below
 
 import ampkit
@@ -277,9 +278,53 @@ def test_a_hostile_file_changes_nothing_of_the_library():
     assert (dict(vars(argparse.Namespace)), dict(vars(collections.OrderedDict))) == before
 
 
-def test_quantized_storages_are_refused_by_name():
-    with pytest.raises(DTypeError, match=r"needs tensors of float64, .*, got torch.QInt8Storage"):
-        read(zip_of(rebuilt(storage("QInt8Storage"))))
+def test_storages_of_other_kinds_are_refused_by_name():
+    with pytest.raises(DTypeError, match=r"needs tensors of float64, .*, got torch.QUInt4x2Storage"):
+        read(zip_of(rebuilt(storage("QUInt4x2Storage"))))
+
+
+def _called(name, *arguments):
+    module, _, function = name.rpartition(".")
+    return f"c{module}\n{function}\n".encode() + b"(" + b"".join(arguments) + b"tR"
+
+
+_SIZE = _called("torch.Size", numbers(2, 3))
+_AFFINE = b"(" + b"ctorch\nper_tensor_affine\n" + b"G" + struct.pack(">d", 0.1) + number(0) + b"t"
+_COO = _called("torch.serialization._get_layout", text("torch.sparse_coo"))
+_PARTS = b"(" + rebuilt(storage(), size=(2, 1)) + rebuilt(storage(), size=(1,), stride=(1,)) + _SIZE + b"\x88t"
+_QINT8 = (storage("QInt8Storage"), number(0), numbers(2, 3), numbers(3, 1), _AFFINE, b"\x89", b"N")
+_META = (b"ctorch\nfloat32\n", numbers(2, 3), numbers(3, 1), b"\x89")
+LAYOUTS = {
+    "sparse_coo": (_called("torch._utils._rebuild_sparse_tensor", _COO, _PARTS), r"save x\.to_dense\(\)"),
+    "quantized": (_called("torch._utils._rebuild_qtensor", *_QINT8), r"save x\.dequantize\(\)"),
+    "meta": (_called("torch._utils._rebuild_meta_tensor_no_storage", *_META), "it has no values"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensors_of_other_layouts_stand_beside_those_that_are_read(layout):
+    opcodes, cure = LAYOUTS[layout]
+    both = b"(" + rebuilt(storage("FloatStorage", "1")) + opcodes + b"t"
+    data = SIX[:6] if layout == "quantized" else SIX
+    tensor, foreign = read(zip_of(both, data_0=data, data_1=SIX))
+    assert tensor.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (foreign.format, foreign.shape) == (layout, (2, 3))
+    for use in (foreign.numpy, lambda: foreign.to("float32"), lambda: foreign + 1, lambda: foreign.mean()):
+        with pytest.raises(DTypeError, match=cure):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "value"),
+    [
+        (b"c__builtin__\nxrange\n" + numbers(1, 7, 2) + b"R", range(1, 7, 2)),
+        (b"ccollections\ndefaultdict\nc__builtin__\nlong\n\x85R", collections.defaultdict(int)),
+        (b"ccollections\ndefaultdict\nc__builtin__\nunicode\n\x85R", collections.defaultdict(str)),
+    ],
+)
+def test_names_of_python_2_which_protocol_2_writes_are_those_of_python_3(opcodes, value):
+    found = read(zip_of(opcodes))
+    assert found == value and getattr(found, "default_factory", None) is getattr(value, "default_factory", None)
 
 
 def test_a_torchscript_program_is_refused_with_the_cure():
