@@ -87,7 +87,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     found = Keys(missing, unexpected)
     later = any("load" in part.__dict__.get("_state_hooks", {}) for part in module.modules())
     if misfits or errors or (strict and not later and (missing or unexpected)):
-        raise _mismatch(where, found if strict else Keys([], []), misfits, errors, list(state), list(own))
+        raise _mismatch(where, found if strict else Keys([], []), misfits, errors, state, list(own))
     for name, value in values.items():
         if assign and own[name].requires_grad and not dtypes.is_float(value.dtype):
             needs = f"a floating-point dtype as {name!r}"
@@ -105,7 +105,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     for part in module.modules():
         part.run_state_hooks("load", found)
     if strict and (missing or unexpected):  # after hooks that may take names out
-        raise _mismatch(where, found, [], [], list(state), list(own))
+        raise _mismatch(where, found, [], [], state, list(own))
     return found
 
 
@@ -143,6 +143,8 @@ def _values(where: str, name: str, value: Any) -> Array:
         found = tensor.array if isinstance(tensor, Tensor) else np.asarray(tensor)
         kind = dtypes.parse(found.dtype)
     except (TypeError, ValueError, RuntimeError, BufferError):
+        if refuse := getattr(type(value), "refuse", None):  # a ForeignTensor says how to convert it
+            refuse(value, f"{where} of {name!r}")
         raise DTypeError(where, f"a tensor or an array of numbers as {name!r}", f"a {type(value).__name__}") from None
     return found if found.dtype == kind else found.astype(kind)  # in this machine's byte order
 
@@ -153,7 +155,9 @@ def _transferable(value: Array, target: Array) -> Any:
     return Tensor(value) if same else backends.backend_of(value).to_numpy(value)
 
 
-def _mismatch(where: str, keys: Keys, misfits: Any, errors: list[str], state: list[str], own: list[str]) -> StateError:
+def _mismatch(
+    where: str, keys: Keys, misfits: Any, errors: list[str], state: Mapping[str, Any], own: list[str]
+) -> StateError:
     missing, unexpected = keys
     counts = [(len(missing), "missing"), (len(unexpected), "unexpected"), (len(misfits), "misshapen")]
     counts += [(len(errors), "refused")]
@@ -169,10 +173,16 @@ def _mismatch(where: str, keys: Keys, misfits: Any, errors: list[str], state: li
     return StateError("\n".join([f"{where}: needs the names and shapes of the module, got {got}", *rows]))
 
 
-def _cure(missing: Any, unexpected: Any, state: list[str], own: list[str]) -> str | None:
-    prefix = state[0][: state[0].find(".") + 1] if state else ""
+def _cure(missing: Any, unexpected: Any, state: Mapping[str, Any], own: list[str]) -> str | None:
+    for name, part in state.items():
+        if isinstance(part, Mapping) and any(other in own for other in part):
+            return f"the state of the module is one of its entries: load_state_dict(state[{name!r}])"
+    first = next(iter(state), "")
+    prefix = first[: first.find(".") + 1]
     if prefix and all(name.startswith(prefix) and name[len(prefix) :] in own for name in state):
         return f"every name begins with {prefix!r}: take that off"
+    if own and not any(name in own for name in state):
+        return None  # what is left without them is nothing
     return "strict=False leaves out what has no counterpart" if missing or unexpected else None
 
 

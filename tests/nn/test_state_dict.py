@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import ampkit
-from ampkit import Tensor, nn, tensor
+from ampkit import Tensor, nn, ops, tensor
 from ampkit.base import dtypes
-from ampkit.base.errors import DTypeError, StateError
+from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.nn import BatchNorm1d, Linear, Module, Parameter, Sequential
+from ampkit.serialization.foreign_tensor import ForeignTensor
 
 
 class Tied(Module):
@@ -216,3 +218,32 @@ def test_overrides_of_pytorch_s_own_methods_for_saving_and_loading_are_called():
     assert saved["0.count"] == 3
     model.load_state_dict(saved | {"0.count": 5})
     assert model[0].count == 5
+
+
+def test_help_for_a_state_that_does_not_fit_works_when_it_is_followed():
+    layer = Linear(2, 2)
+    whole = {"model": layer.state_dict(), "epoch": 3}
+    with pytest.raises(StateError, match=r"help: .* load_state_dict\(state\['model'\]\)"):
+        layer.load_state_dict(whole)
+    layer.load_state_dict(whole["model"])
+    with pytest.raises(StateError) as caught:  # strict=False would load nothing
+        layer.load_state_dict({"other": tensor([1.0])})
+    assert "help:" not in str(caught.value)
+    halves = np.full((2, 2), 0.5).astype(ml_dtypes.float8_e4m3fn)
+    foreign = {"weight": ForeignTensor(halves, "float8_e4m3fn", (2, 2)), "bias": tensor([1.0, 2.0])}
+    with pytest.raises(DTypeError, match=r"(?s)dict of .weight.*help: convert it: x\.to\(ampkit\.float32\)"):
+        layer.load_state_dict(foreign)
+    layer.load_state_dict({**foreign, "weight": foreign["weight"].to("float32")})
+    assert layer.weight.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_help_for_labels_and_indices_works_when_it_is_followed():
+    logits, one_hot = tensor([[2.0, 1.0, 0.0]] * 2), tensor([[0, 1, 0], [1, 0, 0]])
+    with pytest.raises(ShapeError, match=r"help: of one-hot labels pass target\.argmax\(1\)"):
+        ops.cross_entropy(logits, one_hot)
+    found, of_probabilities = (ops.cross_entropy(logits, t) for t in (one_hot.argmax(1), one_hot.float()))
+    assert found.item() == pytest.approx(of_probabilities.item())
+    with pytest.raises(DTypeError, match=r"cast them with \.long\(\)"):
+        ops.embedding(tensor([1.0]), logits)
+    with pytest.raises(DTypeError, match="the indices come first"):
+        ops.embedding(logits, tensor([[1]]))

@@ -64,7 +64,9 @@ def index_add(input: Array, dim, index: Index, source: Array, *, alpha: float = 
     """input plus alpha * source [.., n, ..], slice i of `dim` added at index[i]; sums in float32, rounded once."""
     check_index_range("index_add", plain(index), axis_length(input, dim))
     # alpha * 0 would be NaN for an alpha of infinity, so the product is formed before the zeros are
-    terms = alpha * source if plain(input).dtype != np.bool_ else (alpha * source).astype(np.bool_)
+    terms = alpha * source
+    terms = np.asarray(terms) if isinstance(terms, np.generic) else terms  # of a 0-d tensor
+    terms = terms.astype(np.bool_) if plain(input).dtype == np.bool_ else terms
     added = apply(put_into_zeros, terms, _slice_index(index, dim, input.ndim), input.shape)
     total = input + added
     return total.astype(np.bool_) if plain(input).dtype == np.bool_ else total, Saved(index=index)

@@ -92,6 +92,8 @@ def check_classes(where: str, input: Any, target: Any, weight: Any, reduction: A
     if input.ndim < 1 or target.shape != input.shape[:1][: input.ndim - 1] + input.shape[2:]:
         needs = "input [N, C, ...] with labels [N, ...], or [C] with one label"
         cure = "classes are axis 1: merge the others, input.reshape(-1, classes) and target.reshape(-1)"
+        if target.shape == input.shape:
+            cure = "of one-hot labels pass target.argmax(1)"
         raise ShapeError(where, needs, f"{tuple(input.shape)} and {tuple(target.shape)}", cure)
     if not class_axis(input)[1]:
         raise ShapeError(where, "at least one class", f"input of shape {tuple(input.shape)}")

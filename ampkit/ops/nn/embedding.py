@@ -47,7 +47,8 @@ def embedding_check(input, weight, padding_idx):
     if weight.ndim != 2:
         raise ShapeError("embedding", "weight of shape [rows, width]", f"{tuple(weight.shape)}")
     if input.dtype.kind not in "iu":
-        cure = "the indices come first: embedding(input, weight)"
+        swapped = "the indices come first: embedding(input, weight)"
+        cure = swapped if weight.dtype.kind in "iu" else "indices are integers: cast them with .long()"
         raise DTypeError("embedding", "integer indices", input.dtype.name, cure)
     rows = len(weight)
     if padding_idx is not None and not -rows <= padding_idx < rows:
