@@ -15,7 +15,7 @@ import numpy as np
 from ..base.errors import ArgumentError, ShapeError, check_choice
 from ..core import random
 from ..core.tensor import Tensor
-from ..ops.argument_checks import check_all
+from ..ops.argument_checks import check_all, check_representable
 from ..ops.creation.draw_ranges import check_bounds, check_float, rounded_within
 
 __all__ = [
@@ -95,7 +95,8 @@ def _mass(low: float, high: float) -> float:
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """`val` everywhere."""
+    """`val` everywhere. Raises ArgumentError for a number that the dtype cannot represent."""
+    check_representable("constant_", tensor.dtype, val)
     return _fill(tensor, np.full(tensor.shape, val))
 
 

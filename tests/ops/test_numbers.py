@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.base.errors import AmpkitError, DTypeError
+from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError
 from ampkit.utils.data import default_collate
 
 pytestmark = pytest.mark.cpu
@@ -222,3 +222,21 @@ def test_a_factor_that_is_not_finite_reaches_only_the_slices_that_are_added_to(a
     assert np.isfinite(x.index_add(0, index, ones, alpha=alpha).numpy()).tolist() == [True, False, True, True]
     mask = ampkit.tensor([True, False, False])
     assert mask.index_add(0, index, ones.bool(), alpha=alpha).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16"])
+@pytest.mark.parametrize("value", [2.0**63, -(2.0**70), 1e30])
+def test_a_0_d_tensor_that_the_dtype_does_not_hold_is_refused_as_its_number_is(dtype, value):
+    x, index = ampkit.ones(3).to(dtype), ampkit.tensor([1])
+    for fill in (
+        lambda s: x.masked_fill(x > 0, s),
+        lambda s: x.index_fill(0, index, s),
+        lambda s: x.clone().masked_fill_(x > 0, s),
+        lambda s: x.clone().index_fill_(0, index, s),
+    ):
+        for number in (value, ampkit.tensor(value, dtype=ampkit.float64)):
+            with pytest.raises(ArgumentError, match="holds"):
+                fill(number)
+        assert fill(ampkit.tensor(2.0)).tolist() == fill(2).tolist()
+    with pytest.raises(ArgumentError, match="holds"):
+        ampkit.nn.init.constant_(x.clone(), value)
