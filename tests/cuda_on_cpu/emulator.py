@@ -196,7 +196,7 @@ def library(
     """The compiled entries by name: (library, entry, its static shared memory)."""
     if folder is None:
         return _loaded(code, folders, names, _digest(code, *map(Path, folders)))
-    return _loaded(code, folders, _entries(source, folder), _digest(code, folder))
+    return _loaded(code, folders, _entries(source, folder), _digest(code, folder, *map(Path, folders)))
 
 
 def _entries(source: str | None, folder: Path) -> tuple[str, ...]:

@@ -143,9 +143,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     that is not bool, ShapeError for a mask that does not broadcast with input.
     """
     if isinstance(value, Tensor):
-        if (
-            type(value.array) is np.ndarray and value.array.size == 1 and value.dtype != input.dtype
-        ):  # no device is asked
+        here = type(value.array) is np.ndarray  # a device is not asked
+        if here and value.array.size == 1 and value.dtype != input.dtype:
             check_representable("masked_fill", input.dtype, value.item())
         return where(mask, value.to(input.dtype), input)
     return masked_fill_(input, mask, value)

@@ -375,3 +375,15 @@ def test_entries_are_read_from_the_comments_of_a_file(text, tmp_path):
     (tmp_path / "some.cu").write_text(f"code();\n{text}\n")
     assert nvrtc.entries("some", tmp_path) == ENTRIES[text]
     assert len(nvrtc.entries("nn/softmax")) == 100
+
+
+def test_kernels_are_compiled_anew_when_a_header_of_any_folder_changes(tmp_path, monkeypatch):
+    digests = []
+    monkeypatch.setattr(emulator, "_loaded", lambda code, folders, names, digest: digests.append(digest))
+    monkeypatch.setattr(emulator, "_entries", lambda *_: ())
+    kernels, beside = tmp_path / "kernels", tmp_path / "beside"
+    beside.mkdir()
+    for text in ("// 1", "// 2"):
+        (beside / "table.h").write_text(text)
+        emulator.library('#include "table.h"\n', (str(kernels), str(beside)), (), "source", kernels)
+    assert digests[0] != digests[1]
