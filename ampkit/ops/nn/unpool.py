@@ -137,8 +137,11 @@ def _lost_powers(x: Any, total: Any, p: float) -> bool:
     # Whether powers of numbers other than 0 over- or underflowed; a device is not asked.
     if not isinstance(total, np.ndarray) or not is_out_of_range(total):
         return False
-    size = np.abs(x[x != 0])
-    return bool(size.size) and is_out_of_range(np.array([size.min(), size.max()]) ** p)
+    size = np.abs(x)
+    most = size.max()
+    bits = size.view(f"u{size.itemsize}") - 1  # in the order of the numbers, and for 0 the largest
+    least = (bits.min() + 1).astype(bits.dtype).view(size.dtype)
+    return bool(most) and is_out_of_range(np.array([least, most]) ** p)
 
 
 lp_pool2d = _lp_pool(
