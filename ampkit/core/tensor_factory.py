@@ -17,6 +17,8 @@ from .fp_errors import ignore_fp_errors
 from .tensor import Tensor
 from .tensor_base import Shape
 
+_NO_VALUES = (type, public_dtypes.dtype)  # which have a dtype and a shape, as arrays do
+
 
 @ignore_fp_errors()
 def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_grad: bool = False) -> Tensor:
@@ -36,7 +38,7 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
 
 
 def _array(values: Any, wanted: dtypes.DType | None) -> Array:
-    if hasattr(values, "dtype") and hasattr(values, "shape") and not isinstance(values, type):
+    if hasattr(values, "dtype") and hasattr(values, "shape") and not isinstance(values, _NO_VALUES):
         need_unmasked(values, "tensor")
         kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
         return np.array(_of_bools(values), kind if wanted is None else wanted)
@@ -67,7 +69,7 @@ def _plain(values: Any, found: set[dtypes.DType]) -> Any:
         values = to_tensor(values)
     if isinstance(values, Tensor):
         values = backends.backend_of(values.array).to_numpy(values.array)
-    if not hasattr(values, "dtype"):
+    if not hasattr(values, "dtype") or isinstance(values, _NO_VALUES):
         return _converted(values, found)
     need_unmasked(values, "tensor")
     found.add(dtypes.parse(values.dtype))

@@ -96,7 +96,7 @@ def _mass(low: float, high: float) -> float:
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """`val` everywhere. Raises ArgumentError for a number that the dtype cannot represent."""
-    check_representable("constant_", tensor.dtype, val)
+    check_representable("constant_", tensor.array.dtype, val)
     return _fill(tensor, np.full(tensor.shape, val))
 
 

@@ -145,7 +145,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     if isinstance(value, Tensor):
         here = type(value.array) is np.ndarray  # a device is not asked
         if here and value.array.size == 1 and value.dtype != input.dtype:
-            check_representable("masked_fill", input.dtype, value.item())
+            check_representable("masked_fill", input.array.dtype, value.item())
         return where(mask, value.to(input.dtype), input)
     return masked_fill_(input, mask, value)
 
