@@ -1,8 +1,8 @@
-"""Every `.cu` file by NVIDIA's compiler for five architectures; `pytest -rP` prints registers and spills.
+"""Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
 
-All entries are compiled for sm_80 (A100), sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50) with the compiler's least
-effort, which says whether they are C++ that the architecture has. A sample of each file is compiled for sm_90 as a GPU
-would, and must keep its values in registers.
+All entries are compiled for sm_80 (A100) and sm_120 (RTX 50), the oldest and the newest, and with --all-architectures
+for sm_89 (RTX 40) and sm_100 (B200), too, with the compiler's least effort, which says whether they are C++ that the
+architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-FULL = "sm_90"  # with optimization, where the price in registers shows
-ARCHS = dict.fromkeys(("sm_80", "sm_89", "sm_100", "sm_120"), QUICK) | {FULL: ()}
+FULL, OTHERS = "sm_90", ("sm_89", "sm_100")  # FULL: with optimization, where the price in registers shows
+ARCHS = dict.fromkeys(("sm_80", "sm_120", *OTHERS), QUICK) | {FULL: ()}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that are compiled in full
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
@@ -58,8 +58,13 @@ def _sample(names):
     return [name for name in names if name in taken]
 
 
+def pytest_generate_tests(metafunc):
+    if "arch" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-architectures")
+        metafunc.parametrize("arch", [arch for arch in ARCHS if every or arch not in OTHERS])
+
+
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("source", STEMS)
 def test_entries_compile_and_keep_their_values_in_registers(source, arch, compiled):
     prices = compiled[source, arch].result()
