@@ -355,14 +355,16 @@ class Optimizer(OptimizerHooks):
     def state_dict(self) -> dict[str, Any]:
         """A snapshot, in PyTorch's layout: `state` by parameter number, and `param_groups`."""
         self._run_hooks("state_dict_pre")
-        state = {number: snapshot(entry) for number, _, entry in self._entries()}
         numbers: dict[int, int] = {}  # of a parameter in several groups: that of its first place
         for place, parameter in enumerate(self._parameters()):
             numbers.setdefault(id(parameter), place)
         groups = [{**group, "params": [numbers[id(p)] for p in group["params"]]} for group in self.param_groups]
-        entries: dict[Any, Any] = {**dict(sorted(state.items())), **deepcopy(self.named_state)}
-        found = {"state": entries, "param_groups": groups}
-        return self._run_hooks("state_dict_post", found)
+        return self._run_hooks("state_dict_post", {"state": self._snapshots(), "param_groups": groups})
+
+    def _snapshots(self) -> dict[Any, Any]:
+        # Copies of the state of each parameter by its number, and of that which has a name.
+        state = {number: snapshot(entry) for number, _, entry in self._entries()}
+        return {**dict(sorted(state.items())), **deepcopy(self.named_state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, ours or PyTorch's. Raises ArgumentError, before anything changes, if it does not fit."""
@@ -415,7 +417,7 @@ class Optimizer(OptimizerHooks):
         omitted = ("_groups", "steps", "custom_state", "_schedule", "_hooks")
         rest = {key: value for key, value in vars(self).items() if key not in omitted}
         groups, steps = [dict(group) for group in self.param_groups], int(read_scalar(self.steps))
-        return {**rest, "copied": (groups, self.state_dict()["state"], steps, self.schedule)}
+        return {**rest, "copied": (groups, self._snapshots(), steps, self.schedule)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups, entries, steps, self.schedule = state.pop("copied")

@@ -104,3 +104,11 @@ def test_a_copy_has_no_hooks_and_one_must_be_callable():
     for register in (optimizer.register_step_post_hook, register_optimizer_step_pre_hook):
         with pytest.raises(DTypeError, match="hook: needs (a callable, got a int|hook as a function, got 3)"):
             register(3)
+
+
+def test_a_copy_has_the_state_whatever_hooks_make_of_it():
+    _, optimizer = made(optim.Adam)
+    optimizer.step()
+    optimizer.register_state_dict_post_hook(lambda o, state: "another")
+    assert optimizer.state_dict() == "another"
+    assert copy.deepcopy(optimizer)._snapshots()[0]["step"] == 1

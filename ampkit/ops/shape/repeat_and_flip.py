@@ -60,6 +60,9 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
 @op(cast=Cast.KEEP, moves=True)
 def repeat_interleave_(input: Array, repeats, dim):
     """Each element along `dim` `repeats` times in a row."""
+    if not input.size:  # NumPy would count to `repeats`
+        shape = [n * repeats if axis == dim else n for axis, n in enumerate(input.shape)]
+        return np.empty_like(input, shape=tuple(shape)), Saved(shape=input.shape)
     return np.repeat(input, repeats, dim), Saved(shape=input.shape)
 
 

@@ -252,3 +252,8 @@ def test_a_tensor_without_axes_has_no_pieces(name):
 def test_no_lengths_add_up_to_nothing():
     with pytest.raises(ShapeError, match="split: needs lengths from 0 that add up to 3"):
         ops.split(tensor([1.0, 2.0, 3.0]), [])
+
+
+def test_nothing_is_repeated_at_once_however_often():
+    assert ops.repeat_interleave(ops.zeros(2, 0, 3), 2**40, 0).shape == (2**41, 0, 3)
+    assert ops.repeat_interleave(ops.zeros(2, 0, 3), 2, 1).shape == (2, 0, 3)
