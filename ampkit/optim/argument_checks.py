@@ -58,9 +58,11 @@ def to_python(value: Any) -> Any:
     """A hyperparameter as Python numbers, if it came as a Tensor or an array of one element."""
     if isinstance(value, (list, tuple)):
         return tuple(to_python(v) for v in value)
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
     if type(value) is int and not -_LARGEST_INT <= value <= _LARGEST_INT:  # arrays of int64 cannot hold it
         return float(value) if abs(value) <= sys.float_info.max else value
-    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value
+    return value
 
 
 _LARGEST_INT = 2**63 - 1

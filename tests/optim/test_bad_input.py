@@ -214,3 +214,12 @@ def test_adamw_stays_adamw():
     assert adamw.param_groups[0]["decoupled_weight_decay"] is True
     with pytest.raises(ArgumentError, match="AdamW: needs decoupled_weight_decay True, got False\nhelp: use Adam"):
         adamw.param_groups[0]["decoupled_weight_decay"] = False
+
+
+def test_integers_beyond_64_bits_are_floats_of_whatever_class_they_come():
+    for given in (2**64 - 1, np.uint64(2**64 - 1)):
+        p = nn.Parameter(ampkit.ones(2))
+        p.grad = ampkit.ones(2)
+        optimizer = optim.NAdam([p], momentum_decay=given)
+        optimizer.step()
+        assert np.isfinite(p.numpy(force=True)).all()

@@ -442,3 +442,12 @@ def test_an_epoch_without_a_real_learning_rate_is_refused():
     assert schedule.get_last_lr() == [0.125]
     with pytest.raises(ArgumentError, match=r"ExponentialLR.step: needs an epoch with real learning rates, got 1.5"):
         schedule.step(1.5)
+
+
+@pytest.mark.parametrize("value", [10**400, -(2**31), math.inf, math.nan])
+def test_a_count_beyond_31_bits_is_refused(value):
+    _, optimizer = make()
+    schedule = lr_scheduler.ChainedScheduler([lr_scheduler.StepLR(optimizer, 1)])
+    with pytest.raises(ArgumentError, match=r"ChainedScheduler.last_epoch: needs a number below 2\^31"):
+        schedule.last_epoch = value
+    assert schedule.last_epoch == 0

@@ -218,7 +218,10 @@ class LRScheduler:
     def last_epoch(self, value: Any) -> None:
         if not is_number(value):
             raise DTypeError(f"{type(self).__name__}.last_epoch", "a number", shown(value))
-        self._told = _python_number(value)
+        number = _python_number(value)
+        if not abs(number) < 2**31:
+            raise ArgumentError(f"{type(self).__name__}.last_epoch", "a number below 2^31", shown(value))
+        self._told = number
 
     def get_last_lr(self) -> list[float]:
         """The learning rates that this schedule set last, or the product of several; waits for the device."""
