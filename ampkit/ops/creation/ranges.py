@@ -44,7 +44,7 @@ def arange(
     kind = kind if dtype is None else dtypes.parse(dtype)
     if last is None or delta == 0 or (last - first) * delta < 0:
         raise ArgumentError("arange", "a step that leads from start to end", f"start={first}, end={last}, step={delta}")
-    check_addressable("arange", (int((last - first) / delta),))
+    check_addressable("arange", (int(min((last - first) / delta, 2.0**62)),))  # a small step gives infinity
     values = (
         _integer_steps(first, last, delta, kind) if fractions and _is_whole(kind) else np.arange(first, last, delta)
     )

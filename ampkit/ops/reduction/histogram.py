@@ -102,8 +102,10 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 
 def _bounds(low: float, high: float, dtype: DType) -> tuple[float, float]:
-    # Bounds are numbers beside a tensor: what 16 bits make of a number is within a range that ends at it.
-    return (rounded(low, dtype), rounded(high, dtype)) if dtype in LOW else (low, high)
+    # Bounds are numbers beside a tensor: what 16 bits make of a number is within a range that ends at it. They stay as
+    # they are where they would become one, or infinite.
+    near = (rounded(low, dtype), rounded(high, dtype)) if dtype in LOW else (low, high)
+    return near if -math.inf < near[0] < near[1] < math.inf else (low, high)
 
 
 def _histc_range(x: Any) -> tuple[Any, Any]:

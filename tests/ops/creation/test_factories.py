@@ -7,7 +7,7 @@ import pytest
 
 from ampkit import Tensor, ops, tensor
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int32, int64, uint8
-from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, RangeError, ShapeError
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, OutOfMemoryError, RangeError, ShapeError
 from ampkit.core.random import Stream, manual_seed
 
 
@@ -189,3 +189,9 @@ def test_one_hot_marks_the_class_of_each_label(shape, dtype):
         found = ops.one_hot(tensor(given), 11).numpy()
         np.testing.assert_array_equal(found, given[..., None] == np.arange(11))
         assert found.dtype == np.int64
+
+
+def test_more_steps_than_a_float_counts_are_refused():
+    for start, end, step in ((0, 1e-5, 5e-324), (0.5, 2.0, 5e-324), (-1e308, 1e308, 1.0)):
+        with pytest.raises(OutOfMemoryError, match="arange: needs a shape that memory can hold"):
+            ops.arange(start, end, step)

@@ -76,3 +76,11 @@ def test_wrong_ranks_are_told_in_a_line():
     ):
         with pytest.raises(error, match=r"^[a-z_]+: needs .+, got "):
             call()
+
+
+@pytest.mark.cpu  # a GPU is not asked whether a range is finite
+def test_bounds_that_16_bits_do_not_hold_stay_as_they_are():
+    x = tensor([1.0, -3.0, 2.0, 60000.0]).to(float16)
+    assert ops.histc(x, 7, -(2**63), 2.0).tolist() == [0, 0, 0, 0, 0, 0, 3]
+    assert ops.histc(x, 4, 0, 1e30).tolist() == [3, 0, 0, 0]
+    assert ops.histc(x, 4, 1.0001, 1.0002).tolist() == [0, 0, 0, 0]
