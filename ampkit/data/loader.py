@@ -83,13 +83,16 @@ class DataLoader:
         loader_checks.check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
         loader_checks.check_workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
         loader_checks.check_batch_size(batch_size, drop_last)
+        loader_checks.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         self._is_iterable = isinstance(dataset, IterableDataset)
         if self._is_iterable:
             loader_checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
         elif sampler is None and batch_sampler is None:
             loader_checks.check_length(dataset, batch_size, drop_last)
-        elif batch_sampler is None and batch_size is not None:
-            batch_sampler = BatchSampler(cast(Iterable[int], sampler), batch_size, drop_last)
+        else:
+            loader_checks.check_items(dataset)
+            if batch_sampler is None and batch_size is not None:
+                batch_sampler = BatchSampler(cast(Iterable[int], sampler), batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)

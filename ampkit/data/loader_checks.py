@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, DTypeError
+from ..core.arguments import shown
 from .workers import check_context
 
 _MOST_WORKERS = 1024
@@ -50,6 +51,20 @@ def check_batch_size(batch_size: Any, drop_last: bool) -> None:
         raise ArgumentError("DataLoader", "a batch_size for drop_last", "None, which gives single items")
     if batch_size is not None and (not isinstance(batch_size, int | np.integer) or batch_size < 1):
         raise ArgumentError("DataLoader", "batch_size of at least 1", repr(batch_size))
+
+
+def check_functions(**given: Any) -> None:
+    """Refuse functions that cannot be called."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise DTypeError("DataLoader", f"{name} as a function", shown(function))
+
+
+def check_items(dataset: Any) -> None:
+    """Refuse a dataset whose items have no index."""
+    if not hasattr(dataset, "__getitem__"):
+        cure = "a dataset that is only iterated is an IterableDataset"
+        raise DTypeError("DataLoader", "a dataset with __getitem__", shown(dataset), cure)
 
 
 def check_length(dataset: Any, batch_size: Any, drop_last: bool) -> None:

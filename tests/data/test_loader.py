@@ -251,6 +251,8 @@ def test_items_that_do_not_stack_are_refused(items, error, message):
         ({"batch_sampler": [[1, 0]], "sampler": [1]}, "a batch_sampler alone"),
         ({"generator": np.random.default_rng(0)}, "generator as a Stream, got a Generator"),
         ({"batch_size": 9, "drop_last": True}, "one full batch when drop_last=True, got 4 items"),
+        ({"worker_init_fn": 0.5}, "worker_init_fn as a function, got 0.5"),
+        ({"collate_fn": "stack"}, "collate_fn as a function, got 'stack'"),
     ],
 )
 def test_what_the_loader_cannot_do_is_one_clear_line(arguments, message):
@@ -270,6 +272,11 @@ def test_pytorchs_defaults_are_taken_and_unknown_arguments_are_not():
 def test_a_dataset_needs_items_and_a_length(dataset):
     with pytest.raises(ArgumentError, match="DataLoader: needs a dataset with"):
         DataLoader(dataset)
+
+
+def test_a_dataset_beside_a_sampler_needs_items():
+    with pytest.raises(DTypeError, match="DataLoader: needs a dataset with __getitem__, got 7"):
+        DataLoader(7, sampler=[0, 1])
 
 
 def test_rows_of_several_lengths_beside_a_number_are_refused_in_one_line():

@@ -214,7 +214,7 @@ def normalize_check(input, p, dim, eps):
     normalize_axis("normalize", dim, input.ndim)
     if math.isnan(p):
         raise ArgumentError("normalize", "p as a number", f"{p}")
-    if (p < 0 or math.isinf(p)) and not input.shape[dim]:
+    if (p < 0 or math.isinf(p)) and input.ndim and not input.shape[dim]:
         raise ShapeError("normalize", f"at least one element along dim {dim} for this p", f"shape {tuple(input.shape)}")
 
 

@@ -116,3 +116,8 @@ def test_the_largest_of_no_sums_and_of_no_singular_values_is_0():
         assert ops.linalg_matrix_norm(x, ord).tolist() == [0.0, 0.0]
     with pytest.raises(ShapeError, match="at least one singular value"):
         ops.linalg_matrix_norm(Tensor(np.ones((2, 0), np.float32)), -2)
+
+
+def test_a_number_is_normalized_to_its_sign_in_any_norm():
+    for p in (2, 1, -0.5, math.inf, -math.inf):
+        assert ops.normalize(tensor(-3.0), p, 0).item() == -1
