@@ -205,7 +205,7 @@ def normalize(input: Array, p=2.0, dim=1, eps=1e-12):
 
     input [...] -> [...]. Computed in float32 (float64 for float64 input). Raises RangeError for a `dim` out of range.
     """
-    norm = p_norm(input, p, dim, True)
+    norm = p_norm(input, p, dim if input.ndim else (), True)  # CuPy's scalars have no axis
     return input / np.maximum(norm, eps), Saved(input=input, norm=norm)
 
 
@@ -224,7 +224,7 @@ def normalize_backward(dy, saved, needs, p, dim, eps):
     divisor = np.maximum(norm, eps)
     unit = x / divisor
     dot = dot_along(dy, unit, dim) / divisor
-    dnorm = unit if p == 2 else p_norm_grad(x, norm, p, dim)
+    dnorm = unit if p == 2 else p_norm_grad(x, norm, p, dim if x.ndim else ())
     return dy / divisor - np.where(norm < eps, 0, dot) * dnorm
 
 

@@ -120,4 +120,7 @@ def test_the_largest_of_no_sums_and_of_no_singular_values_is_0():
 
 def test_a_number_is_normalized_to_its_sign_in_any_norm():
     for p in (2, 1, -0.5, math.inf, -math.inf):
-        assert ops.normalize(tensor(-3.0), p, 0).item() == -1
+        x = tensor(-3.0, requires_grad=True)
+        out = ops.normalize(x, p, 0)
+        out.backward()
+        assert (out.item(), x.grad.item()) == (-1, 0)
