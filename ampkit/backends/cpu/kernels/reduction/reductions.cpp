@@ -2,33 +2,17 @@
 // the first and the last, of the rows of all planes to [1, b, 1].
 //
 // Terms are computed in float32; blocks of them are added in float64, and where a block over- or underflows its terms are
-// computed once more in float64. Products are float64 throughout: they over- and
-// underflow later than in float32. Where few results need many elements, chunks of fixed length give partial results,
-// which are joined in order.
+// computed once more in float64. Products are float64 throughout: they over- and underflow later than in float32. Where
+// few results need many elements, chunks of fixed length give partial results, which are joined in order.
 #include "../include/columns.h"
 #include "../include/simd_math.h"
 
 using namespace simd;
 
 namespace simd::terms {
-struct AddExps;
-}
-
-namespace {
-
-enum Join { ADDED, MULTIPLIED, COMPARED };
-
-constexpr int64 BLOCK = 512;     // columns that are reduced together
-constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
-constexpr int64 FACTORS = 256;   // terms of a row that are multiplied so, 8 in each lane
-constexpr int64 SHORT = 256;     // terms of a row below which vectors that are compared as integers are faster
-constexpr int64 LONG = 1 << 16;  // elements of a chunk
-constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
-constexpr int64 FEW = 64;        // fewer results are computed from chunks
-
-constexpr double MOST = 1e300;         // finite, beyond float32's range, which sums of blocks may leave
 
 // How the terms of reductions.h are joined, and in which type a few of them are.
+enum Join { ADDED, MULTIPLIED, COMPARED };
 struct Sum {
     static constexpr Join HOW = ADDED;
     using Type = float;
@@ -45,6 +29,23 @@ struct Max {
 struct Min : Max {  // the smallest is the largest of the negated terms
     static constexpr float SIGN = -1.0f;
 };
+struct AddExps;
+
+}  // namespace simd::terms
+
+using namespace simd::terms;
+
+namespace {
+
+constexpr int64 BLOCK = 512;     // columns that are reduced together
+constexpr int64 TERMS = 2048;    // terms of a row that are added in float32, each lane of the vectors its own
+constexpr int64 FACTORS = 256;   // terms of a row that are multiplied so, 8 in each lane
+constexpr int64 SHORT = 256;     // terms of a row below which vectors that are compared as integers are faster
+constexpr int64 LONG = 1 << 16;  // elements of a chunk
+constexpr int TOGETHER = 4;      // rows that are read at once: the addresses of more do not stay in registers
+constexpr int64 FEW = 64;        // fewer results are computed from chunks
+
+constexpr double MOST = 1e300;         // finite, beyond float32's range, which sums of blocks may leave
 
 // A term of reductions.h, with its sign where the smallest is sought.
 template <class Term>
@@ -325,7 +326,7 @@ using Reduce = void (*)(const Array& out, const Array& x, Array center, int64 ax
 template <class Term>
 constexpr int64 ALONE = PARALLEL_TERMS;
 template <>
-constexpr int64 ALONE<terms::AddExps> = PARALLEL_ELEMENTS;
+constexpr int64 ALONE<AddExps> = PARALLEL_ELEMENTS;
 
 template <class Term>
 void reduce_terms(const Array& out, const Array& x, Array center, int64 axis, double factor, int64 root) {
@@ -370,7 +371,7 @@ void multiply_others(float* dx, const float* x, int64 n, double dy) {
 }
 
 void product_backward_row(float* dx, const float* x, int64 n, double dy) {
-    double product = reduce_row(x, n, 0.0f, Terms<terms::Multiply>());
+    double product = reduce_row(x, n, 0.0f, Terms<Multiply>());
     int32_t bad = product != product;
     SIMD_SUM(bad) for (int64 k = 0; k < n; k++) bad += is_no_divisor(x[k]);
     if (bad) return multiply_others(dx, x, n, dy);
