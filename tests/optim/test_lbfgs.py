@@ -291,3 +291,8 @@ def test_the_state_of_no_group_loads():
     optimizer.param_groups.clear()
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer.param_groups == []
+
+
+def test_a_loss_beyond_float64_is_infinite():
+    with pytest.raises(NonFiniteError):
+        optim.LBFGS([parameter(START)]).step(lambda: 10**400)

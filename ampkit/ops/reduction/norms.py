@@ -206,7 +206,7 @@ def renorm(input: Array, p: float, dim: int, maxnorm: float):
 
 
 def _renorm_scale(x: Any, p: float, dim: int, maxnorm: float) -> tuple[Any, Any]:
-    size = p_norm(x, p, _other_axes(x, dim), True)
+    size = p_norm(x, p, _other_axes(x, dim), True) if x.size else x.sum(_other_axes(x, dim), keepdims=True)
     above = plain(size) > maxnorm
     return np.where(above, maxnorm / (size + 1e-7), 1), size  # the 1e-7 as in PyTorch
 
@@ -229,4 +229,6 @@ def renorm_backward(dy, saved, needs, p, dim, maxnorm):
     x = saved.input
     scale, size = _renorm_scale(x, p, dim, maxnorm)
     moved = blocked_sum(dy * x, _other_axes(x, dim), True) * -scale / (size + 1e-7)
+    if not x.size:
+        return dy
     return dy * scale + np.where(plain(size) > maxnorm, moved, 0) * p_norm_grad(x, size, p, _other_axes(x, dim))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -226,7 +227,7 @@ def _number(loss: Any) -> float:
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
         return float(read_scalar(loss.detach().array.reshape(())))
     if isinstance(loss, (int, float, np.floating)) and not isinstance(loss, bool):
-        return float(loss)
+        return float(loss) if not isinstance(loss, int) or abs(loss) <= sys.float_info.max else math.inf
     got = f"a Tensor {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
     raise DTypeError("LBFGS.step", "a closure that returns the loss, one number", got)
 

@@ -124,3 +124,11 @@ def test_a_number_is_normalized_to_its_sign_in_any_norm():
         out = ops.normalize(x, p, 0)
         out.backward()
         assert (out.item(), x.grad.item()) == (-1, 0)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+def test_empty_slices_are_renormalized_to_themselves(p):
+    x = ampkit.zeros(2, 0, 3, requires_grad=True)
+    out = ops.renorm(x, p, -1, 0.0)
+    out.sum().backward()
+    assert out.shape == x.grad.shape == (2, 0, 3)
