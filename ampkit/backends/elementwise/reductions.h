@@ -26,12 +26,12 @@
 constexpr float LEAST_SQUARE = 1.1754943508222875e-38f;  // the least that float32 holds with all its bits
 
 HELPER bool is_same(float x, float y) { return (x == y) | ((x != x) & (y != y)); }
-HELPER float finite_or_0(float x) { return fabsf(x) > 3.4028234663852886e38f ? 0.0f : x; }
+HELPER float zero_if_infinite(float x) { return fabsf(x) > 3.4028234663852886e38f ? 0.0f : x; }
 
 WIDE_TERM(Add, Sum, 0.0f, x)
 WIDE_TERM(AddAbs, Sum, 0.0f, x < 0 ? -x : x)
 WIDE_TERM(AddSquares, Sum, LEAST_SQUARE, (x - center) * (x - center))
-TERM(AddExps, Sum, expf(x - finite_or_0(center)))  // center: the maximum
+TERM(AddExps, Sum, expf(x - zero_if_infinite(center)))  // center: the maximum
 TERM(CountEqual, Sum, is_same(x, center) ? 1.0f : 0.0f)
 TERM(CountNonzero, Sum, x != 0.0f ? 1.0f : 0.0f)
 TERM(CountZero, Sum, x == 0.0f ? 1.0f : 0.0f)

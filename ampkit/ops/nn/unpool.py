@@ -126,9 +126,11 @@ def _lp_pool(axes: int, doc: str) -> Op:
         geometry = pool_geometry(name, x, kernel_size, stride, 0, 1, ceil_mode, axes)
         of_mean = Saved(geometry=geometry)
         dpowers = avg_pool_backward(dtotal, of_mean, needs, kernel_size, stride, 0, ceil_mode, True, None)
-        slope = x ** (norm_type - 1)
-        slope = np.where(plain(x) == 0, 0, slope) if norm_type < 1 else slope  # as of `norm`, where it is infinite
-        return cast(dpowers * (slope * area), saved.input.dtype)
+        derivative = x ** (norm_type - 1)
+        derivative = (
+            np.where(plain(x) == 0, 0, derivative) if norm_type < 1 else derivative
+        )  # as of `norm`, where it is infinite
+        return cast(dpowers * (derivative * area), saved.input.dtype)
 
     return pool
 

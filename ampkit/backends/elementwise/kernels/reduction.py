@@ -58,8 +58,8 @@ def _count(x: Array, axes: tuple[int, ...]) -> int:
     return prod([x.shape[i] for i in axes])
 
 
-def _backward_fits(launcher: Launcher, fits: Predicate, saves: tuple[str, ...] = ("input",)) -> Predicate:
-    """Whether the saved arrays are there, large enough, and readable."""
+def _backward_fits(launcher: Launcher, fits: Predicate, saves: tuple[str, ...]) -> Predicate:
+    """A predicate: whether the arrays `saves` are saved, readable, and large enough for a kernel."""
 
     def readable(dy: Array, saved: Saved, needs: Any, *args: Any, **params: Any) -> bool:
         held = [getattr(saved, name, None) for name in saves]

@@ -22,6 +22,7 @@ from ampkit.backends.cpu.native.arrays import (
     supported,
 )
 from ampkit.backends.cpu.native.library import library
+from ampkit.backends.elementwise.kernels.reduction import as_result
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
@@ -155,7 +156,7 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
 def prod_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
     axes = normalize_axes("", dim, input.ndim)
     found = reduced("Multiply", input, axes, dtype)
-    return found if keepdim else found.squeeze(axes), Saved(input=input)
+    return as_result(found, axes, keepdim), Saved(input=input)
 
 
 @prod_op.on_backward("cpu", when=lambda dy, saved, needs, *args, **params: fits(saved.input) and supported(dy))
