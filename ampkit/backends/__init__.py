@@ -1,7 +1,7 @@
 """Backends: which one an array belongs to, and the devices that this machine has.
 
 A backend is a folder `backends/<name>/` whose `device.py` holds an object of the protocol `Backend`. Its faster kernels
-are in `backends/<name>/kernels/`, in files named like those of `ops/`; `load_kernels` imports them on first use.
+are in `kernels/<name>/`, in files named like those of `ops/`; `load_kernels` imports them on first use.
 `backends.cudnn` and `backends.cuda.matmul` are PyTorch's switches of the same names.
 """
 
@@ -234,14 +234,14 @@ def get_default_device() -> Device:
 
 
 def load_kernels(name: str, module: str) -> None:
-    """Import the kernels of an op's module, which registers them: `backends/<name>/kernels/<module>.py`, or else the
-    package of its family, where the kernels of several modules stand in one table.
+    """Import the kernels of an op's module, which registers them: `kernels/<name>/<module>.py`, or else the package
+    of its family, where the kernels of several modules stand in one table.
 
     module: dotted, the path of the primitives' own module below `ampkit.ops`, as in `nn.conv`.
     """
-    folder, family = Path(__file__).parent.joinpath(name, "kernels"), module.partition(".")[0]
+    folder, family = Path(__file__).parents[1].joinpath("kernels", name), module.partition(".")[0]
     for found in (module, family):
         path = folder.joinpath(*found.split("."))
         if path.with_suffix(".py").exists() or path.joinpath("__init__.py").exists():
-            importlib.import_module(f"{__name__}.{name}.kernels.{found}")
+            importlib.import_module(f"ampkit.kernels.{name}.{found}")
             return

@@ -322,7 +322,8 @@ def test_the_page_on_kernels_quotes_the_sources():
     page = (ROOT / "docs/add-a-kernel.md").read_text()
     quotes = re.findall(r"```(?:cuda|cpp|python)\n(.*?)```", page, re.DOTALL)
     suffixes = (".cu", ".cpp", ".h", ".py")
-    sources = [path.read_text() for path in (ROOT / "ampkit/backends").rglob("*") if path.suffix in suffixes]
+    files = [path for part in ("backends", "kernels") for path in (ROOT / "ampkit" / part).rglob("*")]
+    sources = [path.read_text() for path in files if path.suffix in suffixes]
     assert len(quotes) == 6
     for quote in quotes:
         assert any(quote in source for source in sources), quote

@@ -19,8 +19,9 @@ from processes import HERE, ROOT, environment, kill, start
 ENDED = (0, 1, 5)  # exit statuses of pytest: passed, some failed, none were left
 SHOWN = 6  # failures listed per file
 # Prefixes of the files that run first: those that need a GPU. HOST_ONLY run last: they need none.
-FIRST = ("backends/cuda/", "backends/test_references_on_device", "core/test_capture", "backends/test_cuda", "amp/",
-         "ops/", "optim/", "nn/", "models/", "core/", "backends/", "autograd/")  # fmt: skip
+FIRST = ("kernels/cuda/", "backends/cuda/", "backends/test_references_on_device", "core/test_capture",
+         "backends/test_cuda", "amp/", "ops/", "optim/", "nn/", "models/", "core/", "kernels/", "backends/",
+         "autograd/")  # fmt: skip
 HOST_ONLY = ("cuda/test_compiles", "cuda/test_emulator", "api/", "fuzz/", "data/", "cli/")
 
 
@@ -32,7 +33,7 @@ def files(only: Sequence[str] = ()) -> list[Path]:
 
 def kernels() -> list[Path]:
     """The files that test CUDA kernels and NVIDIA's libraries."""
-    return [p for p in files() if _place(p) < 2]
+    return [p for p in files() if _place(p) < 3]
 
 
 def _place(path: Path) -> int:

@@ -27,12 +27,12 @@ import ampkit
 from ampkit import Tensor, backends, ops, optim, set_default_device
 from ampkit.amp.found_inf import unscale
 from ampkit.backends.cuda.device import CUDA
-from ampkit.backends.cuda.kernels.nn import batch_norm, layer_norm
 from ampkit.backends.cuda.launch import reduction
 from ampkit.backends.cuda.launch import rows as rows_of
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.autograd.tape import grad
+from ampkit.kernels.cuda.nn import batch_norm, layer_norm
 
 DTYPES = (float32, float16, bfloat16)
 ROWS, COLS, CLASSES = 32, 1024, 50257

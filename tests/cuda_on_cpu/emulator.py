@@ -25,9 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cuda import nvrtc
-
 from . import launch_limits
+from .entries import entries
 from .sources import cache_folder, cached, headers, included
 
 HERE = Path(__file__).parent
@@ -200,7 +199,7 @@ def library(
 
 
 def _entries(source: str | None, folder: Path) -> tuple[str, ...]:
-    return tuple(nvrtc.entries(source or "", folder))
+    return tuple(entries(source or "", folder))
 
 
 def _digest(code: str, *folders: Path) -> str:

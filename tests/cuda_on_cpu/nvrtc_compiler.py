@@ -15,8 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ampkit.backends.cuda.nvrtc import FOLDERS, OPTIONS, entries, options
+from ampkit.backends.cuda.nvrtc import FOLDERS, OPTIONS, options
 
+from .entries import entries
 from .sources import cache_folder, cached, headers, included
 
 

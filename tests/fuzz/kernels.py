@@ -31,10 +31,10 @@ import numpy as np
 
 from ampkit import Tensor, manual_seed
 from ampkit.backends.cpu import caching_allocator
-from ampkit.backends.cpu.kernels.pointwise import LAUNCHER, elementwise
 from ampkit.base.dtypes import DType, bfloat16, float16, float32, is_float
 from ampkit.core.dispatch import Primitive, reference_only
 from ampkit.core.op import ops as registry
+from ampkit.kernels.cpu.pointwise import LAUNCHER, elementwise
 from ampkit.ops.linalg import decompositions, solvers
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, Case, Draw, assert_close, booleans, integers, normal
 from ampkit.testing.closeness import values_of

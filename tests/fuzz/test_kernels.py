@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ampkit import ops
-from ampkit.backends.cpu.kernels.pointwise import elementwise
 from ampkit.backends.cpu.native import library as native
 from ampkit.core.dispatch import Kernel
+from ampkit.kernels.cpu.pointwise import elementwise
 from fuzz import kernel_calls, kernels
 
 pytestmark = [

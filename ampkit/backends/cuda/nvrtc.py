@@ -1,34 +1,31 @@
-"""CUDA kernels: the entries of the `.cu` files under kernels/, compiled by NVRTC at their first launch.
+"""CUDA kernels: the entries of the `.cu` files under kernels/cuda/, compiled by NVRTC at their first launch.
 
     launch("nn/softmax", typed("softmax_forward", x.dtype, out.dtype), rows, 256, x, out, np.int64(rows), np.int64(n))
 
-A file ends with comments that list its entries (see include/storage.cuh); the tests compile and run exactly those.
+A file ends with comments that list its entries (see include/storage.cuh), which its tests compile and run.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha1
-from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.elementwise.headers import functions, functions_without_gradient, rules
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from ampkit.base.errors import DeviceError
 
-KERNELS = Path(__file__).parent / "kernels"
-FOLDERS = (KERNELS, KERNELS.parents[1])  # where included files are: `elementwise/` is beside this package
+KERNELS = Path(__file__).parents[2] / "kernels" / "cuda"
+FOLDERS = (KERNELS, KERNELS.parent)  # where included files are: `shared/` is beside `cuda/`
 
 
 def _digest() -> str:
     """A digest of all sources, for CuPy's compile cache, whose key does not cover included files."""
-    sources = *sorted(KERNELS.rglob("*.cu*")), *sorted((FOLDERS[1] / "elementwise").glob("*.h"))
+    sources = *sorted(KERNELS.rglob("*.cu*")), *sorted((KERNELS.parent / "shared").glob("*.h"))
     return sha1(b"".join(p.read_bytes() for p in sources)).hexdigest()
 
 
@@ -149,68 +146,3 @@ def drawn(backend: Any, seed: int, call: int) -> tuple[Any, Any, Any]:
 def blocks_for(count: int, block: int) -> int:
     """ceil(count / block), at least 1."""
     return max(1, -(-count // block))
-
-
-SETS: dict[
-    str, list[tuple[str, ...]]
-] = {  # named sets of template arguments, in the comments at the end of a `.cu` file
-    "TYPES": [("float",), ("__half",), ("__nv_bfloat16",)],
-    "PAIRS": [
-        ("float", "float"),
-        ("__half", "__half"),
-        ("__nv_bfloat16", "__nv_bfloat16"),
-        ("__half", "float"),
-        ("__nv_bfloat16", "float"),
-    ],
-}
-
-
-def entries(source: str, folder: Path = KERNELS) -> list[str]:
-    """The entries that `<source>.cu` names at its end, as `typed` spells them; storage.cuh says in what form."""
-    text = re.sub(r"\n//    +", " ", (folder / f"{source}.cu").read_text())
-    defined = {"FUNCTIONS": functions, "FUNCTIONS_NO_GRAD": functions_without_gradient, "RULES": rules}
-    sets = SETS | {name: [(each,) for each in names()] for name, names in defined.items()}
-    for name, items in re.findall(r"^// set (\w+) = (.+)$", text, re.M):
-        sets[name] = _set(items, sets)
-    return [name for line in re.findall(r"^// entries: (.+)$", text, re.M) for name in _named(line, sets)]
-
-
-def _named(line: str, sets: dict[str, list[tuple[str, ...]]]) -> Iterator[str]:
-    """The names that one line stands for: `pattern for name in set, (name, name) in set`."""
-    pattern, _, bound = line.partition(" for ")
-    loops = [part.partition(" in ") for part in _split(bound)]
-    names = [name for variables, _, _ in loops for name in re.findall(r"\w+", variables)]
-    for members in product(*(_set(items, sets) for _, _, items in loops)):
-        given = dict(zip(names, chain(*members), strict=True))
-        yield re.sub(r"\w+", partial(_given, given), pattern.strip())
-
-
-def _given(names: dict[str, str], word: re.Match[str]) -> str:
-    return names.get(word[0], word[0])
-
-
-def _set(text: str, sets: dict[str, list[tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """The members of a set: a name, or `(a, b)`, or `((a, b), (c, d))`, or several of them joined by +."""
-    members: list[tuple[str, ...]] = []
-    for part in text.split("+"):
-        part = part.strip()
-        members += (
-            sets[part] if part in sets else [_member(m) for m in _split(part.removeprefix("(").removesuffix(")"))]
-        )
-    return members
-
-
-def _member(text: str) -> tuple[str, ...]:
-    return tuple(_split(text[1:-1])) if text.startswith("(") else (text,)
-
-
-def _split(text: str) -> list[str]:
-    """`text` at the commas that stand in no brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "(<") - (letter in ")>")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts if part.strip()]

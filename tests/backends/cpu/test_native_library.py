@@ -189,7 +189,7 @@ def test_bits_do_not_depend_on_threads_nor_on_a_fork(without_onednn):
 SHORT_OF_MEMORY = """
 import resource
 import numpy as np
-from ampkit.backends.cpu.kernels.reduction.sorting import _sort_rows
+from ampkit.kernels.cpu.reduction.sorting import _sort_rows
 row = np.arange(4_000_000, dtype=np.float32)[None, None, ::-1]
 values, places = np.zeros(row.shape, np.float32), np.zeros(row.shape, np.int64)
 _sort_rows(values[..., :2000], places[..., :2000], row[..., -2000:], 0)

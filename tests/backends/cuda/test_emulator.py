@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cuda_on_cpu import emulator
 from cuda_on_cpu.emulator import FORWARD, REVERSE, LaunchError
+from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
 from ampkit.base.dtypes import bfloat16, float16, float32, int32, int64
@@ -373,8 +374,8 @@ ENTRIES = {
 @pytest.mark.parametrize("text", ENTRIES)
 def test_entries_are_read_from_the_comments_of_a_file(text, tmp_path):
     (tmp_path / "some.cu").write_text(f"code();\n{text}\n")
-    assert nvrtc.entries("some", tmp_path) == ENTRIES[text]
-    assert len(nvrtc.entries("nn/softmax")) == 100
+    assert entries("some", tmp_path) == ENTRIES[text]
+    assert len(entries("nn/softmax")) == 100
 
 
 def test_kernels_are_compiled_anew_when_a_header_of_any_folder_changes(tmp_path, monkeypatch):

@@ -151,7 +151,7 @@ def test_without_time_nothing_is_started(queue):
 def test_the_kernels_files_come_first_and_those_of_the_host_last(bench):
     suite = bench("suite")
     names = ["/".join(path.parts[-2:]) for path in suite.files()]
-    assert names[0].startswith("kernels/test_")
+    assert names[0].startswith("cuda/test_")
     assert names.index("core/test_capture.py") < names.index("cuda/test_compiles.py")
     kernels = {path.name for path in suite.kernels()}
     assert kernels >= {"test_softmax.py", "test_cublaslt.py", "test_cudnn.py", "test_references_on_device.py"}
@@ -262,7 +262,7 @@ def test_compute_sanitizer_has_files_to_run_and_each_of_them_exists(bench, tmp_p
     assert queue.paths
     assert [path for path in queue.paths if not path.is_file()] == []
     assert any(re.search("^def test_", path.read_text(), re.MULTILINE) for path in queue.paths)
-    assert tiny or {path.parent.name for path in queue.paths} >= {"kernels", "cuda"}
+    assert tiny or {path.parent.name for path in queue.paths} >= {"cuda"}
     folders = [start for start in suite.FIRST if not list((suite.ROOT / "tests").glob(f"{start}*"))]
     assert folders == []  # a folder that was renamed would run last, and not under the sanitizer
     hosts = [part for part in suite.HOST_ONLY if not list((suite.ROOT / "tests").rglob(f"{part}*"))]

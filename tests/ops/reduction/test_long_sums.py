@@ -19,7 +19,7 @@ from ampkit.core.autograd.tape import grad
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch import reference_only
 
-pytestmark = pytest.mark.cpu  # the GPU's kernels: tests/backends/cuda/test_summation_accuracy.py
+pytestmark = pytest.mark.cpu  # the GPU's kernels: tests/kernels/cuda/test_summation_accuracy.py
 EPS = float(np.finfo(np.float32).eps)
 SUM = 8  # roundings of a blocked sum
 PERIOD = 1 << 12

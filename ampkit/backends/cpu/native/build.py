@@ -1,4 +1,4 @@
-"""Compiles the C++ kernels in `../kernels` into one shared library per instruction set, beside this file in `lib/`.
+"""Compiles the C++ kernels in `kernels/cpu` into one shared library per instruction set, beside this file in `lib/`.
 
     python ampkit/backends/cpu/native/build.py               again, where a source has changed
     python ampkit/backends/cpu/native/build.py x86-64-v4     for one instruction set, while working on a kernel
@@ -24,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = HERE.parent / "kernels"
-SHARED = HERE.parents[1] / "elementwise"  # the functions that CUDA's kernels include too
+KERNELS = HERE.parents[2] / "kernels"
+SOURCES, SHARED = KERNELS / "cpu", KERNELS / "shared"  # shared: what CUDA's kernels include too
 LIBRARIES = HERE / "lib"
 MANIFEST = "manifest.json"  # the digest of the sources, and of each library by its file's name
 _INSTRUCTION_SETS = {

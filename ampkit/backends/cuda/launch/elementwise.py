@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.elementwise.layout import ArrayLayout, Axis, memory_order, merged
+from ampkit.backends.broadcast_layout import ArrayLayout, Axis, memory_order, merged
 from ampkit.base.dtypes import Array, DType, bfloat16, bool_, float16, float32
 from ampkit.base.errors import UnsupportedError
 

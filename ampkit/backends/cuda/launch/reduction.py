@@ -73,7 +73,7 @@ def reduced(
 ) -> Array:
     """Reduce x over `dim` in float32, rounded to `dtype`: float32 or x's dtype; for "Add" of float32 any of STORED.
 
-    term: one of backends/elementwise/reductions.h; the counts take bool too. center: which the term has, float32, of
+    term: one of kernels/shared/reductions.h; the counts take bool too. center: which the term has, float32, of
     the result's shape with the reduced axes; for a single run of axes. Raises UnsupportedError where x is not
     contiguous in any order of axes, is empty, or has a dtype without a kernel, and for a center in another order.
     """

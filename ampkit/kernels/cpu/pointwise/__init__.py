@@ -1,0 +1,31 @@
+"""CPU kernels of pointwise ops: the functions of kernels/shared/functions.h, computed by elementwise.cpp."""
+
+from __future__ import annotations
+
+from math import inf
+
+from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, MIN_FUSED, available, broadcast_to
+from ampkit.core.blocked_sum import blocked_sum
+from ampkit.kernels.shared.launcher import Launcher
+from ampkit.kernels.shared.pointwise import register_pointwise
+
+from .elementwise import backward, forward, total
+
+# What NumPy computes in one pass: below this size of float32 arrays, a kernel on one thread is no faster. NumPy's sine
+# is twice as fast at any size, with larger errors.
+_ONE_PASS = (
+    *("abs", "add", "ceil", "div", "eq", "exp", "floor", "ge", "gt", "isfinite", "isinf", "isnan", "le", "log"),
+    *("logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne", "neg", "round", "sqrt"),
+    *("square", "sub", "tanh", "trunc", "div_backward", "exp_backward", "mul_backward", "neg_backward"),
+    *("sqrt_backward", "square_backward", "tanh_backward", "where_backward"),
+)
+_SINES = ("sin", "cos", "sin_backward", "cos_backward")
+_MANY_PASSES = ("gelu", "binary_cross_entropy_with_logits")
+_MIN_OF = {name: MIN_FUSED for op in _MANY_PASSES for name in (op, f"{op}_backward")}
+_MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fromkeys(_SINES, inf)}
+
+LAUNCHER = Launcher(
+    "cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32, True, broadcast_to
+)
+if available():
+    register_pointwise(LAUNCHER)

@@ -1,0 +1,113 @@
+"""Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
+
+All entries are compiled for sm_80 (A100) and sm_120 (RTX 50), the oldest and the newest, and with --all-architectures
+for sm_89 (RTX 40) and sm_100 (B200), too, with the compiler's least effort, which says whether they are C++ that the
+architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cuda_on_cpu import nvrtc_compiler
+from cuda_on_cpu.entries import entries
+
+from ampkit.backends.cuda import nvrtc
+
+STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
+QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
+FULL, OTHERS = "sm_90", ("sm_89", "sm_100")  # FULL: with optimization, where the price in registers shows
+ARCHS = dict.fromkeys(("sm_80", "sm_120", *OTHERS), QUICK) | {FULL: ()}
+LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
+SAMPLE = 20  # entries of a file that are compiled in full
+needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
+
+
+@pytest.fixture(scope="module")
+def compiled(request):
+    """What becomes of each source for each architecture that a test asks for, two at a time: prices, or the error."""
+    params = [getattr(item, "callspec", None) and item.callspec.params for item in request.session.items]
+    wanted = {(p["source"], p["arch"]): None for p in params if p and {"source", "arch"} <= set(p)}
+    with ThreadPoolExecutor(2) as pool:
+        yield {key: pool.submit(nvrtc_compiler.build_source, *key, ARCHS[key[1]], _names(*key)) for key in wanted}
+
+
+def _names(source, arch):
+    return entries(source) if ARCHS[arch] else _sample(entries(source))
+
+
+def _words(name):
+    """The kernel, and each template argument with its place: numbers and bools shape the code most, then types."""
+    kernel_name, *words = re.split(r"[<>,] ?", name)
+    return {(0, kernel_name), *((2 - _shapes(w), kernel_name, place, w) for place, w in enumerate(words) if w)}
+
+
+def _shapes(word):
+    return word.isdecimal() or word in ("true", "false")
+
+
+def _sample(names):
+    """Up to SAMPLE entries: each kernel, and then always the entry with the most words that none had yet."""
+    left, taken, seen = list(names), set(), set()
+    while left and len(taken) < SAMPLE:
+        best = max(left, key=lambda name: [sum(w[0] == weight for w in _words(name) - seen) for weight in range(3)])
+        seen = (seen if _words(best) - seen else set()) | _words(best)  # where all were had, once more
+        left.remove(best)
+        taken.add(best)
+    return [name for name in names if name in taken]
+
+
+def pytest_generate_tests(metafunc):
+    if "arch" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--all-architectures")
+        metafunc.parametrize("arch", [arch for arch in ARCHS if every or arch not in OTHERS])
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("source", STEMS)
+def test_entries_compile_and_keep_their_values_in_registers(source, arch, compiled):
+    prices = compiled[source, arch].result()
+    assert [p.name for p in prices] == _names(source, arch)
+    for p in prices:
+        price = f"{p.registers:4} registers {p.spilled:5} B spilled {p.stack:5} B local {p.shared:6} B shared"
+        print(f"{arch:7}{price}  {p.name}")  # noqa: T201
+    if not ARCHS[arch]:
+        assert not [p for p in prices if p.spilled or (p.stack and not LARGE_ANGLES.search(p.name))]
+
+
+@pytest.mark.parametrize("source", STEMS)
+def test_a_file_names_each_of_its_entries_once(source):
+    names = entries(source)
+    text = (nvrtc.KERNELS / f"{source}.cu").read_text()
+    written = set(re.findall(r"__global__ void (?:__launch_bounds__\([^)]*\)\s*)?(\w+)\(", text))
+    assert len(names) == len(set(names))
+    assert {name.partition("<")[0] for name in names} == written
+
+
+@pytest.mark.parametrize("source", STEMS)
+def test_what_is_compiled_in_full_has_each_kernel_in_each_of_its_forms(source):
+    names = entries(source)
+    sample, words = _sample(names), set().union(*map(_words, names))
+    assert len(sample) == min(SAMPLE, len(names))
+    assert not {word for word in words - set().union(*map(_words, sample)) if word[0] < 2}
+
+
+@needs_nvrtc
+def test_an_error_is_told_in_the_compilers_words():
+    with pytest.raises(RuntimeError, match='identifier "nothing" is undefined'):
+        nvrtc_compiler.build("__global__ void f(float* x) { *x = nothing; }", ["f"], "sm_90")
+
+
+@needs_nvrtc
+def test_spills_are_seen():
+    code = """__global__ void __launch_bounds__(1024, 2) many(float* x, int n) {
+        float v[120];
+        for (int i = 0; i < 120; i++) v[i] = x[i * 1024 + threadIdx.x];
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < 120; i++) v[i] = v[(i * 7 + 1) % 120] * v[i] + r;
+        for (int i = 0; i < 120; i++) x[i * 1024 + threadIdx.x] = v[i];
+    }"""
+    (price,) = nvrtc_compiler.build(code, ["many"], "sm_90")
+    assert price.registers == 32 and price.spilled + price.stack > 0
