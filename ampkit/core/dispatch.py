@@ -19,7 +19,8 @@ from .. import backends
 from ..base.dtypes import DType, accumulator
 from ..base.errors import UnsupportedError
 from ..base.scoped import ScopedVariable
-from .autograd.saved import Saved, widen, widen_saved
+from .autograd.saved import Saved, widen_saved
+from .casts import widen
 
 Function = Callable[..., Any]
 

@@ -18,11 +18,12 @@ from ..base.observe import FORWARD, notify_end, notify_start, observers, profile
 from . import dispatch
 from .autograd.grad_mode import grad_scope
 from .autograd.node import Node
-from .autograd.saved import NOTHING, Saved, cast
+from .autograd.saved import NOTHING, Saved
 from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
 from .capture.recorder import recorders
 from .cast_plan import CastPlan
+from .casts import cast
 from .fp_errors import pop_ignore, push_ignore
 from .module_path import current, following
 from .policy import scope

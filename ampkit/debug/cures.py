@@ -10,7 +10,7 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import FLOATS, LOW, DType, finfo, float16, float32, float64
 from ..base.observe import FORWARD, STEP, Event
-from ..core.autograd.saved import cast, widen
+from ..core.casts import cast, widen
 from ..core.policy import Cast, categories
 from ..core.tensor import Tensor
 from .finite import arrays_in, has_nan, is_finite, largest, share

@@ -16,8 +16,8 @@ import numpy as np
 from ..base.observe import FORWARD, Event
 from ..core import dispatch
 from ..core.autograd.grad_mode import no_grad
-from ..core.autograd.saved import cast
 from ..core.autograd.traced_array import TracedArray, plain
+from ..core.casts import cast
 from ..core.module_path import ModuleCall, current, path_in_words
 from ..core.policy import Policy
 from ..core.tensor import Tensor

@@ -18,7 +18,7 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import LOW, Array, DType, accumulator, is_float
 from ..base.errors import DTypeError
-from ..core.autograd.saved import cast
+from ..core.casts import cast
 from ..core.fp_errors import ignore_fp_errors
 from .transport import Call, Transport
 

@@ -11,8 +11,8 @@ from ampkit.base.dtypes import LOW, DType, accumulator, float32, float64
 from ampkit.base.errors import ShapeError
 
 from ..blocked_sum import blocked_sum
+from ..casts import cast, is_traced
 from ..dispatch import Primitive
-from .saved import cast, is_traced
 
 
 def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:

@@ -18,6 +18,7 @@ from ampkit.base import observe
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
 
+from ..casts import is_traced
 from ..module_path import following, running
 from ..parameter import Parameter
 from ..tensor import Edge, Tensor
@@ -28,7 +29,7 @@ from .leaf_gradient import accumulate, sum_of
 from .node import Node
 from .node_hooks import run_after, run_before
 from .reachable import complete_after, grows, nodes_below, paths_to
-from .saved import Saved, is_traced
+from .saved import Saved
 from .saved_hooks import close_since, innermost_block, packing, with_unpacked, without_packed
 from .scale_tag import ScaleTag, mixed_scales
 from .traced_array import plain

@@ -12,9 +12,10 @@ from typing import Any
 from ampkit import backends
 from ampkit.base.dtypes import FLOATS, DType
 
+from ..casts import widen
 from ..tensor import Tensor
 from .node import Node, alias
-from .saved import Saved, widen, with_zeros
+from .saved import Saved, with_zeros
 from .tape import grad
 from .traced_array import TracedArray, plain
 

@@ -7,10 +7,10 @@ from typing import Any
 from ampkit.base import observe
 from ampkit.base.errors import ShapeError
 
+from ..casts import is_traced
 from ..tensor import Tensor
 from .accumulate import sum_gradients
 from .node import Node
-from .saved import is_traced
 from .scale_tag import ScaleTag
 from .traced_array import TracedArray
 

@@ -1,4 +1,4 @@
-"""Saved: what a forward keeps for its backward, and casts of it."""
+"""Saved: what a forward keeps for its backward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ampkit import backends
-from ampkit.base.dtypes import FLOATS, DType, accumulator
+from ampkit.base.dtypes import FLOATS, DType
+
+from ..casts import is_traced, widen
 
 if TYPE_CHECKING:
     from .node import Node
@@ -16,32 +18,6 @@ if TYPE_CHECKING:
 # saved, they start from zeros of its shape, or from what `op.stand_in` makes.
 Saved = SimpleNamespace
 NOTHING = Saved()
-
-
-def is_traced(array: Any) -> bool:
-    """Whether `array` is a TracedArray, whose operations are recorded."""
-    return hasattr(array, "tensor")
-
-
-def cast(array: Any, dtype: DType) -> Any:
-    """An array, traced or not, in `dtype`: itself if it is in it, else a rounded copy."""
-    if array.dtype == dtype:
-        return array
-    return array.astype(dtype) if is_traced(array) else backends.backend_of(array).cast(array, dtype)
-
-
-def to_accumulator(array: Any) -> Any:
-    """An array, traced or not, in its accumulator dtype."""
-    return cast(array, accumulator(array.dtype))
-
-
-def widen(value: Any, compute: DType | None) -> Any:
-    """A floating-point array (traced or not, or a tuple of them) in `compute`; anything else, and None, unchanged."""
-    if type(value) is tuple:
-        return tuple([widen(v, compute) for v in value])
-    if compute is None or getattr(value, "dtype", None) not in FLOATS:
-        return value
-    return cast(value, compute)
 
 
 def widen_saved(saved: Saved, compute: DType | None) -> Saved:

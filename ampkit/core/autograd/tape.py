@@ -16,6 +16,7 @@ from ampkit.base.dtypes import is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 
 from .. import fp_errors, policy
+from ..casts import cast
 from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
@@ -23,7 +24,6 @@ from .backward_pass import BackwardPass, edge_key
 from .grad_mode import RECORDING, _recording, no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
-from .saved import cast
 from .traced_array import TracedArray, plain, run, stands_for
 from .views import is_writable
 

@@ -10,8 +10,8 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ampkit.core.arguments import is_whole
-from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply
+from ampkit.core.casts import to_accumulator
 from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast

@@ -11,7 +11,7 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator, bfloat16, is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.arguments import without_numpy
-from ampkit.core.autograd.saved import to_accumulator
+from ampkit.core.casts import to_accumulator
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor

@@ -11,9 +11,9 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import accumulator, float32, is_float
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.saved import is_traced
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import is_traced
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

@@ -11,9 +11,9 @@ from ampkit import backends
 from ampkit.base.dtypes import accumulator, float64
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.recompute import is_recomputing
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import cast
 from ampkit.core.dispatch import Primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, check_choice
-from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import to_accumulator
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

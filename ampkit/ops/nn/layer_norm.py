@@ -11,9 +11,9 @@ import numpy as np
 from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.arguments import is_whole
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_mean, blocked_sum
+from ampkit.core.casts import cast
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 

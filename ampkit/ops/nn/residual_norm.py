@@ -9,8 +9,8 @@ import numpy as np
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
 from ampkit.core import random
-from ampkit.core.autograd.saved import widen
 from ampkit.core.autograd.traced_array import plain
+from ampkit.core.casts import widen
 from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast

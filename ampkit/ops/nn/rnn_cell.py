@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ampkit.base.dtypes import Array
-from ampkit.core.autograd.saved import cast, to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import cast, to_accumulator
 from ampkit.core.dispatch import Primitive
 
 

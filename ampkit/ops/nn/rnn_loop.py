@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, accumulator
-from ampkit.core.autograd.saved import Saved, to_accumulator
+from ampkit.core.autograd.saved import Saved
+from ampkit.core.casts import to_accumulator
 
 from .rnn_cell import (
     column_sums,

@@ -9,8 +9,8 @@ import numpy as np
 
 from ampkit.base.dtypes import float64
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.casts import cast
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

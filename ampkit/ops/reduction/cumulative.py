@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import accumulator, float64, int64, is_float
-from ampkit.core.autograd.saved import cast, to_accumulator
 from ampkit.core.autograd.traced_array import TracedArray, apply, plain
+from ampkit.core.casts import cast, to_accumulator
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

@@ -13,9 +13,9 @@ import numpy as np
 
 from ampkit.base.dtypes import float64, int64, is_float
 from ampkit.base.errors import ShapeError
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_mean, blocked_sum
+from ampkit.core.casts import cast
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

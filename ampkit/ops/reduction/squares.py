@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.dtypes import float32, float64
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import SHORT, add_reduce, blocked_sum
+from ampkit.core.casts import cast
 
 from .dot_products import dot_along, dot_last
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from ampkit.base.dtypes import DType, accumulator, default, float32, float64, promote
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.saved import cast
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import add_reduce, blocked_mean, blocked_sum
+from ampkit.core.casts import cast
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast, autocast
 from ampkit.core.tensor import Tensor

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.casts import to_accumulator
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

@@ -10,8 +10,8 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.arguments import is_whole
-from ampkit.core.autograd.saved import to_accumulator
 from ampkit.core.blocked_sum import blocked_sum
+from ampkit.core.casts import to_accumulator
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor

@@ -16,7 +16,8 @@ from ampkit.backends.cuda.array_layout import contiguous, supports_array, to_flo
 from ampkit.backends.cuda.launch.rows import CHUNKS, back_grid, cols_of, grid, row_plan, weight_columns, weight_sums
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, typed
 from ampkit.base.dtypes import LOW, Array, DType, float32
-from ampkit.core.autograd.saved import Saved, widen
+from ampkit.core.autograd.saved import Saved
+from ampkit.core.casts import widen
 from ampkit.ops.nn.dropout import dropout_scale
 from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_norm, saved_of_sum
 
