@@ -16,11 +16,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from .. import backends
 from ..base import public_dtypes
+from ..base.context_decorator import decorate
 from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
 from ..base.scoped import Scope, ScopedVariable
 from . import module_path
-from .context_decorator import decorate
 from .module_path import ModuleCall, match_once, matches, need_modules
 
 _F = TypeVar("_F", bound=Callable[..., Any])

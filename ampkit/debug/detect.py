@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from ..autograd import anomaly_mode
+from ..base.context_decorator import decorate
 from ..base.errors import ArgumentError, NonFiniteError, switch
 from ..base.observe import Event, observing
-from ..core.context_decorator import decorate
 from ..core.module_path import current, follow
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ampkit.base.errors import switch
 from ampkit.base.scoped import Scope, ScopedVariable
 
-from ..context_decorator import decorate
+from ...base.context_decorator import decorate
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _recording = ScopedVariable("ampkit.recording", True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from ..base.errors import DTypeError
+from .errors import DTypeError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
