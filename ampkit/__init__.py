@@ -79,6 +79,15 @@ from .ops import *
 from .serialization import load, save
 
 newaxis = None
+
+
+def load_run(run, weights="last", *, average=True, device=None):  # noqa: F811  # a parameter
+    """The model of a run directory, ready to use: see `ampkit.run.trained.load_run`, which this is."""
+    from .run import trained  # only here: recipes take as long to import as all else
+
+    return trained.load_run(run, weights, average=average, device=device)
+
+
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
 _PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
 _PARTS |= {"distributions", "func", "special", "utils"}

@@ -116,12 +116,15 @@ def _default_device(request: pytest.FixtureRequest) -> object:
 
 @pytest.fixture(scope="module", autouse=True)
 def _memory() -> Iterator[None]:
-    """Return the memory that a file of tests has freed: a training run makes malloc keep it."""
+    """Return the memory that a file of tests has freed: a training run makes malloc keep it.
+
+    What stays, modules and caches, is excluded from later collections, as the collected tests are.
+    """
     yield
+    gc.collect()
+    gc.freeze()
     empty_cache()
     if resident() > MOST_MEMORY:
-        gc.collect()
-        empty_cache()
         assert resident() <= MOST_MEMORY, f"the process holds {resident() >> 20} MiB, limit {MOST_MEMORY >> 20}"
 
 

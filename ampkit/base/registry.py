@@ -81,13 +81,14 @@ class Splits(NamedTuple):
     """What the load function of a data set returns.
 
     train, held_out: tuples of arrays [n, ...], inputs first, or datasets, as `loading` says. mean, std: of images, by
-    channel, of values in [0, 1].
+    channel, of values in [0, 1]. classes: their names by number, where they have names.
     """
 
     train: Any
     held_out: Any
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

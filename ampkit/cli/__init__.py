@@ -24,7 +24,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, launch, plan, report, train, tune
+from . import bench, display, launch, plan, report, train, tune, use
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -112,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_arguments(tuned, _path)
     shown = _command(commands, "report", report.run, "write a page of charts that shows runs and compares them")
     report.add_arguments(shown, _path)
+    what = "print the scores of a trained run's model on its held-out data"
+    use.add_evaluate(_command(commands, "evaluate", use.evaluate, what), _path)
+    predicted = _command(commands, "predict", use.predict, "print which classes a trained run's model sees in images")
+    use.add_predict(predicted, _path)
+    generated = _command(commands, "generate", use.generate, "continue a text with a trained run's language model")
+    use.add_generate(generated, _path)
     described = _command(commands, "keys", _keys, "list the keys of a recipe: type, default, meaning")
     described.add_argument("section", nargs="?", metavar="SECTION", help="a section, or the name of one of its kinds")
     table = _command(commands, "ops", _ops, "list every op: cast category, dtype, kernels")

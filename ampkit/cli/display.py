@@ -24,6 +24,7 @@ from ..distributed.transport import DistError
 from ..run.bench import Result
 from ..run.doctor import Finding
 from ..run.loop import EvalRow, Row, StepRow
+from ..run.metrics import Scores
 from ..run.report.speed import disagreement, speed_of
 
 
@@ -163,7 +164,7 @@ def _compared(value: float | None, reference: float, below: str, above: str) -> 
     return f"{ratio:.2f} x {word}" if round(ratio, 2) != 1 else "the same"
 
 
-def fractions(row: EvalRow) -> list[tuple[str, float]]:
+def fractions(row: EvalRow | Scores) -> list[tuple[str, float]]:
     """(name, value) of an evaluation's scores that are fractions and apply."""
     values = ((title, getattr(row, name)) for name, title in _FRACTIONS.items())
     return [(title, value) for title, value in values if value is not None]

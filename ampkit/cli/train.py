@@ -25,7 +25,7 @@ from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.ranges_log import RangesLog
 from ..run.ranks import Ranks
 from ..run.run_dir import RunDirectory, default_directories
-from . import display
+from . import display, use
 from .progress import ProgressMeter, status
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that was closed
@@ -176,6 +176,7 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
     console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
+    display.print_line(console, use.hint(run.recipe, str(directory.path)))
     for advice in run.ranges.recommendations() if run.ranges is not None else ():
         display.print_line(console, f"- {advice}")
     return 0

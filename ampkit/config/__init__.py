@@ -3,7 +3,7 @@
 from .field_types import Section
 from .read import load
 from .recipe import Recipe
-from .resume_rules import continued
+from .resume_rules import continued, saved_recipe
 from .write import dump
 
-__all__ = ["Recipe", "Section", "continued", "dump", "load"]
+__all__ = ["Recipe", "Section", "continued", "dump", "load", "saved_recipe"]

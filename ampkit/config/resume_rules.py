@@ -30,7 +30,7 @@ def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
     Raises ConfigError, which names the others that do.
     """
     if not isinstance(before, Recipe):
-        before = _recipe(before)
+        before = saved_recipe("resume", before)
     if changes := list(_changes(recipe, before)):
         then = ", ".join(f"{key}={_short(was)}" for key, was, _ in changes)
         now = ", ".join(f"{key}={_short(new)}" for key, _, new in changes)
@@ -40,12 +40,13 @@ def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"threads": threads})})
 
 
-def _recipe(values: Mapping[str, Any]) -> Recipe:
+def saved_recipe(where: str, values: Mapping[str, Any]) -> Recipe:
+    """The recipe of a checkpoint. Raises ConfigError if this ampkit does not know it."""
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "its sections"
-        raise ConfigError("resume", "a recipe that this ampkit knows", f"another {where} in the checkpoint") from None
+        key = ".".join(map(str, error.errors()[0]["loc"])) or "its sections"
+        raise ConfigError(where, "a recipe that this ampkit knows", f"another {key} in the checkpoint") from None
 
 
 def _changes(recipe: Recipe, before: Recipe) -> Iterator[Change]:

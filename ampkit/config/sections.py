@@ -162,9 +162,10 @@ class Train(Section):
     are averaged for an update. ema: the decay of an exponential moving average of the weights, which evaluations then
     use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end.
     eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
-    after each evaluation; the end and Ctrl-C always leave one. keep: the newest checkpoints that are kept. threads: of
-    matrix products; unset, as many as are set, which config.toml records. compile: record a step once and replay it.
-    loggers: where rows of metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
+    after each evaluation; the end, Ctrl-C and the least validation loss so far always leave one. keep: the newest
+    checkpoints that are kept, beside that of the least validation loss. threads: of matrix products; unset, as many as
+    are set, which config.toml records. compile: record a step once and replay it. loggers: where rows of metrics go
+    beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 
     steps: Count | None = None

@@ -139,7 +139,7 @@ def load_splits(folder: str | Path, download: bool = False) -> Splits:
 
     folder: the directory of the files. download: download missing files into it.
     """
-    return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD)
+    return Splits(load("train", folder, download), load("test", folder, download), MEAN, STD, NAMES)
 
 
 register_dataset("cifar10", load_splits, "images", "images", constants={"shape": SHAPE, "classes": CLASSES})

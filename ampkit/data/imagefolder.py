@@ -205,7 +205,7 @@ def load_splits(
     if len(train.classes) != classes:
         raise ConfigError("data.classes", f"{len(train.classes)}, the folders in {folder}", f"{classes}")
     test = ImageFolder(held_out, shape, train.classes)
-    return Splits((train, train.labels), (test, test.labels), tuple(mean), tuple(std))
+    return Splits((train, train.labels), (test, test.labels), tuple(mean), tuple(std), train.classes)
 
 
 def _check(data: Any, model: Any) -> Iterator[Fault]:

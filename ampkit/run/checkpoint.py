@@ -47,16 +47,23 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run in a directory of their own; the newest `keep` are kept."""
+    """The checkpoints of a run in a directory of their own; the newest `keep` are kept, and that of the best step."""
 
     def __init__(self, directory: str | Path, keep: int = 2):
         self.directory, self.keep = Path(directory), keep
 
-    def save(self, step: int, state: Any, recipe: Mapping[str, Any], metrics: Mapping[str, Any] | None = None) -> Path:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        recipe: Mapping[str, Any],
+        metrics: Mapping[str, Any] | None = None,
+        best: int | None = None,
+    ) -> Path:
         """Write `state`, a value that `ampkit.save` takes, as the checkpoint of `step`; returns its manifest's path.
 
-        metrics: the `bytes` and `sha256` of the rows so far. It is on the disk when this returns; only then are older
-        ones deleted. Raises FileError if it cannot be written.
+        metrics: the `bytes` and `sha256` of the rows so far. best: the step of another checkpoint that is kept. It is
+        on the disk when this returns; only then are older ones deleted. Raises FileError if it cannot be written.
         """
         data = encode(state)
         digest = hashlib.sha256(data).hexdigest()
@@ -69,7 +76,7 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._write_both(self.directory / name, data, path, manifest)
             _sync_directory(self.directory)
-            self._delete_old(step, name)
+            self._delete_old(step, name, best)
         except FileError:
             raise
         except OSError as error:
@@ -104,14 +111,18 @@ class Checkpoints:
             raise FileError(f"none of {len(damaged)} checkpoints can be used; {damaged[0]}", cure=cure)
         return None
 
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises FileError if it is missing or damaged."""
+        return _read(self.directory / f"{_stem(step)}.json")
+
     def _manifests(self) -> list[Path]:
         return sorted(self.directory.glob("step-*.json"))
 
-    def _delete_old(self, step: int, name: str) -> None:
-        # All but the newest `keep` up to this step; a damaged one of a later step is not part of this run's history.
+    def _delete_old(self, step: int, name: str, best: int | None) -> None:
+        # Up to this step all but the newest and the best; a damaged one of a later step is not part of this run.
         manifests = [path for path in self._manifests() if path.stem <= _stem(step)]
-        _remove(manifests[: -self.keep])
-        kept = {path.stem for path in manifests[-self.keep :]}
+        kept = {path.stem for path in manifests[-self.keep :]} | ({_stem(best)} if best is not None else set())
+        _remove(path for path in manifests if path.stem not in kept)
         states = [p for p in self.directory.glob("step-*.safetensors") if p.name[: len(_stem(step))] <= _stem(step)]
         _remove(p for p in states if p.name[: len(_stem(step))] not in kept)
         _remove(p for p in states if p.name.startswith(f"{_stem(step)}-") and p.name != name)

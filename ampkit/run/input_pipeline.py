@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -32,7 +32,8 @@ class InputPipeline:
 
     train: train(first) yields the training batches from number `first` on, without end. held_out: held_out() yields the
     evaluation batches once. samples_per_batch: how many `unit` (samples, tokens) a batch holds. batches_per_epoch: None
-    for data without epochs.
+    for data without epochs. about: what the model's later use needs and checkpoints hold: the names of the `classes`,
+    `mean` and `std` of images.
     """
 
     train: Callable[[int], Iterator[Batch]]
@@ -40,6 +41,7 @@ class InputPipeline:
     samples_per_batch: int
     unit: str
     batches_per_epoch: int | None
+    about: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
@@ -50,11 +52,14 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
     Raises ConfigError or ArgumentError for data that is missing, too short or not finite.
     """
     entry = DATASETS[recipe.data.name]
-    pipeline, device = _PIPELINES[entry.loading](recipe, ranks, _loaded(recipe)), recipe.train.device
+    loaded, device = _loaded(recipe), recipe.train.device
+    pipeline = _PIPELINES[entry.loading](recipe, ranks, loaded)
+    about = {name: list(getattr(loaded, name, ())) for name in ("classes", "mean", "std")}
     return replace(
         pipeline,
         train=lambda first: prefetch(pipeline.train(first), device),
         held_out=lambda: prefetch(pipeline.held_out(), device),
+        about=about,
     )
 
 

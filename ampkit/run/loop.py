@@ -82,7 +82,8 @@ class Run(TrainingState):
     recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
     per_step: samples or tokens (`unit`) in an update. region: the context of forwards, autocast or none. checkpoints:
     where they are saved, or None. before_saving: called before each, once all rows were yielded; returns the state of
-    the metrics log to record. notice: called with what the user should know while the run goes on: why float16 skips
+    the metrics log to record. best: (step, val_loss) of the evaluation with the least loss so far, or None; its
+    checkpoint is kept. notice: called with what the user should know while the run goes on: why float16 skips
     steps that no scale cures. resumed: the checkpoint that the run continues from, without its state, or None. ranges:
     with debug.ranges_every.
     """
@@ -108,6 +109,7 @@ class Run(TrainingState):
         self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
         self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
+        self.best: tuple[int, float] | None = None
         self._batches, self._saved = self._pipeline.train(0), (0, 0)
         self._device = backends.get(recipe.train.device)
         self._guard, self._replay = Guard(recipe.train.device), Replay(self)
@@ -161,6 +163,8 @@ class Run(TrainingState):
             self.model.train()
             return None
         self.evaluated = self.done
+        if self.best is None or row.val_loss < self.best[1]:
+            self.best = self.done, row.val_loss
         return row
 
     def _held_out(self) -> Iterator[Batch]:
@@ -194,7 +198,8 @@ class Run(TrainingState):
 
     def _checkpoint_is_due(self) -> bool:
         every = self.recipe.train.checkpoint_every
-        now = self.evaluated == self.done if every is None else self.done % every == 0
+        best = self.best is not None and self.best[0] == self.done
+        now = best or (self.evaluated == self.done if every is None else self.done % every == 0)
         return self.checkpoints is not None and (now or self.finished) and not self._evaluation_is_due()
 
     def save(self) -> None:
@@ -207,12 +212,14 @@ class Run(TrainingState):
     def _write_checkpoint(self) -> None:
         if self.checkpoints is not None and self.ranks.rank == 0:
             rows = self.before_saving()
-            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows)
+            best = None if self.best is None else self.best[0]
+            self.checkpoints.save(self.done, self.state_dict(), self.recipe.model_dump(mode="json"), rows, best)
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two steps, from which `load_state_dict` continues bit for bit."""
         batches = self.done * self.recipe.train.accumulate  # consumed; prefetched ones do not count
-        return {**self.snapshot(), "steps": self.steps, "batches": batches}
+        best = None if self.best is None else list(self.best)
+        return {**self.snapshot(), "steps": self.steps, "batches": batches, "best": best, "data": self._pipeline.about}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of a run of the same recipe; another number of steps brings its own schedule.
@@ -227,7 +234,8 @@ class Run(TrainingState):
         self.restore(state, same_length=steps == self.steps)
         self.ranks.draw_apart()  # a checkpoint has the random state of rank 0
         self._batches = self._pipeline.train(batches)
-        self._saved = (self.done, self.evaluated)
+        self._saved, best = (self.done, self.evaluated), state.get("best")  # which older checkpoints lack
+        self.best = None if best is None else tuple(best)
 
     # a step
 

@@ -198,7 +198,10 @@ def _builtin(text: str) -> str:
 
 
 def _exports(package: ModuleType) -> str:
-    """A package's imports as they are in its source, and `__all__` as a literal, which type checkers need."""
+    """A package's imports as they are in its source, its functions as imports of what they stand for, and `__all__`.
+
+    The latter as a literal, which type checkers need.
+    """
     source = ast.parse(Path(str(package.__file__)).read_text())
     lines = []
     for node in source.body:
@@ -206,6 +209,9 @@ def _exports(package: ModuleType) -> str:
             (a.asname or a.name).startswith("_") for a in node.names
         ):
             lines.append(ast.unparse(node))
+        elif isinstance(node, ast.FunctionDef):  # which imports what it stands for when it is called
+            module = next(each for each in node.body if isinstance(each, ast.ImportFrom))
+            lines.append(f"from .{module.module}.{module.names[0].name} import {node.name}")
     return (
         HEADER
         + "\n".join([*lines, "newaxis: None", "__version__: str", f"__all__ = {sorted(package.__all__)!r}"])

@@ -388,7 +388,7 @@ def test_none_is_left_where_none_was_asked_for(tmp_path, monkeypatch):
     [
         (["train.eval_every=3"], [3, 6, 7]),
         (["train.eval_every="], [7]),
-        (["train.eval_every=3", "train.checkpoint_every=2"], [2, 4, 6, 7]),
+        (["train.eval_every=3", "train.checkpoint_every=2"], [2, 3, 4, 6, 7]),  # 3: the least validation loss
     ],
 )
 def test_checkpoints_come_after_evaluations_or_each_so_many_steps_and_at_the_end(tmp_path, overrides, steps):

@@ -1,0 +1,199 @@
+"""A model that a run has trained, ready to use: `load_run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import nn, ops
+from ..base.errors import ArgumentError, ConfigError, FileError, ShapeError, check_choice
+from ..base.registry import DATASETS, MODELS
+from ..config import Recipe, saved_recipe
+from ..core import random
+from ..core.autograd.grad_mode import no_grad
+from ..core.tensor import Tensor
+from ..data import imagefolder
+from ..data.augment import normalize
+from . import build
+from .checkpoint import Checkpoint, Checkpoints
+from .input_pipeline import input_pipeline
+from .metrics import Scores
+from .step import evaluate, objective_of
+
+
+@dataclass
+class Trained:
+    """A trained model with what it takes to use it; see `load_run`.
+
+    model: in eval mode, on its device. recipe: of the run. step: the updates that its weights have had. averaged:
+    whether they are the moving average of train.ema, which the run evaluates. classes: names by number, of image
+    folders and data sets that have names, else (). mean, std: by channel, what images in [0, 1] were normalized with.
+    path: of the checkpoint.
+    """
+
+    model: nn.Module
+    recipe: Recipe
+    step: int
+    averaged: bool
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    path: Path
+
+    def __call__(self, inputs: Any) -> Any:
+        """The model's output for a batch as it was trained on (images normalized), in the precision of the run.
+
+        inputs: a tensor or an array. No tape is recorded. The result is in float32 where it is one tensor.
+        """
+        device = self.recipe.train.device
+        batch = inputs if isinstance(inputs, Tensor) else ops.from_numpy(np.ascontiguousarray(inputs))
+        with no_grad(), build.region(self.recipe, self.model):
+            found = self.model(batch.to(device))
+        found = found["out"] if isinstance(found, dict) else found
+        return found.float() if isinstance(found, Tensor) and found.is_floating_point() else found
+
+    def images(self, paths: Sequence[str | Path]) -> Tensor:
+        """Image files as a batch for the model: read, checked and normalized as in training. -> [n, c, h, w] float32.
+
+        Raises ConfigError if the model was not trained on images, FileError for a file that cannot be read, ShapeError
+        for an image of another shape.
+        """
+        if MODELS[self.recipe.model.name].samples not in ("images", "pixel labels"):
+            raise ConfigError("images", "a model of images", f"{self.recipe.model.name}, of {self._samples}")
+        shape = tuple(self.recipe.data.shape)
+        read = [imagefolder.read(path, gray=shape[0] == 1) for path in paths]
+        for path, image in zip(paths, read, strict=True):
+            if image.shape != shape:
+                wanted, got = (" x ".join(map(str, each)) for each in (shape, image.shape))
+                raise ShapeError(str(path), f"an image of {wanted}, as in training", got, "resize it")
+        return Tensor(normalize(np.stack(read), self.mean, self.std))
+
+    @property
+    def _samples(self) -> str:
+        return MODELS[self.recipe.model.name].samples
+
+    def predict(self, inputs: Any) -> Tensor:
+        """The probabilities of the classes for a batch as `__call__` takes it. -> [n, classes] float32.
+
+        Of pixel labels [n, classes, h, w]. Raises ConfigError for a model whose output is no logits of classes.
+        """
+        if self._samples not in ("images", "pixel labels"):
+            raise ConfigError("predict", "a model of classes", f"{self.recipe.model.name}, of {self._samples}")
+        found: Tensor = ops.softmax(self(inputs), 1)
+        return found
+
+    def name_of(self, number: int) -> str:
+        """The name of a class, or its number where classes have no names."""
+        return self.classes[number] if number < len(self.classes) else str(number)
+
+    def generate(
+        self, prompt: bytes, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+    ) -> Iterator[int]:
+        """Yield `count` bytes that continue `prompt`, each drawn from the model's distribution of the next one.
+
+        temperature: divides the logits; 0 takes the likeliest byte. top_k: draw among the k likeliest. The model sees
+        the last block_size bytes. The same seed gives the same bytes. An empty prompt begins with a line feed.
+        Raises ConfigError for a model that is no language model of bytes, ArgumentError for numbers out of range.
+        """
+        if self._samples != "tokens" or DATASETS[self.recipe.data.name].loading != "text":
+            raise ConfigError("generate", "a language model of bytes", f"{self.recipe.model.name}, of {self._samples}")
+        if not (count >= 0 and temperature >= 0 and (top_k is None or top_k >= 1)):
+            got = f"{count}, {temperature} and {top_k}"
+            raise ArgumentError("generate", "a count and a temperature from 0, top_k from 1", got)
+        return self._drawn(prompt or b"\n", count, temperature, top_k, random.Stream(seed))
+
+    def _drawn(
+        self, prompt: bytes, count: int, temperature: float, top_k: int | None, stream: random.Stream
+    ) -> Iterator[int]:
+        tokens = list(prompt)
+        for _ in range(count):
+            window = np.array([tokens[-self.recipe.model.block_size :]], np.int64)
+            logits = self(window)[0, -1].numpy(force=True).astype(np.float64)
+            if temperature == 0:
+                tokens.append(int(logits.argmax()))
+            else:
+                if top_k is not None and top_k < len(logits):
+                    logits[logits < np.partition(logits, -top_k)[-top_k]] = -np.inf
+                weights = np.exp((logits - logits.max()) / temperature)
+                bounds = np.cumsum(weights / weights.sum())
+                drawn = random.next_draw(stream).random()
+                tokens.append(min(int(np.searchsorted(bounds, drawn, "right")), len(logits) - 1))
+            yield tokens[-1]
+
+    def evaluate(self) -> Scores:
+        """The scores over the held-out data of the recipe, which must be where it was."""
+        pipeline = _kept_random(lambda: input_pipeline(self.recipe))
+        scores = evaluate(
+            self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective_of(self.recipe.model)
+        )
+        self.model.eval()
+        return scores
+
+
+def load_run(
+    run: str | Path, weights: Literal["last", "best"] = "last", *, average: bool = True, device: str | None = None
+) -> Trained:
+    """The model of a run directory, with its weights and what it takes to use it.
+
+        found = ampkit.load_run("runs/digits_cnn-bfloat16-20261129-101500")
+        found.predict(found.images(["one.png"]))
+
+    weights: those of the last checkpoint, or of the best evaluation. average: take the moving average where the run
+    keeps one. device: by default the one it was trained on. Raises FileError for a directory without a checkpoint that
+    can be used, ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
+    """
+    check_choice("load_run", "weights", weights, "last", "best")
+    directory = Path(run)
+    found = _checkpoint(directory, weights)
+    recipe = saved_recipe("load_run", found.recipe)
+    if device is not None:
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": device})})
+    model, averaged = _kept_random(lambda: _model(recipe, found.state, average))
+    about: Mapping[str, Any] = found.state.get("data", {})
+    classes, mean, std = (tuple(about.get(name, other)) for name, other in _WITHOUT.items())
+    return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path)
+
+
+_WITHOUT: dict[str, tuple[Any, ...]] = {"classes": (), "mean": (0.0,), "std": (1.0,)}  # of older checkpoints
+
+
+def _checkpoint(directory: Path, weights: str) -> Checkpoint:
+    if not directory.is_dir():
+        raise FileError("load_run", "the directory of a run", f"{str(directory)!r}, which is none")
+    folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
+    checkpoints = Checkpoints(folder)
+    found = checkpoints.last()
+    if found is None:
+        cure = "`ampkit train` writes one after each evaluation"
+        raise FileError("load_run", "a run with a checkpoint", f"{str(directory)!r}, which has none", cure)
+    if weights == "last":
+        return found
+    best = found.state.get("best")
+    if best is None:
+        needs = "a run that was evaluated, and noted its best step"
+        raise FileError("load_run", needs, f"{str(directory)!r}, which did not", 'take weights="last"')
+    return found if best[0] == found.step else checkpoints.at(best[0])
+
+
+def _model(recipe: Recipe, state: Mapping[str, Any], average: bool) -> tuple[nn.Module, bool]:
+    """The model with the weights of a state, and whether they are the average."""
+    model = build.model(recipe)
+    averages = build.average(recipe, model) if average and "average" in state else None
+    if averages is None:
+        model.load_state_dict(state["model"])
+        return model, False
+    averages.load_state_dict(state["average"])
+    return averages.module, True
+
+
+def _kept_random(make: Any) -> Any:
+    """What `make` returns, without a change of the default random stream."""
+    state = random.get_rng_state()
+    try:
+        return make()
+    finally:
+        random.set_rng_state(state)
