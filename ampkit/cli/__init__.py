@@ -135,7 +135,8 @@ def _command(commands: Any, name: str, run: Callable[..., int], what: str) -> ar
 
 
 def _recipe(command: argparse.ArgumentParser) -> None:
-    command.add_argument("recipe", type=_path, metavar="RECIPE.toml", help="the recipe")
+    what = "a TOML file, or the name of a recipe that comes with ampkit: digits_cnn"
+    command.add_argument("recipe", type=_path, metavar="RECIPE", help=what)
     what = "replace a key of the recipe: amp.dtype=float16"
     command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
     command.add_argument("--device", help="where to train: cpu (default), cuda or cuda:<index>")

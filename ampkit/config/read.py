@@ -45,6 +45,9 @@ _NEEDS = {
 }
 
 
+_PACKAGE = Path(__file__).parents[1]
+# The recipes that come with ampkit: copied into the package by the build, or beside it in a clone.
+RECIPES = _PACKAGE / "recipes" if (_PACKAGE / "recipes").is_dir() else _PACKAGE.parent / "recipes"
 _MAX_BYTES = 2**20  # bytes of a recipe
 _MAX_PARTS = 100  # parts of a key
 _DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
@@ -53,11 +56,12 @@ _DEEP = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe in the TOML file `path`, with `overrides` such as "amp.dtype=float16" applied to it.
 
+    A name without a suffix, such as "digits_cnn" or "synthetic/gpt", is that of a recipe that comes with ampkit.
     The value of an override is TOML, or else text; an empty one (`train.epochs=`) unsets the key.
     Raises ConfigError for a file that is missing or not TOML, and one ConfigError with a line per mistake for
     the rest: unknown keys and names (with the nearest known one), types, bounds, sections that do not fit each other.
     """
-    tables = _read(Path(path))
+    tables = _read(_located(Path(path)))
     faults = [fault for override in overrides for fault in _apply(tables, override)]
     sections, wrong = _check(tables)
     faults += [*wrong, *misfits(sections)]
@@ -89,7 +93,23 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def _located(path: Path) -> Path:
+    """`path`, or the file of the recipe of that name that comes with ampkit."""
+    own = RECIPES / f"{path}.toml"
+    return own if not path.suffix and not path.is_absolute() and not _is_file(path) and _is_file(own) else path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a path that cannot be one: reading it says why
+        return False
+
+
 def _near(path: Path) -> str | None:
+    own = [file.relative_to(RECIPES).with_suffix("").as_posix() for file in RECIPES.rglob("*.toml")]
+    if not path.suffix and (found := _did_you_mean(path.as_posix(), own)):
+        return found
     try:
         return _did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
     except (OSError, ValueError):  # a folder that cannot be read, or none

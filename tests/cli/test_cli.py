@@ -101,7 +101,7 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["train", MLP, "--run-dir", "\udcff"], "argument --run-dir: needs a path of UTF-8"),
         (["train", MLP, "--run-dir", "x" * 5000], "argument --run-dir: needs a path of UTF-8"),
         (["train", MLP, "--run-dir", "x" * 500], "run directory: needs one that can be written"),
-        (["train", "a\0b"], "argument RECIPE.toml: needs a path"),
+        (["train", "a\0b"], "argument RECIPE: needs a path"),
         (["train", "/dev/zero"], "recipe: needs a regular file, got '/dev/zero', which is a device"),
         (["bench", MLP, "--json", "a\0b"], "argument --json: needs a path"),
         (["train", MLP, "x=" + "[" * 100_000], "nested too deeply"),
@@ -114,7 +114,7 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["train", MLP, "data={name='parquet', files='a**b', inputs=['x'], target='y', classes=10}"], "a**b"),
         (["train", MLP, "nonsense"], "key=value"),
         (["train", str(RECIPES / "text_gpt.toml"), "data.path=nowhere"], "'nowhere'"),
-        (["train"], "RECIPE.toml"),
+        (["train"], "RECIPE"),
         (["fly"], "unknown command 'fly'"),
         (["tarin", MLP], "unknown command 'tarin'\nhelp: did you mean train?"),
         (["ops", "--device", "gpu"], "unknown --device 'gpu'"),
@@ -624,4 +624,4 @@ def test_version_and_help_end_with_status_0(ampkit):
 def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
     status, _, err = ampkit(command)
     assert status == 2
-    assert err.startswith("ampkit: the following arguments are required: RECIPE.toml\nhelp: ")
+    assert err.startswith("ampkit: the following arguments are required: RECIPE\nhelp: ")

@@ -386,3 +386,16 @@ def test_an_image_of_more_values_than_any_is_refused(small):
 def test_a_recipe_made_by_hand_is_checked_too():
     with pytest.raises(ValidationError, match="either steps or epochs"):
         Recipe(model=sections.MODELS["mlp"](), data=sections.DATASETS["digits"](), train=sections.Train())
+
+
+def test_a_recipe_that_comes_with_ampkit_is_known_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load("digits_mlp") == load(FOLDER / "digits_mlp.toml")
+    assert load("synthetic/gpt") == load(FOLDER / "synthetic/gpt.toml")
+    with pytest.raises(ConfigError, match="did you mean 'digits_cnn'"):
+        load("digits_cn")
+    with pytest.raises(ConfigError, match="did you mean 'synthetic/gpt'"):
+        load("synthetic/gp")
+    Path("digits_mlp").write_text("none of its sections")  # a file of this name comes first
+    with pytest.raises(ConfigError, match="digits_mlp: needs TOML"):
+        load("digits_mlp")

@@ -96,7 +96,7 @@ def in_words(
             continue
         yield f"{result.dtype} {found}{_loss(result, first)}"
         yield from _reasons(result, first, unknown, compiled)
-        if found.slower and result.dtype in units:
+        if not found.faster and result.dtype in units:
             yield f"  its dtype on this CPU: {units[result.dtype]}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,10 +20,16 @@ _spec.loader.exec_module(build)
 
 
 class BuildKernels(build_py):
-    """build_py, which then compiles the kernels: into the source tree for an editable installation."""
+    """build_py, which then compiles the kernels: into the source tree for an editable installation.
+
+    The recipes, which lie beside the package, are copied into it otherwise.
+    """
 
     def run(self) -> None:
         super().run()
+        if not self.editable_mode and Path("recipes").is_dir():
+            copies = Path(self.build_lib, "ampkit", "recipes")
+            shutil.copytree("recipes", copies, ignore=shutil.ignore_patterns("*.py", "__pycache__"), dirs_exist_ok=True)
         package = build.LIBRARIES.relative_to(Path.cwd())
         build.build(build.LIBRARIES if self.editable_mode else Path(self.build_lib) / package)
 
