@@ -20,6 +20,7 @@ from .. import __version__, config
 from ..base.errors import AmpkitError, ConfigError
 from ..config.keys import keys
 from ..config.sections import SECTIONS
+from ..config.suggestions import is_key, keys_named
 from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
@@ -77,12 +78,21 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     # argparse takes no positional arguments after an option: key=value may stand anywhere.
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:
-        flags = [flag for action in options.command._actions for flag in action.option_strings]
-        cure = _did_you_mean(unknown[0].partition("=")[0], flags) or f"`{options.command.prog} --help` lists them"
-        raise ConfigError(f"unknown argument {unknown[0]!r}", cure=cure)
+        raise ConfigError(f"unknown argument {unknown[0]!r}", cure=_cure_of(unknown[0], rest, options.command))
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
+
+
+def _cure_of(word: str, rest: Sequence[str], command: argparse.ArgumentParser) -> str:
+    """What an unknown argument probably meant: a key of the recipe, or the nearest option."""
+    name, _, value = word.lstrip("-").partition("=")
+    after = rest[rest.index(word) + 1 :]
+    value = value or (after[0] if after and not after[0].startswith("-") else "...")
+    if found := ([name] if is_key(name) else keys_named(name)):
+        return f"keys of a recipe are written {' or '.join(f'{key}={value}' for key in found)}"
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    return _did_you_mean(word.partition("=")[0], flags) or f"`{command.prog} --help` lists them"
 
 
 def _path(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ..base.files import content, reason
 from ..base.registry import Fault
 from .recipe import Recipe, misfits
 from .sections import SECTIONS
+from .suggestions import did_you_mean, keys_named
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(annotation)
@@ -62,6 +62,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     the rest: unknown keys and names (with the nearest known one), types, bounds, sections that do not fit each other.
     """
     tables = _read(_located(Path(path)))
+    for override in overrides:
+        _prepare(tables, override)
     faults = [fault for override in overrides for fault in _apply(tables, override)]
     sections, wrong = _check(tables)
     faults += [*wrong, *misfits(sections)]
@@ -108,12 +110,21 @@ def _is_file(path: Path) -> bool:
 
 def _near(path: Path) -> str | None:
     own = [file.relative_to(RECIPES).with_suffix("").as_posix() for file in RECIPES.rglob("*.toml")]
-    if not path.suffix and (found := _did_you_mean(path.as_posix(), own)):
+    if not path.suffix and (found := did_you_mean(path.as_posix(), own)):
         return found
     try:
-        return _did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
+        return did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
     except (OSError, ValueError):  # a folder that cannot be read, or none
         return None
+
+
+def _prepare(tables: dict[str, Any], override: str) -> None:
+    """Where an override names another kind of a section, drop the keys of the file that only the former kind has."""
+    key, _, name = override.partition("=")
+    section, _, last = key.strip().partition(".")
+    kind, table = SECTIONS.get(section, {}).get(name.strip().strip("\"'")), tables.get(section)
+    if last == "name" and kind is not None and isinstance(table, dict):
+        tables[section] = {each: value for each, value in table.items() if each in kind.model_fields}
 
 
 def _apply(tables: dict[str, Any], override: str) -> Iterator[Fault]:
@@ -202,7 +213,7 @@ def _number(bound: Any) -> Any:
 
 def _unknown_name(key: str, given: Any, words: list[str]) -> Fault:
     got = "nothing" if given is None else _short(given)
-    return Fault(key, f"one of {', '.join(words)}", got, _did_you_mean(given, words))
+    return Fault(key, f"one of {', '.join(words)}", got, did_you_mean(given, words))
 
 
 def _fields(section: str, table: Any) -> dict[str, Any]:
@@ -213,20 +224,14 @@ def _fields(section: str, table: Any) -> dict[str, Any]:
 
 
 def _hint(section: str, key: str, table: Any = None) -> str | None:
-    """A suggestion for an unknown key: the nearest of its section, or the same key of another section."""
+    """A suggestion for an unknown key: the same one of another section, or the nearest of its own."""
     here = _fields(section, table) if section else _CHECKS
-    return _did_you_mean(key, here) or _elsewhere(section, key) or (f"known: {', '.join(here)}" if section else None)
+    return _elsewhere(section, key) or did_you_mean(key, here) or (f"known: {', '.join(here)}" if section else None)
 
 
 def _elsewhere(section: str, key: str) -> str | None:
-    kinds = [(name, kind) for name, named in SECTIONS.items() for kind in named.values()]
-    owners = dict.fromkeys(name for name, kind in kinds if key in kind.model_fields and name != section)
-    return f"did you mean {' or '.join(f'{owner}.{key}' for owner in owners)}?" if owners else None
-
-
-def _did_you_mean(word: Any, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else None
+    found = keys_named(key, section)
+    return f"did you mean {' or '.join(found)}?" if found else None
 
 
 def _short(value: Any) -> str:

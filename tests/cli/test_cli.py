@@ -625,3 +625,18 @@ def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
     status, _, err = ampkit(command)
     assert status == 2
     assert err.startswith("ampkit: the following arguments are required: RECIPE\nhelp: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["--epochs", "3"], "keys of a recipe are written train.epochs=3"),
+        (["--amp.dtype=float16"], "keys of a recipe are written amp.dtype=float16"),
+        (["--learning-rate", "3e-4"], "keys of a recipe are written optimizer.lr=3e-4"),
+        (["--fp16"], "keys of a recipe are written amp.dtype=..."),
+        (["--run_dir", "x"], "did you mean --run-dir?"),
+    ],
+)
+def test_an_option_of_another_tool_is_answered_with_the_key_of_a_recipe(words, cure, capsys):
+    assert cli.main(["train", "digits_cnn", *words]) == 2
+    assert capsys.readouterr().err.endswith(f"help: {cure}\n")

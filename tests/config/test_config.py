@@ -399,3 +399,29 @@ def test_a_recipe_that_comes_with_ampkit_is_known_by_its_name(tmp_path, monkeypa
     Path("digits_mlp").write_text("none of its sections")  # a file of this name comes first
     with pytest.raises(ConfigError, match="digits_mlp: needs TOML"):
         load("digits_mlp")
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        ("seed=1", "did you mean data.seed or train.seed?"),
+        ("learning_rate=0.1", "did you mean optimizer.lr?"),
+        ("optimizer.learning_rate=0.1", "did you mean optimizer.lr?"),
+        ("train.max_grad_norm=1", "did you mean train.grad_clip?"),
+        ("train.lr=1", "did you mean optimizer.lr?"),
+        ("optimizer.name=adamW", "did you mean 'adamw'?"),
+        ("optimizer.beta=1", "did you mean 'betas'?"),
+    ],
+)
+def test_a_suggestion_is_near_in_meaning_before_it_is_near_in_letters(override, cure):
+    with pytest.raises(ConfigError) as caught:
+        load("digits_cnn", [override])
+    assert str(caught.value).endswith(f"help: {cure}")
+
+
+def test_another_kind_of_a_section_keeps_what_both_kinds_know():
+    made = load("digits_cnn", ["optimizer.name=sgd", "model.name=mlp", "optimizer.momentum=0.5"])
+    assert (made.optimizer.name, made.optimizer.momentum, made.model.name) == ("sgd", 0.5, "mlp")
+    assert made.optimizer.lr == load("digits_cnn").optimizer.lr
+    with pytest.raises(ConfigError, match="optimizer.betas: needs a known key"):  # what is asked for is not dropped
+        load("digits_cnn", ["optimizer.betas=[0.9, 0.9]", "optimizer.name=sgd"])
