@@ -5,8 +5,7 @@ from .bert import BertConfig, BertForMaskedLM, BertModel, bert
 from .cnn import CNN, cnn
 from .convmixer import convmixer, convmixer_768_32, convmixer_1536_20
 from .efficientnet import EfficientNet, efficientnet_b0, efficientnet_b4
-from .gpt import GPT, gpt
-from .gpt2_layout import from_hugging_face_gpt2
+from .gpt import GPT, from_hugging_face_gpt2, gpt
 from .lenet import LeNet5, lenet5
 from .mlp import mlp
 from .resnet import ResNet, resnet18, resnet34, resnet50

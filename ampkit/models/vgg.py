@@ -5,7 +5,7 @@ Simonyan and Zisserman 2014, arXiv:1409.1556, table 1, columns A, B, D and E; in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .. import nn
@@ -14,6 +14,7 @@ from ..base.limits import Classes, Probability, Size, Sizes
 from ..base.registry import Fault, register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
+from ..ops.named import named
 
 # Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -79,34 +80,23 @@ def _initialize(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def vgg11(**changes: Any) -> VGG:
-    """VGG-11: 133 million parameters; any of VGG's arguments, as batch_norm or num_classes."""
-    return VGG(DEPTHS[11], **changes)
+def _vgg(name: str, layers: int, batch_norm: bool, doc: str) -> Callable[..., VGG]:
+    args: Any = (DEPTHS[layers], True) if batch_norm else (DEPTHS[layers],)
+
+    @named(name, doc)
+    def build(**changes: Any) -> VGG:
+        return VGG(*args, **changes)
+
+    return build
 
 
-def vgg13(**changes: Any) -> VGG:
-    """VGG-13: 133 million parameters; see vgg11."""
-    return VGG(DEPTHS[13], **changes)
-
-
-def vgg16(**changes: Any) -> VGG:
-    """VGG-16: 138 million parameters; see vgg11."""
-    return VGG(DEPTHS[16], **changes)
-
-
-def vgg19(**changes: Any) -> VGG:
-    """VGG-19: 144 million parameters; see vgg11."""
-    return VGG(DEPTHS[19], **changes)
-
-
-def vgg11_bn(**changes: Any) -> VGG:
-    """VGG-11 with batch norm after each convolution; see vgg11."""
-    return VGG(DEPTHS[11], True, **changes)
-
-
-def vgg16_bn(**changes: Any) -> VGG:
-    """VGG-16 with batch norm after each convolution; see vgg11."""
-    return VGG(DEPTHS[16], True, **changes)
+_OPTIONS = "any of VGG's arguments, as batch_norm or num_classes."
+vgg11 = _vgg("vgg11", 11, False, f"VGG-11: 133 million parameters; {_OPTIONS}")
+vgg13 = _vgg("vgg13", 13, False, "VGG-13: 133 million parameters; see vgg11.")
+vgg16 = _vgg("vgg16", 16, False, "VGG-16: 138 million parameters; see vgg11.")
+vgg19 = _vgg("vgg19", 19, False, "VGG-19: 144 million parameters; see vgg11.")
+vgg11_bn = _vgg("vgg11_bn", 11, True, "VGG-11 with batch norm after each convolution; see vgg11.")
+vgg16_bn = _vgg("vgg16_bn", 16, True, "VGG-16 with batch norm after each convolution; see vgg11.")
 
 
 def _check(model: Any, data: Any) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1 and table 1; the two smal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import nn, ops
@@ -17,6 +17,7 @@ from ..base.registry import Fault, divides, register_model, square_images
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes, new_parameter
 from ..nn.modules.fused import add_norm
+from ..ops.named import named
 
 
 class EncoderBlock(nn.Module):
@@ -163,34 +164,25 @@ def vit(
     return VisionTransformer(*shape, dropout, attention_dropout, num_classes, representation_size, in_channels)
 
 
-def _sized(patch_size: int, num_layers: int, num_heads: int, width: int, changes: Any) -> VisionTransformer:
+def _sized(
+    name: str, patch_size: int, num_layers: int, num_heads: int, width: int, doc: str
+) -> Callable[..., VisionTransformer]:
     sizes = {"image_size": 224, "patch_size": patch_size, "num_layers": num_layers, "num_heads": num_heads}
-    return VisionTransformer(**{**sizes, "hidden_dim": width, "mlp_dim": 4 * width, **changes})
+    sizes |= {"hidden_dim": width, "mlp_dim": 4 * width}
+
+    @named(name, doc)
+    def build(**changes: Any) -> VisionTransformer:
+        return VisionTransformer(**{**sizes, **changes})
+
+    return build
 
 
-def vit_ti_16(**changes: Any) -> VisionTransformer:
-    """ViT-Ti/16, 5.7 million parameters; `changes` override arguments of VisionTransformer."""
-    return _sized(16, 12, 3, 192, changes)
-
-
-def vit_s_16(**changes: Any) -> VisionTransformer:
-    """ViT-S/16, 22 million parameters; see vit_ti_16."""
-    return _sized(16, 12, 6, 384, changes)
-
-
-def vit_b_16(**changes: Any) -> VisionTransformer:
-    """ViT-B/16, 87 million parameters; see vit_ti_16."""
-    return _sized(16, 12, 12, 768, changes)
-
-
-def vit_b_32(**changes: Any) -> VisionTransformer:
-    """ViT-B/32, 88 million parameters; see vit_ti_16."""
-    return _sized(32, 12, 12, 768, changes)
-
-
-def vit_l_16(**changes: Any) -> VisionTransformer:
-    """ViT-L/16, 304 million parameters; see vit_ti_16."""
-    return _sized(16, 24, 16, 1024, changes)
+_CHANGES = "`changes` override arguments of VisionTransformer."
+vit_ti_16 = _sized("vit_ti_16", 16, 12, 3, 192, f"ViT-Ti/16, 5.7 million parameters; {_CHANGES}")
+vit_s_16 = _sized("vit_s_16", 16, 12, 6, 384, "ViT-S/16, 22 million parameters; see vit_ti_16.")
+vit_b_16 = _sized("vit_b_16", 16, 12, 12, 768, "ViT-B/16, 87 million parameters; see vit_ti_16.")
+vit_b_32 = _sized("vit_b_32", 32, 12, 12, 768, "ViT-B/32, 88 million parameters; see vit_ti_16.")
+vit_l_16 = _sized("vit_l_16", 16, 24, 16, 1024, "ViT-L/16, 304 million parameters; see vit_ti_16.")
 
 
 def _check(model: Any, data: Any) -> Iterator[Fault]:

@@ -20,7 +20,6 @@ from .indexing.getitem import *
 from .indexing.index_select import *
 from .indexing.scatter_reduce import *
 from .indexing.search import *
-from .linalg.bilinear import *
 from .linalg.decompositions import *
 from .linalg.distances import *
 from .linalg.einsum import *
@@ -70,11 +69,9 @@ from .reduction.reductions import *
 from .reduction.sorting import *
 from .reduction.statistics import *
 from .shape.broadcasting import *
-from .shape.diagonal import *
 from .shape.grids import *
 from .shape.join_split import *
 from .shape.padding import *
-from .shape.pixel_shuffle import *
 from .shape.repeat_and_flip import *
 from .shape.triangular import *
 from .shape.view import *

@@ -6,7 +6,7 @@ Ops check their tensors themselves (see core/cast_plan.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, wraps
 from inspect import isfunction
 from math import prod
@@ -34,28 +34,6 @@ def checked(function: Any) -> Any:
     """
     if not isfunction(function) or not function.__module__.startswith("ampkit."):
         return function
-    return _checked(function)
-
-
-def check_all(names: dict[str, Any]) -> None:
-    """Replace the public functions of a module by their `checked` versions; names: the module's `globals()`."""
-    for name, item in list(names.items()):
-        if not name.startswith("_") and isfunction(item) and item.__module__ == names["__name__"]:
-            names[name] = checked(item)
-
-
-def check_methods(*classes: type, but: Sequence[str] = ()) -> None:
-    """Replace the public methods that each class itself defines by their `checked` versions.
-
-    Not `forward`, nor those of `but`: they are called for each of many modules, and check what is wrong themselves.
-    """
-    for kind in classes:
-        for name, item in list(vars(kind).items()):
-            if not name.startswith("_") and name not in ("forward", *but) and isfunction(item):
-                setattr(kind, name, checked(item))
-
-
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     outer, _, inner = function.__qualname__.partition(".")
     is_method = bool(inner) and "<locals>" not in inner
     names_method = is_method and inner != "forward" and not inner.startswith("_")
@@ -85,6 +63,24 @@ def _enter(where: str, args: Any, kwargs: Any) -> Any:
     # Make the device of the tensors current; DeviceError if there are several.
     arrays = [t.array for t in tensors_in((args, kwargs))]
     return backends.gpus.enter(where, arrays[:1] if where in _OF_SEVERAL_DEVICES else arrays)
+
+
+def check_all(names: dict[str, Any]) -> None:
+    """Replace the public functions of a module by their `checked` versions; names: the module's `globals()`."""
+    for name, item in list(names.items()):
+        if not name.startswith("_") and isfunction(item) and item.__module__ == names["__name__"]:
+            names[name] = checked(item)
+
+
+def check_methods(*classes: type, but: Sequence[str] = ()) -> None:
+    """Replace the public methods that each class itself defines by their `checked` versions.
+
+    Not `forward`, nor those of `but`: they are called for each of many modules, and check what is wrong themselves.
+    """
+    for kind in classes:
+        for name, item in list(vars(kind).items()):
+            if not name.startswith("_") and name not in ("forward", *but) and isfunction(item):
+                setattr(kind, name, checked(item))
 
 
 def normalize_axis(where: str, dim: Any, ndim: int) -> int:
@@ -122,16 +118,12 @@ def normalize_axes(where: str, dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(ndim))
     if not isinstance(dim, (tuple, list)):
-        return (normalize_axis(where, dim, ndim),) if ndim else _axes_of_scalar(where, dim)
+        axis = normalize_axis(where, dim, ndim)
+        return (axis,) if ndim else ()  # a 0-d tensor accepts dim 0 and -1, which select no axis
     found = tuple([d % ndim if type(d) is int and -ndim <= d < ndim else normalize_axis(where, d, ndim) for d in dim])
     if len(set(found)) < len(found):
         raise ShapeError(where, "each dim once", f"{tuple(dim)}")
     return found if ndim else ()
-
-
-def _axes_of_scalar(where: str, dim: Any) -> tuple[int, ...]:
-    normalize_axis(where, dim, 0)  # a 0-d tensor accepts dim 0 and -1, which select no axis
-    return ()
 
 
 _MAX_ELEMENTS = 1 << 47  # as many bytes as a 64-bit process can address

@@ -67,6 +67,12 @@ OPERATORS = {
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
+# Methods that overwrite the elements: the functions of these names in inplace.py.
+IN_PLACE_FILLS = [
+    "copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "fill_diagonal_",
+    "log_normal_", "cauchy_", "geometric_",
+]  # fmt: skip
+
 # in place, changing only shape and strides
 IN_PLACE_VIEWS = ["squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze"]
 
@@ -96,7 +102,9 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
         _add_method(f"{name}_", inplace.in_place_view_method(functions[name]))
     for name, dtype in CASTS.items():
         _add_method(name, _cast(f.to, dtype), f"The values as {dtype.name}; see `to`.")
-    for name, function in {**_special_methods(f), **_shape_methods(f), **_new_methods(f), **_in_place_fills()}.items():
+    for name in IN_PLACE_FILLS:
+        _add_method(name, checked(getattr(inplace, name)))
+    for name, function in {**_special_methods(f), **_shape_methods(f), **_new_methods(f)}.items():
         _add_method(name, function)
     _add_method("polygamma_", inplace.in_place_method(Tensor.polygamma))
     for function in tensor_info.METHODS:
@@ -105,7 +113,10 @@ def add_tensor_methods(functions: dict[str, Any]) -> None:
         setattr(Tensor, name, property(getter))
     transposed = property(lambda self: f.transpose(self, -2, -1), doc="Matrices transposed.")
     properties = {
-        "T": property(_reverse_axes(f), doc="The axes in reversed order; shares memory."),
+        "T": property(
+            lambda self: f.permute(self, tuple(range(self.ndim))[::-1]),
+            doc="The axes in reversed order; shares memory.",
+        ),
         "H": property(f.t, doc="A matrix transposed."),
         "mT": transposed,
         "mH": transposed,
@@ -281,15 +292,3 @@ def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
         **made,
         "new": lambda self, *args, device=None: made_of(args, self.dtype, self.device if device is None else device),
     }
-
-
-def _in_place_fills() -> dict[str, Callable[..., Any]]:
-    names = [
-        "copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_", "fill_diagonal_",
-        "log_normal_", "cauchy_", "geometric_",
-    ]  # fmt: skip
-    return {name: checked(getattr(inplace, name)) for name in names}
-
-
-def _reverse_axes(f: Any) -> Callable[..., Any]:
-    return lambda self: f.permute(self, tuple(range(self.ndim))[::-1])

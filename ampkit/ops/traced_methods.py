@@ -51,14 +51,6 @@ def _along(x: Tensor, indices: Any, axis: int) -> Tensor:
     return gather(x, axis, indices if isinstance(indices, Tensor) else Tensor(np.asarray(indices)))
 
 
-def _taken(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    return index_select(x, axis, indices)
-
-
-def _astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
-    return to(x, dtype=dtype)
-
-
 def _filled(make: Callable[..., Any]) -> Callable[..., Any]:
     def filled(x: Tensor, *value: Any, dtype: Any = None) -> Any:
         return make(x, *value, dtype=dtype)
@@ -73,7 +65,8 @@ stands_for.update(
         "eq": eq, "ne": ne, "lt": lt, "le": le, "gt": gt, "ge": ge,
         "getitem": getitem, "sum": _reduction(sum), "mean": _reduction(mean), "max": _reduction(amax),
         "min": _reduction(amin),
-        "reshape": reshape, "transpose": _transposed, "swapaxes": transpose, "astype": _astype,
+        "reshape": reshape, "transpose": _transposed, "swapaxes": transpose,
+        "astype": lambda x, dtype, copy=True: to(x, dtype=dtype),
         "squeeze": _squeezed, "copy": clone,
         # functions
         np.sum: _reduction(sum), np.mean: _reduction(mean), np.max: _reduction(amax),
@@ -82,7 +75,8 @@ stands_for.update(
         np.reshape: reshape, np.transpose: _transposed, np.swapaxes: transpose, np.moveaxis: movedim,
         np.squeeze: _squeezed, np.expand_dims: unsqueeze, np.broadcast_to: broadcast_to,
         np.concatenate: cat, np.stack: stack, np.flip: flip, np.roll: roll, np.tile: tile,
-        np.take_along_axis: _along, np.take: _taken, np.copy: clone,
+        np.take_along_axis: _along, np.copy: clone,
+        np.take: lambda x, indices, axis=None: index_select(x, axis, indices),
         np.zeros_like: _filled(zeros_like), np.ones_like: _filled(ones_like), np.full_like: _filled(full_like),
     }
 )  # fmt: skip

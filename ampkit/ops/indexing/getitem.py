@@ -46,7 +46,7 @@ def getitem(input: Tensor, index: Any) -> Tensor:
     except IndexError as error:
         if isinstance(error, AmpkitError):
             raise
-        raise _index_error(input, error) from None
+        raise RangeError("index", f"indices within shape {tuple(input.shape)}", str(error)) from None
 
 
 _BASIC = frozenset((int, slice, type(None), type(...)))
@@ -120,10 +120,6 @@ def split_mixed_index(parts: tuple[Any, ...]) -> tuple[tuple[Any, ...] | None, t
 
 def _is_basic(parts: Any) -> bool:
     return _BASIC.issuperset(map(type, parts)) if type(parts) is tuple else type(parts) in _BASIC
-
-
-def _index_error(input: Tensor, error: IndexError) -> RangeError:
-    return RangeError("index", f"indices within shape {tuple(input.shape)}", str(error))
 
 
 @op(cast=Cast.KEEP, moves=True, view=True)

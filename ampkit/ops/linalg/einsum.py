@@ -159,8 +159,4 @@ def matrix_product_gradients(
     return da, matrix_product(multiply, first, a, out, dy, second, needs[1], reshape) if needs[1] else None
 
 
-def _numpy_einsum(equation: str, *operands: Any, optimize: Any = None) -> Tensor:
-    return einsum(equation, *operands)
-
-
-stands_for[np.einsum] = _numpy_einsum
+stands_for[np.einsum] = lambda equation, *operands, optimize=None: einsum(equation, *operands)

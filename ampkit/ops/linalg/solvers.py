@@ -19,8 +19,7 @@ from ..creation.constants import ones_like
 from ..pointwise.conversion import to
 from ..pointwise.powers_and_logs import log
 from ..pointwise.selection import where
-from ..shape.diagonal import diag_embed, diagonal
-from ..shape.triangular import tril, triu
+from ..shape.triangular import diag_embed, diagonal, tril, triu
 from ..shape.view import squeeze, transpose, unsqueeze
 
 __all__ = [

@@ -80,17 +80,13 @@ def _checked_targets(scores: Tensor, targets: Any) -> Any:
     return targets
 
 
-def _as_array(name: str, lengths: Any) -> Any:
-    try:
-        return np.asarray(lengths)
-    except ValueError:  # ragged lists
-        raise DTypeError("ctc_loss", f"{name} of integers", shown(lengths)) from None
-
-
 def _lengths(scores: Tensor, name: str, lengths: Any, most: int) -> Any:
     # [N] int64 from 0 to `most`, on the device of the scores.
-    array = lengths.array if isinstance(lengths, Tensor) else _as_array(name, lengths)
     batch = scores.shape[1]
+    try:
+        array = lengths.array if isinstance(lengths, Tensor) else np.asarray(lengths)
+    except ValueError:  # ragged lists
+        raise DTypeError("ctc_loss", f"{name} of integers", shown(lengths)) from None
     if array.dtype.kind not in "iu" and array.size:
         raise DTypeError("ctc_loss", f"{name} of integers", array.dtype.name)
     if array.shape != (batch,) and (array.ndim or batch != 1):

@@ -64,12 +64,13 @@ def weight_gradient(images: Array, dy: Array, geometry: ConvGeometry, groups: in
     if isinstance(images, TracedArray) or isinstance(dy, TracedArray):
         columns = _columns(images, geometry, groups)
         return blocked_sum(_by_group(dy, groups) @ columns.swapaxes(-1, -2), 0).reshape(shape)
-    rows = _rows(dy, groups)
+    rows = batch_last(dy).reshape(groups, dy.shape[1] // groups, prod(dy.shape[2:]) * dy.shape[0])
     total: Any = None
     width = prod(geometry.output_size[1:]) * len(images)
     for (first, end), columns in columns_by_block(images, geometry):
         at = slice(first * width, end * width)
-        product = matmul_arrays(rows[:, :, at], _grouped(columns, groups).swapaxes(1, 2))
+        windows = columns.reshape(groups, columns.shape[0] // groups, columns.shape[1])
+        product = matmul_arrays(rows[:, :, at], windows.swapaxes(1, 2))
         total = product if total is None else total + product
     return total.reshape(shape)
 
@@ -97,17 +98,6 @@ def columns_by_block(images: Array, geometry: ConvGeometry) -> Iterator[tuple[tu
 def _kernels(weight: Array, groups: int) -> Array:
     # [groups, O / groups, C / groups * kernel]
     return weight.reshape(groups, weight.shape[0] // groups, prod(weight.shape[1:]))
-
-
-def _grouped(columns: Array, groups: int) -> Array:
-    # [groups, C / groups * kernel, columns]
-    return columns.reshape(groups, columns.shape[0] // groups, columns.shape[1])
-
-
-def _rows(dy: Array, groups: int) -> Array:
-    # [groups, O / groups, H' W' N]
-    batch, channels, *size = dy.shape
-    return batch_last(dy).reshape(groups, channels // groups, prod(size) * batch)
 
 
 def _by_group(dy: Array, groups: int) -> Array:

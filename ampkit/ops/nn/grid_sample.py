@@ -43,10 +43,12 @@ def grid_sample(input: Array, grid: Array, mode="bilinear", padding_mode="zeros"
     Raises ShapeError for shapes that do not fit, ArgumentError for other modes.
     Jaderberg, Simonyan, Zisserman, Kavukcuoglu 2015, arXiv:1506.02025, eq. 3-7; Keys 1981, sec. II, with a = -0.75.
     """
-    rows, total = _rows(input), 0
+    rows = _rows(input)
+    total: Any = 0
     for index, inside, weights, _ in taps_of_samples(input.shape, grid, mode, padding_mode, align_corners):
         total = total + _pixels_at(rows, index, inside) * _product(weights).reshape(-1, 1)
-    return _images(total, grid), Saved(input=input, grid=grid)
+    images = np.moveaxis(total.reshape(*grid.shape[:-1], total.shape[-1]), -1, 1)
+    return images, Saved(input=input, grid=grid)
 
 
 @grid_sample.check
@@ -90,10 +92,6 @@ def grid_sample_backward(dy, saved, needs, mode, padding_mode, align_corners):
 def _rows(images: Array) -> Array:
     # [N, C, *size] -> [N * size, C]: one pixel a row
     return np.moveaxis(images, 1, -1).reshape(-1, images.shape[1])
-
-
-def _images(rows: Array, grid: Array) -> Array:
-    return np.moveaxis(rows.reshape(*grid.shape[:-1], rows.shape[-1]), -1, 1)
 
 
 def _pixels_at(rows: Array, index: Array, inside: Array) -> Array:

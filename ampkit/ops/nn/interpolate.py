@@ -137,8 +137,9 @@ def _taps(mode: str, old: int, new: int, step: float, corners: bool) -> Taps:
     if corners:
         step = (old - 1) / (new - 1) if new > 1 else 0.0
     if mode.endswith("antialiased"):
-        reach, kernel = (1, _triangle) if mode.startswith("linear") else (2, _cubic_of(-0.5))
-        return _antialiased(old, new, step, reach, kernel)
+        linear = mode.startswith("linear")
+        kernel = (lambda x: np.maximum(1 - np.abs(x), 0)) if linear else _cubic_of(-0.5)
+        return _antialiased(old, new, step, 1 if linear else 2, kernel)
     position = np.arange(new) * step if corners else (np.arange(new) + 0.5) * step - 0.5
     if mode == "linear":
         position = np.maximum(position, 0)
@@ -161,10 +162,6 @@ def _antialiased(old: int, new: int, step: float, reach: float, kernel: Callable
     position = first + np.arange(max((end - first).max(), 1))[:, None]
     weights = np.where(position < end, kernel((position - center + 0.5) / wide), 0)
     return Taps(np.minimum(position, old - 1), weights / weights.sum(0), old)
-
-
-def _triangle(x: Any) -> Any:
-    return np.maximum(1 - np.abs(x), 0)
 
 
 def _cubic_of(a: float) -> Callable[[Any], Any]:

@@ -14,6 +14,8 @@ from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
+from .elementwise import unary
+
 __all__ = ["digamma", "lgamma", "polygamma"]
 
 
@@ -99,11 +101,8 @@ def _polygamma_reflection(n: int, x: Any, found: Any) -> Any:
     cotangent, total = 1 / np.tan(np.where(pole, 1, angle)), np.zeros_like(x)
     for factor in reversed(_cotangent_derivative(n)):
         total = total * cotangent + factor
-    return np.where(pole, _polygamma_at_pole(n), (-1) ** n * found - math.pi ** (n + 1) * total)
-
-
-def _polygamma_at_pole(n: int) -> float:
-    return math.nan if n == 0 else math.inf if n % 2 else -math.inf
+    at_pole = math.nan if n == 0 else math.inf if n % 2 else -math.inf
+    return np.where(pole, at_pole, (-1) ** n * found - math.pi ** (n + 1) * total)
 
 
 def _cotangent_derivative(n: int) -> list[int]:
@@ -113,17 +112,6 @@ def _cotangent_derivative(n: int) -> list[int]:
         first = [-i * factor for i, factor in enumerate(factors)][1:]
         factors = [low + high for low, high in zip([*first, 0, 0], [0, 0, *first], strict=True)]
     return factors
-
-
-@op(cast=Cast.KEEP, integers="float")
-def lgamma(input: Array):
-    """The logarithm of the absolute value of the gamma function; infinite at 0 and at negative integers."""
-    return lgamma_array(input), Saved(input=input)
-
-
-@lgamma.backward
-def lgamma_backward(dy, saved, needs):
-    return dy * apply(polygamma_, saved.input, n=0)
 
 
 _MAX_ORDER = 1 << 10  # derivatives of a higher order are beyond all formats: 170! is the largest that float64 holds
@@ -149,6 +137,15 @@ def polygamma_check(input, n):
 @polygamma_.backward
 def polygamma_backward(dy, saved, needs, n):
     return dy * apply(polygamma_, saved.input, n=n + 1)
+
+
+lgamma = unary(
+    __name__,
+    "lgamma",
+    lgamma_array,
+    lambda dy, x: dy * apply(polygamma_, x, n=0),
+    "The logarithm of the absolute value of the gamma function; infinite at 0 and at negative integers.",
+)
 
 
 def polygamma(n: int, input: Tensor) -> Tensor:

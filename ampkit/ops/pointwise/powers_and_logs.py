@@ -59,19 +59,17 @@ def pow_check(input, exponent):
 @pow.backward(exponent="input exponent", out="exponent")
 def pow_backward(dy, saved, needs):
     x, k = saved.input, saved.exponent
-    return _pow_base_grad(dy, x, k) if needs[0] else None, _pow_exponent_grad(dy, saved) if needs[1] else None
+    dx = _pow_base_grad(dy, x, k) if needs[0] else None
+    if not needs[1]:
+        return dx, None
+    flat = (plain(x) == 0) & (plain(k) >= 0)  # 0^k is 0 for all k > 0: its derivative by k is 0
+    return dx, np.where(flat, 0, dy * saved.out * np.log(x))
 
 
 def _pow_base_grad(dy: Any, x: Any, k: Any) -> Any:
     if type(k) in _NUMBERS:
         return np.zeros_like(dy) if k == 0 else dy * (x if k == 2 else x ** (k - 1)) * k
     return np.where(plain(k) == 0, 0, dy * k * x ** (k - 1))
-
-
-def _pow_exponent_grad(dy: Any, saved: Any) -> Any:
-    zero = plain(saved.input) == 0  # 0^k is 0 for all k > 0: its derivative by k is 0
-    grad = dy * saved.out * np.log(saved.input)
-    return np.where(zero & (plain(saved.exponent) >= 0), 0, grad)
 
 
 @op(cast=Cast.FP32, numpy=np.square)

@@ -12,7 +12,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.cast_plan import result_type
 from ampkit.core.fp_errors import ignore_fp_errors
-from ampkit.core.op import Array, Index, Saved, op
+from ampkit.core.op import Array, Index, Op, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
@@ -38,31 +38,25 @@ def select_or_zero(values: Any, mask: Any) -> Any:
     return (values.view(_BITS[values.itemsize]) * mask).view(values.dtype)
 
 
-@op(cast=Cast.WIDEST, moves=True, numpy=np.maximum)
-def maximum(input: Array, other: Array):
-    """The larger of two, broadcast; NaN propagates. Equal elements share the gradient; with NaN both get all."""
-    return np.maximum(input, other), Saved(input=input, other=other)
+def _extremum(name: str, function: Any, loses: Any, which: str) -> Op:
+    doc = f"The {which} of two, broadcast; NaN propagates. Equal elements share the gradient; with NaN both get all."
+
+    @op(cast=Cast.WIDEST, moves=True, numpy=function)
+    @named(name, doc)
+    def made(input: Array, other: Array):
+        return function(input, other), Saved(input=input, other=other)
+
+    @made.backward
+    def backward(dy, saved, needs):
+        x, y = plain(saved.input), plain(saved.other)
+        dy = np.where(x == y, dy * 0.5, dy)
+        return select_or_zero(dy, np.logical_not(loses(x, y))), select_or_zero(dy, np.logical_not(loses(y, x)))
+
+    return made
 
 
-@maximum.backward
-def maximum_backward(dy, saved, needs):
-    return _extremum_grads(dy, plain(saved.input), plain(saved.other))
-
-
-@op(cast=Cast.WIDEST, moves=True, numpy=np.minimum)
-def minimum(input: Array, other: Array):
-    """The smaller of two, broadcast; NaN propagates. Equal elements share the gradient; with NaN both get all."""
-    return np.minimum(input, other), Saved(input=input, other=other)
-
-
-@minimum.backward
-def minimum_backward(dy, saved, needs):
-    return _extremum_grads(dy, plain(saved.other), plain(saved.input))
-
-
-def _extremum_grads(dy: Any, winner: Any, loser: Any) -> tuple[Any, Any]:
-    dy = np.where(winner == loser, dy * 0.5, dy)
-    return select_or_zero(dy, np.logical_not(winner < loser)), select_or_zero(dy, np.logical_not(winner > loser))
+maximum = _extremum("maximum", np.maximum, lambda x, y: x < y, "larger")
+minimum = _extremum("minimum", np.minimum, lambda x, y: x > y, "smaller")
 
 
 @op(cast=Cast.WIDEST, moves=True)

@@ -13,6 +13,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..named import named
+from .elementwise import unary
 from .selection import select_or_zero
 
 __all__ = [
@@ -37,15 +38,14 @@ def neg_backward(dy, saved, needs):
     return -dy
 
 
-@op(cast=Cast.KEEP, numpy=np.abs)
-def abs(input: Array):
-    """The absolute value; its derivative at 0 is 0."""
-    return np.abs(input), Saved(input=input)
-
-
-@abs.backward
-def abs_backward(dy, saved, needs):
-    return dy * sign_of(plain(saved.input))
+abs = unary(
+    __name__,
+    "abs",
+    np.abs,
+    lambda dy, x: dy * sign_of(plain(x)),
+    "The absolute value; its derivative at 0 is 0.",
+    integers="keep",
+)
 
 
 # step functions, with derivative 0

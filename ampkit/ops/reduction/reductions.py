@@ -63,21 +63,13 @@ def count_reduced(shape: tuple[int, ...], dim: Any) -> int:
     return math.prod([shape[i] for i in normalize_axes("", dim, len(shape))])
 
 
-def sum_array(x: Any, dim: Any, keepdim: bool) -> Any:
-    return blocked_sum(x, numpy_axis(dim, x.ndim), keepdim)
-
-
-def mean_array(x: Any, dim: Any, keepdim: bool) -> Any:
-    return blocked_mean(x, numpy_axis(dim, x.ndim), keepdim, count_reduced(x.shape, dim))
-
-
 @op(cast=Cast.FP32)
 def sum(input: Array, dim=None, keepdim=False, *, dtype=None):
     """The sum over `dim`. In float32; integers and bool in int64; dtype= casts the input first, and is the result's.
 
     Raises RangeError for an axis that input does not have.
     """
-    return sum_array(input, dim, keepdim), Saved(shape=input.shape)
+    return blocked_sum(input, numpy_axis(dim, input.ndim), keepdim), Saved(shape=input.shape)
 
 
 @sum.backward
@@ -91,7 +83,8 @@ def mean(input: Array, dim=None, keepdim=False, *, dtype=None):
 
     Raises RangeError for an axis that input does not have, ShapeError for no elements, DTypeError for an integer dtype.
     """
-    return mean_array(input, dim, keepdim), Saved(shape=input.shape)
+    count = count_reduced(input.shape, dim)
+    return blocked_mean(input, numpy_axis(dim, input.ndim), keepdim, count), Saved(shape=input.shape)
 
 
 @mean.backward
@@ -129,24 +122,19 @@ amin = _extreme("amin", np.min, "smallest value")
 # any, all, count
 
 
-@op(cast=Cast.KEEP, moves=True)
-def any(input: Array, dim=None, keepdim=False):
-    """Whether any element over `dim` is true (not 0), as bool; of uint8 in uint8. dim=() reduces no axis."""
-    return _logical_result(np.any(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
+def _logical(name: str, function: Any, which: str) -> Any:
+    @op(cast=Cast.KEEP, moves=True)
+    @named(name, f"Whether {which} true (not 0), as bool; of uint8 in uint8. dim=() reduces no axis.")
+    def made(input: Array, dim=None, keepdim=False):
+        axis = () if isinstance(dim, (tuple, list)) and not dim else numpy_axis(dim, input.ndim)
+        found = function(input != 0, axis, keepdims=keepdim)
+        return found.astype(np.uint8) if input.dtype == np.uint8 else found
+
+    return made
 
 
-@op(cast=Cast.KEEP, moves=True)
-def all(input: Array, dim=None, keepdim=False):
-    """Whether all elements over `dim` are true (not 0), as bool; of uint8 in uint8. dim=() reduces no axis."""
-    return _logical_result(np.all(input != 0, _logical_axis(dim, input.ndim), keepdims=keepdim), input)
-
-
-def _logical_axis(dim: Any, ndim: int) -> Any:
-    return () if isinstance(dim, (tuple, list)) and not dim else numpy_axis(dim, ndim)
-
-
-def _logical_result(found: Any, input: Any) -> Any:
-    return found.astype(np.uint8) if input.dtype == np.uint8 else found
+any = _logical("any", np.any, "any element over `dim` is")
+all = _logical("all", np.all, "all elements over `dim` are")
 
 
 @op(cast=Cast.KEEP, moves=True)
