@@ -32,7 +32,8 @@ class Normal(Distribution):
     variance = property(lambda self: self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return _in_range(self.loc + self.scale * _standard_normal(self._shape(sample_shape), self.loc))
+        drawn = ops.randn(self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
+        return _in_range(self.loc + self.scale * drawn)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -0.5 * ((value - self.loc) / self.scale).square() - self.scale.log() - 0.5 * LOG_2PI
@@ -180,10 +181,6 @@ class Laplace(Distribution):
 
     def entropy(self) -> Tensor:
         return 1 + (2 * self.scale).log()
-
-
-def _standard_normal(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    return ops.randn(shape, dtype=like.dtype, device=like.device)
 
 
 def _uniform(shape: tuple[int, ...], like: Tensor, positive: bool = False) -> Tensor:

@@ -150,13 +150,8 @@ class Independent(Distribution):
             lambda x: held.check(x).all(over) if n else held.check(x), held.event_dim + n, held.is_discrete
         )
 
-    @property
-    def mean(self) -> Tensor:
-        return self.base_dist.mean
-
-    @property
-    def variance(self) -> Tensor:
-        return self.base_dist.variance
+    mean = property(lambda self: self.base_dist.mean)
+    variance = property(lambda self: self.base_dist.variance)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return self._summed(self.base_dist.log_prob(value))

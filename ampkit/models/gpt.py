@@ -194,7 +194,8 @@ def from_hugging_face_gpt2(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_hugging_face(state_dict: Mapping[str, Any]) -> bool:
     """Whether the weights of a state are in Hugging Face's layout."""
-    shapes = [_shape(value) for name, value in state_dict.items() if re.search(r"h\.\d+\.attn\.c_attn\.weight$", name)]
+    found = [value for name, value in state_dict.items() if re.search(r"h\.\d+\.attn\.c_attn\.weight$", name)]
+    shapes = [tuple(getattr(value, "shape", ())) for value in found]
     return any(len(shape) == 2 and shape[1] == 3 * shape[0] for shape in shapes)
 
 
@@ -203,7 +204,3 @@ def need_linear_layout(where: str, state_dict: Mapping[str, Any]) -> None:
     if is_hugging_face(state_dict):
         needs, got = "weights as Linear keeps them, [out, in]", "those of Hugging Face's GPT-2, [in, out]"
         raise StateError(where, needs, got, _CURE)
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(getattr(value, "shape", ()))

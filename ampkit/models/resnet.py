@@ -106,7 +106,9 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(before, num_classes)
         self.apply(_initialize)
         if zero_init_residual:
-            self.apply(_zero_last)
+            for module in self.modules():
+                if isinstance(module, (BasicBlock, Bottleneck)):
+                    nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
     def forward(self, x: Tensor) -> Tensor:
         for y in self.stages(x):
@@ -135,11 +137,6 @@ def _stage(
 def _initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
-def _zero_last(module: nn.Module) -> None:
-    if isinstance(module, (BasicBlock, Bottleneck)):
-        nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
 
 
 def deep(layers: tuple[int, ...], depth: float) -> Any:

@@ -98,7 +98,9 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         if assign and isinstance(state[name], Tensor):
             own[name].data = state[name]
         else:
-            own[name]._write(_transferable(value, own[name].array))
+            there = backends.backend_of(value)
+            same = there is backends.backend_of(own[name].array)
+            own[name]._write(Tensor(value) if same else there.to_numpy(value))
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])
@@ -149,12 +151,6 @@ def _values(where: str, name: str, value: Any) -> Array:
     return found if found.dtype == kind else found.astype(kind)  # in this machine's byte order
 
 
-def _transferable(value: Array, target: Array) -> Any:
-    # As a Tensor of target's device, or on the host.
-    same = backends.backend_of(value) is backends.backend_of(target)
-    return Tensor(value) if same else backends.backend_of(value).to_numpy(value)
-
-
 def _mismatch(
     where: str, keys: Keys, misfits: Any, errors: list[str], state: Mapping[str, Any], own: list[str]
 ) -> StateError:
@@ -163,7 +159,8 @@ def _mismatch(
     counts += [(len(errors), "refused")]
     got = ", ".join(f"{n} {word}" for n, word in counts if n)
     rows = [f"  missing: {name}" for name in missing]
-    rows += [f"  unexpected: {name}{_hint(name, missing)}" for name in unexpected]
+    near = [(name, _nearest(name, missing)) for name in unexpected]
+    rows += [f"  unexpected: {name}" + (f" ({cure})" if cure else "") for name, cure in near]
     rows += [
         f"  misshapen: {name} needs {_list(shape)}, got {_list(actual)}{_transposed_hint(shape, actual)}"
         for name, shape, actual in misfits
@@ -184,11 +181,6 @@ def _cure(missing: Any, unexpected: Any, state: Mapping[str, Any], own: list[str
     if own and not any(name in own for name in state):
         return None  # what is left without them is nothing
     return "strict=False leaves out what has no counterpart" if missing or unexpected else None
-
-
-def _hint(name: str, missing: list[str]) -> str:
-    cure = _nearest(name, missing)
-    return f" ({cure})" if cure else ""
 
 
 def _nearest(name: str, names: Any) -> str | None:

@@ -14,7 +14,6 @@ from .creation.constants import *
 from .creation.from_data import *
 from .creation.random import *
 from .creation.ranges import *
-from .creation.window_functions import *
 from .indexing.gather_scatter import *
 from .indexing.getitem import *
 from .indexing.index_select import *
@@ -38,7 +37,6 @@ from .nn.batch_norm import *
 from .nn.conv import *
 from .nn.dropout import *
 from .nn.embedding import *
-from .nn.fractional_pool import *
 from .nn.fused import *
 from .nn.grid_sample import *
 from .nn.interpolate import *
@@ -68,7 +66,6 @@ from .reduction.order_statistics import *
 from .reduction.reductions import *
 from .reduction.sorting import *
 from .reduction.statistics import *
-from .shape.broadcasting import *
 from .shape.grids import *
 from .shape.join_split import *
 from .shape.padding import *

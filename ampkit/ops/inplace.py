@@ -28,8 +28,7 @@ from .indexing.deterministic_scatter import assign_last_wins
 from .indexing.getitem import basic_getitem, parse_index, split_mixed_index
 from .indexing.index_select import index_put_
 from .pointwise.conversion import to
-from .shape.broadcasting import broadcast_to
-from .shape.view import reshape
+from .shape.view import broadcast_to, reshape
 
 
 def in_place_method(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -25,10 +25,9 @@ from .pointwise.selection import clamp
 from .pointwise.sign_and_rounding import abs, neg
 from .reduction.cumulative import cumprod, cumsum
 from .reduction.reductions import amax, amin, mean, prod, sum
-from .shape.broadcasting import broadcast_to
 from .shape.join_split import cat, stack
 from .shape.repeat_and_flip import flip, roll, tile
-from .shape.view import movedim, permute, reshape, squeeze, transpose, unsqueeze
+from .shape.view import broadcast_to, movedim, permute, reshape, squeeze, transpose, unsqueeze
 
 
 def _reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:

@@ -117,8 +117,8 @@ class MultiheadAttention(Module):
         elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
             query, key, value = _map_distinct(_swap, query, key, value)
         self._check(query, key, value)
-        plain = not (need_weights or key_padding_mask is not None or attn_mask is not None or self._has_extra_keys())
-        if plain and query is key is value and self.in_proj_weight is not None:
+        plain = key_padding_mask is None and attn_mask is None and self.bias_k is None and not self.add_zero_attn
+        if plain and not need_weights and query is key is value and self.in_proj_weight is not None:
             packed = ops.linear(query, self.in_proj_weight, self.in_proj_bias)
             joined, weights = self_attention(packed, self.num_heads, self._dropout_p(), is_causal), None
         else:
@@ -150,7 +150,9 @@ class MultiheadAttention(Module):
         blocked, added = self._masks(q, k, size, padding, mask)
         if need_weights:
             return _attention_with_weights(q, k, v, blocked, added, p)
-        return ops.scaled_dot_product_attention(q, k, v, _merged_mask(blocked, added), p, fused), None
+        if blocked is not None:
+            added = ops.logical_not(blocked) if added is None else ops.where(blocked, -math.inf, added)
+        return ops.scaled_dot_product_attention(q, k, v, added, p, fused), None
 
     def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         if query.ndim != 3:
@@ -174,9 +176,6 @@ class MultiheadAttention(Module):
 
     def _dropout_p(self) -> float:
         return self.dropout if self.training else 0.0
-
-    def _has_extra_keys(self) -> bool:
-        return self.bias_k is not None or self.add_zero_attn
 
     def _append_extra_keys(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         # Append the learned key and value, and zeros.
@@ -230,12 +229,6 @@ def _reshaped_mask(name: str, mask: Tensor, shapes: Mapping[tuple[int, ...], tup
 
 def _combined(join: Callable[[Tensor, Tensor], Tensor], masks: list[Tensor]) -> Tensor | None:
     return functools.reduce(join, masks) if masks else None
-
-
-def _merged_mask(blocked: Tensor | None, added: Tensor | None) -> Tensor | None:
-    if blocked is None:
-        return added
-    return ops.logical_not(blocked) if added is None else ops.where(blocked, -math.inf, added)
 
 
 def _attention_with_weights(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from ampkit import backends, ops
@@ -84,11 +83,7 @@ def norm_add_relu(input: Tensor, norm: Module, residual: Tensor, relu: Module) -
     alike = residual.array.shape == input.array.shape and residual.array.dtype == input.array.dtype
     if not alike or _fusion_of((norm, relu)) is not _batch_norm_relu or "add" in _overrides():
         return relu(norm(input) + residual)
-    return _normalized(partial(_add_relu, residual), input, norm)
-
-
-def _add_relu(residual: Tensor, input: Tensor, *state: Any) -> Tensor:
-    return ops.batch_norm_add_relu(input, residual, *state)
+    return _normalized(lambda x, *state: ops.batch_norm_add_relu(x, residual, *state), input, norm)
 
 
 def _is_fusible(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:

@@ -114,7 +114,9 @@ class RNNBase(Module):
         elif self.batch_first and input.ndim == 3:
             rows = ops.transpose(input, 0, 1)
         if rows.ndim != 3 or rows.shape[2] != self.input_size or not rows.shape[0]:
-            raise self._shape_error(input)
+            width, order = self.input_size, "N, T" if self.batch_first else "T, N"
+            needs = f"input [{order}, {width}] or [T, {width}], T at least 1"
+            raise ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
         steps, batch = rows.shape[:2]
         data = ops.reshape(rows, (steps * batch, self.input_size))
         data, last = self._run(data, (batch,) * steps, hx)
@@ -122,11 +124,6 @@ class RNNBase(Module):
         if unbatched:
             return ops.squeeze(out, 1), _map_states(lambda state: ops.squeeze(state, 1), last)
         return ops.transpose(out, 0, 1) if self.batch_first else out, last
-
-    def _shape_error(self, input: Tensor) -> ShapeError:
-        width, order = self.input_size, "N, T" if self.batch_first else "T, N"
-        needs = f"input [{order}, {width}] or [T, {width}], T at least 1"
-        return ShapeError(type(self).__name__, needs, f"{list(input.shape)}")
 
     def _run_packed(self, input: PackedSequence, hx: Any) -> Any:
         if input.data.ndim != 2 or input.data.shape[1] != self.input_size:

@@ -112,10 +112,6 @@ def _lengths(where: str, lengths: Any, count: int, longest: int) -> np.ndarray[A
     return found.astype(np.int64)
 
 
-def _sizes(lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return (lengths[None] > np.arange(lengths.max())[:, None]).sum(1)
-
-
 def _like(values: np.ndarray[Any, Any], tensor: Tensor) -> Tensor:
     return Tensor(backends.backend_of(tensor.array).constant(values))
 
@@ -136,7 +132,7 @@ def pack_padded_sequence(
     order = np.argsort(-found, kind="stable")
     if enforce_sorted and (np.diff(found) > 0).any():
         raise ArgumentError(where, "lengths that never grow", repr(found.tolist())[:60], "or enforce_sorted=False")
-    sizes = _sizes(found)
+    sizes = (found > np.arange(found.max())[:, None]).sum(1)
     index = np.concatenate([at * count + order[:size] for at, size in enumerate(sizes)])
     data = ops.index_select(ops.reshape(rows, (steps * count, *rows.shape[2:])), 0, _like(index, input))
     if enforce_sorted:
@@ -156,8 +152,10 @@ def pad_packed_sequence(
     be less: ArgumentError.
     """
     where = "pad_packed_sequence"
-    _need_packed(where, sequence)
-    lengths, sizes = packed_lengths(sequence), sequence.batch_sizes.numpy()
+    if not isinstance(sequence, PackedSequence):
+        raise DTypeError(where, "a PackedSequence", type(sequence).__name__, "pack_padded_sequence makes one")
+    sizes = sequence.batch_sizes.numpy()
+    lengths = (sizes[:, None] > np.arange(sizes[0])).sum(0)  # the longest first
     steps = len(sizes) if total_length is None else total_length
     if steps < len(sizes):
         raise ArgumentError(where, f"total_length of at least {len(sizes)}", str(total_length))
@@ -173,12 +171,6 @@ def pad_packed_sequence(
         known = sequence.on_host
         lengths = lengths[sequence.unsorted_indices.numpy(force=True) if known is None else known]
     return ops.transpose(padded, 0, 1) if batch_first else padded, Tensor(lengths)
-
-
-def packed_lengths(sequence: PackedSequence) -> np.ndarray[Any, Any]:
-    """The lengths of the sequences, the longest first."""
-    sizes = sequence.batch_sizes.numpy()
-    return (sizes[:, None] > np.arange(sizes[0])).sum(0)
 
 
 def pad_sequence(
@@ -243,11 +235,6 @@ def _need_axes(where: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor) or tensor.ndim < 2:
         got = str(list(tensor.shape)) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ShapeError(where, "a Tensor [T, N, ...]", got)
-
-
-def _need_packed(where: str, sequence: Any) -> None:
-    if not isinstance(sequence, PackedSequence):
-        raise DTypeError(where, "a PackedSequence", type(sequence).__name__, "pack_padded_sequence makes one")
 
 
 check_all(globals())

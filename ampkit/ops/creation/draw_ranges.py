@@ -93,15 +93,11 @@ def integers(where: str, g: Generator, shape: Any, dtype: DType, low: int, high:
     Raises ArgumentError where a floating-point dtype represents none, or an integer dtype not all.
     """
     if dtypes.is_float(dtype):
-        return _integers_of_floats(where, g, shape, dtype, low, high)
+        first, last = numbers_from(dtype, low, high - 1, True)
+        if not (low <= first <= last < high and math.isfinite(last)):
+            raise ArgumentError(where, f"a range with integers of {dtype.name}", f"{low} to {high - 1}")
+        return rounded_within(g.integers(low, high, shape).astype(float64), dtype, first, last, True)
     least, most = (0, 1) if dtype == dtypes.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not least <= low < high <= most + 1:
         raise ArgumentError(where, f"a range within that of {dtype.name}, {least} to {most}", f"{low} to {high - 1}")
     return g.integers(low, high, shape)
-
-
-def _integers_of_floats(where: str, g: Generator, shape: Any, dtype: DType, low: int, high: int) -> Any:
-    least, last = numbers_from(dtype, low, high - 1, True)
-    if not (low <= least <= last < high and math.isfinite(last)):
-        raise ArgumentError(where, f"a range with integers of {dtype.name}", f"{low} to {high - 1}")
-    return rounded_within(g.integers(low, high, shape).astype(float64), dtype, least, last, True)

@@ -17,8 +17,7 @@ from ampkit.core.torch_compat import CompatArg
 
 from ..argument_checks import axis_length, broadcast_shape, check_index_range, check_integer_index, normalize_axis
 from ..pointwise.selection import select_or_zero, where
-from ..shape.broadcasting import broadcast_shapes, broadcast_to
-from ..shape.view import flatten
+from ..shape.view import broadcast_shapes, broadcast_to, flatten
 from .deterministic_scatter import assign_last_wins
 from .getitem import advanced_getitem, getitem, put_into_zeros
 

@@ -18,7 +18,7 @@ from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import broadcast_shape, normalize_axis_of
-from ..shape.broadcasting import broadcast_to
+from ..shape.view import broadcast_to
 from .deterministic_scatter import add_at, index_on_device_of
 
 __all__ = ["masked_select", "narrow", "select"]

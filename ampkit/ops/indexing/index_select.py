@@ -16,8 +16,7 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import axis_length, broadcast_shape, check_index_range, check_integer_index, normalize_axis
 from ..creation.constants import full_like
 from ..pointwise.selection import masked_fill, select_or_zero
-from ..shape.broadcasting import broadcast_to
-from ..shape.view import flatten, reshape
+from ..shape.view import broadcast_to, flatten, reshape
 from .deterministic_scatter import add_at, assign_last_wins
 from .gather_scatter import scatter_
 from .getitem import advanced_getitem, parse_index_item, put_into_zeros

@@ -139,7 +139,10 @@ def searchsorted(
     if side not in (None, "left", "right") or (side == "left" and right):
         raise ArgumentError("searchsorted", "side 'left' or 'right', as `right` says", f"{side!r}, right={right}")
     if sorter is not None:
-        _check_sorter(sorted_sequence, sorter)
+        if sorter.array.dtype != np.int64 or sorter.shape != sorted_sequence.shape:
+            needs = f"sorter as int64 of shape {tuple(sorted_sequence.shape)}"
+            raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
+        check_index_range("searchsorted", sorter.array, sorted_sequence.shape[-1])
     backend = backends.backend_of(sorted_sequence.array)
     values = (input if isinstance(input, Tensor) else _as_element(input, sorted_sequence)).array
     rows, order = sorted_sequence.array, None if sorter is None else sorter.array
@@ -164,13 +167,6 @@ def _as_element(number: Any, sequence: Tensor) -> Tensor:
     number = without_numpy(number)
     dtype = sequence.dtype if is_float(sequence.array.dtype) and isinstance(number, (int, float)) else None
     return tensor(number, dtype, sequence.device)
-
-
-def _check_sorter(sequence: Tensor, sorter: Tensor) -> None:
-    if sorter.array.dtype != np.int64 or sorter.shape != sequence.shape:
-        needs = f"sorter as int64 of shape {tuple(sequence.shape)}"
-        raise ShapeError("searchsorted", needs, f"{sorter.dtype.name} of shape {tuple(sorter.shape)}")
-    check_index_range("searchsorted", sorter.array, sequence.shape[-1])
 
 
 def bucketize(input: Tensor | float, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:

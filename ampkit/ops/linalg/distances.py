@@ -26,8 +26,7 @@ from ..pointwise.comparison import isnan
 from ..pointwise.selection import masked_fill
 from ..reduction.norms import p_norm, p_norm_grad
 from ..reduction.reductions import any
-from ..shape.broadcasting import broadcast_to
-from ..shape.view import flatten
+from ..shape.view import broadcast_to, flatten
 
 __all__ = ["cdist", "cosine_similarity", "dist", "pairwise_distance", "pdist"]
 _MAX_DIFFERENCES = 1 << 22  # differences held at once: 16 MB of float32

@@ -22,10 +22,9 @@ from ..argument_checks import check_factor, check_ndim
 from ..creation.constants import ones_like
 from ..pointwise.selection import where
 from ..reduction.cumulative import cumprod
-from ..shape.broadcasting import expand
 from ..shape.join_split import cat
 from ..shape.repeat_and_flip import flip
-from ..shape.view import squeeze, unsqueeze
+from ..shape.view import expand, squeeze, unsqueeze
 from .matmul import matmul
 from .solvers import check_square, inverse, transposed
 

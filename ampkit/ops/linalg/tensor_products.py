@@ -23,8 +23,7 @@ from ampkit.core.tensor import Tensor
 from ..argument_checks import broadcast_shape, check_addend, check_factor, check_ndim, normalize_axes, normalize_axis
 from ..pointwise.arithmetic import mul
 from ..pointwise.comparison import logical_and, logical_or
-from ..shape.broadcasting import broadcast_to
-from ..shape.view import movedim, permute, reshape, squeeze, unsqueeze
+from ..shape.view import broadcast_to, movedim, permute, reshape, squeeze, unsqueeze
 from .einsum import einsum
 from .matmul import addmm, as_matrix, tensordot_
 

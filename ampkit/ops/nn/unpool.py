@@ -20,8 +20,7 @@ from ..creation.constants import full_like
 from ..indexing.gather_scatter import scatter_
 from ..named import named
 from ..reduction.squares import is_out_of_range, scale_of
-from ..shape.broadcasting import broadcast_to
-from ..shape.view import flatten, reshape, squeeze, unsqueeze
+from ..shape.view import broadcast_to, flatten, reshape, squeeze, unsqueeze
 from .pool import avg_pool2d, avg_pool3d, avg_pool_backward, check_images, pool_geometry
 
 __all__ = ["lp_pool1d", "lp_pool2d", "lp_pool3d", "max_unpool1d", "max_unpool2d", "max_unpool3d"]

@@ -14,9 +14,8 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choi
 from ampkit.core.tensor import Tensor
 
 from ..indexing.index_select import index_select
-from .broadcasting import broadcast_to
 from .join_split import stack
-from .view import flatten, reshape
+from .view import broadcast_to, flatten, reshape
 
 __all__ = ["cartesian_prod", "combinations", "meshgrid"]
 
