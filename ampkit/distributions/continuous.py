@@ -14,9 +14,7 @@ from .distribution import LOG_2PI, Distribution, parameters, register_kl
 __all__ = ["Exponential", "Laplace", "LogNormal", "Normal", "Uniform"]
 
 
-class Normal(Distribution):
-    """Mean `loc`, standard deviation `scale` above 0."""
-
+class _LocationScale(Distribution):
     names = ("loc", "scale")
     has_rsample = True
     support = constraints.real
@@ -27,6 +25,11 @@ class Normal(Distribution):
         self._need("scale", self.scale > 0, "above 0")
 
     mean = property(lambda self: self.loc)
+
+
+class Normal(_LocationScale):
+    """Mean `loc`, standard deviation `scale` above 0."""
+
     mode = property(lambda self: self.loc)
     stddev = property(lambda self: self.scale)
     variance = property(lambda self: self.scale.square())
@@ -150,19 +153,9 @@ class Exponential(Distribution):
         return 1 - self.rate.log()
 
 
-class Laplace(Distribution):
+class Laplace(_LocationScale):
     """Density exp(-|x - loc| / scale) / (2 scale), `scale` above 0."""
 
-    names = ("loc", "scale")
-    has_rsample = True
-    support = constraints.real
-
-    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
-        self.loc, self.scale = parameters(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
-        self._need("scale", self.scale > 0, "above 0")
-
-    mean = property(lambda self: self.loc)
     variance = property(lambda self: 2 * self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:

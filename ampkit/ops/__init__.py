@@ -11,7 +11,6 @@ from ..core.torch_compat import accept_compat_args as _accept_compat_args
 from . import argument_checks as _argument_checks
 from . import tensor_methods, traced_methods
 from .creation.constants import *
-from .creation.from_data import *
 from .creation.random import *
 from .creation.ranges import *
 from .indexing.gather_scatter import *
