@@ -44,7 +44,10 @@ class Embedding(Module):
         where = type(self).__name__
         check_sizes(where, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.padding_idx = _row(where, padding_idx, num_embeddings)
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            needs = f"padding_idx from {-num_embeddings} to {num_embeddings - 1}"
+            raise ArgumentError(where, needs, repr(padding_idx))
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         self.sparse = sparse
         if _weight is None:
@@ -171,9 +174,3 @@ class EmbeddingBag(Embedding):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"
-
-
-def _row(where: str, padding_idx: int | None, rows: int) -> int | None:
-    if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise ArgumentError(where, f"padding_idx from {-rows} to {rows - 1}", repr(padding_idx))
-    return None if padding_idx is None else padding_idx % rows

@@ -106,14 +106,18 @@ def _batch_norm(
         return batch_norm_(input, weight, bias, zeros, zeros, residual, eps, relu)
     y, mean, var = batch_norm_(input, weight, bias, None, None, residual, eps, relu)
     if running_mean is not None and running_var is not None and not is_recomputing():
-        count = input.array.size // mean.array.size
-        unbiased = count / (count - 1)
-        update_running_statistics(
-            running_mean.array, running_var.array, mean.array, var.array, unbiased, float(momentum)
-        )
-        running_mean.changed()
-        running_var.changed()
+        _update_running(running_mean, running_var, mean.array, var.array, input.array.size // mean.array.size, momentum)
     return y
+
+
+def _update_running(
+    running_mean: Tensor, running_var: Tensor, mean: Any, var: Any, count: int, momentum: float
+) -> None:
+    # count: of the values that each mean and variance is of.
+    unbiased = count / (count - 1)
+    update_running_statistics(running_mean.array, running_var.array, mean, var, unbiased, float(momentum))
+    running_mean.changed()
+    running_var.changed()
 
 
 @op(cast=Cast.KEEP, integers="float")
@@ -275,9 +279,6 @@ def instance_norm(
     y, mean, var = batch_norm_(rows, scale, shift, None, None, None, eps)
     if batch and running_mean is not None and running_var is not None and not is_recomputing():
         with backends.device_guard(mean.array):
-            each = [blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var)]
-        unbiased = positions / (positions - 1)
-        update_running_statistics(running_mean.array, running_var.array, *each, unbiased, float(momentum))
-        running_mean.changed()
-        running_var.changed()
+            means, variances = (blocked_sum(x.array.reshape(batch, features), 0) / batch for x in (mean, var))
+        _update_running(running_mean, running_var, means, variances, positions, momentum)
     return reshape(y, shape)

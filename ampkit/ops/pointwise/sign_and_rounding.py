@@ -33,9 +33,7 @@ def neg(input: Array):
     return -input
 
 
-@neg.backward
-def neg_backward(dy, saved, needs):
-    return -dy
+neg.backward(lambda dy, saved, needs: -dy)
 
 
 abs = unary(
@@ -115,9 +113,7 @@ def frac(input: Array):
     return input.copy() if input.dtype == bool_ else input - np.trunc(input)
 
 
-@frac.backward
-def frac_backward(dy, saved, needs):
-    return dy
+frac.backward(lambda dy, saved, needs: dy)
 
 
 @op(cast=Cast.WIDEST, moves=True)
