@@ -132,7 +132,9 @@ class GPT(nn.Module):
                 init.normal_(parameter, std=0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        need_linear_layout("GPT.load_state_dict", state_dict)
+        if is_hugging_face(state_dict):  # would fit in part
+            needs, got = "weights as Linear keeps them, [out, in]", "those of Hugging Face's GPT-2, [in, out]"
+            raise StateError("GPT.load_state_dict", needs, got, _CURE)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
@@ -197,10 +199,3 @@ def is_hugging_face(state_dict: Mapping[str, Any]) -> bool:
     found = [value for name, value in state_dict.items() if re.search(r"h\.\d+\.attn\.c_attn\.weight$", name)]
     shapes = [tuple(getattr(value, "shape", ())) for value in found]
     return any(len(shape) == 2 and shape[1] == 3 * shape[0] for shape in shapes)
-
-
-def need_linear_layout(where: str, state_dict: Mapping[str, Any]) -> None:
-    """Raise StateError for weights in Hugging Face's layout, which would fit in part."""
-    if is_hugging_face(state_dict):
-        needs, got = "weights as Linear keeps them, [out, in]", "those of Hugging Face's GPT-2, [in, out]"
-        raise StateError(where, needs, got, _CURE)

@@ -105,7 +105,7 @@ def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: ran
     check_float("normal_", self.array.dtype)
     if std < 0:
         raise ArgumentError("normal_", "std from 0", f"{std}")
-    rounded = finite if math.isfinite(mean) and math.isfinite(std) else _unchanged
+    rounded = finite if math.isfinite(mean) and math.isfinite(std) else lambda values, dtype: values
     return _fill_random(
         self,
         lambda g: rounded(mean + std * g.standard_normal(self.shape, draw_dtype(self.array.dtype)), self.array.dtype),
@@ -191,10 +191,6 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
     if not low < high:
         raise ArgumentError("random_", "a range of whole numbers", f"from {low} to {high}")
     return _fill_random(self, lambda g: integers("random_", g, self.shape, self.array.dtype, low, high), generator)
-
-
-def _unchanged(values: Any, dtype: dtypes.DType) -> Any:
-    return values
 
 
 def _largest(self: Tensor) -> float:

@@ -46,9 +46,6 @@ def parse_size(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     return check_addressable(where, shape)
 
 
-# constants
-
-
 def _filled(shape: tuple[int, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:
     # The value is converted once, not at every element of an array in its own dtype.
     with ignore_fp_errors():

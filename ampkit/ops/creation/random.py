@@ -33,9 +33,6 @@ __all__ = [
 Generator = np.random.Generator
 
 
-# random numbers
-
-
 def _draw(
     draw: Callable[[Generator], Any],
     dtype: Any,

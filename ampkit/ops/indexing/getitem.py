@@ -24,9 +24,6 @@ from .deterministic_scatter import add_at, index_on_device_of
 __all__ = ["masked_select", "narrow", "select"]
 
 
-# getitem and its transpose
-
-
 def getitem(input: Tensor, index: Any) -> Tensor:
     """input[index]: integers, slices, None, ..., and tensors of integers or bool, as in NumPy.
 

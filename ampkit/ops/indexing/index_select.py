@@ -24,9 +24,6 @@ from .getitem import advanced_getitem, parse_index_item, put_into_zeros
 __all__ = ["index_add", "index_copy", "index_fill", "index_put", "index_select", "put"]
 
 
-# whole slices along an axis
-
-
 def _slice_index(index: Any, dim: int, ndim: int) -> tuple[Any, ...]:
     # NumPy's index of the slices `index` along `dim`; a 0-d tensor is its only slice.
     return (slice(None),) * (dim % ndim) + (plain(index).reshape(-1),) if ndim else ()

@@ -179,9 +179,6 @@ def _square_qr_backward(dr: Any, dq: Any, q: Any, r: Any) -> Any:
     return transposed(solved)
 
 
-# pseudo-inverse and rank
-
-
 def linalg_pinv(
     A: Tensor,  # noqa: N803
     *,

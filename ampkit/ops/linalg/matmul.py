@@ -232,9 +232,6 @@ def baddbmm_backward(dy, saved, needs, beta, alpha):
     return dy * beta if needs[0] else None, da, saved.batch1.swapaxes(1, 2) @ scaled if needs[2] else None
 
 
-# helpers
-
-
 def as_matrix(array: Array) -> Array:
     """[..., K] -> [rows, K]."""
     return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])

@@ -129,9 +129,6 @@ def logdet(input: Tensor) -> Tensor:
     return where(sign < 0, log(sign), logabs)
 
 
-# linear systems
-
-
 def linalg_solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:  # noqa: N803 - PyTorch's names
     """Solve A X = B, or X A = B with left=False: A [.., M, M], B [.., M, K] -> [.., M, K], the batches broadcast.
 
@@ -197,9 +194,6 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:  # noqa
     """Solve L L^T X = B for the Cholesky factor L [.., M, M], or U^T U X = B (upper): B [.., M, K] -> [.., M, K]."""
     low = transpose(triu(L), -1, -2) if upper else tril(L)
     return solve_matrices(transpose(low, -1, -2), solve_matrices(low, B))
-
-
-# Cholesky
 
 
 def linalg_cholesky(A: Tensor, *, upper: bool = False) -> Tensor:  # noqa: N803

@@ -187,9 +187,6 @@ for _op in (margin_ranking_loss, hinge_embedding_loss, soft_margin_loss, poisson
     _op.check(_check(_op))
 
 
-# losses of distances and cosines
-
-
 def reduce_tensor(loss: Tensor, where: str, reduction: str) -> Tensor:
     """`loss`, its sum or its mean. Raises ArgumentError for an unknown reduction."""
     check_reduction(where, reduction)

@@ -62,9 +62,6 @@ def _check(where: str, axes: int, input: Any, output_size: Any) -> tuple[int, ..
     return adaptive_size(output_size, tuple(input.shape[-axes:]), where)
 
 
-# means
-
-
 def _adaptive_average(axes: int, doc: str) -> Op:
     name = f"adaptive_avg_pool{axes}d"
 
@@ -143,9 +140,6 @@ adaptive_avg_pool3d = _adaptive_average(
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of output_size windows: input [N, C, L] or [C, L] -> [N, C, output_size]."""
     return squeeze(adaptive_avg_pool2d(unsqueeze(input, -2), of_row(1, output_size)), -2)
-
-
-# maxima
 
 
 @op(cast=Cast.KEEP, moves=True)

@@ -96,9 +96,6 @@ def _check(where: str, axes: str, input: Any, weight: Any, bias: Any, groups: An
         raise ShapeError(where, f"bias [{out_channels}] for weight {list(kernel)}", f"bias {list(np.shape(bias))}")
 
 
-# ops
-
-
 def _convolution(name: str, axes: str, doc: str) -> Op:
     @op(cast=Cast.LOW)
     @named(name, doc)

@@ -93,9 +93,6 @@ def _with_ceil_mode(geometry: ConvGeometry) -> ConvGeometry:
     return geometry._replace(padding=tuple(padding))
 
 
-# arrays
-
-
 def batched(images: Array, axes: int = 2) -> Array:
     """Images with a batch axis: [N, C, H, W], or [C, H, W] as [1, C, H, W]. axes: the number of spatial axes."""
     return images if images.ndim == axes + 2 else images.reshape(1, *images.shape)
@@ -142,9 +139,6 @@ def add_columns(out: Array, columns: Array, geometry: ConvGeometry, first: int, 
     """col2im: add columns [C, KH, KW, rows, W', N] of output rows first..end to the padded images `out`."""
     for tap, pixels in geometry.taps(first, end):
         out[pixels] += columns[tap]
-
-
-# ops
 
 
 @op(cast=Cast.KEEP, moves=True)

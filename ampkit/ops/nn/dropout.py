@@ -106,8 +106,6 @@ def dropout_scale(p: float) -> float:
     return 0.0 if p == 1 else 1 / (1 - p)
 
 
-# alpha dropout and rrelu
-
 # The infimum of selu: minus its scale times its alpha (Klambauer et al. 2017, eq. 14).
 _SELU_MIN = -1.0507009873554805 * 1.6732632423543772
 

@@ -102,9 +102,6 @@ def _segment_sums(values: Any, index: Any) -> tuple[Any, Any]:
     return values[order], index
 
 
-# bags
-
-
 def embedding_bag(
     input: Tensor,
     weight: Tensor,

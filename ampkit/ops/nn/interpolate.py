@@ -124,9 +124,6 @@ def _sizes(input: Tensor, size: Any, scale: Any, recompute: bool) -> tuple[tuple
     return sizes, tuple(1 / s for s in each)
 
 
-# the taps of an axis
-
-
 @lru_cache(256)
 def _taps(mode: str, old: int, new: int, step: float, corners: bool) -> Taps:
     if mode.startswith("nearest"):
@@ -171,9 +168,6 @@ def _cubic_of(a: float) -> Callable[[Any], Any]:
         return np.where(x < 1, near, np.where(x < 2, far, 0))
 
     return cubic
-
-
-# the op
 
 
 @op(cast=Cast.FP32)

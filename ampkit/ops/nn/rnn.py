@@ -26,9 +26,6 @@ from .rnn_loop import RNNOperands, gru_backward, gru_forward, lstm_backward, lst
 __all__ = ["gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"]
 
 
-# cells
-
-
 def rnn_tanh_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
@@ -155,9 +152,6 @@ def lstm_cell_check(input, hx, cx, w_ih, w_hh, b_ih, b_hh):
 @lstm_cell_.backward
 def lstm_cell_backward(dy, saved, needs):
     return lstm_backward(dy, saved, (*needs, None), (saved.out.shape[0],), False)[:7]
-
-
-# checks
 
 
 def _rows(array: Any) -> int:

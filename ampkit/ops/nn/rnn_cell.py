@@ -24,9 +24,6 @@ def write_rounded(array: Array, *outs: Array | None) -> None:
         out[...] = rounded
 
 
-# products
-
-
 def _matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
     product = to_accumulator(a) @ to_accumulator(b)
     if bias is not None:
@@ -56,9 +53,6 @@ matmul_by = Primitive("matmul_by", "nn.rnn", _matmul_by)
 
 # [M, N] -> [N], in the accumulator dtype
 column_sums = Primitive("column_sums", "nn.rnn", lambda rows: blocked_sum(to_accumulator(rows), 0))
-
-
-# gates
 
 
 def _sigmoid(x: Array) -> None:

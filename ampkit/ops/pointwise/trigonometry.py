@@ -66,9 +66,6 @@ atanh = _unary(
 )
 
 
-# sinc, degrees, hypot
-
-
 @op(cast=Cast.KEEP, integers="float")
 def sinc(input: Array):
     """sin(pi input) / (pi input), and 1 at 0."""

@@ -107,8 +107,6 @@ def linalg_vector_norm(
     return norm_(x, ord, dim, keepdim, dtype=dtype)
 
 
-# matrices
-
 # sums along rows or columns
 _ROW_COLUMN_NORMS = {1: (0, amax), -1: (0, amin), math.inf: (1, amax), -math.inf: (1, amin)}
 _SINGULAR_VALUE_NORMS = ("nuc", 2, -2)
@@ -191,9 +189,6 @@ def linalg_norm(
     if isinstance(over, (tuple, list)) and len(over) == 2:
         return linalg_matrix_norm(A, ord, over, keepdim, dtype=dtype)
     return norm_(A, ord, over, keepdim, dtype=dtype)
-
-
-# renorm
 
 
 @op(cast=Cast.FP32, integers="refuse")

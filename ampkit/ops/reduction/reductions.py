@@ -92,9 +92,6 @@ def mean_backward(dy, saved, needs, dim, keepdim, dtype):
     return expand_reduced(dy / count_reduced(saved.shape, dim), saved.shape, dim, keepdim)
 
 
-# extremes
-
-
 def _extreme(name: str, function: Any, meaning: str) -> Any:
     @op(cast=Cast.KEEP)
     @named(name, f"The {meaning} over `dim`; ties share the gradient evenly. NaN propagates.")
@@ -117,9 +114,6 @@ def _extreme_backward(dy, saved, needs, dim, keepdim):
 
 amax = _extreme("amax", np.max, "largest value")
 amin = _extreme("amin", np.min, "smallest value")
-
-
-# any, all, count
 
 
 def _logical(name: str, function: Any, which: str) -> Any:
@@ -194,9 +188,6 @@ class MinMax(NamedTuple):
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
     """(min, max) over `dim`, or of all elements: `amin` and `amax`."""
     return MinMax(amin(input, dim, keepdim), amax(input, dim, keepdim))
-
-
-# without NaN
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

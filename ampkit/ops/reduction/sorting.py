@@ -107,9 +107,6 @@ max_ = _extreme_along("max_", np.argmax, "largest")
 min_ = _extreme_along("min_", np.argmin, "smallest")
 
 
-# sorting
-
-
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
     """(values, indices) in ascending (or descending) order along `dim`, stable. NaN is largest."""
     return ValuesIndices(*sort_(input, dim, descending))

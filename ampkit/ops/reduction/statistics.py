@@ -28,9 +28,6 @@ from .squares import is_out_of_range, power_of_two
 __all__ = ["corrcoef", "cov", "std", "std_mean", "var", "var_mean"]
 
 
-# variance
-
-
 def var(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = 1
 ) -> Tensor:

@@ -106,9 +106,6 @@ def _repeated_positions(repeats: Tensor, length: int) -> Tensor:
     return Tensor(np.repeat(np.arange(length, like=repeats.array), repeats.array))
 
 
-# flip, roll, rotate
-
-
 @op(cast=Cast.KEEP, moves=True)
 def flip_(input: Array, dims):
     """input with the order along `dims` reversed."""

@@ -94,9 +94,6 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     return reshape_(input, (*shape[:at], 1, *shape[at:]))
 
 
-# order of axes
-
-
 @op(cast=Cast.KEEP, moves=True, view=True)
 def permute_(input: Array, dims):
     """input with its axes in the order `dims`."""
