@@ -91,7 +91,9 @@ def dropout_(input: Array, p, seed, call, shape=None):
     return apply_mask(input, keep, p), Saved(keep=keep)
 
 
-dropout_.backward(lambda dy, saved, needs, p, seed, call, shape: apply_mask(dy, saved.keep, p))
+@dropout_.backward
+def dropout_backward(dy, saved, needs, p, seed, call, shape):
+    return apply_mask(dy, saved.keep, p)
 
 
 def apply_mask(values: Any, keep: Any, p: float) -> Any:

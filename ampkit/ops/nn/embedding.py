@@ -82,7 +82,9 @@ def sum_rows(input: Array, index: Index, rows):
     return out, Saved(index=index)
 
 
-sum_rows.backward(lambda dy, saved, needs, rows: apply(embedding, plain(saved.index), dy))
+@sum_rows.backward
+def sum_rows_backward(dy, saved, needs, rows):
+    return apply(embedding, plain(saved.index), dy)
 
 
 def _segment_sums(values: Any, index: Any) -> tuple[Any, Any]:

@@ -51,8 +51,11 @@ def _matmul_by(weight: Array, rows: int) -> Callable[..., None]:
 matmul_by = Primitive("matmul_by", "nn.rnn", _matmul_by)
 
 
-# [M, N] -> [N], in the accumulator dtype
-column_sums = Primitive("column_sums", "nn.rnn", lambda rows: blocked_sum(to_accumulator(rows), 0))
+def _column_sums(rows: Array) -> Array:
+    return blocked_sum(to_accumulator(rows), 0)
+
+
+column_sums = Primitive("column_sums", "nn.rnn", _column_sums)  # [M, N] -> [N], in the accumulator dtype
 
 
 def _sigmoid(x: Array) -> None:

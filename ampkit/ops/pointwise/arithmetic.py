@@ -38,7 +38,9 @@ def _scaled(alpha: Any, input: Any, other: Any) -> Any:
     return scaled
 
 
-add.backward(lambda dy, saved, needs, alpha: (dy, dy if alpha == 1 else alpha * dy))
+@add.backward
+def add_backward(dy, saved, needs, alpha):
+    return dy, dy if alpha == 1 else alpha * dy
 
 
 @op(cast=Cast.WIDEST, numpy=np.subtract)
@@ -81,7 +83,9 @@ def rdiv(input: Array, other):
     return other / input, Saved(input=input)
 
 
-rdiv.backward(lambda dy, saved, needs, other: -(dy * other) / (saved.input * saved.input))
+@rdiv.backward
+def rdiv_backward(dy, saved, needs, other):
+    return -(dy * other) / (saved.input * saved.input)
 
 
 @op(cast=Cast.WIDEST, numpy=np.floor_divide, factors="other")

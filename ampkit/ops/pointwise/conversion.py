@@ -74,7 +74,9 @@ def to_(input: Array, *, dtype):
     return input, Saved()
 
 
-to_.backward(lambda dy, saved, needs, dtype: dy)
+@to_.backward
+def to_backward(dy, saved, needs, dtype):
+    return dy
 
 
 def _move(input: Tensor, device: Any) -> Tensor:
@@ -109,7 +111,9 @@ def clone(input: Array, *, memory_format=preserve_format):
 clone.check(lambda input, memory_format: need_format("clone", memory_format, input.ndim))
 
 
-clone.backward(lambda dy, saved, needs, memory_format: dy)
+@clone.backward
+def clone_backward(dy, saved, needs, memory_format):
+    return dy
 
 
 def contiguous(input: Tensor, memory_format: Any = contiguous_format) -> Tensor:

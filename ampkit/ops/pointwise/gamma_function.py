@@ -134,7 +134,9 @@ def polygamma_check(input, n):
         raise ArgumentError("polygamma", f"n up to {_MAX_ORDER}", f"{n}")
 
 
-polygamma_.backward(lambda dy, saved, needs, n: dy * apply(polygamma_, saved.input, n=n + 1))
+@polygamma_.backward
+def polygamma_backward(dy, saved, needs, n):
+    return dy * apply(polygamma_, saved.input, n=n + 1)
 
 
 lgamma = unary(

@@ -68,4 +68,6 @@ def entr(input: Array):
     return np.where(below, -math.inf, np.where(zero, 0, found)), Saved(input=input)
 
 
-entr.backward(lambda dy, saved, needs: dy * (-np.log(saved.input) - 1))
+@entr.backward
+def entr_backward(dy, saved, needs):
+    return dy * (-np.log(saved.input) - 1)

@@ -80,7 +80,9 @@ def square(input: Array):
     return input * input, Saved(input=input)
 
 
-square.backward(lambda dy, saved, needs: dy * (2 * saved.input))
+@square.backward
+def square_backward(dy, saved, needs):
+    return dy * (2 * saved.input)
 
 
 _unary = partial(unary, __name__)

@@ -47,6 +47,7 @@ def _extremum(name: str, function: Any, loses: Any, which: str) -> Op:
         return function(input, other), Saved(input=input, other=other)
 
     @made.backward
+    @named(f"{name}_backward", "")
     def backward(dy, saved, needs):
         x, y = plain(saved.input), plain(saved.other)
         dy = np.where(x == y, dy * 0.5, dy)

@@ -33,7 +33,9 @@ def neg(input: Array):
     return -input
 
 
-neg.backward(lambda dy, saved, needs: -dy)
+@neg.backward
+def neg_backward(dy, saved, needs):
+    return -dy
 
 
 abs = unary(
@@ -113,7 +115,9 @@ def frac(input: Array):
     return input.copy() if input.dtype == bool_ else input - np.trunc(input)
 
 
-frac.backward(lambda dy, saved, needs: dy)
+@frac.backward
+def frac_backward(dy, saved, needs):
+    return dy
 
 
 @op(cast=Cast.WIDEST, moves=True)

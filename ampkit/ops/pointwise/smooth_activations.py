@@ -32,7 +32,9 @@ def elu(input: Array, alpha=1.0, inplace: CompatArg = False):
     return _scaled_elu(input, alpha, 1.0), Saved(input=input)
 
 
-elu.backward(lambda dy, saved, needs, alpha: dy * _scaled_elu_grad(saved.input, alpha, 1.0))
+@elu.backward
+def elu_backward(dy, saved, needs, alpha):
+    return dy * _scaled_elu_grad(saved.input, alpha, 1.0)
 
 
 _unary = partial(unary, __name__)
@@ -153,7 +155,9 @@ def selu(input: Array, inplace: CompatArg = False):
     return _SCALE * _scaled_elu(input, _ALPHA, 1.0), Saved(input=input)
 
 
-selu.backward(lambda dy, saved, needs: dy * _SCALE * _scaled_elu_grad(saved.input, _ALPHA, 1.0))
+@selu.backward
+def selu_backward(dy, saved, needs):
+    return dy * _SCALE * _scaled_elu_grad(saved.input, _ALPHA, 1.0)
 
 
 @op(cast=Cast.KEEP, integers="refuse")
@@ -171,7 +175,9 @@ def celu_check(input, alpha):
         raise ArgumentError("celu", "an alpha other than 0", f"{alpha}")
 
 
-celu.backward(lambda dy, saved, needs, alpha: dy * _scaled_elu_grad(saved.input, 1.0, 1 / alpha))
+@celu.backward
+def celu_backward(dy, saved, needs, alpha):
+    return dy * _scaled_elu_grad(saved.input, 1.0, 1 / alpha)
 
 
 def _scaled_elu(x: Any, height: float, rate: float) -> Any:

@@ -81,7 +81,9 @@ def stack_check(tensors, dim):
         raise ShapeError("stack", "equal shapes", ", ".join(str(tuple(t.shape)) for t in tensors))
 
 
-stack_.backward(lambda dy, saved, needs, dim: _slices(dy, dim % dy.ndim))
+@stack_.backward
+def stack_backward(dy, saved, needs, dim):
+    return _slices(dy, dim % dy.ndim)
 
 
 def stack(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:

@@ -112,7 +112,9 @@ def flip_(input: Array, dims):
     return np.flip(input, dims).copy(), Saved()
 
 
-flip_.backward(lambda dy, saved, needs, dims: np.flip(dy, dims))
+@flip_.backward
+def flip_backward(dy, saved, needs, dims):
+    return np.flip(dy, dims)
 
 
 def flip(input: Tensor, *dims: Any) -> Tensor:

@@ -48,7 +48,11 @@ def _triangle(name: str, which: str, mask_of: Callable[[Any, int], Any]) -> Op:
         if input.ndim < 2:
             raise ShapeError("tril and triu", "at least 2 axes", f"shape {tuple(input.shape)}")
 
-    made.backward(lambda dy, saved, needs, diagonal: select_or_zero(dy, mask_of(plain(dy), diagonal)))
+    @made.backward
+    @named(f"{name}_backward", "")
+    def backward(dy, saved, needs, diagonal):
+        return select_or_zero(dy, mask_of(plain(dy), diagonal))
+
     return made
 
 

@@ -51,7 +51,9 @@ def reshape_check(input, shape):
         raise ShapeError("reshape", needs, f"{tuple(shape)}")
 
 
-reshape_.backward(lambda dy, saved, needs, shape: dy.reshape(saved.shape))
+@reshape_.backward
+def reshape_backward(dy, saved, needs, shape):
+    return dy.reshape(saved.shape)
 
 
 def reshape(input: Tensor, *shape: Any) -> Tensor:
