@@ -40,18 +40,18 @@ class Launcher:
     keeps_subnormals: bool = False
     broadcast_to: Callable[..., Any] = np.broadcast_to
 
-    def on(self, op: Any, run: Any, when: Any) -> None:
-        """Register the kernel `run` of an op, with the predicate `when`."""
+    def on(self, op: Any, run: Any, when: Any, dtypes: Any = None) -> None:
+        """Register the kernel `run` of an op, with the predicate `when`, and that of dtypes (see Primitive.on)."""
         run.__name__ = f"{op.name}_{self.backend}"
         least = self.min_of.get(op.name, self.min_elements)
-        op.on(self.backend, when=self._if_large(op.name, when), min_elements=least)(run)
+        op.on(self.backend, when=self._if_large(op.name, when), min_elements=least, dtypes=dtypes)(run)
 
-    def on_backward(self, op: Any, run: Any, when: Any) -> None:
+    def on_backward(self, op: Any, run: Any, when: Any, wants_cache: bool = False) -> None:
         """Register the kernel `run` of an op's backward, with the predicate `when`."""
         run.__name__ = f"{op.name}_backward_{self.backend}"
         name = f"{op.name}_backward"
         least = self.min_of.get(name, self.min_elements)
-        op.on_backward(self.backend, when=self._if_large(name, when), min_elements=least)(run)
+        op.on_backward(self.backend, self._if_large(name, when), wants_cache, least)(run)
 
     def on_small_backward(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of the backward of an op whose result, and so dy, is smaller than its input."""

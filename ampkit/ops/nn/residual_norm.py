@@ -82,9 +82,7 @@ def add_layer_norm_(
         branch = apply_mask(branch, keep, dropout_p)
     total = residual + branch
     norm, norm_saved = layer_norm.forward.reference.run(total, normalized_shape, weight, bias, eps)
-    if normed is None:
-        return norm, saved_of_sum(norm_saved, keep)
-    return total, widen(norm, normed), Saved(out=total, **vars(saved_of_sum(norm_saved, keep)))
+    return results(total, norm, normed, keep, norm_saved)
 
 
 @add_layer_norm_.check
@@ -113,10 +111,11 @@ def total_for_residual(saved):
     return saved.total  # the branch is zeros then
 
 
-def saved_of_sum(norm: Any, keep: Any) -> Any:
-    """The saved items of the op, given those of layer_norm of the sum and the dropout mask."""
-    items = dict(vars(norm))
-    return Saved(total=items.pop("input"), keep=keep, **items)
+def results(total: Any, norm: Any, normed: Any, keep: Any, saved: Saved) -> Any:
+    """What the op returns, given the dropout mask and what layer_norm of the sum saves."""
+    items = dict(vars(saved))
+    saved = Saved(total=items.pop("input"), keep=keep, **items)
+    return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
 
 
 def saved_of_norm(saved: Any) -> Any:

@@ -31,8 +31,8 @@ def untouched(shape, dtype=bfloat16):
 def test_kernels_over_rows_take_more_than_2_31_elements_but_not_rows(shape, taken):
     array = untouched(shape)
     saved = SimpleNamespace(input=array, rstd=untouched((1,), float32))
-    asked = [cross_entropy._supports(array), softmax._supports_rows(array, -1), layer_norm._supports(array, shape[1])]
-    asked += [layer_norm._supports_row_gradients(array, saved, (bfloat16,), shape[1]), supports_rows(array, shape[1])]
+    asked = [cross_entropy._supports(array), softmax._supports_rows(array, -1), layer_norm._fits(array, shape[1])]
+    asked += [layer_norm._readable(array, saved, (bfloat16,), shape[1]), supports_rows(array, shape[1])]
     assert asked == [taken] * len(asked)
 
 

@@ -246,3 +246,10 @@ def test_gradients_of_parameters_are_left_where_the_optimizer_wants_them(kind, d
     out.sum().backward()
     assert taken == [True]
     assert optimizer.param_groups
+
+
+@pytest.mark.parametrize(("kind", "more"), [("layer_norm", (24,)), ("group_norm", 4)])
+@pytest.mark.parametrize("asked", [(False, False, True), (False, True, False), (True, False, False)], ids=str)
+def test_each_gradient_is_computed_alone(kind, more, asked, device):
+    arrays = [draw((6, 24), float32), draw((24,), float32, 1), draw((24,), float32, 2), more]
+    compare(kind, device, arrays, draw((6, 24), float32, 3), asked)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, empty, reshape_view, supported
+from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, reshape_view, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.norms import register_norm
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 
+from ..pointwise import LAUNCHER
 from . import batch_norm
 
 row_norm_forward = Function("row_norm_forward", "aaaaaadaaaf")
@@ -29,11 +29,6 @@ def _rows(shape: Any, array: HostArray | None) -> HostArray | None:
 
 def _vector(scale: HostArray | None) -> HostArray | None:
     return scale if scale is None or scale.ndim == 1 else scale.reshape(-1)
-
-
-def fits(*arrays: HostArray | None) -> bool:
-    """Whether the kernels take these arrays; None is left out."""
-    return supported(*arrays)
 
 
 def normalized(
@@ -79,51 +74,28 @@ def weight_of(saved: Saved) -> HostArray | None:
     return getattr(saved, "weight", None)
 
 
-@layer_norm.on("cpu", when=lambda x, shape, w, b, eps: fits(x, w, b), min_elements=MIN_FUSED)
-def layer_norm_cpu(
-    input: HostArray, normalized_shape: Any, weight: HostArray | None, bias: HostArray | None, eps: float,
-    *, dtype: DType,
-) -> Any:  # fmt: skip
-    found = normalized(input, normalized_shape, weight, bias, eps, dtype)
-    return found[0], Saved(input=input, weight=weight, mean=found[1], rstd=found[2])
+def _row_gradients(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
+    return tuple(norm_gradients(dy, saved.input, saved, (*needs, None)[:3], normalized_shape)[: len(needs)])
 
 
-def _back_fits(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> bool:
-    known = bool(needs[0] or needs[1])  # else nothing but dy is saved
-    return known and bool(saved.rstd.dtype == float32) and fits(dy, saved.input, weight_of(saved))
+for _op in (layer_norm, rms_norm):
+    register_norm(
+        LAUNCHER, _op, normalized, _row_gradients,
+        lambda input, shape, *scales: supported(input, *scales[:-1]),
+        lambda dy, saved, needs, **params: supported(dy, saved.input, weight_of(saved)),
+    )  # fmt: skip
 
 
-@layer_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_FUSED)
-def layer_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: float) -> Any:
-    return tuple(norm_gradients(dy, saved.input, saved, needs, normalized_shape)[:3])
-
-
-@rms_norm.on("cpu", when=lambda x, shape, w, eps: fits(x, w), min_elements=MIN_FUSED)
-def rms_norm_cpu(
-    input: HostArray, normalized_shape: Any, weight: HostArray | None, eps: float | None, *, dtype: DType
-) -> Any:
-    eps = np.finfo(np.float32).eps.item() if eps is None else eps
-    found = normalized(input, normalized_shape, weight, None, eps, dtype, centered=False)
-    return found[0], Saved(input=input, weight=weight, rstd=found[2])
-
-
-@rms_norm.on_backward("cpu", when=_back_fits, min_elements=MIN_FUSED)
-def rms_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, normalized_shape: Any, eps: Any) -> Any:
-    return tuple(norm_gradients(dy, saved.input, saved, (*needs, None), normalized_shape)[:2])
-
-
-@group_norm.on("cpu", when=lambda x, groups, w, b, eps: batch_norm.fits(x, w, b), min_elements=MIN_FUSED)
-def group_norm_cpu(
-    input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, *, dtype: DType
+def _normalized_groups(
+    input: HostArray, num_groups: int, weight: HostArray | None, bias: HostArray | None, eps: float, dtype: DType
 ) -> Any:
     out, mean, _, rstd = batch_norm.normalized(input, weight, bias, eps, dtype, num_groups)
-    return out, Saved(input=input, weight=weight, mean=mean.reshape(-1, 1), rstd=rstd.reshape(-1, 1))
+    return out, mean.reshape(-1, 1), rstd.reshape(-1, 1)
 
 
-def _group_back_fits(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> bool:
-    return bool(saved.rstd.dtype == float32) and supported(dy) and batch_norm.fits(saved.input, weight_of(saved))
-
-
-@group_norm.on_backward("cpu", when=_group_back_fits, min_elements=MIN_FUSED)
-def group_norm_backward_cpu(dy: HostArray, saved: Saved, needs: Any, num_groups: int, eps: float) -> Any:
-    return tuple(batch_norm.gradients(dy, saved, needs, num_groups))
+register_norm(
+    LAUNCHER, group_norm, _normalized_groups,
+    lambda dy, saved, needs, num_groups, eps: tuple(batch_norm.gradients(dy, saved, needs, num_groups)),
+    lambda input, groups, weight, bias, eps: batch_norm.fits(input, weight, bias),
+    lambda dy, saved, needs, **params: supported(dy) and batch_norm.fits(saved.input, weight_of(saved)),
+)  # fmt: skip

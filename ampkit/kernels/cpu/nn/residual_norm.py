@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, empty
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, empty, supported
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
 from ampkit.ops.nn.dropout import dropout_scale
-from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_sum
+from ampkit.ops.nn.residual_norm import add_layer_norm_, results
 
-from .layer_norm import fits, norm_gradients, normalized, weight_of
+from .layer_norm import norm_gradients, normalized, weight_of
 
 
-@add_layer_norm_.on("cpu", when=lambda x, y, w, b, *more: fits(x, y, w, b), min_elements=MIN_FUSED)
+@add_layer_norm_.on("cpu", when=lambda x, y, w, b, *more: supported(x, y, w, b), min_elements=MIN_FUSED)
 def add_layer_norm_cpu(
     residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
     eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
@@ -23,14 +23,13 @@ def add_layer_norm_cpu(
     total = empty(residual.shape, dtype)
     more = total, branch, keep, dropout_scale(dropout_p)
     norm, mean, rstd = normalized(residual, normalized_shape, weight, bias, eps, normed or dtype, True, *more)
-    saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
-    return (norm, saved) if normed is None else (total, norm, Saved(out=total, **vars(saved)))
+    return results(total, norm, normed, keep, Saved(input=total, weight=weight, mean=mean, rstd=rstd))
 
 
 def _back_fits(dy: Any, saved: Saved, needs: Any, **more: Any) -> bool:
     grads = dy if type(dy) is tuple else (dy,)
     fit = grads[0].size >= MIN_FUSED and saved.rstd.dtype == float32
-    return bool(fit) and fits(*grads, saved.total, weight_of(saved))
+    return bool(fit) and supported(*grads, saved.total, weight_of(saved))
 
 
 @add_layer_norm_.on_backward("cpu", when=_back_fits)

@@ -20,7 +20,9 @@ _ONE_PASS = (
     *("sqrt_backward", "square_backward", "tanh_backward", "where_backward"),
 )
 _SINES = ("sin", "cos", "sin_backward", "cos_backward")
-_MANY_PASSES = ("gelu", "binary_cross_entropy_with_logits")
+_MANY_PASSES = (
+    *("gelu", "binary_cross_entropy_with_logits", "softmax", "log_softmax", "layer_norm", "rms_norm", "group_norm"),
+)
 _MIN_OF = {name: MIN_FUSED for op in _MANY_PASSES for name in (op, f"{op}_backward")}
 _MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fromkeys(_SINES, inf)}
 

@@ -35,76 +35,35 @@ from ampkit.backends.cuda.launch.rows import (
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.norms import register_norm
 from ampkit.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 
-EPS = float(np.finfo(np.float32).eps)
-
+from ..pointwise import LAUNCHER
 
 # layer_norm and rms_norm: a row is the trailing axes, flattened
 
 
-def _forward(name: str, input: Array, cols: int, scales: list[Any], statistics: int, eps: float, dtype: DType) -> Any:
-    """The normalized array in `dtype`, then `statistics` float32 arrays [rows, 1]: the mean (layer_norm) and rstd."""
-    backend, rows = backends.backend_of(input), input.size // cols
-    x, out, scales = contiguous(input), backend.empty(input.shape, dtype), [to_float32(s) for s in scales]
-    stats = [backend.empty((rows, 1), float32) for _ in range(statistics)]
+def _normalized(
+    input: Array, normalized_shape: Any, weight: Any, bias: Any, eps: float, dtype: DType, centered: bool = True
+) -> Any:
+    backend, cols = backends.backend_of(input), cols_of(input, normalized_shape)
+    rows = input.size // cols
+    x, out = contiguous(input), backend.empty(input.shape, dtype)
+    scales = [to_float32(scale) for scale in ((weight, bias) if centered else (weight,))]
+    statistics = [backend.empty((rows, 1), float32) for _ in range(1 + centered)]
     plan = row_plan(cols, x, out, *scales)
     config = grid(x, cols, plan)
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
-    config.launch("nn/layer_norm", typed(name, x.dtype, dtype, *plan), x, *scales, out, *stats, *sizes)
-    return out, *stats
+    entry = typed("layer_norm_forward" if centered else "rms_norm_forward", x.dtype, dtype, *plan)
+    config.launch("nn/layer_norm", entry, x, *scales, out, *statistics, *sizes)
+    return out, *(statistics if centered else (None, *statistics))
 
 
-def _supports(input: Array, normalized_shape: Any, *more: Any) -> bool:
-    return supports_rows(input, cols_of(input, normalized_shape))
-
-
-@layer_norm.on("cuda", when=_supports, dtypes=supports_dtypes)
-def layer_norm_cuda(
-    input: Array, normalized_shape: Any, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
-) -> Any:
-    cols = cols_of(input, normalized_shape)
-    out, mean, rstd = _forward("layer_norm_forward", input, cols, [weight, bias], 2, eps, dtype)
-    return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
-
-
-@rms_norm.on("cuda", when=_supports, dtypes=supports_dtypes)
-def rms_norm_cuda(input: Array, normalized_shape: Any, weight: Array | None, eps: float | None, *, dtype: DType) -> Any:
-    cols, eps = cols_of(input, normalized_shape), EPS if eps is None else eps
-    out, rstd = _forward("rms_norm_forward", input, cols, [weight], 1, eps, dtype)
-    return out, Saved(input=input, weight=weight, rstd=rstd)
-
-
-def _known(dy: Array, saved: Saved, needs: Any) -> bool:
-    known = saved.rstd.dtype == float32 and supports_dtypes(saved.input.dtype, dy.dtype)
-    return known and needs[0] in (None, saved.input.dtype) and all(n is None or n in STORED for n in needs[1:])
-
-
-def _supports_row_gradients(dy: Array, saved: Saved, needs: Any, normalized_shape: Any, **params: Any) -> bool:
-    return _supports(saved.input, normalized_shape) and _known(dy, saved, needs)
-
-
-def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
-    return supports_array(saved.input) and _known(dy, saved, needs)
-
-
-@layer_norm.on_backward("cuda", when=_supports_row_gradients, wants_cache=True)
-def layer_norm_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: float, versions: Any, grad_buffers: Any
-) -> Any:
-    return _backward("layer_norm_backward", dy, saved, [saved.mean, saved.rstd], needs, grad_buffers, normalized_shape)
-
-
-@rms_norm.on_backward("cuda", when=_supports_row_gradients, wants_cache=True)
-def rms_norm_backward_cuda(
+def _gradients(
     dy: Array, saved: Saved, needs: Any, normalized_shape: Any, eps: Any, versions: Any, grad_buffers: Any
 ) -> Any:
-    return _backward("rms_norm_backward", dy, saved, [saved.rstd], needs, grad_buffers, normalized_shape)
-
-
-def _backward(
-    name: str, dy: Array, saved: Saved, statistics: list[Array], needs: Any, grad_buffers: Any, normalized_shape: Any
-) -> Any:
+    centered = hasattr(saved, "mean")
+    statistics = [saved.mean, saved.rstd] if centered else [saved.rstd]
     cols = cols_of(dy, normalized_shape)
     grad, x = (contiguous(a).reshape(-1, cols) for a in (dy, saved.input))
     weight = to_float32(vars(saved).get("weight"))  # not saved where only dx reads it
@@ -117,12 +76,30 @@ def _backward(
     if dx is not None:
         args = grad, x, weight, *statistics, dx, *(parts if summed else [None] * len(parts))
         sizes = *map(np.int64, x.shape), np.int64(config.cached)
-        config.launch("nn/layer_norm", typed(name, x.dtype, grad.dtype, *plan), *args, *sizes)
+        entry = typed("layer_norm_backward" if centered else "rms_norm_backward", x.dtype, grad.dtype, *plan)
+        config.launch("nn/layer_norm", entry, *args, *sizes)
     if not summed:
         weight_columns(grad, x, statistics, parts)
     size = () if isinstance(normalized_shape, int) else normalized_shape
     sums = weight_sums(parts, needs[1:], grad_buffers[1:], dy.shape[dy.ndim - max(1, len(size)) :])
     return dx if dx is None else dx.reshape(dy.shape), *sums
+
+
+def _fits(input: Array, normalized_shape: Any, *more: Any) -> bool:
+    return supports_rows(input, cols_of(input, normalized_shape))
+
+
+def _known(dy: Array, saved: Saved, needs: Any) -> bool:
+    known = supports_dtypes(saved.input.dtype, dy.dtype) and needs[0] in (None, saved.input.dtype)
+    return known and all(n is None or n in STORED for n in needs[1:])
+
+
+def _readable(dy: Array, saved: Saved, needs: Any, normalized_shape: Any, **params: Any) -> bool:
+    return _fits(saved.input, normalized_shape) and _known(dy, saved, needs)
+
+
+for _op in (layer_norm, rms_norm):
+    register_norm(LAUNCHER, _op, _normalized, _gradients, _fits, _readable, supports_dtypes, wants_cache=True)
 
 
 # group_norm: a row is a group of channels; weight and bias are per channel
@@ -135,10 +112,7 @@ def _group_sizes(input: Array, groups: int) -> tuple[int, int, int, int]:
     return rows, input.size // rows, input.shape[1] // groups, spatial
 
 
-@group_norm.on("cuda", when=lambda input, *more: supports_array(input), dtypes=supports_dtypes)
-def group_norm_cuda(
-    input: Array, num_groups: int, weight: Array | None, bias: Array | None, eps: float, *, dtype: DType
-) -> Any:
+def _normalized_groups(input: Array, num_groups: int, weight: Any, bias: Any, eps: float, dtype: DType) -> Any:
     backend, (rows, cols, channels, spatial) = backends.backend_of(input), _group_sizes(input, num_groups)
     x, out = contiguous(input), backend.empty(input.shape, dtype)
     mean, rstd = (backend.empty((rows, 1), float32) for _ in range(2))
@@ -148,11 +122,10 @@ def group_norm_cuda(
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
     groups = map(np.int32, (num_groups, channels, spatial))
     config.launch("nn/group_norm", typed("group_norm_forward", x.dtype, dtype, *plan), *args, *sizes, *groups)
-    return out, Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+    return out, mean, rstd
 
 
-@group_norm.on_backward("cuda", when=_supports_backward, wants_cache=True)
-def group_norm_backward_cuda(
+def _group_gradients(
     dy: Array, saved: Saved, needs: Any, num_groups: int, eps: float, versions: Any, grad_buffers: Any
 ) -> Any:
     grad, x = contiguous(dy), contiguous(saved.input)
@@ -187,3 +160,11 @@ def _group_dx(dy: Array, x: Array, saved: Saved, sums: list[Array], groups: int,
     sizes = np.int32(groups), np.int32(channels), np.int32(spatial)
     launch("nn/group_norm", entry, blocks, threads, *args, *sizes, shared=shared)
     return dx
+
+
+register_norm(
+    LAUNCHER, group_norm, _normalized_groups, _group_gradients,
+    lambda input, *more: supports_array(input),
+    lambda dy, saved, needs, **params: supports_array(saved.input) and _known(dy, saved, needs),
+    supports_dtypes, wants_cache=True,
+)  # fmt: skip

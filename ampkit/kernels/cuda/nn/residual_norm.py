@@ -19,7 +19,7 @@ from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.casts import widen
 from ampkit.ops.nn.dropout import dropout_scale
-from ampkit.ops.nn.residual_norm import add_layer_norm_, saved_of_norm, saved_of_sum
+from ampkit.ops.nn.residual_norm import add_layer_norm_, results, saved_of_norm
 
 
 def _supports_dtypes(residual: DType, branch: DType, norm: DType) -> bool:
@@ -54,8 +54,7 @@ def add_layer_norm_cuda(
     drop = np.uint32(round(dropout_p * 65536)), np.float32(dropout_scale(dropout_p))  # see random.keep_mask
     entry = typed("add_layer_norm_forward", dtype, branch.dtype, stored, *plan)
     config.launch("nn/residual_norm", entry, *args, keep, *drop, *drawn(backend, *(draw or (0, 0))))
-    saved = saved_of_sum(Saved(input=total, weight=weight, mean=mean, rstd=rstd), keep)
-    return (norm, saved) if normed is None else (total, widen(norm, normed), Saved(out=total, **vars(saved)))
+    return results(total, norm, normed, keep, Saved(input=total, weight=weight, mean=mean, rstd=rstd))
 
 
 def _supports_backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:

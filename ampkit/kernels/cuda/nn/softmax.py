@@ -15,8 +15,8 @@ from ampkit.backends.cuda.array_layout import supports_dtypes, supports_rows, ve
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.norms import register_softmax
 from ampkit.kernels.shared.reduction import register_logsumexp
-from ampkit.ops.nn.softmax import log_softmax, softmax
 
 from ..pointwise import LAUNCHER
 from ..reduction.reductions import fits, reduced_with_axes
@@ -26,7 +26,7 @@ register_logsumexp(LAUNCHER, reduced_with_axes, fits)
 WARPS = 4  # rows per block where each row has a warp
 
 
-def _supports_rows(array: Array, dim: int) -> bool:
+def _supports_rows(array: Array, dim: int, dtype: Any = None) -> bool:
     last = array.ndim > 0 and dim in (-1, array.ndim - 1)
     return last and supports_rows(array, array.shape[-1]) and bool(array.flags.c_contiguous)
 
@@ -57,35 +57,23 @@ def _launch(
     launch("nn/softmax", entry, *_grid(rows, cols, shape[1], shared), *args, *sizes, shared=shared)
 
 
-def _forward(name: str, input: Array, dtype: DType) -> Array:
+def _normalized(input: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
     out = backends.backend_of(input).empty(input.shape, dtype)
-    cols = input.shape[-1]
+    name, cols = "log_softmax_forward" if logarithm else "softmax_forward", input.shape[-1]
     _launch(name, input.dtype, dtype, _shape(cols, input, out), cols, input.dtype.itemsize, input, out)
     return out
 
 
-def _backward(name: str, dy: Array, out: Array, dtype: DType) -> Array:
+def _gradient(dy: Array, out: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
     dx = backends.backend_of(dy).empty(dy.shape, dtype)
-    cols = dy.shape[-1]
+    name, cols = "log_softmax_backward" if logarithm else "softmax_backward", dy.shape[-1]
     _launch(name, dtype, out.dtype, _shape(cols, dy, out, dx), cols, 2 * out.dtype.itemsize, dy, out, dx)
     return dx
 
 
-def _register(op: Any, name: str) -> None:
-    def forward(input: Array, dim: int, dtype: DType) -> Any:
-        out = _forward(f"{name}_forward", input, dtype)
-        return out, Saved(out=out)
-
-    def supports_rows(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
-        known = dy.dtype == saved.out.dtype and supports_dtypes(needs[0], dy.dtype)
-        return known and _supports_rows(dy, dim) and _supports_rows(saved.out, dim)
-
-    def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
-        return _backward(f"{name}_backward", dy, saved.out, needs[0])
-
-    op.on("cuda", when=lambda input, dim, dtype: _supports_rows(input, dim), dtypes=supports_dtypes)(forward)
-    op.on_backward("cuda", when=supports_rows)(backward)
+def _readable(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
+    known = dy.dtype == saved.out.dtype and supports_dtypes(needs[0], dy.dtype)
+    return known and _supports_rows(dy, dim) and _supports_rows(saved.out, dim)
 
 
-_register(softmax, "softmax")
-_register(log_softmax, "log_softmax")
+register_softmax(LAUNCHER, _normalized, _gradient, _supports_rows, _readable, supports_dtypes)
