@@ -7,11 +7,10 @@ are cast to float32 and the result is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ampkit.backends.cpu import winograd
-from ampkit.backends.cpu.channels_last import nhwc, to_channels_last
+from ampkit.backends.cpu.channels_last import to_channels_last
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.native.arrays import FLOATS
 from ampkit.backends.cpu.onednn.convolution import Conv, convolve, input_gradient, weight_gradient
@@ -21,8 +20,8 @@ from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.cpu.reduction.reductions import column_sums
-from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import from_2d, to_2d
+from ampkit.kernels.shared.conv import register_convolutions
+from ampkit.ops.nn.conv_geometry import to_2d
 
 # Multiply-adds of an image, so that its bits do not depend on the batch it is in; below, the reference is as fast.
 MIN_MACS = 1 << 12
@@ -59,21 +58,20 @@ def _back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
 
 
 def _apply(
-    x: HostArray, weight: HostArray, bias: HostArray | None, geometry: ConvGeometry, groups: int, dtype: DType,
+    images: HostArray, weight: HostArray, bias: HostArray | None, w: ConvGeometry, groups: int, dtype: DType,
     version: Any, transposed: bool,
 ) -> HostArray:  # fmt: skip
-    """The convolution of x plus bias in `dtype`, or its transpose, of any number of spatial axes."""
-    axes, w = len(geometry.input_size), geometry.as_2d
-    images, kernels = to_2d(x, axes), to_2d(weight, axes).shape
+    kernels = to_2d(weight, weight.ndim - 2).shape
     if not transposed:
-        c = _conv(images.shape, kernels, w, groups, x.dtype, dtype)
-        return from_2d(in_format(convolve(images, weight, bias, c, version), dtype), x.ndim, axes)
+        c = _conv(images.shape, kernels, w, groups, images.dtype, dtype)
+        return in_format(convolve(images, weight, bias, c, version), dtype)
     shape = len(images), weight.shape[1] * groups, *w.input_size
-    c = _conv(shape, kernels, w, groups, x.dtype, dtype if bias is None else float32)  # rounded once: after the bias
+    # Rounded once: after the bias.
+    c = _conv(shape, kernels, w, groups, images.dtype, dtype if bias is None else float32)
     out = input_gradient(images, weight, c, version)
     if bias is not None:
         out += in_format(bias, float32).reshape(-1, *(1,) * (out.ndim - 2))
-    return from_2d(in_format(out, dtype), x.ndim, axes)
+    return in_format(out, dtype)
 
 
 def _weight_gradient(
@@ -85,39 +83,9 @@ def _weight_gradient(
     return in_format(weight_gradient(images, outputs, c, buffer), need)
 
 
-def _register(op: Any, geometry_of: Callable[..., ConvGeometry], transposed: bool) -> None:
-    """Register forward and backward of `op`; the gradient of its input is the transpose of its forward."""
-
-    def forward(
-        input: HostArray, weight: HostArray, bias: HostArray | None, *options: Any, dtype: DType, versions: Any
-    ) -> Any:
-        named = dict(zip(op.signature.param_names, options, strict=True))
-        groups = named.pop("groups")
-        w = geometry_of(op.name, input, weight, **named)
-        out = _apply(input, weight, bias, w, groups, dtype, versions[1], transposed)
-        return out, Saved(input=input, weight=weight, geometry=w)
-
-    def backward(
-        dy: HostArray, saved: Saved, needs: Any, *, groups: int, versions: Any, grad_buffers: Any, **options: Any
-    ) -> Any:
-        w, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
-        kind = dy.dtype if winograd.applies(w, groups) else _compute_dtype(dy.dtype)  # that is cast once, here
-        grad = to_channels_last(to_2d(dy, axes), kind)
-        if needs[0]:
-            back = from_2d(grad, dy.ndim, axes)
-            dx = _apply(back, saved.weight, None, w, groups, needs[0], versions[1], not transposed)
-        if needs[1]:
-            input, buffer = to_2d(saved.input, axes), grad_buffers[1] if needs[1] == float32 and axes > 1 else None
-            images, outputs = (grad, input) if transposed else (input, grad)
-            dw = from_2d(_weight_gradient(images, outputs, w.as_2d, groups, needs[1], buffer), axes + 2, axes)
-        return dx, dw, column_sums(nhwc(grad), needs[2])
-
-    forward.__name__, backward.__name__ = f"{op.name}_cpu", f"{op.name}_backward_cpu"
-    op.on("cpu", when=_fits, wants_cache=True)(forward)
-    op.on_backward("cpu", when=_back_fits, wants_cache=True)(backward)
+def _outputs(grad: HostArray, w: ConvGeometry, groups: int) -> HostArray:
+    # Cast once, here, to what most convolutions compute with.
+    return to_channels_last(grad, grad.dtype if winograd.applies(w, groups) else _compute_dtype(grad.dtype))
 
 
-for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
-    _register(_op, conv.geometry_of, transposed=False)
-for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
-    _register(_op, conv.transposed_geometry, transposed=True)
+register_convolutions("cpu", _apply, _weight_gradient, column_sums, _outputs, _fits, _back_fits, wants_cache=True)

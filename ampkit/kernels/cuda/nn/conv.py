@@ -10,7 +10,7 @@ cores, because TF32 represents every float16 and bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from math import prod
 from typing import Any
@@ -28,8 +28,8 @@ from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn import conv
-from ampkit.ops.nn.conv_geometry import from_2d, to_2d
+from ampkit.kernels.shared.conv import register_convolutions
+from ampkit.ops.nn.conv_geometry import to_2d
 
 CHANNELS = 8  # as in conv.cu
 LARGE = 1 << 20  # elements; a smaller input is not worth the launches that pad its channels
@@ -68,23 +68,23 @@ def _library(array: Array) -> Any:
     return gpu.cudnn
 
 
-def _forward(images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, dtype: DType) -> Array:
-    """The convolution of `images` [N, C, H, W] with `weight` [O, C / groups, KH, KW], plus bias [O], in `dtype`."""
-    shape = images.shape[0], weight.shape[0], *geometry.output_size
-    if _has_few_channels(images) and weight.shape[1] == images.shape[1]:
-        images, weight = _padded(images), _padded(weight)
-    return _run(_library(images).conv_forward, images, weight, shape, geometry, dtype, bias)
+def _apply(
+    images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, version: None,
+    transposed: bool,
+) -> Array:  # fmt: skip
+    kernels = to_2d(weight, weight.ndim - 2)
+    if transposed:
+        shape = images.shape[0], kernels.shape[1] * groups, *geometry.input_size
+        return _run(_library(images).conv_data, images, kernels, shape, geometry, dtype, bias)
+    shape = images.shape[0], kernels.shape[0], *geometry.output_size
+    if _has_few_channels(images) and kernels.shape[1] == images.shape[1]:
+        images, kernels = _padded(images), _padded(kernels)
+    return _run(_library(images).conv_forward, images, kernels, shape, geometry, dtype, bias)
 
 
-def _grad_input(
-    outputs: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType
+def _grad_weight(
+    images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType, buffer: None
 ) -> Array:
-    """The gradient of the input [N, C, H, W] from that of the output, `outputs` [N, O, OH, OW]; plus bias [C]."""
-    shape = outputs.shape[0], weight.shape[1] * groups, *geometry.input_size
-    return _run(_library(outputs).conv_data, outputs, weight, shape, geometry, dtype, bias)
-
-
-def _grad_weight(images: Array, outputs: Array, geometry: ConvGeometry, groups: int, dtype: DType) -> Array:
     """The gradient of the weight [O, C / groups, KH, KW] from that of the output, `outputs` [N, O, OH, OW].
 
     For 16-bit operands it is rounded to 16 bits, as PyTorch's, except for kernels of one element: cuDNN has one engine
@@ -145,48 +145,10 @@ def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bo
 
 
 def _grad_bias(grad: Array, need: DType | None) -> Array | None:
-    return None if need is None else column_sums(with_channels_inner(grad).reshape(-1, grad.shape[1]), need)
+    return None if need is None else column_sums(grad.reshape(-1, grad.shape[-1]), need)
 
 
-def _apply(
-    x: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, transposed: bool
-) -> Array:
-    """The convolution of x, or its transpose, of any number of spatial axes."""
-    axes, geometry_2d = len(geometry.input_size), geometry.as_2d
-    images, kernels = to_2d(x, axes), to_2d(weight, axes)
-    if transposed:
-        out = _grad_input(images, kernels, bias, geometry_2d, groups, dtype)
-    else:
-        out = _forward(images, kernels, bias, geometry_2d, dtype)
-    return from_2d(out, x.ndim, axes)
-
-
-def _register(op: Any, geometry_of: Callable[..., ConvGeometry], transposed: bool) -> None:
-    """Register forward and backward of `op`; the gradient of its input is the transpose of its forward."""
-
-    def forward(input: Array, weight: Array, bias: Array | None, *options: Any, dtype: DType) -> Any:
-        named = dict(zip(op.signature.param_names, options, strict=True))
-        groups = named.pop("groups")
-        geometry = geometry_of(op.name, input, weight, **named)
-        out = _apply(input, weight, bias, geometry, groups, dtype, transposed)
-        return out, Saved(input=input, weight=weight, geometry=geometry)
-
-    def backward(dy: Array, saved: Saved, needs: Any, *, groups: int, **options: Any) -> Any:
-        geometry, axes, dx, dw = saved.geometry, len(saved.geometry.input_size), None, None
-        grad = as_channels_last(to_2d(dy, axes), dy.dtype)
-        if needs[0]:
-            dx = _apply(from_2d(grad, dy.ndim, axes), saved.weight, None, geometry, groups, needs[0], not transposed)
-        if needs[1]:
-            input = to_2d(saved.input, axes)
-            dw = _grad_weight(*((grad, input) if transposed else (input, grad)), geometry.as_2d, groups, needs[1])
-        return dx, None if dw is None else from_2d(dw, axes + 2, axes), _grad_bias(grad, needs[2])
-
-    forward.__name__, backward.__name__ = f"{op.name}_cuda", f"{op.name}_backward_cuda"
-    op.on("cuda", when=_fits)(forward)
-    op.on_backward("cuda", when=_supports_backward)(backward)
-
-
-for _op in (conv.conv1d, conv.conv2d, conv.conv3d):
-    _register(_op, conv.geometry_of, transposed=False)
-for _op in (conv.conv_transpose1d, conv.conv_transpose2d, conv.conv_transpose3d):
-    _register(_op, conv.transposed_geometry, transposed=True)
+register_convolutions(
+    "cuda", _apply, _grad_weight, _grad_bias, lambda outputs, *more: as_channels_last(outputs, outputs.dtype),
+    _fits, _supports_backward,
+)  # fmt: skip
