@@ -11,7 +11,7 @@ from ampkit.backends.cuda.launch import elementwise, reduction
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
-from ampkit.kernels.cuda.nn import pool_windows
+from ampkit.kernels.cuda.nn import pool
 from ampkit.testing import GRADIENT_TOLERANCE, TOLERANCE, assert_close
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
@@ -48,7 +48,7 @@ CASES = {  # op, size, arguments
 def launches(monkeypatch):
     """The entries that are launched, without casts."""
     found = []
-    for module in (pool_windows, reduction, elementwise):
+    for module in (pool, reduction, elementwise):
 
         def launched(source, entry, *args, launch=module.launch, **more):
             found.extend([] if "Copy" in entry else [entry])

@@ -12,12 +12,13 @@ from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, supported
 from ampkit.backends.cpu.resample import AxisTaps, ImageMap
 from ampkit.base.dtypes import DType
 from ampkit.base.memory_format import channels_are_last
-from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.pool import need_few_pixels, register_adaptive_mean
 from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
 from ampkit.ops.nn.pool import flat_indices
 
-from .pool import both_ways, is_large, mapped, maxima, register
+from ..pointwise import LAUNCHER
+from .pool import POOLING, both_ways, maxima
 
 
 @lru_cache(1024)
@@ -32,24 +33,8 @@ def _means(size: tuple[int, ...], out: tuple[int, ...]) -> tuple[ImageMap, Image
     return both_ways(axes, prod(size) / prod(out) if even else 1.0)
 
 
-def _register_adaptive_avg(op: Any, axes: int) -> None:
-    def forward(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
-        size = input.shape[-axes:]
-        by, _ = _means(size, adaptive_pool.adaptive_size(output_size, size, op.name))
-        out = mapped(input, by, dtype, axes)
-        return out, Saved(size=size, last=channels_are_last(batched(input, axes)))
-
-    def back_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-        return is_large(dy, saved.size)
-
-    def backward(dy: HostArray, saved: Saved, needs: Any, output_size: Any) -> Any:
-        return mapped(dy, _means(saved.size, dy.shape[-axes:])[1], needs[0], axes, getattr(saved, "last", None))
-
-    register(op, forward, back_fits, backward)
-
-
-for _axes in (2, 3):
-    _register_adaptive_avg(getattr(adaptive_pool, f"adaptive_avg_pool{_axes}d"), _axes)
+register_adaptive_mean(LAUNCHER, POOLING, _means, adaptive_pool.adaptive_avg_pool2d, 2)
+register_adaptive_mean(LAUNCHER, POOLING, _means, adaptive_pool.adaptive_avg_pool3d, 3)
 
 
 def _windows_are_equal(input: HostArray, output_size: Any) -> bool:
@@ -76,5 +61,6 @@ def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -
 def _maxima_and_places(images: HostArray, kernel: tuple[int, ...]) -> tuple[HostArray, HostArray]:
     """The maximum of each window of images [N, C, *size], and its flat index in `size`."""
     w = conv_geometry("adaptive_max_pool", kernel, kernel, 0, 1, images.shape[2:])
-    best, taps = maxima(images, w, images.dtype)
+    need_few_pixels(w)
+    best, taps = maxima(images, w, images.dtype, channels_are_last(images))
     return best, flat_indices(taps, w)
