@@ -15,6 +15,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
+from ampkit import backends
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import LOW, Array, DType, float16
@@ -199,6 +200,12 @@ def _layout(shape: tuple[int, ...], steps: tuple[int, ...], dtype: DType) -> Lay
         strides.append(step // dtype.itemsize if count > 1 else extent)
         extent = max(extent, strides[-1] * count)
     return Layout(shape, tuple(reversed(strides)), dtype)
+
+
+def library_of(array: Array) -> Any:
+    """cuDNN on the device of `array`."""
+    gpu: Any = backends.backend_of(array)
+    return gpu.cudnn
 
 
 def aligned(array: Array) -> bool:

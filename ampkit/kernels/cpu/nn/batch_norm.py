@@ -105,13 +105,7 @@ def gradients(
     return [dx, dw, db]
 
 
-def _fits(
-    x: HostArray, weight: Any, bias: Any, mean: Any, var: Any, residual: HostArray | None, eps: float, relu: bool
-) -> bool:
-    return fits(x, weight, bias, mean, var, residual)
-
-
-@batch_norm_.on("cpu", when=_fits, min_elements=MIN_FUSED)
+@batch_norm_.on("cpu", when=lambda *arguments: fits(*arguments[:6]), min_elements=MIN_FUSED)
 def batch_norm_cpu(
     input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: HostArray | None,
     running_var: HostArray | None, residual: HostArray | None, eps: float, relu: bool, *, dtype: DType,

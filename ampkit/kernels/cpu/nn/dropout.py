@@ -19,11 +19,7 @@ from ..pointwise import elementwise
 _forward = Function("dropout_forward", "pppiiifuu")
 
 
-def _fits(input: HostArray, p: float, seed: int, call: int, shape: Any) -> bool:
-    return supported(input)
-
-
-@dropout_.on("cpu", when=_fits, min_elements=MIN_FUSED)
+@dropout_.on("cpu", when=lambda input, *more: supported(input), min_elements=MIN_FUSED)
 def dropout_cpu(input: HostArray, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
     if prod(shape or input.shape) != input.size or not input.flags.c_contiguous:  # a mask for several values at once
         keep = keep_mask(seed, call, p, shape or input.shape)
@@ -40,10 +36,6 @@ def _masked(values: HostArray, keep: HostArray, p: float, dtype: DType) -> Any:
     return elementwise.forward("AddCMul", (0.0, values, keep, dropout_scale(p)), dtype)
 
 
-def _backward_fits(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
-    return supported(dy)
-
-
-@dropout_.on_backward("cpu", when=_backward_fits, min_elements=MIN_FUSED)
+@dropout_.on_backward("cpu", when=lambda dy, *more, **params: supported(dy), min_elements=MIN_FUSED)
 def dropout_backward_cpu(dy: HostArray, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Any:
     return _masked(dy, saved.keep, p, needs[0])

@@ -18,7 +18,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast
 from ampkit.backends.cuda.libs import attention_slices
-from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned
+from ampkit.backends.cuda.libs.cudnn import AttentionArrays, aligned, library_of
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS
 from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, Array, DType, bfloat16, float16, float32
@@ -49,12 +49,7 @@ def _fits(
         return False
     rows = math.prod(query.shape[:-1])
     largest = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
-    return rows > 0 and largest <= MAX_ELEMENTS and not _library(query).unavailable_reason()
-
-
-def _library(array: Array) -> Any:
-    gpu: Any = backends.backend_of(array)
-    return gpu.cudnn
+    return rows > 0 and largest <= MAX_ELEMENTS and not library_of(query).unavailable_reason()
 
 
 @attention.on("cuda", when=_fits, dtypes=eq)
@@ -68,7 +63,7 @@ def attention_cuda(
     lse = backends.backend_of(q).empty((*q.shape[:-1], 1), float32)
     dropped = _dropout(q, k, dropout_p, draw)
     call = AttentionArrays(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale))
-    if not _library(q).attention_forward(call):
+    if not library_of(q).attention_forward(call):
         raise UnsupportedError
     if visible is not None:
         np.copyto(out, 0, where=~visible)
@@ -90,7 +85,7 @@ def attention_cuda_backward(
     dropped = _dropout(q, k, dropout_p, draw)
     options = is_causal, _scale(saved.query, scale)
     call = AttentionArrays(q, k, v, bias, dropped, _to_4d(saved.out), lse, *options, _dense(dy), gradients)
-    if not attention_slices.attention_backward(_library(q), call):
+    if not attention_slices.attention_backward(library_of(q), call):
         _warn_of_reference(q, k, dropout_p)
         raise UnsupportedError
     inputs = saved.query, saved.key, saved.value
@@ -100,7 +95,7 @@ def attention_cuda_backward(
 
 def _warn_of_reference(query: Array, key: Array, dropout_p: float) -> None:
     # Once per kind: what the reference stores is what cuDNN's kernels are there to avoid.
-    warned, deterministic = _library(query).warned, are_deterministic_algorithms_enabled()
+    warned, deterministic = library_of(query).warned, are_deterministic_algorithms_enabled()
     if (kind := (bool(dropout_p), deterministic)) in warned:
         return
     warned.add(kind)

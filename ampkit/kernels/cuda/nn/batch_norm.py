@@ -90,13 +90,11 @@ def _channel_vectors(like: Array, count: int, channels: int) -> list[Array]:
     return [block[i] for i in range(count)]
 
 
-def _supports(
-    input: Array, weight: Any, bias: Any, mean: Any, var: Any, residual: Array | None, eps: float, relu: bool
-) -> bool:
+def _fits(input: Array, weight: Any, bias: Any, mean: Any, var: Any, residual: Array | None, *more: Any) -> bool:
     return supports_array(input) and (residual is None or residual.dtype == input.dtype)
 
 
-@batch_norm_.on("cuda", when=_supports, dtypes=eq)
+@batch_norm_.on("cuda", when=_fits, dtypes=eq)
 def batch_norm_cuda(
     input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
     residual: Array | None, eps: float, relu: bool, *, dtype: DType,

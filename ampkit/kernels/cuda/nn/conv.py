@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, channels_last, supports_array
-from ampkit.backends.cuda.libs.cudnn import aligned
+from ampkit.backends.cuda.libs.cudnn import aligned, library_of
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.cuda.nvrtc import blocks_for, launch
 from ampkit.backends.precision import convolutions_use_tf32
@@ -63,11 +62,6 @@ def _padded(images: Array) -> Array:
 # forward, input gradient, weight gradient
 
 
-def _library(array: Array) -> Any:
-    gpu: Any = backends.backend_of(array)
-    return gpu.cudnn
-
-
 def _apply(
     images: Array, weight: Array, bias: Array | None, geometry: ConvGeometry, groups: int, dtype: DType, version: None,
     transposed: bool,
@@ -75,11 +69,11 @@ def _apply(
     kernels = to_2d(weight, weight.ndim - 2)
     if transposed:
         shape = images.shape[0], kernels.shape[1] * groups, *geometry.input_size
-        return _run(_library(images).conv_data, images, kernels, shape, geometry, dtype, bias)
+        return _run(library_of(images).conv_data, images, kernels, shape, geometry, dtype, bias)
     shape = images.shape[0], kernels.shape[0], *geometry.output_size
     if _has_few_channels(images) and kernels.shape[1] == images.shape[1]:
         images, kernels = _padded(images), _padded(kernels)
-    return _run(_library(images).conv_forward, images, kernels, shape, geometry, dtype, bias)
+    return _run(library_of(images).conv_forward, images, kernels, shape, geometry, dtype, bias)
 
 
 def _grad_weight(
@@ -91,7 +85,7 @@ def _grad_weight(
     with float32 results, which took 85 of the 130 ms of ResNet-50's step on an H100 (2026-11-26); the whole step takes
     54 ms without it.
     """
-    channels, run = images.shape[1] // groups, _library(outputs).conv_weight
+    channels, run = images.shape[1] // groups, library_of(outputs).conv_weight
     if groups == 1 and max(geometry.kernel) == 1 and not any(map(any, geometry.padding)):
         with suppress(UnsupportedError):
             return _grad_pointwise(images, outputs, geometry, dtype)
@@ -136,7 +130,7 @@ def _bias_operand(bias: Array | None, dtype: DType) -> Array | None:
 
 def _fits(first: Array, second: Array, *more: Any) -> bool:
     known = first.dtype == second.dtype and supports_array(first) and supports_array(second)
-    return known and not _library(first).unavailable_reason()
+    return known and not library_of(first).unavailable_reason()
 
 
 def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:

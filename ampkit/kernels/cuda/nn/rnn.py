@@ -66,7 +66,7 @@ def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, dgates: Array, re
     _launch("rnn_backward", dgates, gates.size, gates, dy, dh, dgates, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.lstm_step.on("cuda", when=lambda gates, *arrays: _supports(gates, *arrays))
+@rnn_cell.lstm_step.on("cuda", when=_supports)
 def lstm_step_cuda(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
     _launch("lstm_forward", out, cell.size, gates, cell, previous_cell, hidden, out, *_sizes(cell))
 
@@ -81,7 +81,7 @@ def lstm_step_backward_cuda(
     _launch("lstm_backward", dgates, dc.size, gates, previous_cell, dy, dh, dc, dgates, *_sizes(dc))
 
 
-@rnn_cell.gru_step.on("cuda", when=lambda gates, *arrays: _supports(gates, *arrays))
+@rnn_cell.gru_step.on("cuda", when=_supports)
 def gru_step_cuda(
     gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
 ) -> None:
