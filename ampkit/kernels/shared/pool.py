@@ -6,7 +6,6 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
-from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import Array, DType, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
@@ -14,6 +13,8 @@ from ampkit.ops.nn import adaptive_pool, pool
 from ampkit.ops.nn.conv_geometry import batched, unbatched
 
 from .launcher import Launcher
+
+MOST_PIXELS = 255  # of a window of which a byte tells the position of the maximum
 
 
 class Pooling(NamedTuple):
@@ -35,12 +36,6 @@ class Pooling(NamedTuple):
     means_gradient: Callable[..., Array]
 
 
-def need_few_pixels(w: ConvGeometry) -> None:
-    """Raise UnsupportedError for windows in which a byte does not tell the position of the maximum."""
-    if prod(w.kernel) > 255:
-        raise UnsupportedError
-
-
 def register_pools(launcher: Launcher, pooling: Pooling, plan_of: Callable[..., Any]) -> None:
     """Register max_pool and avg_pool; plan_of(geometry, count_include_pad, divisor_override)."""
     for axes in (2, 3):
@@ -56,10 +51,12 @@ def _register_maximum(launcher: Launcher, pooling: Pooling, op: Any, axes: int) 
         *, dtype: DType,
     ) -> Any:  # fmt: skip
         w = pool.pool_geometry(op.name, input, kernel_size, stride, padding, dilation, ceil_mode, axes)
-        need_few_pixels(w)
+        if prod(w.kernel) > MOST_PIXELS:
+            raise UnsupportedError
         images = batched(input, axes)
         last = are_last(images)
-        best, argmax = (unbatched(each, input.ndim) for each in maxima(images, w, dtype, last))
+        best, argmax = maxima(images, w, dtype, last)
+        best, argmax = unbatched(best, input.ndim), unbatched(argmax, input.ndim)
         saved = Saved(argmax=argmax, geometry=w, last=last)
         return ((best, pool.flat_indices(argmax, w)), saved) if return_indices else (best, saved)
 

@@ -11,8 +11,9 @@ import numpy as np
 from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, supported
 from ampkit.backends.cpu.resample import AxisTaps, ImageMap
 from ampkit.base.dtypes import DType
+from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import channels_are_last
-from ampkit.kernels.shared.pool import need_few_pixels, register_adaptive_mean
+from ampkit.kernels.shared.pool import MOST_PIXELS, register_adaptive_mean
 from ampkit.ops.nn import adaptive_pool
 from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
 from ampkit.ops.nn.pool import flat_indices
@@ -61,6 +62,7 @@ def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -
 def _maxima_and_places(images: HostArray, kernel: tuple[int, ...]) -> tuple[HostArray, HostArray]:
     """The maximum of each window of images [N, C, *size], and its flat index in `size`."""
     w = conv_geometry("adaptive_max_pool", kernel, kernel, 0, 1, images.shape[2:])
-    need_few_pixels(w)
+    if prod(kernel) > MOST_PIXELS:
+        raise UnsupportedError
     best, taps = maxima(images, w, images.dtype, channels_are_last(images))
     return best, flat_indices(taps, w)
