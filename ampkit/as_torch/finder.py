@@ -102,9 +102,6 @@ def public(module: ModuleType) -> Sequence[str]:
     listed: Any = getattr(module, "__all__", None)
     found = {name for name, value in vars(module).items() if not isinstance(value, ModuleType)}
     if listed is None:
-        return sorted(n for n in found if n[0] != "_" and _origin(vars(module)[n]) in (None, module.__name__))
+        origins = {name: getattr(vars(module)[name], "__module__", None) for name in found}
+        return sorted(name for name in found if name[0] != "_" and origins[name] in (None, module.__name__))
     return sorted(name for name in found if name in listed or (hasattr(builtins, name) and name[0] != "_"))
-
-
-def _origin(value: Any) -> str | None:
-    return getattr(value, "__module__", None)

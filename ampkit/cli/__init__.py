@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.markup import escape
 
-from .. import __version__, config
+from .. import __version__
 from ..base.errors import AmpkitError, ConfigError
 from ..config.keys import keys
 from ..config.sections import SECTIONS

@@ -43,7 +43,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     before = [] if options.against is None else [_earlier(Path(options.against), recipe, console)]
     found = list(_benchmark(recipe, console))
     results = [result for result, _ in found]
-    _write_results(options, results)
+    if options.json:
+        content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
+        write("--json", options.json, (json.dumps(content, indent=2) + "\n").encode())
     if options.report:
         write("--report", options.report, page([*before, *(run for _, run in found)]).encode())
     compared = [*map(result_of, before), *results]
@@ -51,9 +53,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     compiled = recipe.train.compile and recipe.train.device != "cpu"
     unknown = "the steps for the ledger failed"
     if compared[0].ledger is None and before:
-        unknown = (
-            f"the steps of {compared[0].dtype} have no ledger; `ampkit report --measure {options.against}` makes it"
-        )
+        makes = f"`ampkit report --measure {options.against}` makes it"
+        unknown = f"the steps of {compared[0].dtype} have no ledger; {makes}"
     for line in in_words(compared, _units(recipe.train.device), unknown, compiled):
         display.print_line(console, line)
     failed = [result for result in results if result.error]
@@ -115,9 +116,3 @@ def _units(device: str) -> dict[str, str]:
     findings = {finding.topic: finding for finding in doctor.examine_cpu()} if device == "cpu" else {}
     units = {dtype: findings.get(f"{dtype} on the CPU") for dtype in ("bfloat16", "float16")}
     return {dtype: f"{found.found}; {found.cure}" for dtype, found in units.items() if found and found.cure}
-
-
-def _write_results(options: argparse.Namespace, results: list[Result]) -> None:
-    if options.json:
-        content = {"recipe": options.recipe, "overrides": options.overrides, "results": [asdict(r) for r in results]}
-        write("--json", options.json, (json.dumps(content, indent=2) + "\n").encode())

@@ -223,20 +223,15 @@ def key_table(section: str, name: str, keys: Iterable[Key]) -> Table:
 
 def policy_table(policy: Policy, ops: Iterable[Op], backend: str) -> Table:
     """Every op: its category under `policy`, the dtype of its output, its kernels on `backend` in the order tried."""
+    dtypes = {Cast.LOW: policy.dtype.name, Cast.FP32: "float32", Cast.WIDEST: "of its widest input"}
+    dtypes |= {Cast.KEEP: "of its first input", Cast.BANNED: "refused"}
     table = Table(title=f"{policy!r} on {backend}", title_justify="left")
     for column in ("op", "file", "category", "dtype out", f"kernels on {backend}"):
         table.add_column(column)
     for op in sorted(ops, key=lambda op: (op.forward.module, op.name)):
         category = policy.category(op.name)
-        table.add_row(
-            op.name, op.forward.module, category.value, _output_dtype(category, policy), _kernels(op, backend)
-        )
+        table.add_row(op.name, op.forward.module, category.value, dtypes[category], _kernels(op, backend))
     return table
-
-
-def _output_dtype(category: Cast, policy: Policy) -> str:
-    words = {Cast.LOW: policy.dtype.name, Cast.FP32: "float32", Cast.WIDEST: "of its widest input"}
-    return (words | {Cast.KEEP: "of its first input", Cast.BANNED: "refused"})[category]
 
 
 def _kernels(op: Op, backend: str) -> str:

@@ -85,7 +85,9 @@ class ProgressMeter:
         if isinstance(row, EvalRow):
             self._print(row.step, _scores(row))
             return
-        self._rate, self._row = self._units_per_second(row), row
+        steps, seconds = row.step - self._last[0], row.seconds - self._last[1]
+        self._rate = steps * self.per_step / seconds if seconds > 0 else math.nan
+        self._row, self._last = row, (row.step, row.seconds)
         self._losses.append(row.loss)
         if self.console.is_terminal:
             if self._bar.done is None:
@@ -119,12 +121,6 @@ class ProgressMeter:
 
     def _loss(self, row: StepRow) -> str:
         return f"loss {row.loss:.4f}  {self._rate:,.0f} {self.unit}/s"
-
-    def _units_per_second(self, row: StepRow) -> float:
-        """Since the last row shown."""
-        steps, seconds = row.step - self._last[0], row.seconds - self._last[1]
-        self._last = (row.step, row.seconds)
-        return steps * self.per_step / seconds if seconds > 0 else math.nan
 
 
 def _lines_of(parts: Iterable[str], width: int) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -85,12 +85,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
             ranks, died = Ranks.that_are_left()
             options.resume = options.resume or bool(options.run_dir)
             if ranks.rank == 0:
-                who, left = _named(died), f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
+                who = f"rank{'s' if len(died) > 1 else ''} {', '.join(map(str, died))}"
+                left = f"{ranks.size} rank{'s' if ranks.size > 1 else ''}"
                 display.print_line(console, f"{who} died: going on with {left} from the last checkpoint")
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _attempt(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:

@@ -149,9 +149,11 @@ def _receive_rest(source: Source, file: BinaryIO, have: int, timeout: float) -> 
 def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
     """Append what is missing after `have` bytes. Raises FileError if the server sends less, or more."""
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with _urlopen(urllib.request.Request(source.url, headers=headers), timeout) as response:
-        if not _resumes(response, have):
-            file.truncate(have := 0)
+    opener = urllib.request.build_opener(_HTTP, _HTTPS)
+    with opener.open(urllib.request.Request(source.url, headers=headers), timeout=timeout) as response:
+        content_range = response.headers.get("Content-Range", "")
+        if response.status != 206 or not content_range.startswith(f"bytes {have}-"):
+            file.truncate(have := 0)  # a server without ranges starts at 0
         for chunk in _chunks(response):
             have += len(chunk)
             if have > source.size:
@@ -161,11 +163,6 @@ def _receive(source: Source, file: BinaryIO, have: int, timeout: float) -> None:
     if have < source.size:
         cure = "call again: it goes on from there"
         raise FileError(_WHERE, f"{source.size} bytes from {source.url}", f"{have}, then the end", cure)
-
-
-def _resumes(response: http.client.HTTPResponse, have: int) -> bool:
-    """Whether the response starts at byte `have`; a server without ranges starts at 0."""
-    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -182,14 +179,8 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", None) or error or type(error).__name__)
 
 
-def _urlopen(request: urllib.request.Request, timeout: float) -> Any:
-    """urllib's response to `request`, with a minimum throughput.
-
-    A socket's timeout restarts with every byte; this one also covers `timeout` seconds of status line, headers and
-    content, in which `MIN_THROUGHPUT` times `timeout` bytes have to arrive. Raises urllib's errors, and TimeoutError,
-    also while the response is read.
-    """
-    return urllib.request.build_opener(_HTTP, _HTTPS).open(request, timeout=timeout)
+# urllib's responses with a minimum throughput. A socket's timeout restarts with every byte; this one also covers
+# `timeout` seconds of status line, headers and content, in which `MIN_THROUGHPUT` times `timeout` bytes have to arrive.
 
 
 class _HTTP(urllib.request.HTTPHandler):

@@ -150,12 +150,6 @@ def _pixels(path: Path, file: BinaryIO, start: bytes, count: int) -> NDArray[np.
     return np.frombuffer(values, np.uint8)
 
 
-def _need_plausible(path: Path, pixels: int, size: int) -> None:
-    # Pillow allocates all the pixels that a header claims before it decodes the first.
-    if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
-        raise FileError(str(path), f"as many pixels as {size} bytes can hold", f"{pixels}")
-
-
 def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[np.uint8]:
     try:
         from PIL import Image
@@ -165,11 +159,13 @@ def _by_pillow(path: Path, file: BinaryIO, gray: bool, fits: _Fits) -> NDArray[n
     with foreign(str(path), "an image"):
         image = Image.open(file)
     fits((1 if gray else 3, image.height, image.width))
-    _need_plausible(path, image.width * image.height, os.fstat(file.fileno()).st_size)
+    # Pillow allocates all the pixels that a header claims before it decodes the first.
+    pixels, size = image.width * image.height, os.fstat(file.fileno()).st_size
+    if pixels > max(_SMALL, _PIXELS_PER_BYTE * size):
+        raise FileError(str(path), f"as many pixels as {size} bytes can hold", f"{pixels}")
     with foreign(str(path), "an image"), image:
-        if image.mode.startswith("I;16") or (
-            image.mode == "I" and image.format == "PNG"
-        ):  # 16 bits, by Pillow's version
+        # 16 bits, by Pillow's version
+        if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
             values = (np.asarray(image).astype(np.int64) + 128) // 257
             return values.astype(np.uint8) if gray else np.repeat(values.astype(np.uint8)[..., None], 3, 2)
         if image.mode in ("I", "F"):  # Pillow would cut their values off at 255

@@ -129,9 +129,9 @@ class DataLoader:
             self._seek(self.epoch + 1, 0)
         resumed, self._resuming = self._resuming, False
         epoch, position = self.epoch, self.position
-        for batch, place, last in (
-            self._iterable_batches(position, resumed) if self._is_iterable else self._indexed_batches(epoch, position)
-        ):
+        iterable = self._is_iterable
+        found = self._iterable_batches(position, resumed) if iterable else self._indexed_batches(epoch, position)
+        for batch, place, last in found:
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
             self._seek(*((epoch + 1, 0) if last else (epoch, position)))
@@ -210,11 +210,11 @@ class DataLoader:
         asked = ((epoch, key, self.batch_size is None, last) for key, last in keys)
         if not self.num_workers:
             return map(partial(_fetch, self.dataset, self.collate_fn), asked)
-        return self._from_workers(
-            lambda pools: workers.in_order(
-                lambda key: pools[0].submit(workers.run, key), asked, self._ahead, self.timeout
-            )
-        )
+
+        def batches(pools: list[Executor]) -> Iterator[_Batch]:
+            return workers.in_order(lambda key: pools[0].submit(workers.run, key), asked, self._ahead, self.timeout)
+
+        return self._from_workers(batches)
 
     def _iterable_batches(self, position: int, resumed: bool) -> Iterator[_Batch]:
         """The batches of an epoch of an IterableDataset."""

@@ -174,6 +174,8 @@ class Table(BatchDataset):
 
 
 def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
+    from pyarrow import types
+
     with parquet_files.reading(path):
         names = list(schema.names)  # pyarrow decodes the names here and may raise
     for name in columns:
@@ -182,10 +184,10 @@ def _check_columns(path: Path, schema: Any, columns: Sequence[str]) -> None:
             raise FileError(f"columns: {path}", f"a column {name!r}", f"only {shown}")
         if (count := names.count(name)) > 1:
             raise FileError(f"columns: {path}", f"one column {name!r}", f"{count} of this name")
-        kind = schema.field(name).type
-        if not _is_number(_inner(kind)):
+        inner = _inner(schema.field(name).type)
+        if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
             cure = "leave it out, or write numbers in its place"
-            raise FileError(f"columns: {path}", f"numbers in column {name!r}", f"{kind}", cure)
+            raise FileError(f"columns: {path}", f"numbers in column {name!r}", f"{schema.field(name).type}", cure)
 
 
 def _inner(kind: Any) -> Any:
@@ -194,12 +196,6 @@ def _inner(kind: Any) -> Any:
 
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return kind.value_type if lists else kind
-
-
-def _is_number(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
@@ -220,14 +216,11 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
     if flat is array:
         return values
     length, rest = divmod(len(values), len(array)) if len(array) else (0, 0)
-    if rest or (not arrow.types.is_fixed_size_list(kind) and not _all_of_length(array, length)):
+    fixed = arrow.types.is_fixed_size_list(kind)
+    if rest or not (fixed or (np.diff(array.offsets.to_numpy(zero_copy_only=False)) == length).all()):
         cure = "cut or fill the lists to one length"
         raise FileError(f"columns: {path}", f"lists of one length in column {name!r}", "several", cure)
     return values.reshape(len(array), length)
-
-
-def _all_of_length(array: Any, length: int) -> bool:
-    return bool((np.diff(array.offsets.to_numpy(zero_copy_only=False)) == length).all())
 
 
 def load_splits(

@@ -103,11 +103,8 @@ def _start_count(data: NDArray[np.uint8], context: int) -> int:
 
 def _standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    return [file for file in _files_under(root, "*.py") if _is_standard(file.relative_to(root))]
-
-
-def _is_standard(file: Path) -> bool:
-    return not _NOT_STANDARD.intersection(file.parts) and not file.parts[0].startswith(_GENERATED)
+    found = ((file, file.relative_to(root).parts) for file in _files_under(root, "*.py"))
+    return [file for file, parts in found if not (_NOT_STANDARD & {*parts} or parts[0].startswith(_GENERATED))]
 
 
 def _text_files(path: Path) -> Iterable[Path]:
@@ -115,20 +112,16 @@ def _text_files(path: Path) -> Iterable[Path]:
         raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
     if not path.is_dir():
         return [path]
-    return (file for file in _files_under(path, "*") if _is_visible(file.relative_to(path)) and _is_text(file))
+    visible = (
+        file for file in _files_under(path, "*")
+        if not any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(path).parts)
+    )  # fmt: skip
+    return (file for file in visible if b"\0" not in _start(file, 8192))
 
 
 def _files_under(root: Path, pattern: str) -> list[Path]:
     files = (file for file in root.rglob(pattern) if file.is_file())
     return sorted(files, key=lambda file: file.relative_to(root).parts)
-
-
-def _is_visible(file: Path) -> bool:
-    return not any(part.startswith(".") or part == "__pycache__" for part in file.parts)
-
-
-def _is_text(file: Path) -> bool:
-    return b"\0" not in _start(file, 8192)
 
 
 def _start(file: Path, size: int) -> bytes:

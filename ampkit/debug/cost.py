@@ -49,12 +49,6 @@ class _Step(NamedTuple):
     seconds: dict[Choice | None, float]
     bytes: dict[Choice | None, int]
 
-    def all_seconds(self) -> float:
-        return sum(self.seconds.values())
-
-    def all_bytes(self) -> int:
-        return sum(self.bytes.values())
-
 
 def costs(
     evaluation: Evaluation, choices: Choices, batch: Sequence[Any], show: Callable[[int, int], None]
@@ -115,8 +109,8 @@ def _of_module(rounds: list[list[_Step]], choice: Choice) -> Cost:
 
 
 def _of_op(rounds: list[list[_Step]], at: int, choice: Choice) -> Cost:
-    pairs = [(steps[1].all_seconds(), steps[at].all_seconds()) for steps in rounds]
-    saved = rounds[0][1].all_bytes() - rounds[0][at].all_bytes()
+    pairs = [(sum(steps[1].seconds.values()), sum(steps[at].seconds.values())) for steps in rounds]
+    saved = sum(rounds[0][1].bytes.values()) - sum(rounds[0][at].bytes.values())
     return Cost(statistics.median(steps[1].seconds.get(choice, 0.0) for steps in rounds), _difference(pairs), saved)
 
 

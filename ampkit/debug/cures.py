@@ -39,10 +39,8 @@ def explained(origin: Origin) -> tuple[str, str]:
         return cause, mask if constant < 0 else "use a smaller one, or cast the tensor first: x.float()"
     if origin.constant is not None and event.phase == FORWARD and is_arithmetic(event.op):
         return _with_constant(origin, origin.constant)
-    if origin.parent is None and dtype != float64:
-        reached = _reached(origin)
-        if reached is not None:
-            return _overflow(origin, reached)
+    if origin.parent is None and dtype != float64 and (reached := _reached(origin)) is not None:
+        return _overflow(origin, reached)
     return _arithmetic(origin)
 
 
@@ -55,14 +53,10 @@ def is_overflow(origin: Origin) -> bool:
 
 def _reached(origin: Origin) -> float | None:
     """What the result reaches in float64, if it is finite there and larger than all that its dtype holds; else None."""
-    wide = in_float64(origin)
+    wide, info = in_float64(origin), finfo(origin.output.dtype)
     size = largest(wide) or 0.0
-    limit = float(finfo(origin.output.dtype).max)
-    return (
-        size
-        if wide and all(map(is_finite, wide)) and size * (1 + float(finfo(origin.output.dtype).eps)) > limit
-        else None
-    )
+    beyond = wide and all(map(is_finite, wide)) and size * (1 + float(info.eps)) > float(info.max)
+    return size if beyond else None
 
 
 def flushed(origin: Origin) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from ..base import observe
 from ..base.observe import BACKWARD, FORWARD, RETURN, Event
 from ..core.fp_errors import ignore_fp_errors
 from ..core.module_path import ModuleCall, current
-from ..core.policy import Policy, Region, region
+from ..core.policy import Policy, region
 from ..core.tensor import Tensor
 from .finite import all_finite, arrays_in, has_nan, is_finite, is_minus_infinity
 from .origin import (
@@ -59,10 +59,11 @@ class NonFiniteTracker:
         self._busy = True
         try:
             with ignore_fp_errors():
-                call = current()
+                call, entered = current(), region()
                 if call is not None and call.model is not None:
                     self._model = ref(call.model)
-                self._look_at_region(region())
+                if entered is not None:  # a backward runs outside of it
+                    self._policy = next((policy for policy in entered.rules if policy is not None), None)
                 _HANDLERS[event.phase](self, event)
         finally:
             self._busy = False
@@ -71,10 +72,6 @@ class NonFiniteTracker:
     def model(self) -> Any:
         """The model that was called last, None if it is gone."""
         return self._model()
-
-    def _look_at_region(self, entered: Region | None) -> None:
-        if entered is not None:  # a backward runs outside of it
-            self._policy = next((policy for policy in entered.rules if policy is not None), None)
 
     def origin_of(self, array: Any) -> Origin | None:
         """The origin of a non-finite array, None if it is not known."""
@@ -110,17 +107,19 @@ class NonFiniteTracker:
     def _new(self, event: Event, output: Any, parent: Origin | None = None) -> Origin:
         if self._tag is not None and event.name == "to" and event.phase == FORWARD:  # how traced gradients are cast
             event = event._replace(name="cast", phase=BACKWARD, tag=self._tag)
-        by_scale = parent is None and is_by_scale(event)
-        where = caller() if event.phase == FORWARD else ""
-        saved = getattr(event.node, "saved", None)
         computed = [item for item in event.operands if isinstance(item, Tensor) and self._numbers.holds(item.array)]
-        more: dict[str, Any] = {
-            "model": self.model,
-            "where": where,
-            "policy": self._policy,
-            "computed": tuple(map(id, computed)),
-        }
-        made = Origin(event, output, call_of(event), parent, "", by_scale, saved, **more)
+        made = Origin(
+            event,
+            output,
+            call_of(event),
+            parent,
+            by_scale=parent is None and is_by_scale(event),
+            saved=getattr(event.node, "saved", None),
+            model=self.model,
+            where=caller() if event.phase == FORWARD else "",
+            policy=self._policy,
+            computed=tuple(map(id, computed)),
+        )
         return made.without_arrays() if made.is_mask else made
 
     def _cause(self, event: Event, array: Any) -> Origin:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,7 +97,7 @@ class ByIdentity:
             self._held = dict(alive[-_MOST // 2 :])
         for item in (array, memory_of(array)):
             # A number of NumPy, as a backward returns for a 0-d tensor, has no weak references; it takes no memory.
-            self._held[id(item)] = (partial(_same, item) if isinstance(item, np.generic) else ref(item)), origin
+            self._held[id(item)] = ((lambda item=item: item) if isinstance(item, np.generic) else ref(item)), origin
 
     def clear(self) -> None:
         """Forget all."""
@@ -120,10 +119,6 @@ class ByIdentity:
         """The origin of this very array, not of its memory; None if it is not known."""
         reference, origin = self._held.get(id(array), (None, None))
         return origin if reference is not None and reference() is array else None
-
-
-def _same(item: Any) -> Any:
-    return item
 
 
 def memory_of(array: Any) -> Any:
@@ -151,9 +146,8 @@ def caller() -> str:
 
 def outside_origin(event: Event, array: Any, model: Any) -> Origin:
     """The origin of an array that is not finite, and that no op has computed: a parameter, an input, or unknown."""
-    made = Origin(
-        event, array, call_of(event), outside="what code outside of ops computed", model=model, where=caller()
-    )
+    unknown = "what code outside of ops computed"
+    made = Origin(event, array, call_of(event), outside=unknown, model=model, where=caller())
     for operand in event.operands:
         if isinstance(operand, Tensor) and memory_of(operand.array) is memory_of(array):
             kind, name = name_in_model(operand, model)

@@ -15,10 +15,7 @@ def peak_bytes() -> int | None:
         status = Path("/proc/self/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, IndexError, ValueError):
-        return _peak_of_usage()
-
-
-def _peak_of_usage() -> int | None:
+        pass
     try:
         import resource
     except ImportError:  # Windows

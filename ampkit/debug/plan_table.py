@@ -74,7 +74,8 @@ def _fitting(rows: list[tuple[str, ...]], width: int) -> list[str]:
     for dropped in range(len(_DROPPED) + 1):
         kept = [i for i, name in enumerate(rows[0]) if name not in _DROPPED[:dropped]]
         shown = [tuple([row[i] for i in kept]) for row in rows]
-        if (over := _width(shown) - width) <= 0:
+        widths = _widths(shown)
+        if (over := sum(widths) + 2 * (len(widths) - 1) - width) <= 0:
             return _aligned(shown)
     at = shown[0].index("module")
     longest = max(_SHORTEST, max(len(row[at]) for row in shown) - over)
@@ -84,11 +85,6 @@ def _fitting(rows: list[tuple[str, ...]], width: int) -> list[str]:
 
 def _widths(rows: list[tuple[str, ...]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _width(rows: list[tuple[str, ...]]) -> int:
-    widths = _widths(rows)
-    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

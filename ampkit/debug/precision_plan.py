@@ -51,8 +51,9 @@ class PrecisionPlan:
 
     def sentences(self) -> list[str]:
         """The plan in words."""
-        products = [row for row in self.rows if row.op in _products()]
-        low, calls = sum(row.calls for row in products if _is_low(row.output)), sum(row.calls for row in products)
+        products = [row for row in self.rows if row.op in ops and ops[row.op].cast is Cast.LOW]
+        low = sum(row.calls for row in products if row.output in {dtype.name for dtype in LOW})
+        calls = sum(row.calls for row in products)
         found = [f"{low} of {calls} products and convolutions run in 16 bits."] if calls else []
         kept = f"Kept for backward: {bytes_in_words(self.total('saved'))}, parameters not counted"
         found.append(f"{kept}; in float32 {bytes_in_words(self.saved_float32)}." if self.saved_float32 else f"{kept}.")
@@ -91,11 +92,8 @@ class PrecisionPlan:
         lines = [f"- {self._title()}", f"+ {other._title()}", ""]
         pairs = [zip("-+", pair, strict=True) for pair in self.differences(other)]
         rows = [(sign, row) for pair in pairs for sign, row in pair if row is not None]
-        lines += (
-            [*signed_table(rows, width), "", *_legend([row for _, row in rows], width)]
-            if rows
-            else ["nothing differs", ""]
-        )
+        legend = _legend([row for _, row in rows], width)
+        lines += [*signed_table(rows, width), "", *legend] if rows else ["nothing differs", ""]
         both = [(p.total("saved"), p.total("cast_bytes") + p.gradient_cast_bytes) for p in (self, other)]
         (saved, cast), (other_saved, other_cast) = [[bytes_in_words(size) for size in sizes] for sizes in both]
         lines.append(f"Kept for backward: {saved} -> {other_saved}.")
@@ -107,11 +105,3 @@ def _legend(rows: list[PlanRow], width: int) -> list[str]:
     used = {row.category: row.why for row in rows if row.category and row.why == REASONS[row.category]}
     said = "; ".join(f"{name}: {why.removeprefix(f'{name}: ')}" for name, why in used.items())
     return [*textwrap.wrap(f"({said})", width), ""] if used else []
-
-
-def _products() -> set[str]:
-    return {name for name, op in ops.items() if op.cast is Cast.LOW}
-
-
-def _is_low(dtype: str) -> bool:
-    return dtype in {low.name for low in LOW}

@@ -84,7 +84,7 @@ class profile:
         while self._open:  # spans that an error left open are dropped
             span = self._open.pop()
             if span.name == event.name:
-                if event.kernel is not None:  # which may be another than the chosen one, that refused
+                if event.kernel is not None:  # may be another than the chosen one, that refused
                     span.kernel = event.kernel.name
                 span.end, span.bytes = span.backend.record_event(), _bytes((*event.inputs, event.output))
                 if span.start is not None and span.end is not None:
@@ -111,11 +111,12 @@ class profile:
         """Write the spans as a Chrome trace (JSON). Raises FileError where that cannot be written."""
         if not self._spans:
             raise StateError("profile.save", "a block that has run ops", "none")
-        first = self._spans[0]
+        clock, start = self._spans[0].backend, self._spans[0].start
         events = [
             {
                 "name": span.name, "cat": span.kernel or "ampkit", "ph": "X", "pid": 0, "tid": span.backend.name,
-                "ts": _seconds_since(first, span) * 1e6,
+                # Clocks of different devices cannot be compared: every other device's spans start at 0.
+                "ts": clock.elapsed_time(start, span.start) * 1e6 if span.backend is clock else 0.0,
                 "dur": seconds * 1e6, "args": {"kernel": span.kernel, "bytes": span.bytes},
             }
             for span, seconds in self._times
@@ -127,11 +128,6 @@ def library_refusals(used: Iterable[Any]) -> list[str]:
     """A line for each call that cublasLt or cuDNN refused on the backends `used`, where references run instead."""
     gpus = {backend for backend in used if hasattr(backend, "refusals")}
     return [f"refused by a library: {line}" for backend in gpus for line in backend.refusals()]
-
-
-def _seconds_since(first: _Span, span: _Span) -> float:
-    # Clocks of different devices cannot be compared: every other device's spans start at 0.
-    return span.backend.elapsed_time(first.start, span.start) if span.backend is first.backend else 0.0
 
 
 def _rows(times: Iterable[tuple[_Span, float]]) -> list[Row]:

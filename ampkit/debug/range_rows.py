@@ -222,10 +222,15 @@ class Totals:
 def sample_of(row: Mapping[str, Any]) -> Sample:
     """The Sample whose `row` an object of JSON is. Raises KeyError, TypeError or ValueError for anything else."""
     ranges: list[Mapping[str, Any]] = row["ranges"]
-    keys = [(r["of"], r["path"], r.get("op", ""), r["dtype"], r.get("stored", r["dtype"])) for r in ranges]
     scales = [float(r.get("scale", 1.0)) for r in ranges]
     counts = np.array([_counts(r) for r in ranges], np.int64).reshape(-1, SIZE)
-    return Sample(int(row["step"]), keys, scales, counts, [Updates(**update) for update in row["updates"]])
+    updates = [Updates(**update) for update in row["updates"]]
+    return Sample(int(row["step"]), list(map(key_of, ranges)), scales, counts, updates)
+
+
+def key_of(found: Mapping[str, Any]) -> Key:
+    """The key of the Range that an object of JSON is."""
+    return found["of"], found["path"], found.get("op", ""), found["dtype"], found.get("stored", found["dtype"])
 
 
 def _counts(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:

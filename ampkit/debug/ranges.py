@@ -153,9 +153,8 @@ class Collector:
                 self._count((PARAMETER, name, "", parameter.array.dtype, parameter.array.dtype), parameter.array)
             else:
                 parameter._arena_segment.master_weights()
-                arenas.setdefault(id(parameter._arena_segment.arena), (parameter._arena_segment.arena, []))[1].append(
-                    name
-                )
+                arena = parameter._arena_segment.arena
+                arenas.setdefault(id(arena), (arena, []))[1].append(name)
         for arena, names in arenas.values():
             with backends.device_guard(arena.master):
                 weights = arena.master.copy()

@@ -134,14 +134,13 @@ def sensitivities(
     sums = np.zeros((len(pairs), 2))
     for number, batch in enumerate(batches):
         wide = {reference: evaluation.gradients(batch, reference) for reference in {None, *dict(pairs)}}
-        _need_finite(number, wide[None])
+        base = wide[None]
+        if not math.isfinite(base.loss + base.square()):
+            what = "gradients that are not" if math.isfinite(base.loss) else f"a loss of {base.loss}"
+            raise NonFiniteError(
+                "debug.tune", f"a loss and gradients that are finite in float32, in batch {number}", what
+            )
         for at, (reference, policy) in enumerate(pairs):
             sums[at] += wide[reference].differences(evaluation.gradients(batch, policy))
             show(number * len(pairs) + at + 1)
     return [Sensitivity(float(loss), math.sqrt(gradient)) for loss, gradient in sums / len(batches)]
-
-
-def _need_finite(number: int, found: Gradients) -> None:
-    if not math.isfinite(found.loss + found.square()):
-        what = "gradients that are not" if math.isfinite(found.loss) else f"a loss of {found.loss}"
-        raise NonFiniteError("debug.tune", f"a loss and gradients that are finite in float32, in batch {number}", what)

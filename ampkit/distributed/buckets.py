@@ -107,14 +107,11 @@ def buckets(parameters: Sequence[Tensor], first_bytes: int, most_bytes: int) -> 
     size, limit = 0, first_bytes
     for parameter in reversed(parameters):
         nbytes = parameter.array.size * parameter._grad_dtype().itemsize
-        if not found or size + nbytes > limit or not _alike(found[-1][-1], parameter):
+        kind = parameter._grad_dtype(), parameter.device
+        if not found or size + nbytes > limit or kind != (found[-1][-1]._grad_dtype(), found[-1][-1].device):
             limit = most_bytes if found else first_bytes
             found.append([])
             size = 0
         found[-1].append(parameter)
         size += nbytes
     return [Bucket(each) for each in found]
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    return one._grad_dtype() == other._grad_dtype() and bool(one.device == other.device)

@@ -41,11 +41,7 @@ def _in_place(group: ProcessGroup, tensor: Tensor, action: Callable[[Transport, 
         group.on_flat(action, tensor.array)
         tensor.changed()
 
-    return _answer(group.run(run, async_op, tensor.array), async_op)
-
-
-def _answer(value: Any, async_op: bool) -> Work | None:
-    return value if async_op else None
+    return group.run(run, async_op, tensor.array)
 
 
 # sums
@@ -236,7 +232,7 @@ def _all_to_all(
 
 def _exchange(
     here: ProcessGroup, said: str, sent: Sequence[Tensor | None], received: Sequence[Tensor | None], async_op: bool
-) -> Work | None:
+) -> Any:
     """Send sent[r] to each rank r, and write what it sends into received[r]; None is nothing."""
     call = _call(said)
     some = next(tensor for tensor in (*sent, *received) if tensor is not None).array
@@ -253,7 +249,7 @@ def _exchange(
                 here.store(tensor.array, values)
                 tensor.changed()
 
-    return _answer(here.run(run, async_op, some), async_op)
+    return here.run(run, async_op, some)
 
 
 # messages between two ranks
@@ -261,8 +257,7 @@ def _exchange(
 
 def send(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0) -> None:
     """Send `tensor` to the rank `dst`, which calls `recv` with the same tag."""
-    work = isend(tensor, dst, group, tag)
-    work.wait()
+    isend(tensor, dst, group, tag).wait()
 
 
 def isend(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int = 0) -> Work:
@@ -275,9 +270,7 @@ def isend(tensor: Tensor, dst: int, group: ProcessGroup | None = None, tag: int 
 
 def recv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0) -> int:
     """Overwrite `tensor` with what the rank `src`, or any rank, sends with `tag`. -> the rank that sent it."""
-    work = irecv(tensor, src, group, tag)
-    work.wait()
-    return int(work.result())
+    return int(irecv(tensor, src, group, tag).result())
 
 
 def irecv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = None, tag: int = 0) -> Work:
@@ -301,7 +294,8 @@ def irecv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = N
 def barrier(group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """Return when every rank has called it."""
     here, call = group_or_world("barrier", group), _call("barrier()")
-    return _answer(here.run(lambda: here.transport.barrier(call), async_op), async_op)
+    ended: Work | None = here.run(lambda: here.transport.barrier(call), async_op)
+    return ended
 
 
 # Python objects, as pickles: only of ranks of the same run, which execute the same code

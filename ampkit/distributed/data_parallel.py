@@ -120,7 +120,7 @@ class DistributedDataParallel(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward; in training its buffers become those of rank 0 before."""
-        if self._synchronizes():
+        if self.require_backward_grad_sync and is_grad_enabled():
             self._begin()
             if self.broadcast_buffers:
                 broadcast_tensors(self.process_group, [b for b in self.module.buffers() if self.module.training])
@@ -134,9 +134,6 @@ class DistributedDataParallel(Module):
         trained = [p for p in self.module.parameters() if p.requires_grad]
         if len(trained) != len(self._trained) or any(a is not b for a, b in zip(trained, self._trained, strict=True)):
             self._follow()
-
-    def _synchronizes(self) -> bool:
-        return self.require_backward_grad_sync and is_grad_enabled()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -50,7 +50,9 @@ class DeviceMesh:
         ranks = np.atleast_1d(np.asarray(mesh.numpy() if isinstance(mesh, Tensor) else mesh))
         if ranks.dtype.kind not in "iu" or not ranks.size:
             raise ArgumentError("DeviceMesh", "integers, the numbers of ranks", f"{ranks.size} of {ranks.dtype.name}")
-        names = _checked_names(mesh_dim_names, ranks.ndim)
+        names = None if mesh_dim_names is None else tuple(mesh_dim_names)
+        if names is not None and (isinstance(mesh_dim_names, str) or not len(names) == len(set(names)) == ranks.ndim):
+            raise ArgumentError("DeviceMesh", f"{ranks.ndim} mesh_dim_names, all different", repr(mesh_dim_names))
         world = group_or_world("DeviceMesh")
         call = Call(f"DeviceMesh({device_type}, {ranks.tolist()}, {names})", call_site())
         world.run(lambda: world.transport.barrier(call), False)
@@ -91,9 +93,8 @@ class DeviceMesh:
         """This rank's place along a dimension, which a mesh of one need not name. Raises StateError outside of it."""
         place, dim = self.get_coordinate(), self._dim("get_local_rank", mesh_dim)
         if place is None:
-            raise StateError(
-                "get_local_rank", "a rank of the mesh", f"rank {self.get_rank()}", "only its ranks call it"
-            )
+            got = f"rank {self.get_rank()}"
+            raise StateError("get_local_rank", "a rank of the mesh", got, "only its ranks call it")
         return place[dim]
 
     def get_group(self, mesh_dim: int | str | None = None) -> ProcessGroup:
@@ -141,14 +142,6 @@ class DeviceMesh:
     def __repr__(self) -> str:
         names = "" if self.mesh_dim_names is None else f", mesh_dim_names={self.mesh_dim_names}"
         return f"DeviceMesh({self.device_type!r}, {self._ranks.tolist()}{names})"
-
-
-def _checked_names(names: Sequence[str] | None, ndim: int) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if isinstance(names, str) or len(names) != ndim or len(set(names)) != ndim:
-        raise ArgumentError("DeviceMesh", f"{ndim} mesh_dim_names, all different", repr(names))
-    return tuple(names)
 
 
 def _group_along(ranks: Any, dim: int, rank: int) -> Any:

@@ -82,7 +82,9 @@ class ProcessGroup:
     def rank_of(self, where: str, rank: Any) -> int:
         """The number in the group of a number among all processes. Raises ArgumentError for one outside of it."""
         if isinstance(rank, bool) or not hasattr(rank, "__index__") or rank.__index__() not in self.ranks:
-            raise ArgumentError(where, f"a rank of the group ({_shortly(self.ranks)})", repr(rank))
+            several = ", ".join(map(str, self.ranks))
+            ranks = f"0 to {self.size() - 1}" if self.ranks == list(range(self.size())) else several
+            raise ArgumentError(where, f"a rank of the group ({ranks})", repr(rank))
         return self.ranks.index(rank.__index__())
 
     def run(self, action: Callable[[], Any], in_background: bool, array: Array | None = None) -> Any:
@@ -204,10 +206,6 @@ def need_tensor(where: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise DTypeError(where, "a Tensor", f"a {type(value).__name__}")
     return value
-
-
-def _shortly(ranks: list[int]) -> str:
-    return f"0 to {len(ranks) - 1}" if ranks == list(range(len(ranks))) else ", ".join(map(str, ranks))
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:

@@ -56,9 +56,8 @@ def initialized(timeout: float) -> Any:
     if not MPI.Is_initialized():
         with _watched(Call("init_process_group()", call_site()), timeout):
             # By ctypes, which releases Python's lock meanwhile.
-            ctypes.CDLL(MPI.__file__).MPI_Init_thread(
-                None, None, int(MPI.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())
-            )
+            provided = ctypes.byref(ctypes.c_int())
+            ctypes.CDLL(MPI.__file__).MPI_Init_thread(None, None, int(MPI.THREAD_MULTIPLE), provided)
         for each in (MPI.COMM_SELF, MPI.COMM_WORLD):  # as mpi4py's own start does
             each.Set_errhandler(MPI.ERRORS_RETURN)
     return MPI

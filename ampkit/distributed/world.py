@@ -17,8 +17,7 @@ from .resilient import ResilientTransport
 from .transport import Call, Transport, call_site
 
 TIMEOUT = timedelta(minutes=30)
-# PyTorch's backends by the engine of arrays on a GPU; by device in PyTorch's "cpu:gloo,cuda:nccl"
-ENGINES = {"mpi": "mpi", "gloo": "mpi", "nccl": "nccl"}
+ENGINES = {"mpi", "gloo", "nccl"}  # PyTorch's backends; by device in PyTorch's "cpu:gloo,cuda:nccl"
 _MPIEXEC = "start it with `mpiexec -n 2 python script.py`"
 
 
@@ -64,17 +63,20 @@ def init_process_group(
     global _engine
     if group.WORLD is not None:
         raise StateError("init_process_group", "to be called once", "a second call", "destroy_process_group() first")
-    engine, limit = _engine_named(backend), _seconds(timeout)
-    found = launched()
+    names = [part.rpartition(":")[2].lower() for part in (backend or "nccl").split(",")]
+    if not set(names) <= ENGINES:
+        raise ArgumentError("init_process_group", "backend mpi, gloo or nccl", repr(backend))
+    limit, found = _seconds(timeout), launched()
     alone = found.world_size == 1 and found.launcher in ("", "SLURM") and world_size in (-1, 1)
-    transport = Transport(timeout=limit) if alone else _connected(limit)
+    connect = resilient.connect if resilient.is_enabled() else mpi.connect
+    transport = Transport(timeout=limit) if alone else connect(limit)
     for name, given, real in (("world_size", world_size, transport.size), ("rank", rank, transport.rank)):
         if given not in (-1, real):
             raise StateError("init_process_group", f"{name}={real}, as the launcher says", str(given), _MPIEXEC)
     if transport.size != found.world_size:
         raise StateError("init_process_group", f"{found.world_size} ranks, as {found.launcher} says",
                          f"{transport.size} by MPI", CURES.get(found.launcher, _MPIEXEC))  # fmt: skip
-    _engine = engine
+    _engine = "nccl" if "nccl" in names else "mpi"
     group.WORLD = _group_of(range(transport.size), transport)
     _groups.append(group.WORLD)
 
@@ -83,18 +85,6 @@ def _group_of(ranks: Sequence[int], transport: Transport) -> ProcessGroup:
     """The group of these ranks, with a transport of GPUs where NCCL is to be used. All of them call it."""
     gpus = NCCLTransport(transport.copy()) if _engine == "nccl" and isinstance(transport, MPITransport) else None
     return ProcessGroup(ranks, transport, gpus)
-
-
-def _connected(limit: float) -> MPITransport:
-    return resilient.connect(limit) if resilient.is_enabled() else mpi.connect(limit)
-
-
-def _engine_named(backend: str | None) -> str:
-    names = [part.rpartition(":")[2].lower() for part in (backend or "nccl").split(",")]
-    unknown = [name for name in names if name not in ENGINES]
-    if unknown:
-        raise ArgumentError("init_process_group", "backend mpi, gloo or nccl", repr(backend))
-    return "nccl" if "nccl" in names else "mpi"
 
 
 def _seconds(timeout: Any) -> float:

@@ -150,35 +150,31 @@ def restore(
     average: an AveragedModel, if the state holds one as `average`. Raises StateError, ArgumentError or DTypeError for a
     state of another form or of other arguments; all arguments are then unchanged.
     """
-    parts = (model, optimizer, schedule, scaler)
     averages = {} if average is None else {"average": average}
     need_keys("restore", state, ("model", "optimizer", "schedule", "scaler", "guard", "random", *averages))
     need_keys("restore", state["schedule"], ("last_epoch", "_pending"))
-    before = deepcopy(state_of(*parts) | {name: each.state_dict() for name, each in averages.items()})
-    try:
-        _restore(state, *parts, same_length=same_length)
+    now = state_of(model, optimizer, schedule, scaler)
+    before = deepcopy(now | {name: each.state_dict() for name, each in averages.items()})
+
+    def load(state: Mapping[str, Any], same_length: bool) -> None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        scaler.load_state_dict(state["scaler"])
+        scaler.monitor.restore(state["guard"])
+        progress = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
+        schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **progress})
+        if not same_length:
+            for group, values in zip(optimizer.param_groups, schedule.values(progress["last_epoch"]), strict=True):
+                group.update(values)
+        random.default.restore(state["random"])
         for name, each in averages.items():
             each.load_state_dict(state[name])
+
+    try:
+        load(state, same_length)
     except BaseException:
-        _restore(before, *parts, same_length=True)
-        for name, each in averages.items():
-            each.load_state_dict(before[name])
+        load(before, same_length=True)
         raise
-
-
-def _restore(
-    state: Mapping[str, Any], model: nn.Module, optimizer: Any, schedule: Any, scaler: GradScaler, same_length: bool
-) -> None:
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    scaler.load_state_dict(state["scaler"])
-    scaler.monitor.restore(state["guard"])
-    progress = {name: state["schedule"][name] for name in ("last_epoch", "_pending")}
-    schedule.load_state_dict(state["schedule"] if same_length else {**schedule.state_dict(), **progress})
-    if not same_length:
-        for group, values in zip(optimizer.param_groups, schedule.values(progress["last_epoch"]), strict=True):
-            group.update(values)
-    random.default.restore(state["random"])
 
 
 def _stem(step: int) -> str:

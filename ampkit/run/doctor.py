@@ -76,17 +76,13 @@ def _blas() -> Iterator[Finding]:
     yield Finding("BLAS", "ok" if kernels else "note", name, cure)
     used, usable = threads.get_num_threads(), threads.usable_cpus()
     found, cure = f"{used} for products, on {usable} usable CPUs", None
-    if used > 1 and (load := _load()) > (os.cpu_count() or 1):
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # of the last minute
+    if used > 1 and load > (os.cpu_count() or 1):
         found += f", at a load of {load:.1f}"
         cure = "other processes compete for the CPUs: train.threads=1, or OMP_WAIT_POLICY=passive before Python"
     elif used != usable:
         cure = "ampkit.set_num_threads(n), or train.threads=n in a recipe"
     yield Finding("threads", "note" if cure else "ok", found, cure)
-
-
-def _load() -> float:
-    """The load average of the last minute; 0 where the system has none."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _onednn() -> Iterator[Finding]:

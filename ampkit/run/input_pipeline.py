@@ -51,8 +51,9 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
 
     Raises ConfigError or ArgumentError for data that is missing, too short or not finite.
     """
-    entry = DATASETS[recipe.data.name]
-    loaded, device = _loaded(recipe), recipe.train.device
+    entry, device = DATASETS[recipe.data.name], recipe.train.device
+    from_model = {name: getattr(recipe.model, name) for name in entry.from_model}
+    loaded = entry.load(**recipe.data.model_dump(include=entry.keys), **from_model)
     pipeline = _PIPELINES[entry.loading](recipe, ranks, loaded)
     about = {name: list(getattr(loaded, name, ())) for name in ("classes", "mean", "std")}
     return replace(
@@ -61,13 +62,6 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
         held_out=lambda: prefetch(pipeline.held_out(), device),
         about=about,
     )
-
-
-def _loaded(recipe: Recipe) -> Any:
-    """What the load function of the data set returns."""
-    entry = DATASETS[recipe.data.name]
-    from_model = {name: getattr(recipe.model, name) for name in entry.from_model}
-    return entry.load(**recipe.data.model_dump(include=entry.keys), **from_model)
 
 
 def _from_generated(recipe: Recipe, ranks: Ranks, arrays: Arrays) -> InputPipeline:

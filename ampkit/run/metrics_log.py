@@ -59,18 +59,15 @@ class MetricsLog:
 
     def append(self, values: Mapping[str, Any]) -> None:
         """Append `values`, of JSON, with the key "step". Raises FileError as `write` does."""
-        line = (json.dumps(values) + "\n").encode()
+        left = line = (json.dumps(values) + "\n").encode()
         try:
-            self._append(line)
+            while left:
+                left = left[os.write(self._handle, left) :]
         except OSError as error:
             os.ftruncate(self._handle, self.size)
             raise self._failed(error) from error
         self._digest.update(line)
         self.size += len(line)
-
-    def _append(self, line: bytes) -> None:
-        while line:
-            line = line[os.write(self._handle, line) :]
 
     def sync(self) -> dict[str, Any]:
         """Flush all rows to the disk; returns their size in bytes and their SHA-256."""
@@ -147,9 +144,6 @@ def back_up(path: Path, data: bytes, reason: str) -> Path:
 
 def as_json(row: Row) -> dict[str, Any]:
     """The values of a row by name, as metrics.jsonl has them: without scores that do not apply."""
-    return {name: _json_number(value) for name, value in asdict(row).items() if value is not None}
-
-
-def _json_number(value: Any) -> Any:
+    values = {name: value for name, value in asdict(row).items() if value is not None}
     # JSON has no infinity and no NaN: the norm of a skipped step is null.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

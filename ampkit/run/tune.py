@@ -74,11 +74,14 @@ def tune_recipe(
         raise ConfigError("amp.parameters", "float32, which the policies are compared with", "low")
     recipe = _shortened(recipe, steps)
     tuning, steps = _searched(recipe, dtype, error, batches, show)
-    trained = _trained(recipe, _to_train(tuning), show)
+    # The one found if the search would take it: else it is slower than the default policy.
+    first = [each for each in tuning.policies if each.name != "found" or each.policy == tuning.policy]
+    trained = _trained(recipe, [(each.name, each.policy) for each in first], show)
     best, note = decide(error, [each.timed for each in trained])
     for policy in _others(tuning, error):
-        if any(each.timed.error <= error for each in trained[1:]) or not _is_worth(trained):
-            break
+        within = any(each.timed.error <= error for each in trained[1:])
+        if within or not any(each.timed.seconds < trained[0].timed.seconds for each in trained[1:]):
+            break  # with a policy that will do, or none that is faster than float32
         if policy is not None and all(policy != each.timed.policy for each in trained):
             trained += _trained(recipe, [("tightened", policy)], show, trained[0])
             best, note = decide(error, [each.timed for each in trained])
@@ -87,12 +90,9 @@ def tune_recipe(
 
 def _shortened(recipe: Recipe, steps: int | None) -> Recipe:
     wanted = recipe.train.bench_steps if steps is None else steps
-    train: dict[str, Any] = {"log_every": 1, "eval_every": None}
-    if wanted is None and recipe.train.steps is not None:
-        wanted = min(recipe.train.steps, _MOST_STEPS)
-    elif wanted is None:
-        wanted = min(fit(recipe).steps, _MOST_STEPS)
-    train |= {"steps": wanted, "epochs": None}
+    if wanted is None:
+        wanted = min(fit(recipe).steps if recipe.train.steps is None else recipe.train.steps, _MOST_STEPS)
+    train = {"log_every": 1, "eval_every": None, "steps": wanted, "epochs": None}
     return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
 
 
@@ -122,21 +122,9 @@ def _searched(recipe: Recipe, dtype: str | None, error: float, batches: int, sho
     return tune(run.model, given, loss, wanted, error=error, show=show), run.steps
 
 
-def _to_train(tuning: Tuning) -> list[tuple[str, Policy | None]]:
-    # The one found if the search would take it: else it is slower than the default policy.
-    return [
-        (each.name, each.policy) for each in tuning.policies if each.name != "found" or each.policy == tuning.policy
-    ]
-
-
 def _others(tuning: Tuning, error: float) -> list[Policy | None]:
     found = [each.policy for each in tuning.policies if each.name == "found"]
     return [*found, *(tuning.tightened(error / 4**i) for i in range(1, _RETRIES + 1))]
-
-
-def _is_worth(trained: Sequence[Trained]) -> bool:
-    # Whether some policy, though outside of the error, is faster than float32.
-    return any(each.timed.seconds < trained[0].timed.seconds for each in trained[1:])
 
 
 class _Training:

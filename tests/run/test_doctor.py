@@ -44,7 +44,7 @@ def test_threads_beside_other_work_are_a_note(used, load, state, cure, monkeypat
     monkeypatch.setattr(doctor.threads, "get_num_threads", lambda: used)
     monkeypatch.setattr(doctor.threads, "usable_cpus", lambda: 2)
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(doctor, "_load", lambda: load)
+    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (load, load, load))
     finding = {finding.topic: finding for finding in doctor.examine()}["threads"]
     assert finding.state == state
     assert (finding.cure or "").startswith(cure or "")

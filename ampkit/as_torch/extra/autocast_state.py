@@ -5,11 +5,6 @@ from __future__ import annotations
 from ...base.public_dtypes import dtype
 from ...core.policy import get_autocast_dtype, is_autocast_enabled
 
-__all__ = [
-    "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "is_autocast_cache_enabled",
-    "is_autocast_cpu_enabled",
-]  # fmt: skip
-
 
 def get_autocast_gpu_dtype() -> dtype:
     """`get_autocast_dtype("cuda")`."""

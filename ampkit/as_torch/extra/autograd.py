@@ -10,8 +10,6 @@ from ...base.scoped import Scope, ScopedVariable
 from ...core.autograd.hooks import passes
 from ...core.tensor import Tensor
 
-__all__ = ["Variable", "is_multithreading_enabled", "set_multithreading_enabled"]
-
 
 class _Engine:
     """The engine of backward passes, as libraries that train on several devices know it."""

@@ -2,8 +2,6 @@
 
 from ...autograd.function import Function
 
-__all__ = ["InplaceFunction"]
-
 
 class InplaceFunction(Function):
     """A Function: each may change its inputs in place, once it has said so by `ctx.mark_dirty`."""

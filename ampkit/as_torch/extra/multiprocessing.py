@@ -8,9 +8,6 @@ from typing import Any
 
 from ...base.errors import StateError
 
-__all__ = ["ProcessContext", "get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy", "spawn",
-           "start_processes"]  # fmt: skip
-
 
 def get_all_sharing_strategies() -> set[str]:
     """{"file_system"}."""

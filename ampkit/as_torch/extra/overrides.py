@@ -6,8 +6,6 @@ from typing import Any
 
 from ...core.tensor import Tensor
 
-__all__ = ["has_torch_function", "has_torch_function_unary", "has_torch_function_variadic", "is_tensor_like"]
-
 
 def has_torch_function(relevant_args: Any) -> bool:
     """False."""

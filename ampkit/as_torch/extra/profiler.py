@@ -10,9 +10,6 @@ from typing import Any, Self
 
 from ...debug.profiler import profile as _profile
 
-__all__ = ["ProfilerAction", "ProfilerActivity", "emit_nvtx", "profile", "record_function", "schedule",
-           "tensorboard_trace_handler"]  # fmt: skip
-
 
 class ProfilerActivity(Enum):
     """What to look at; ampkit times the ops on whichever device they run."""

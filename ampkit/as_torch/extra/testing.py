@@ -12,8 +12,6 @@ from ...base import dtypes
 from ...base.errors import ArgumentError
 from ...core.tensor import Tensor
 
-__all__ = ["assert_allclose", "assert_close", "make_tensor"]
-
 # PyTorch's tolerances by dtype, relative and absolute; other dtypes are compared exactly.
 _TOLERANCES = {
     dtypes.float16: (1e-3, 1e-5), dtypes.bfloat16: (1.6e-2, 1e-5), dtypes.float32: (1.3e-6, 1e-5),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -135,29 +135,18 @@ def _edges(origin: Origin, masked: bool = True) -> Iterator[Cure]:
     read = [array.dtype for array in event.inputs if getattr(array, "dtype", None) in FLOATS]
     dtype = next((each for each in read if each in LOW), read[-1] if read else float32)
     known = [array for array in event.operands if getattr(array, "dtype", None) in FLOATS]
-    masked = (
-        masked and event.phase != FORWARD and bool(known) and share(origin.output, "isnan") > 0 and _has_zero(known[0])
-    )
-    yield from edges.away(name, dtype, masked)
-
-
-def _has_zero(array: Any) -> bool:
-    return bool((array == 0).any())
+    masked = masked and event.phase != FORWARD and bool(known) and share(origin.output, "isnan") > 0
+    yield from edges.away(name, dtype, masked and bool((known[0] == 0).any()))
 
 
 def _bounded(name: str, trials: Trials) -> list[Cure]:
     """Of exponentials: an input that is not too large."""
     if name not in ("exp", "expm1", "exp2", "sinh", "cosh"):
         return []
-    cures = [
-        Cure(f"bound what goes in: {name}(x.clamp(max={top}))", rewrites.inputs(name, _at_most(top)))
-        for top in (80, 10)
-    ]
-    return _first(cures, trials)
-
-
-def _at_most(top: float) -> Callable[[Any], Any]:
-    return lambda x: x.clamp(max=top)
+    text = f"bound what goes in: {name}(x.clamp(max="
+    return _first(
+        (Cure(f"{text}{top}))", rewrites.inputs(name, lambda x, top=top: x.clamp(max=top))) for top in (80, 10)), trials
+    )
 
 
 def _to_bfloat16(call: Any, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -31,9 +31,7 @@ class Changed(NamedTuple):
     held: Any = None
 
     def __str__(self) -> str:
-        place = f" of {self.op.name}"
-        became = f"becomes {self.became:g} in {self.dtype.name}"
-        return f"the constant {shown(self.number)}{place} {became}"
+        return f"the constant {shown(self.number)} of {self.op.name} becomes {self.became:g} in {self.dtype.name}"
 
     def spelled(self, value: float) -> str:
         """One of `values` as a program says it."""
@@ -91,15 +89,12 @@ class Constants:
         for value in (*event.operands, *event.params):
             if type(value) is float or (type(value) is int and abs(value) > 65504):
                 self._look(event, float(value), dtype)
-            elif type(value) is Tensor and value.array.size == 1 and value._tape_edge is None and self._is_given(value):
+            elif type(value) is Tensor and value.array.size == 1 and value._tape_edge is None:
                 array = value.array
-                if array.dtype in FLOATS:
+                if array.dtype in FLOATS and not self._made.holds(array):
                     self._look(event, float(backends.backend_of(array).to_numpy(array).reshape(-1)[0]), dtype, value)
         if output.size == 1 and not isinstance(output, np.generic) and event.op.name not in ("full", "to"):
             self._made[output] = COMPUTED
-
-    def _is_given(self, tensor: Tensor) -> bool:
-        return not self._made.holds(tensor.array)
 
     def _look(self, event: Event, number: float, dtype: DType, held: Any = None) -> None:
         if dtype == float64 or not math.isfinite(number) or number in (0.0, 1.0, -1.0):
@@ -111,9 +106,7 @@ class Constants:
 
 
 def _rounded(number: float, dtype: DType) -> float:
-    if dtype in (float16, bfloat16, float32):
-        with np.errstate(all="ignore"):
-            return (
-                float(np.asarray(number, np.float32).astype(dtype)) if dtype != float32 else float(np.float32(number))
-            )
-    return number
+    if dtype not in (float16, bfloat16, float32):
+        return number
+    with np.errstate(all="ignore"):
+        return float(np.asarray(number, np.float32).astype(dtype))

@@ -59,21 +59,13 @@ def away(name: str, dtype: DType, masked: bool = False) -> Iterator[Cure]:
     if edge.low == 0.0 and edge.high == math.inf:
         for eps in _FROM_0.get(dtype, (1e-8, 1e-6, 1e-4, 1e-2)):
             inside = form.format(x=f"x + {eps:g}")
-            yield Cure(f"add an eps inside: {inside}", inputs(name, _plus(eps), edge.place))
+            yield Cure(f"add an eps inside: {inside}", inputs(name, lambda x, eps=eps: x + eps, edge.place))
     for eps in _FROM_1.get(dtype, (1e-6, 1e-4, 1e-2)):
         least = (edge.low or 0.0) + eps
         most = None if edge.high == math.inf else edge.high - eps
         bounds = f"min={least:.9g}" + ("" if most is None else f", max={most:.9g}")
         text = f"clamp the input to where {name} is defined: {form.format(x=f'x.clamp({bounds})')}"
-        yield Cure(text, inputs(name, _clamped(least, most), edge.place))
-
-
-def _plus(eps: float) -> Callable[[Any], Any]:
-    return lambda x: x + eps
-
-
-def _clamped(least: float, most: float | None) -> Callable[[Any], Any]:
-    return lambda x: x.clamp(least, most)
+        yield Cure(text, inputs(name, lambda x, least=least, most=most: x.clamp(least, most), edge.place))
 
 
 def _replaced(edge: Edge) -> Callable[[Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...core.autograd.grad_mode import no_grad
 from .step_state import StepState
@@ -39,7 +39,7 @@ def lower(training: Training) -> Cure | None:
     if before is not None and _end(before) <= 1.1 * before[0]:
         return None
     best: tuple[float, float, Sequence[float]] | None = None
-    for factor in _factors(rate):
+    for factor in (*_FACTORS, *(other / rate for other in _RATES if other < rate * _FACTORS[-1])):
         losses = training.losses(factor) if time.process_time() < until else None
         if losses and _end(losses) < losses[0] and (best is None or _end(losses) < best[0]):
             best = _end(losses), factor, losses
@@ -51,11 +51,6 @@ def lower(training: Training) -> Cure | None:
     told = f"tried from new weights: in {len(losses)} steps the loss goes from {losses[0]:.3g} to {end:.3g}"
     key = f", {training.key}={rate * factor:g}" if training.key else ""
     return Cure(f"lower the learning rate, from {rate:g} to {rate * factor:g}{key} ({told})")
-
-
-def _factors(rate: float) -> list[float]:
-    least = rate * _FACTORS[-1]
-    return [*_FACTORS, *[other / rate for other in _RATES if other < least]]
 
 
 def grows(losses: Sequence[float]) -> bool:
@@ -126,14 +121,9 @@ def _begin_anew(state: StepState, factor: float) -> None:
 def _update(state: StepState) -> None:
     """Update the weights, where the step itself does not: with its gradients, without their loss scale."""
     for optimizer in state.optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                _unscale(parameter.grad)
+        for gradient in (parameter.grad for group in optimizer.param_groups for parameter in group["params"]):
+            if gradient is not None and gradient.tag is not None:
+                gradient.array[...] = gradient.array / float(gradient.tag.factor)
+                gradient.tag = None
         optimizer.step()
         optimizer.zero_grad()
-
-
-def _unscale(gradient: Any) -> None:
-    if gradient is not None and gradient.tag is not None:
-        gradient.array[...] = gradient.array / float(gradient.tag.factor)
-        gradient.tag = None

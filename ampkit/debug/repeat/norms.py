@@ -18,13 +18,15 @@ def before_same_type(origin: Origin) -> list[Cure]:
     None where it did not overflow in a module of the model.
     """
     model = None if origin.call is None else origin.call.model
-    same = {} if model is None else _of_same_type(dict(model.named_modules()), origin.path)
+    modules: dict[str, Any] = {} if model is None else dict(model.named_modules())
+    kind, place = type(modules.get(origin.path)), starred(origin.path)
+    same: dict[str, Any] = {p: m for p, m in modules.items() if p and starred(p) == place and type(m) is kind}
     if not same:
         return []
 
     @contextmanager
     def normalized() -> Iterator[None]:
-        hooks = [module.register_forward_pre_hook(lambda module, args: _norm(args)) for module in same.values()]
+        hooks = [module.register_forward_pre_hook(_normalize_first) for module in same.values()]
         try:
             yield
         finally:
@@ -32,12 +34,6 @@ def before_same_type(origin: Origin) -> list[Cure]:
                 hook.remove()
 
     return [Cure(f"normalize what goes into {_named(same)}: ops.layer_norm(x, x.shape[-1:])", normalized)]
-
-
-def _of_same_type(modules: dict[str, Any], path: str) -> dict[str, Any]:
-    """The modules of the type and place of that at `path`, by path: blocks.0 and blocks.1."""
-    kind = type(modules.get(path))
-    return {p: m for p, m in modules.items() if p and starred(p) == starred(path) and type(m) is kind}
 
 
 def _named(modules: dict[str, Any]) -> str:
@@ -50,5 +46,5 @@ def _named(modules: dict[str, Any]) -> str:
     return f"each {kind} of the model" if others else f"{kind} {path}"
 
 
-def _norm(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _normalize_first(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (f.layer_norm(args[0], args[0].shape[-1:]), *args[1:])

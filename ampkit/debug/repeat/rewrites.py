@@ -88,12 +88,7 @@ def constant(changed: Changed, value: float) -> Callable[[], AbstractContextMana
         same = type(item) in (int, float) and float(item) == changed.number
         return value if same else item
 
-    def through(call: Any, *args: Any, **kwargs: Any) -> Any:
-        if changed.where and caller() != changed.where:
-            return call(*args, **kwargs)
-        return call(*map(replaced, args), **{key: replaced(item) for key, item in kwargs.items()})
-
-    return lambda: rerouted_flat(changed.op, through)
+    return _each_argument(changed.op, replaced, changed.where)
 
 
 def in_float32(op: Op, where: str = "") -> Callable[[], AbstractContextManager[Any]]:
@@ -102,10 +97,16 @@ def in_float32(op: Op, where: str = "") -> Callable[[], AbstractContextManager[A
     def wide(item: Any) -> Any:
         return item.float() if isinstance(item, Tensor) and item.array.dtype in LOW else item
 
+    return _each_argument(op, wide, where)
+
+
+def _each_argument(op: Op, change: Callable[[Any], Any], where: str) -> Callable[[], AbstractContextManager[Any]]:
+    """A context in which each argument of the op is change(argument), in calls at the line `where`, or in all."""
+
     def through(call: Any, *args: Any, **kwargs: Any) -> Any:
         if where and caller() != where:
             return call(*args, **kwargs)
-        return call(*map(wide, args), **{key: wide(item) for key, item in kwargs.items()})
+        return call(*map(change, args), **{key: change(item) for key, item in kwargs.items()})
 
     return lambda: rerouted_flat(op, through)
 

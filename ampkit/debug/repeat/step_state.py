@@ -167,10 +167,10 @@ def _held(item: Any) -> list[Any]:
     if isinstance(item, MethodType):
         return [item.__self__, item.__func__]
     if isinstance(item, FunctionType):
-        if item.__module__ is not None and item.__module__.startswith("ampkit."):
-            return [cell.cell_contents for cell in item.__closure__ or () if _is_set(cell)]
-        names = set(_names(item.__code__))
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_set(cell)]
+        if item.__module__ is not None and item.__module__.startswith("ampkit."):
+            return cells
+        names = set(_names(item.__code__))
         return [*cells, *(item.__defaults__ or ()), *[item.__globals__[n] for n in names if n in item.__globals__]]
     if isinstance(item, (list, tuple, set)):
         return list(item)[:_MOST]

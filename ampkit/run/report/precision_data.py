@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-from ...debug.range_rows import sample_of
+from ...debug.range_rows import key_of, sample_of
 from ...debug.ranges import RangeTotals
 
 COLUMNS = 64
@@ -54,15 +54,11 @@ def _split(rows: Sequence[Any], parts: int) -> list[Sequence[Any]]:
     return [rows[len(rows) * i // count : len(rows) * (i + 1) // count] for i in range(count)]
 
 
-def _key(found: Mapping[str, Any]) -> tuple[Any, ...]:
-    return found["of"], found["path"], found.get("op", ""), found["dtype"], found.get("stored", found["dtype"])
-
-
 def _by_key(group: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in group:
         for each in row.get("ranges", ()):
-            found.setdefault(_key(each), []).append(each)
+            found.setdefault(key_of(each), []).append(each)
     return found
 
 
@@ -104,17 +100,15 @@ def _histogram(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _updates(groups: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     paths = dict.fromkeys(each["path"] for group in groups for row in group for each in row.get("updates", ()))
-    return [{"path": path, **_update_shares(path, groups)} for path in paths]
-
-
-def _update_shares(path: str, groups: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
-    columns = [[e for row in group for e in row.get("updates", ()) if e["path"] == path] for group in groups]
-    return {name: [_update_share(column, name) for column in columns] for name in ("float16", "bfloat16")}
-
-
-def _update_share(column: Sequence[Mapping[str, Any]], name: str) -> float:
-    changed = sum(each["changed"] for each in column)
-    return _rounded(sum(each[name] for each in column) / changed) if changed else 0.0
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        columns = [[e for row in group for e in row.get("updates", ()) if e["path"] == path] for group in groups]
+        changed = [sum(each["changed"] for each in column) for column in columns]
+        found.append({"path": path})
+        for name in ("float16", "bfloat16"):
+            lost = [sum(each[name] for each in column) for column in columns]
+            found[-1][name] = [_rounded(a / b) if b else 0.0 for a, b in zip(lost, changed, strict=True)]
+    return found
 
 
 def _rounded(value: float) -> float:

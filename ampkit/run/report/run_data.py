@@ -55,7 +55,9 @@ def read_run(path: Path) -> RunData:
     if not any(found):
         cure = "give the directory that holds config.toml and metrics.jsonl"
         raise FileError("report", "the directory of a run", f"{str(path)!r}, which holds none", cure)
-    _read_ranges(path / "ranges.jsonl", run)
+    if data := read(path / "ranges.jsonl"):
+        rows = sorted(_rows(data, "ranges.jsonl", run, is_ranges_row), key=lambda row: int(row["step"]))
+        run.precision = precision_data(rows) if rows else None
     if data := read(path / "environment.jsonl"):
         run.environment = _rows(data, "environment.jsonl", run, is_environment)
     _read_measured(path / MEASURED, run)
@@ -82,12 +84,6 @@ def _read_metrics(path: Path, run: RunData) -> bool:
         return False
     run.add(_rows(data, "metrics.jsonl", run))
     return True
-
-
-def _read_ranges(path: Path, run: RunData) -> None:
-    if data := read(path):
-        rows = sorted(_rows(data, "ranges.jsonl", run, is_ranges_row), key=lambda row: int(row["step"]))
-        run.precision = precision_data(rows) if rows else None
 
 
 def _read_measured(path: Path, run: RunData) -> None:

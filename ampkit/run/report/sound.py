@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ...amp.exponents import FORMATS
+
 LARGEST = 2**53  # of the integers that a browser tells apart
 _EXPONENTS = 1200  # beyond those of float64
-_FORMATS = ("present", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-
 Check = Callable[[Any], bool]
 
 
@@ -74,21 +74,14 @@ def with_keys(needed: Mapping[str, Check], others: Mapping[str, Check]) -> Check
     return check
 
 
-def _is_exponent(value: Any) -> bool:
-    return type(value) is int and abs(value) <= _EXPONENTS
-
-
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= 2 * _EXPONENTS and all(map(is_number, value))
-
-
 _RANGE = with_keys(
     dict.fromkeys(("of", "path", "dtype"), is_text),
     {
         **dict.fromkeys(("op", "stored"), is_text),
         **dict.fromkeys(("count", "largest", "scale", "zero", "inf", "nan"), is_amount),
-        **dict.fromkeys(_FORMATS, list_of(is_amount, 3)),
-        "exponent": _is_exponent, "counts": _are_counts,
+        **dict.fromkeys(("present", *FORMATS), list_of(is_amount, 3)),
+        "exponent": lambda value: type(value) is int and abs(value) <= _EXPONENTS,
+        "counts": lambda value: list_of(is_number)(value) and len(value) <= 2 * _EXPONENTS,
     },
 )  # fmt: skip
 _UPDATE = with_keys(

@@ -66,9 +66,9 @@ def speed(ratio: float) -> str:
     """How many times as fast, in words."""
     if abs(ratio - 1) < SAME:
         return "is as fast as"
-    return (
-        f"is faster: {ratio:.2f} times the speed of" if ratio > 1 else f"is slower: {1 / ratio:.2f} times the time of"
-    )
+    if ratio > 1:
+        return f"is faster: {ratio:.2f} times the speed of"
+    return f"is slower: {1 / ratio:.2f} times the time of"
 
 
 def disagreement(result: Result, first: Result, found: Speed) -> float | None:

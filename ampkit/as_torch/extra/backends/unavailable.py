@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["device_count", "empty_cache", "is_available", "is_built", "manual_seed", "manual_seed_all"]
-
 
 def is_available() -> bool:
     """Whether ampkit can use it: never."""

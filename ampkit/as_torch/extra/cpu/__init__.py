@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["current_device", "device_count", "is_available", "set_device", "synchronize"]
-
 
 def is_available() -> bool:
     """True."""

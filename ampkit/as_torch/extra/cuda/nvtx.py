@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["mark", "range", "range_pop", "range_push"]
-
 
 def range_push(msg: str) -> None:
     """Does nothing."""

@@ -9,17 +9,14 @@ from .... import ops
 from ....core.autograd.tape import grad
 from ....core.tensor import Tensor
 
-__all__ = ["conv1d_input", "conv1d_weight", "conv2d_input", "conv2d_weight", "conv3d_input", "conv3d_weight"]
-
 
 def _input_gradient(convolution: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def gradient(
         input_size: Any, weight: Tensor, grad_output: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        given = ops.zeros(tuple(input_size), dtype=weight.dtype, device=weight.device, requires_grad=True)
-        out = convolution(given, weight, None, stride, padding, dilation, groups)
-        return _of(out, given, grad_output, weight)
+        options = (None, stride, padding, dilation, groups)
+        return _gradient(lambda given: convolution(given, weight, *options), input_size, grad_output, weight)
 
     gradient.__name__ = f"{convolution.__name__}_input"
     gradient.__doc__ = f"{convolution.__name__}'s gradient for an input of shape input_size, given that of its output."
@@ -31,18 +28,19 @@ def _weight_gradient(convolution: Callable[..., Tensor]) -> Callable[..., Tensor
         input: Tensor, weight_size: Any, grad_output: Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        given = ops.zeros(tuple(weight_size), dtype=input.dtype, device=input.device, requires_grad=True)
-        out = convolution(input, given, None, stride, padding, dilation, groups)
-        return _of(out, given, grad_output, input)
+        options = (None, stride, padding, dilation, groups)
+        return _gradient(lambda given: convolution(input, given, *options), weight_size, grad_output, input)
 
     gradient.__name__ = f"{convolution.__name__}_weight"
     gradient.__doc__ = f"{convolution.__name__}'s gradient for a weight of shape weight_size, given that of its output."
     return gradient
 
 
-def _of(out: Tensor, given: Tensor, grad_output: Tensor, other: Tensor) -> Tensor:
+def _gradient(function: Callable[[Tensor], Tensor], size: Any, grad_output: Tensor, other: Tensor) -> Tensor:
     # recorded where what it depends on requires grad, so that it can be differentiated again
-    (found,) = grad([out], [given], [grad_output], create_graph=grad_output.requires_grad or other.requires_grad)
+    given = ops.zeros(tuple(size), dtype=other.dtype, device=other.device, requires_grad=True)
+    recorded = grad_output.requires_grad or other.requires_grad
+    (found,) = grad([function(given)], [given], [grad_output], create_graph=recorded)
     assert found is not None
     return found
 

@@ -55,4 +55,3 @@ def _loss(name: str, defaults: dict[str, Any]) -> Callable[..., Any]:
 
 
 globals().update({name: _loss(name, defaults) for name, defaults in _SIGNATURES.items()})
-__all__ = sorted(_SIGNATURES)

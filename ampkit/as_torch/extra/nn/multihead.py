@@ -10,8 +10,6 @@ from ....base.errors import ArgumentError
 from ....core.tensor import Tensor
 from ....nn import Module, MultiheadAttention
 
-__all__ = ["multi_head_attention_forward"]
-
 
 def multi_head_attention_forward(
     query: Tensor,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["wrap"]
-
 
 def wrap(fn_or_name: Any) -> Any:
     """`fn_or_name` as it is."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from .... import ops
 
-__all__ = ["associative_scan"]
-
 
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "pointwise"

@@ -7,8 +7,6 @@ from typing import Any
 
 from ....core.autograd.recompute import recompute
 
-__all__ = ["checkpoint", "checkpoint_sequential"]
-
 
 def checkpoint(
     function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, preserve_rng_state: bool = True,

@@ -75,13 +75,11 @@ def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tup
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     """The inverse of `tree_flatten`."""
-    return _built(iter(leaves), treespec)
-
-
-def _built(leaves: Any, spec: TreeSpec) -> Any:
-    if spec.type is None:
-        return next(leaves)
-    return _containers[spec.type][1]([_built(leaves, child) for child in spec.children_specs], spec.context)
+    left = iter(leaves)  # an iterator is its own
+    if treespec.type is None:
+        return next(left)
+    children = [tree_unflatten(left, child) for child in treespec.children_specs]
+    return _containers[treespec.type][1](children, treespec.context)
 
 
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

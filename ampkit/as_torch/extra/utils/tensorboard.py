@@ -10,8 +10,6 @@ from typing import Any
 
 from ....base.errors import StateError
 
-__all__ = ["SummaryWriter"]
-
 
 class SummaryWriter:
     """Writes event files to `log_dir`, by default runs/<time>; `comment` is appended to its name.
