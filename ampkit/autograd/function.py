@@ -113,9 +113,8 @@ class FunctionCtx:
         edges = {id(a): a._tape_edge for a in args if isinstance(a, Tensor)}
         places = {id(out): i for i, out in enumerate(outs)}
         self._saved = [_saved_item(t, edges, places) for t in self._to_save]
-        self._non_differentiable = [
-            i for i, out in enumerate(outs) if any(out is marked for marked in self._non_differentiable)
-        ]
+        marked = self._non_differentiable
+        self._non_differentiable = [i for i, out in enumerate(outs) if any(out is each for each in marked)]
         self._to_save, self._serial = (), node.serial
 
     def _unpack(self, item: Any) -> Tensor | None:
@@ -240,9 +239,10 @@ def _output(out: Any, node: Node | None, index: int, dirty: tuple[Tensor, ...]) 
         if node is not None and out.is_floating_point():
             move(out, (node, index, out.array.shape, out.array.dtype))
         return out
-    made = (
-        Tensor(out.array) if node is None or index in node.saved._non_differentiable else attach(out.array, node, index)
-    )
+    if node is None or index in node.saved._non_differentiable:
+        made = Tensor(out.array)
+    else:
+        made = attach(out.array, node, index)
     share(out, made)
     return made
 

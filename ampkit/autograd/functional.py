@@ -154,9 +154,8 @@ class _Run:
         self.where, self.create_graph, self.strict = where, create_graph, strict
         given, self.single_input = self._tensors("inputs", inputs)
         with enable_grad():
-            self.inputs = [
-                x.view_as(x) if create_graph and x.requires_grad else x.detach().requires_grad_() for x in given
-            ]
+            kept = [create_graph and x.requires_grad for x in given]
+            self.inputs = [x.view_as(x) if k else x.detach().requires_grad_() for x, k in zip(given, kept, strict=True)]
             self.outputs, self.single_output = self._tensors("the outputs of the function", func(*self.inputs))
         if strict:
             self._need_graph("the outputs", self.outputs)
@@ -207,9 +206,8 @@ class _Run:
                              retain_graph=True, allow_unused=True)  # fmt: skip
         if self.strict and any(x is None for x in found):
             number = next(i for i, x in enumerate(found) if x is None)
-            raise StateError(
-                self.where, f"{of} to depend on each input", f"one that does not depend on number {number}"
-            )
+            got = f"one that does not depend on number {number}"
+            raise StateError(self.where, f"{of} to depend on each input", got)
         made = [ops.zeros_like(x) if g is None else g for g, x in zip(found, inputs, strict=True)]
         if self.strict and on_tape:
             self._need_graph(f"the gradients of {of}", made)
@@ -222,9 +220,8 @@ class _Run:
             rows = [self.gradients([each], self.inputs, [ops.ones_like(each)]) for each in elements.unbind()]
             if not rows:
                 return [out.new_zeros((*out.shape, *x.shape)) for x in self.inputs]
-            return [
-                ops.stack([row[i] for row in rows]).reshape(*out.shape, *x.shape) for i, x in enumerate(self.inputs)
-            ]
+            stacked = [ops.stack([row[i] for row in rows]) for i in range(len(self.inputs))]
+            return [each.reshape(*out.shape, *x.shape) for each, x in zip(stacked, self.inputs, strict=True)]
 
     def structured(self, tensors: Sequence[Tensor], single: bool) -> Tensors:
         """As one tensor or a tuple; detached unless create_graph."""

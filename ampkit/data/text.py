@@ -112,10 +112,8 @@ def _text_files(path: Path) -> Iterable[Path]:
         raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
     if not path.is_dir():
         return [path]
-    visible = (
-        file for file in _files_under(path, "*")
-        if not any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(path).parts)
-    )  # fmt: skip
+    found = ((file, file.relative_to(path).parts) for file in _files_under(path, "*"))
+    visible = (file for file, parts in found if not any(p.startswith(".") or p == "__pycache__" for p in parts))
     return (file for file in visible if b"\0" not in _start(file, 8192))
 
 

@@ -242,8 +242,10 @@ def need_groups(where: str, state_dict: Any, sizes: list[int]) -> tuple[list[dic
     if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
         raise ArgumentError(where, "a dict with 'state' and 'param_groups'", repr(state_dict)[:80])
     groups, state = state_dict["param_groups"], state_dict["state"]
-    are_groups = isinstance(groups, (list, tuple)) and all(isinstance(g, dict) and _lists_parameters(g) for g in groups)
-    if not are_groups or not isinstance(state, dict):
+    are_groups = isinstance(groups, (list, tuple)) and all(isinstance(group, dict) for group in groups)
+    numbers = [group.get("params") for group in groups] if are_groups else [None]
+    listed = all(isinstance(each, (list, tuple)) and all(isinstance(n, (int, str)) for n in each) for each in numbers)
+    if not listed or not isinstance(state, dict):
         needs = "'param_groups' as dicts with 'params', and 'state' as a dict"
         raise ArgumentError(where, needs, repr(state_dict)[:80])
     if sizes != (got := [len(g["params"]) for g in groups]):
@@ -257,8 +259,3 @@ def need_groups(where: str, state_dict: Any, sizes: list[int]) -> tuple[list[dic
     if len(set(ids)) < len(ids) or wrong:
         raise ArgumentError(where, "a state of the parameters that its groups name, each once", f"{ids}, {list(state)}")
     return groups, state
-
-
-def _lists_parameters(group: dict[str, Any]) -> bool:
-    numbers = group.get("params")
-    return isinstance(numbers, (list, tuple)) and all(isinstance(number, (int, str)) for number in numbers)

@@ -194,14 +194,12 @@ def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 def _flat(owners: list[Tensor]) -> list[Array]:
     # Flat views of the gradients: one per contiguous span of an arena, one per parameter outside of arenas.
-    segments: list[Segment] = [s for p in owners if (s := getattr(p, "_arena_segment", None)) is not None]
-    segments.sort(key=lambda s: (id(s.arena), s.index))
+    held: list[Segment | None] = [getattr(owner, "_arena_segment", None) for owner in owners]
+    segments = sorted((s for s in held if s is not None), key=lambda s: (id(s.arena), s.index))
     for segment in segments:
         segment.take_gradient()
-    single = [
-        p._grad.array.reshape(-1) for p in owners if getattr(p, "_arena_segment", None) is None and p._grad is not None
-    ]
-    return [span.gradient for span in spans(segments)] + single
+    others = [owner._grad for owner, segment in zip(owners, held, strict=True) if segment is None]
+    return [*(span.gradient for span in spans(segments)), *(g.array.reshape(-1) for g in others if g is not None)]
 
 
 def _mark_changed(owners: list[Tensor]) -> None:

@@ -100,10 +100,8 @@ class LAMB(Elementwise):
     def update(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
         segments = span.segments
         slices = [slice(s.start - span.start, s.stop - span.start) for s in segments if s.stop > s.start]
-        moments = [span.moment(name) for name in self.moments]
-        lamb_update(
-            span.master, span.gradient, *moments, slices, span.copies, self.step_inputs(group, span, all_finite)
-        )
+        moments, step = [span.moment(name) for name in self.moments], self.step_inputs(group, span, all_finite)
+        lamb_update(span.master, span.gradient, *moments, slices, span.copies, step)
 
 
 register_optimizer(LAMB)

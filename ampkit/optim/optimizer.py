@@ -28,7 +28,7 @@ from ..core.parameter import Parameter
 from . import argument_checks as checks
 from . import differentiable
 from .argument_checks import IMPLEMENTATION_FLAGS, STEP_FLAGS, LimitsByName, to_python
-from .flat.arena import Arena, Span, adopt, gradients_of, spans
+from .flat.arena import Span, adopt, gradients_of, spans
 from .flat.follow import follow
 from .flat.groups import Groups
 from .flat.memory import read_scalar
@@ -254,10 +254,8 @@ class Optimizer(OptimizerHooks):
         self._groups.add(group)
 
     def _backend(self) -> Backend:
-        return next((arena.backend for arena in self._arenas()), backends.get(None))
-
-    def _arenas(self) -> Iterator[Arena]:
-        return (arena for group in self._held_groups() for arena in group.arenas)
+        arenas = (arena for group in self._held_groups() for arena in group.arenas)
+        return next((arena.backend for arena in arenas), backends.get(None))
 
     def _held_groups(self) -> list[ParamGroup]:
         groups = self.param_groups
@@ -388,10 +386,8 @@ class Optimizer(OptimizerHooks):
     def _need_entries(self, where: str, entries: dict[int, dict[str, Any]]) -> dict[Segment, Entry]:
         if self._has_custom_state():  # whose other items the subclass alone knows
             entries = {number: {"master": entry.get("master")} for number, entry in entries.items()}
-        return {
-            s: need_entry(where, s, entries.get(s.number, {}), self.state_shapes(s), self.moments)
-            for s in self.segments()
-        }
+        found = [(s, entries.get(s.number, {})) for s in self.segments()]
+        return {s: need_entry(where, s, entry, self.state_shapes(s), self.moments) for s, entry in found}
 
     def _load(self, entries: dict[int, dict[str, Any]], checked: dict[Segment, Entry]) -> None:
         if self.differentiable:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..backends import Array, Backend
+from ..backends import Array
 from ..base import dtypes
 from ..base.errors import StateError
 from ..core.capture.recorder import recorders
@@ -36,7 +36,8 @@ class ParamGroup(MutableMapping[str, Any]):
         self._members = list(options.get("params", ()))  # those that the segments were made for
         parameters = self._members or [None]
         backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
-        self.device = {key: _scalar(backend, to_python(options[key])) for key in device_keys if key in options}
+        values = {key: np.array(to_python(options[key]), dtypes.float64) for key in device_keys if key in options}
+        self.device: dict[str, Array] = {key: backend.asarray(value) for key, value in values.items()}
         self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
 
     def may_be_set(self, key: str) -> bool:
@@ -122,7 +123,3 @@ class ParamGroup(MutableMapping[str, Any]):
 
 def _fixed(found: str, cure: str) -> StateError:
     return StateError("parameter group", "the parameters and options that its optimizer was made with", found, cure)
-
-
-def _scalar(backend: Backend, value: Any) -> Array:
-    return backend.asarray(np.array(value, dtypes.float64))

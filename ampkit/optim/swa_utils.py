@@ -165,7 +165,10 @@ class AveragedModel(Module):
 
         Raises ArgumentError for a model whose parameters or buffers have other shapes.
         """
-        self._check_shapes(model)
+        want, got = ([tuple(t.shape) for t in _tensors(each)] for each in (self.module, model))
+        if want != got:
+            what = f"{len(want)} parameters and buffers of the model that it was made of"
+            raise ArgumentError("AveragedModel.update_parameters", what, f"{len(got)}, or other shapes")
         uses(self)
         with ignore_fp_errors(), no_grad(), backends.device_guard(self.n_averaged.array):
             stepped = self._stepped(model)
@@ -178,12 +181,6 @@ class AveragedModel(Module):
             count = self.n_averaged.array
             np.add(count, 1 if stepped is None else stepped, out=count)
             self.n_averaged.changed()
-
-    def _check_shapes(self, model: Module) -> None:
-        want, got = ([tuple(t.shape) for t in _tensors(each)] for each in (self.module, model))
-        if want != got:
-            what = f"{len(want)} parameters and buffers of the model that it was made of"
-            raise ArgumentError("AveragedModel.update_parameters", what, f"{len(got)}, or other shapes")
 
     def _stepped(self, model: Module) -> Array | None:
         """Whether an optimizer of `model` stepped since the last call: a 0-d bool on the device; None without one."""
@@ -205,10 +202,8 @@ class AveragedModel(Module):
 
     def _average(self, averaged: list[Tensor], model: list[Tensor], fresh: Array, stepped: Array | None) -> None:
         rule = self.multi_avg_fn or self.avg_fn or get_swa_multi_avg_fn()
-        current = [
-            backends.to_device_of(_master_values(new, mine.array.dtype), mine.array)
-            for mine, new in zip(averaged, model, strict=True)
-        ]
+        values = [_master_values(new, mine.array.dtype) for mine, new in zip(averaged, model, strict=True)]
+        current = [backends.to_device_of(new, mine.array) for mine, new in zip(averaged, values, strict=True)]
         if isinstance(rule, _Averaging):
             weight = np.where(fresh, 1.0, rule.weight_of(self.n_averaged.array))
             for mine, new in zip(averaged, current, strict=True):

@@ -107,12 +107,9 @@ def _find(name: str) -> Any:
     if name in _BUILD:
         return Global(name, _BUILD[name])
     if name.startswith("torch."):
-        return Global(name, None) if name.endswith("Storage") else _dtype(name.removeprefix("torch."))
+        dtype = _ALL.get(name.removeprefix("torch."))
+        return Global(name, None) if name.endswith("Storage") else dtype and public_dtypes.DTYPES[dtype]
     return None
-
-
-def _dtype(name: str) -> public_dtypes.dtype | None:
-    return public_dtypes.DTYPES[_ALL[name]] if name in _ALL else None
 
 
 def _as(flat: Array, dtype: np.dtype[Any]) -> Tensor | ForeignTensor:
@@ -210,14 +207,6 @@ def _sparse(layout: Any, data: Any) -> ForeignTensor:
     return ForeignTensor(None, layout.removeprefix("torch."), _shape(sizes[0]))
 
 
-def _quantized(storage: Any, offset: Any, size: Any, *_: Any) -> ForeignTensor:
-    return ForeignTensor(None, "quantized", _shape(size))
-
-
-def _meta(dtype: Any, size: Any, *_: Any) -> ForeignTensor:
-    return ForeignTensor(None, "meta", _shape(size))
-
-
 def _shape(size: Any) -> tuple[int, ...]:
     if not isinstance(size, (tuple, list)) or not all(type(n) is int and 0 <= n < 2**63 for n in size):
         raise TypeError("sizes of a tensor of another form")
@@ -237,8 +226,8 @@ _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
     "torch._utils._rebuild_sparse_tensor": _sparse,
-    "torch._utils._rebuild_qtensor": _quantized,
-    "torch._utils._rebuild_meta_tensor_no_storage": _meta,
+    "torch._utils._rebuild_qtensor": lambda storage, offset, size, *_: ForeignTensor(None, "quantized", _shape(size)),
+    "torch._utils._rebuild_meta_tensor_no_storage": lambda dtype, size, *_: ForeignTensor(None, "meta", _shape(size)),
 }
 _CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.parameter.Buffer")
 _BUILD = BUILD | _REBUILD | dict.fromkeys(_CLASSES) | {"torch._tensor._rebuild_from_type_v2": _of_type}

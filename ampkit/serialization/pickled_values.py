@@ -42,6 +42,16 @@ def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
     return OrderedDict([(keys([key])[0], value) for key, value in pairs])
 
 
+def _of(make: Callable[..., Any], *kinds: type) -> Callable[..., Any]:
+    """`make` of any number of arguments of these kinds."""
+
+    def build(*values: Any) -> Any:
+        _need(kinds, *values)
+        return make(*values)
+
+    return build
+
+
 def _counter(counts: Any = None) -> Counter[Any]:
     found = {} if counts is None else counts
     _need(dict, found)
@@ -65,24 +75,9 @@ def _deque(items: Any = (), longest: Any = None) -> deque[Any]:
     return deque(items, longest)
 
 
-def _slice(*bounds: Any) -> slice:
-    _need((int, float, str, type(None)), *bounds)
-    return slice(*bounds)
-
-
-def _range(*bounds: Any) -> range:
-    _need(int, *bounds)
-    return range(*bounds)
-
-
 def _set(values: Any = ()) -> set[Any]:
     _need((list, tuple, set, frozenset), values)
     return set(keys(values))
-
-
-def _complex(*parts: Any) -> complex:
-    _need((int, float), *parts)
-    return complex(*parts)
 
 
 def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
@@ -112,11 +107,6 @@ def _device(kind: Any, index: Any = None) -> Device:
     if not _DEVICE.fullmatch(found):
         raise ValueError(f"a device {found!r}")
     return found
-
-
-def _path(*parts: Any) -> Path:
-    _need(str, *parts)
-    return Path(*parts)
 
 
 # NumPy
@@ -171,13 +161,13 @@ for _module in ("builtins", "__builtin__"):
     BUILD |= {
         f"{_module}.set": _set,
         f"{_module}.frozenset": lambda values=(): frozenset(_set(values)),
-        f"{_module}.complex": _complex,
-        f"{_module}.slice": _slice,
-        f"{_module}.range": _range,
+        f"{_module}.complex": _of(complex, int, float),
+        f"{_module}.slice": _of(slice, int, float, str, type(None)),
+        f"{_module}.range": _of(range, int),
         f"{_module}.bytes": _bytes,
         f"{_module}.bytearray": lambda *content: bytearray(_bytes(*content)),
     }
-BUILD |= {"__builtin__.xrange": _range, "__builtin__.long": None, "__builtin__.unicode": None}
+BUILD |= {"__builtin__.xrange": _of(range, int), "__builtin__.long": None, "__builtin__.unicode": None}
 for _module in ("numpy.core", "numpy._core"):
     BUILD |= {
         f"{_module}.multiarray.scalar": lambda dtype, data: values_of(data, dtype, ())[()],
@@ -185,5 +175,5 @@ for _module in ("numpy.core", "numpy._core"):
         f"{_module}.numeric._frombuffer": _of_buffer,
     }
 for _module in ("pathlib", "pathlib._local"):
-    BUILD |= {f"{_module}.{_kind}": _path for _kind in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")}
-    BUILD |= {f"{_module}.PureWindowsPath": _path}
+    BUILD |= {f"{_module}.{_kind}": _of(Path, str) for _kind in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")}
+    BUILD |= {f"{_module}.PureWindowsPath": _of(Path, str)}

@@ -53,24 +53,19 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int
             tensors[names[id(value.array)]] = value
         return {"tensor": names[id(value.array)]}
     if isinstance(value, Mapping):
-        return {
-            "dict": [
-                [_key(k, path), _describe(v, f"{path}.{k}" if path else str(k), tensors, names)]
-                for k, v in value.items()
-            ]
-        }
+        paths = {k: f"{path}.{k}" if path else str(k) for k in value}
+        return {"dict": [[_key(k, path), _describe(v, paths[k], tensors, names)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
         entries = [_describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": entries}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     cure = "wrap arrays with ampkit.tensor(...)" if hasattr(value, "__array__") else None
-    raise DTypeError(
-        "save",
+    needs, got = (
         "tensors, dicts, lists, numbers, strings and None",
         f"a {type(value).__name__} at {path or 'the top'!r}",
-        cure,
     )
+    raise DTypeError("save", needs, got, cure)
 
 
 def _unused_name(name: str, taken: Mapping[str, Any]) -> str:

@@ -60,13 +60,7 @@ def _weight_map(path: str) -> dict[str, str]:
     if not isinstance(files, dict):
         raise FileError(where, _INDEX, "JSON without a weight_map")
     for file in files.values():
-        if not isinstance(file, str) or not _is_beside(file):
-            got = repr(file)[:200]
-            raise FileError(where, f"{_INDEX} with names of files beside it", got)
+        named = isinstance(file, str) and file not in ("", ".", "..") and not set(file) & {"/", "\\", "\0", ":"}
+        if not named or not file.isprintable() or file.endswith(SUFFIX):  # an index within it could name itself
+            raise FileError(where, f"{_INDEX} with names of files beside it", repr(file)[:200])
     return files
-
-
-def _is_beside(file: str) -> bool:
-    # An index within the index could name itself.
-    named = file not in ("", ".", "..") and not set(file) & {"/", "\\", "\0", ":"}
-    return named and file.isprintable() and not file.endswith(SUFFIX)

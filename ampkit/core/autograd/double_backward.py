@@ -75,15 +75,12 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
     pairs = [(o.tensor, dy) for o, dy in zip(outs, dys, strict=True) if dy is not None and o.tensor.requires_grad]
     seeds = [_traced(dy, o.dtype).tensor for o, dy in pairs]
     asked = [held.tensor for held, edge in zip(inputs, node.edges, strict=True) if edge is not None]
-    found = iter(grad([o for o, _ in pairs], asked, seeds, create_graph=True, allow_unused=True))
-    return tuple([None if edge is None else _as_traced(next(found)) for edge in node.edges])
+    gradients = grad([o for o, _ in pairs], asked, seeds, create_graph=True, allow_unused=True)
+    traced = (None if gradient is None else TracedArray(gradient) for gradient in gradients)
+    return tuple([None if edge is None else next(traced) for edge in node.edges])
 
 
 def _traced(dy: Any, compute: DType | None) -> Any:
     if type(dy) is tuple:
         return tuple([_traced(d, compute) for d in dy])
     return widen(dy if dy is None or isinstance(dy, TracedArray) else TracedArray(Tensor(dy)), compute)
-
-
-def _as_traced(found: Tensor | None) -> Any:
-    return None if found is None else TracedArray(found)

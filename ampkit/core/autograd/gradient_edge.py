@@ -8,8 +8,8 @@ from ampkit.base.dtypes import float32
 from ampkit.base.errors import StateError
 
 from ..tensor import Edge, Tensor
-from .accumulate_grad import AccumulateGrad, accumulate_grad
-from .node import Node
+from .accumulate_grad import AccumulateGrad
+from .node import Node, shown
 
 
 class GradientEdge(NamedTuple):
@@ -30,4 +30,4 @@ def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     if tensor._tape_edge is None:
         raise StateError("get_gradient_edge", "a tensor that requires grad", "one that does not")
     source, index = tensor._tape_edge[:2]
-    return GradientEdge(source.shown() if isinstance(source, Node) else accumulate_grad(source), index)
+    return GradientEdge(shown(source), index)

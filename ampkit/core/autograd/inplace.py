@@ -100,9 +100,8 @@ def succeed(self: Tensor, made: Tensor) -> Tensor:
 
 
 def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
-    owned = (
-        made._view_links is None and getattr(made.array.flags, "writeable", True) and all(made is not g for g in given)
-    )
+    owned = made._view_links is None and getattr(made.array.flags, "writeable", True)
+    owned = owned and all(made is not g for g in given)
     with backends.device_guard(made.array):
         array, version = (made.array, made._version_counter) if owned else (made.array.copy(), [0])
     move(self, made._tape_edge)

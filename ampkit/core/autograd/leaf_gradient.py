@@ -44,10 +44,6 @@ def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = 
         leaf.accumulate(gradient.tensor.array, tag)
     assert leaf._grad is not None
     if total._tape_edge is not None:
-        written = leaf._grad.exposed()  # an optimizer may hold the memory
-        leaf._grad, before = Tensor(written), leaf._grad
-        leaf._grad._version_counter, leaf._grad._scale_tag, leaf._grad._tape_edge = (
-            before._version_counter,
-            before._scale_tag,
-            total._tape_edge,
-        )
+        before, made = leaf._grad, Tensor(leaf._grad.exposed())  # an optimizer may hold the memory
+        made._version_counter, made._scale_tag = before._version_counter, before._scale_tag
+        made._tape_edge, leaf._grad = total._tape_edge, made

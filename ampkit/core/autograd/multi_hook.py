@@ -86,14 +86,8 @@ class _All:
     def _expected(self, current: BackwardPass) -> set[int]:
         if current.grows:
             raise StateError("register_multi_grad_hook", "a graph without recomputed functions", "one with", _CURE)
-        return {
-            place for place, source in enumerate(self._sources) if source is not None and _reaches(current, *source)
-        }
-
-
-def _reaches(current: BackwardPass, source: ref[Any], *rest: Any) -> bool:
-    held = source()
-    return held is not None and current.reaches((held, *rest))
+        edges = [None if source is None else (source[0](), *source[1:]) for source in self._sources]
+        return {i for i, edge in enumerate(edges) if edge and edge[0] is not None and current.reaches(edge)}
 
 
 _CURE = 'use mode="any", or Tensor.register_hook'

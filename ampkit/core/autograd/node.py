@@ -89,7 +89,7 @@ class Node:
 
         Of a leaf it is its AccumulateGrad.
         """
-        return tuple([(None, 0) if edge is None else (_next(edge[0]), edge[1]) for edge in self.edges])
+        return tuple([(None, 0) if edge is None else (shown(edge[0]), edge[1]) for edge in self.edges])
 
     @cached_property
     def metadata(self) -> dict[Any, Any]:
@@ -110,7 +110,8 @@ class Node:
         return self.around
 
 
-def _next(source: Any) -> Node | AccumulateGrad:
+def shown(source: Any) -> Node | AccumulateGrad:
+    """What a script sees of the source of an edge: a node, or of a leaf its AccumulateGrad."""
     return source.shown() if isinstance(source, Node) else accumulate_grad(source)
 
 

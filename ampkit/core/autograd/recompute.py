@@ -66,10 +66,9 @@ def _run_again(
     after, token, mark = random.get_rng_state(), policy.enter(region), _recomputing.set(True)
     try:
         random.set_rng_state(state)
+        named = {name: _rebuild_argument(arg) for name, arg in options.items()}
         with enable_grad():
-            outs = function(
-                *map(_rebuild_argument, args), **{name: _rebuild_argument(arg) for name, arg in options.items()}
-            )
+            outs = function(*map(_rebuild_argument, args), **named)
     finally:
         _recomputing.reset(mark)
         policy.leave(token)
@@ -82,11 +81,9 @@ def _rebuild_argument(arg: Any) -> Any:
 
 
 def _save_argument(arg: Any) -> Any:
-    return (
-        _SavedTensor(pack(arg.array, arg._version_counter), arg._tape_edge)
-        if isinstance(arg, Tensor) and not arg.is_leaf
-        else arg
-    )
+    if not isinstance(arg, Tensor) or arg.is_leaf:
+        return arg
+    return _SavedTensor(pack(arg.array, arg._version_counter), arg._tape_edge)
 
 
 def _need_unchanged(outs: list[Tensor], recorded: int, since: int) -> None:

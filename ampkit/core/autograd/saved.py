@@ -34,6 +34,5 @@ def with_zeros(node: Node, dys: list[Any]) -> Any:
         return dys[0]
     like = next(d for d in dys if d is not None)
     zeros = backends.backend_of(like.tensor.array if is_traced(like) else like).zeros
-    return tuple(
-        [zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in zip(dys, node.outputs, strict=True)]
-    )
+    pairs = zip(dys, node.outputs, strict=True)
+    return tuple([zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in pairs])

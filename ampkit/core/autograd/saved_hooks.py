@@ -145,7 +145,8 @@ def unpack(item: Any) -> Any:
 def pack_saved(node: Node) -> None:
     """Let the hooks in force, if there are any, pack the arrays that the node of an op saved."""
     if in_force() is not None:
-        pack_items(node, [name for name, value in vars(node.saved).items() if _holds_arrays(value)])
+        kept = {name: value if type(value) is tuple else (value,) for name, value in vars(node.saved).items()}
+        pack_items(node, [name for name, value in kept.items() if value and all(map(backends.is_array, value))])
 
 
 def pack_items(node: Node, names: Sequence[str], hooks: Hooks | None = None) -> None:
@@ -169,20 +170,12 @@ def versions_of(node: Node, name: str) -> list[Any]:
 
 def with_unpacked(node: Node) -> Any:
     """What the node saved, with the packed items unpacked."""
-    more = {name: _unpacked(item) for name, item in (node.packed or {}).items()}
+    more: dict[str, Any] = {}
+    for name, item in (node.packed or {}).items():
+        more[name] = tuple(map(unpack, item)) if type(item) is tuple else unpack(item)
     return Saved(**{**vars(node.saved), **more})
 
 
 def without_packed(node: Node) -> Any:
     """What the node saved, but for the packed items."""
     return Saved(**{name: item for name, item in vars(node.saved).items() if name not in (node.packed or {})})
-
-
-def _unpacked(item: Any) -> Any:
-    return tuple([unpack(one) for one in item]) if type(item) is tuple else unpack(item)
-
-
-def _holds_arrays(value: Any) -> bool:
-    if type(value) is tuple:
-        return bool(value) and all(backends.is_array(one) for one in value)
-    return backends.is_array(value)

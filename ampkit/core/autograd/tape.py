@@ -180,9 +180,9 @@ def _given(gradient: Any, item: Tensor | GradientEdge, traced: bool) -> Tensor:
     # In memory of its own, C-contiguous or in the order of axes of `item`, so that `view` works on it where it works on
     # `item`: broadcasting and transposing leave views behind.
     array = gradient.tensor.array if traced else gradient
-    in_order = array.flags.c_contiguous or (
-        isinstance(item, Tensor) and _order(array) == _order(item.array) and is_dense(array)
-    )
+    in_order = array.flags.c_contiguous
+    if not in_order and isinstance(item, Tensor):
+        in_order = _order(array) == _order(item.array) and is_dense(array)
     if in_order and is_writable(array):
         return gradient.tensor if traced else Tensor(gradient)
     edge = gradient.tensor._tape_edge if traced else None

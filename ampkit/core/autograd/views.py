@@ -125,16 +125,17 @@ def move(tensor: Tensor, edge: Edge | None) -> None:
     elif edge is not None:
         _set_edge(tensor, edge)
     changed, at = {id(tensor)} if edge is not None else set(), tensor
-    while at._view_links is not None and at._view_links.parent is not None:
-        parent = at._view_links.parent
-        links = at._view_links
+    while (links := at._view_links) is not None and (parent := links.parent) is not None:
         taken = Views(None, links.op, links.params, links.index)  # without the parent, whose node this is
         _set_edge(parent, (Node(_OVERWRITE, (parent._tape_edge, edge), (), taken), 0, *_shape_and_dtype(parent)))
         at, edge = parent, parent._tape_edge
         changed.add(id(at))
     with enable_grad():
         for view in _views_below(at, changed):
-            _rerecord(view)
+            links = view._view_links
+            if links is not None and links.op is not None and (view._tape_edge is None or not view.is_leaf):
+                assert links.parent is not None
+                _set_edge(view, _apply_view(links.parent, links)._tape_edge)
 
 
 def _shape_and_dtype(tensor: Tensor) -> tuple[tuple[int, ...], DType]:
@@ -157,14 +158,6 @@ def _views_below(tensor: Tensor, known: set[int]) -> Iterator[Tensor]:
             yield from _views_below(view, known)
 
 
-def _rerecord(view: Tensor) -> None:
-    views = view._view_links
-    assert views is not None
-    if views.op is not None and (view._tape_edge is None or not view.is_leaf):
-        assert views.parent is not None
-        _set_edge(view, _apply_view(views.parent, views)._tape_edge)
-
-
 def become_view(tensor: Tensor, made: Tensor) -> None:
     """Make `tensor` what the view `made` of it is: with its axes, and in its place on the tape."""
     if made is tensor:
@@ -179,18 +172,18 @@ def become_view(tensor: Tensor, made: Tensor) -> None:
 
 def hand_over(tensor: Tensor) -> Tensor:
     """A new tensor that replaces `tensor` as the parent of its views and on the tape. -> the new tensor."""
-    stand_in = Tensor(tensor.array)
+    stand_in, links = Tensor(tensor.array), tensor._view_links
     stand_in._tape_edge, stand_in._version_counter, stand_in._view_links = (
         tensor._tape_edge,
         tensor._version_counter,
-        tensor._view_links,
+        links,
     )
-    for reference in tensor._view_links.children if tensor._view_links is not None else ():
+    for reference in links.children if links is not None else ():
         view = reference()
         if view is not None and view._view_links is not None:
             view._view_links.parent = stand_in
-    if tensor._view_links is not None and tensor._view_links.parent is not None:
-        children = _children(tensor._view_links.parent)
+    if links is not None and links.parent is not None:
+        children = _children(links.parent)
         children[:] = [weakref.ref(stand_in) if child() is tensor else child for child in children]
     tensor._view_links = None
     return stand_in

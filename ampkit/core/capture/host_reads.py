@@ -65,8 +65,7 @@ class Reads:
 
         Without any: in what earlier calls of the step have added to objects that were found before.
         """
-        for value in values:
-            self.visit(value)
+        self.visit(*values)
         if not values:
             self._waiting += self._containers
             self._new_names, self._names = self._names, set()
@@ -84,12 +83,13 @@ class Reads:
         found, self._found = self._found, Found([], [], [])
         return found
 
-    def visit(self, value: Any) -> None:
-        """Follow what `value` refers to, once."""
-        plain = isinstance(value, PLAIN) or hasattr(type(value), "__cuda_array_interface__")
-        if not plain and id(value) not in self._seen and len(self._seen) < MAX_OBJECTS:
-            self._seen[id(value)] = value
-            self._waiting.append(value)
+    def visit(self, *values: Any) -> None:
+        """Follow what `values` refer to, each once."""
+        for value in values:
+            plain = isinstance(value, PLAIN) or hasattr(type(value), "__cuda_array_interface__")
+            if not plain and id(value) not in self._seen and len(self._seen) < MAX_OBJECTS:
+                self._seen[id(value)] = value
+                self._waiting.append(value)
 
     def attributes(self, value: Any, every: bool = False) -> None:
         """Follow the attributes of an object whose names occur in code; every: all public ones of its own."""
@@ -163,37 +163,17 @@ class Reads:
         self._new_names |= attributes - self._names
         for name in globals_ & function.__globals__.keys():
             self._source((function.__globals__.get, name))
-        self.visit(function.__defaults__)
-        self.visit(function.__kwdefaults__)
-
-    def _method(self, method: MethodType) -> None:
-        self.visit(method.__func__)
-        self.visit(method.__self__)
-
-    def _partial(self, call: partial[Any]) -> None:
-        self.visit(call.func)
-        self.visit(call.args)
-        self.visit(call.keywords)
-
-    def _mapping(self, items: Mapping[Any, Any]) -> None:
-        self._items_of(items, items.get, list(items) if len(items) <= MAX_ITEMS else ())
-
-    def _list(self, items: list[Any] | deque[Any]) -> None:
-        self._items_of(items, items.__getitem__, range(len(items)) if len(items) <= MAX_ITEMS else ())
+        self.visit(function.__defaults__, function.__kwdefaults__)
 
     def _items_of(self, items: Any, read: Callable[[Any], Any], keys: Iterable[Any]) -> None:
         if (id(items), len) not in self._items:
             self._items.add((id(items), len))
             self._containers.append(items)
             self._found.sources.append((len, items))
-        for key in keys:
+        for key in keys if len(items) <= MAX_ITEMS else ():
             if (id(items), key) not in self._items:
                 self._items.add((id(items), key))
                 self._source((read, key))
-
-    def _tuple(self, items: tuple[Any, ...]) -> None:
-        for item in items[:MAX_ITEMS]:
-            self.visit(item)
 
     def _set(self, items: set[Any]) -> None:
         self._found.sources.append((frozenset, items) if len(items) <= MAX_ITEMS else (len, items))
@@ -219,31 +199,34 @@ class Reads:
         for primitive in () if op.ours else (op.forward, op.backward_primitive):
             self.visit(None if primitive is None else primitive.reference)
 
-    def _context(self, variable: ContextVar[Any]) -> None:
-        self._source((_context_variable, variable))
-
     def _iterator(self, iterator: Any) -> None:
         if not isinstance(iterator, IOBase):
             self._found.generators.append((_iterator_that_advances, iterator))
-
-    def _random(self, generator: random.Random) -> None:
-        self._found.generators.append((type(generator).getstate, generator))
-
-    def _numpy_random(self, generator: Any) -> None:
-        self._found.generators.append((_state_of_numpy_random, generator))
 
     def _builtin(self, method: BuiltinFunctionType) -> None:
         if not isinstance(method.__self__, ModuleType):  # such as `append` of a list
             self.visit(method.__self__)
 
 
+_NUMPY_RANDOM = (np.random.Generator, np.random.RandomState)
 _FOLLOW: dict[Any, Callable[[Reads, Any], None]] = {
-    Tensor: Reads._tensor, FunctionType: Reads._function, MethodType: Reads._method, partial: Reads._partial,
-    BuiltinFunctionType: Reads._builtin, np.ndarray: Reads._array, (type, ModuleType): Reads._named,
-    tuple: Reads._tuple, (list, deque): Reads._list, set: Reads._set, Mapping: Reads._mapping, Op: Reads._op,
-    random.Random: Reads._random, (np.random.Generator, np.random.RandomState): Reads._numpy_random,
-    ContextVar: Reads._context, Iterator: Reads._iterator,
-}  # fmt: skip
+    Tensor: Reads._tensor,
+    FunctionType: Reads._function,
+    MethodType: lambda reads, method: reads.visit(method.__func__, method.__self__),
+    partial: lambda reads, call: reads.visit(call.func, call.args, call.keywords),
+    BuiltinFunctionType: Reads._builtin,
+    np.ndarray: Reads._array,
+    (type, ModuleType): Reads._named,
+    tuple: lambda reads, items: reads.visit(*items[:MAX_ITEMS]),
+    (list, deque): lambda reads, items: reads._items_of(items, items.__getitem__, range(len(items))),
+    set: Reads._set,
+    Mapping: lambda reads, items: reads._items_of(items, items.get, list(items)),
+    Op: Reads._op,
+    random.Random: lambda reads, source: reads._found.generators.append((type(source).getstate, source)),
+    _NUMPY_RANDOM: lambda reads, source: reads._found.generators.append((_state_of_numpy_random, source)),
+    ContextVar: lambda reads, variable: reads._source((_context_variable, variable)),
+    Iterator: Reads._iterator,
+}
 
 
 class _Object:

@@ -82,7 +82,9 @@ class Variant(Recorder):
             self._record(args, kwargs, given)
         self.graph.raise_earlier()
         made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
-        fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in self.copies if self._stale(tensor)]
+        # The casts of tensors that other code has changed since the last launch.
+        changed = [each for each in self.copies if each[0]._version_counter[0] != self.known[id(each[0])]]
+        fresh = [(copy, tensor._cast(dtype)) for tensor, dtype, copy in changed]
         if self.graph.recording is None:  # its memory was released to allocate those
             return self.warm(args, kwargs)
         out = self._launch(given, made, fresh)
@@ -99,10 +101,6 @@ class Variant(Recorder):
         if any(_is_live(t._tape_node) for t in tensors_in(out)):
             return "its result is still on the tape"
         return "it leaves gradients of leaves that no optimizer holds" if self.guards.leaves_gradients() else ""
-
-    def _stale(self, tensor: Tensor) -> bool:
-        """Whether other code changed the tensor since the last launch."""
-        return tensor._version_counter[0] != self.known[id(tensor)]
 
     def _launch(self, given: list[Tensor], made: list[Any], fresh: list[tuple[Any, Any]]) -> Any:
         # From here on nothing is allocated, so that no launch fails half-way.

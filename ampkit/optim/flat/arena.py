@@ -50,8 +50,10 @@ class Arena:
 
     def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
         self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
-        starts = _segment_starts([p.array.size for _, p in parameters], ALIGNMENT // master.itemsize)
-        self.size = starts.pop()
+        alignment, self._starts, self.size = ALIGNMENT // master.itemsize, list[int](), 0
+        for _, parameter in parameters:
+            self._starts.append(self.size)
+            self.size += -(-parameter.array.size // alignment) * alignment
         self.gradient = self._aligned_zeros(self.dtype)
         self.is_shared = block_of(parameters[0][1].array) is not None
         self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
@@ -61,7 +63,6 @@ class Arena:
         self.steps = backend.zeros((len(parameters),), int64)
         self.step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
-        self._starts = starts
 
     def _aligned_zeros(self, dtype: DType) -> Array:
         padding = ALIGNMENT // dtype.itemsize
@@ -215,14 +216,6 @@ class Span:
 def gradients_of(present: list[Span]) -> list[Any]:
     """The gradients of the parameters in spans, those that they hold as `grad`."""
     return [segment.parameter._grad for span in present for segment in span.segments]
-
-
-def _segment_starts(sizes: list[int], alignment: int) -> list[int]:
-    # The start of each segment, in elements, and last the size of all.
-    starts = [0]
-    for size in sizes:
-        starts.append(starts[-1] + -(-size // alignment) * alignment)
-    return starts
 
 
 def spans(segments: list[Segment], of_equal_steps: bool = False) -> list[Span]:

@@ -86,14 +86,8 @@ def take_over(made: Sequence[Segment], before: Sequence[Segment | None]) -> None
     """Copy the state of segments to those that take their places, all of an arena; None has no state."""
     made[0].arena.load_steps([0 if segment is None else _steps(segment) for segment in before])
     for old, new in zip(before, made, strict=True):
-        if old is not None:
-            _move_state(old, new)
-
-
-def _move_state(old: Segment, new: Segment) -> None:
-    if old.shape != new.shape:
-        return
-    new.extra_state = old.extra_state
-    with backends.device_guard(new.gradient):
-        for name, flat in old.arena.moments.items():
-            new.view(new.arena.moment(name))[...] = old.view(flat)
+        if old is not None and old.shape == new.shape:
+            new.extra_state = old.extra_state
+            with backends.device_guard(new.gradient):
+                for name, flat in old.arena.moments.items():
+                    new.view(new.arena.moment(name))[...] = old.view(flat)

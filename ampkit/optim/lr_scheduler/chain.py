@@ -65,11 +65,10 @@ class ChainedScheduler(_Combined):
         owner = found[0].optimizer if optimizer is None else optimizer
         if any(s.optimizer is not owner for s in found):
             raise ArgumentError("ChainedScheduler", "schedulers of one optimizer", "one of another")
-        floors = [
-            type(s).__name__ for s in found if getattr(s, "eta_min", 0) or type(s).values is not LRScheduler.values
-        ]
+        floors = [s for s in found if getattr(s, "eta_min", 0) or type(s).values is not LRScheduler.values]
         if floors:
-            raise ArgumentError("ChainedScheduler", "schedulers that are factors of lr", ", ".join(floors))
+            got = ", ".join(type(s).__name__ for s in floors)
+            raise ArgumentError("ChainedScheduler", "schedulers that are factors of lr", got)
         self._schedulers = found
         super().__init__(owner)
 

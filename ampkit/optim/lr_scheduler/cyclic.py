@@ -85,9 +85,8 @@ class CyclicLR(_CyclicMomentum):
         self._base = per_group("CyclicLR", "base_lr", base_lr, groups)
         self._peaks = per_group("CyclicLR", "max_lr", max_lr, groups)
         self._up = positive_integer("CyclicLR", "step_size_up", step_size_up)
-        self._down = (
-            self._up if step_size_down is None else positive_integer("CyclicLR", "step_size_down", step_size_down)
-        )
+        down = self._up if step_size_down is None else step_size_down
+        self._down = positive_integer("CyclicLR", "step_size_down", down)
         self._set_momenta(optimizer, cycle_momentum, base_momentum, max_momentum)
         super().__init__(optimizer, last_epoch)
 

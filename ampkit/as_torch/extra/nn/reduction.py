@@ -20,6 +20,5 @@ def get_enum(reduction: str) -> int:
 
 def name_of(reduction: Any) -> Any:
     """The name of a number that `get_enum` gives; what is no such number as it is."""
-    return next(
-        (name for name, number in _NUMBERS.items() if type(reduction) is int and number == reduction), reduction
-    )
+    names = {number: name for name, number in _NUMBERS.items()}
+    return names.get(reduction, reduction) if type(reduction) is int else reduction
