@@ -42,10 +42,8 @@ class set_detect_anomaly:
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        mode, check_nan = (
-            switch("set_detect_anomaly", "mode", mode),
-            switch("set_detect_anomaly", "check_nan", check_nan),
-        )
+        mode = switch("set_detect_anomaly", "mode", mode)
+        check_nan = switch("set_detect_anomaly", "check_nan", check_nan)
         self._before = _anomaly.on
         _anomaly.turn(mode and check_nan)
 

@@ -94,9 +94,8 @@ def hessian(
     vectorize and outer_jacobian_strategy change nothing.
     """
     if outer_jacobian_strategy not in ("reverse-mode", "forward-mode"):
-        raise ArgumentError(
-            "hessian", "outer_jacobian_strategy 'reverse-mode' or 'forward-mode'", outer_jacobian_strategy
-        )
+        needs = "outer_jacobian_strategy 'reverse-mode' or 'forward-mode'"
+        raise ArgumentError("hessian", needs, outer_jacobian_strategy)
     _need_one("hessian", strict, vectorize)
     run = _Run("hessian", func, inputs, create_graph, strict)
     first = run.gradients(run.scalar(), run.inputs, [ops.ones_like(run.outputs[0])], on_tape=True)

@@ -6,7 +6,7 @@ from .. import optim as optim  # registers the optimizers
 from ..base.limits import Positive, Probability, Whole
 from ..base.registry import OPTIMIZERS as OPTIMIZER_ENTRIES
 from ..base.registry import SCHEDULES as SCHEDULE_ENTRIES
-from ..base.registry import OptimizerEntry, ScheduleEntry
+from ..base.registry import OptimizerEntry
 from ..optim.argument_checks import STEP_FLAGS
 from ..optim.lr_scheduler import of_recipes as of_recipes  # registers the schedules
 from .derived import derive_section
@@ -44,9 +44,7 @@ class Warmup(Section):
     warmup: Whole = 0
 
 
-def _schedule_section(entry: ScheduleEntry) -> type[Section]:
-    base = Warmup if entry.warms_up else Section
-    return derive_section(entry.name, entry.build, exclude=("optimizer", "steps"), base=base)
-
-
-SCHEDULES = {name: _schedule_section(entry) for name, entry in SCHEDULE_ENTRIES.items()}
+SCHEDULES = {
+    name: derive_section(name, entry.build, exclude=("optimizer", "steps"), base=Warmup if entry.warms_up else Section)
+    for name, entry in SCHEDULE_ENTRIES.items()
+}

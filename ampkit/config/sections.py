@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from .. import data, models
 from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
-from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
+from ..base.registry import FROM_DATA, DatasetEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
 from ..data.augment import AUGMENTATIONS, AugmentedImages
 from .derived import derive_section, signature_fields
@@ -75,11 +75,6 @@ _BASES: dict[str, type[Section]] = {
 }
 
 
-def _model_section(entry: ModelEntry) -> type[Section]:
-    exclude = {*FROM_DATA, *entry.exclude}
-    return derive_section(entry.name, entry.signature, exclude=exclude, defaults=entry.defaults)
-
-
 def _data_section(entry: DatasetEntry) -> type[Section]:
     extra = signature_fields(AugmentedImages, include=AUGMENTATIONS) if entry.loading == "images" else {}
     return derive_section(
@@ -101,7 +96,10 @@ def _import_all(package: ModuleType) -> None:
 
 _import_all(models)
 _import_all(data)
-MODELS = {name: _model_section(entry) for name, entry in MODEL_ENTRIES.items()}
+MODELS = {
+    name: derive_section(name, entry.signature, exclude={*FROM_DATA, *entry.exclude}, defaults=entry.defaults)
+    for name, entry in MODEL_ENTRIES.items()
+}
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
 
 

@@ -222,9 +222,8 @@ class Op:
         entry = region()
         rule = None if entry is None else entry.policies[backend]
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
-        plan = self.plans[full] = make_plan(
-            self, rule, full[-1] if self.signature.typed else None, key, wanted, backend
-        )
+        answer = full[-1] if self.signature.typed else None
+        plan = self.plans[full] = make_plan(self, rule, answer, key, wanted, backend)
         return plan
 
     def _no_tensor(self, inputs: tuple[Any, ...]) -> DTypeError:

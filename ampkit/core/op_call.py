@@ -212,9 +212,8 @@ def _operand_error(op: Any, arrays: list[Any], error: Exception) -> AmpkitError 
     if unfit and (numbers or shapes):
         found = ", ".join(str(arrays[i]) for i in numbers) or str(error)
         names = " or ".join(sorted(d.name for d in dtypes))
-        return ArgumentError(
-            op.name, f"a number that {names} holds", found, "cast the tensor first: x.long(), x.float()"
-        )
+        cure = "cast the tensor first: x.long(), x.float()"
+        return ArgumentError(op.name, f"a number that {names} holds", found, cure)
     for i in numbers:  # not every op can do with a number
         if f"'{type(arrays[i]).__name__}'" in str(error):
             needs, found = f"a Tensor for `{op.signature.name_of(i)}`", f"the number {arrays[i]}"

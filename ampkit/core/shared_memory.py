@@ -40,7 +40,8 @@ def share_memory_(self: Tensor) -> Tensor:
     if self._tape_node is not None:
         raise StateError("share_memory_", "a leaf", "the result of a recorded operation", "use .detach()")
     if block_of(self.array) is None:
-        values = _mapped(_new_block(self.array.nbytes), 0, self.array.shape, self.array.dtype)
+        block = multiprocessing.RawArray("b", self.array.nbytes + _ALIGNMENT)
+        values = _mapped(block, 0, self.array.shape, self.array.dtype)
         values[...] = self.array
         self.rebind(values)
     self.exposed()
@@ -70,10 +71,6 @@ def _restored(
     tensor = kind(_mapped(block, offset, shape, dtypes.parse(dtype)), requires_grad=requires_grad)
     tensor.exposed()
     return tensor
-
-
-def _new_block(nbytes: int) -> Any:
-    return multiprocessing.RawArray("b", nbytes + _ALIGNMENT)
 
 
 def _mapped(block: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Array:

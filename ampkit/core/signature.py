@@ -70,37 +70,27 @@ class Signature:
         dtype, array class and whether it requires grad, and an explicit dtype: all that the op's plan depends on.
         """
         scope = torch_compat.namespace(self.accepted)
-        scope |= {
-            "_region": policy.scope,
-            "_Tensor": Tensor,
-            "_non_tensor": number_and_type,
-            "_bind_list": _bind_list,
-            "_never": NEVER,
-        }
-        scope |= {"_parse": dtypes.parse, "_run": run}
+        scope |= {"_region": policy.scope, "_Tensor": Tensor, "_non_tensor": number_and_type, "_never": NEVER}
+        scope |= {"_bind_list": _bind_list, "_parse": dtypes.parse, "_run": run}
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         explicit = "None if dtype is None else _parse(dtype), " if self.typed else ""
-        lines = [*torch_compat.prologue(self.name, self.accepted, "_self"), *self._checks(scope)]
+        lines = [f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):"]
+        lines += [*torch_compat.prologue(self.name, self.accepted, "_self"), *self._checks(scope)]
         if self.variadic:
-            body = f"    return _run(*_bind_list({self.variadic}, {params}, ({explicit})))"
+            lines.append(f"    return _run(*_bind_list({self.variadic}, {params}, ({explicit})))")
         else:
             # Every op call runs this, so the loop over the inputs is unrolled.
             count = range(len(self.names))
-            body = "\n".join(
-                [
-                    *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
-                    "    _rules = _region().value",
-                    "    if _rules is not None:",
-                    "        _rules = _rules.rules",
-                    f"    _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
-                    f"    return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
-                    f"({_join('_e{}', count)}), ({_join('_v{}', count)}), _key)",
-                ]
-            )
-        source = "\n".join([*lines, body])
-        return _compile(
-            f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):\n{source}", self.name, scope
-        )
+            lines += [
+                *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
+                "    _rules = _region().value",
+                "    if _rules is not None:",
+                "        _rules = _rules.rules",
+                f"    _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
+                f"    return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
+                f"({_join('_e{}', count)}), ({_join('_v{}', count)}), _key)",
+            ]
+        return _compile("\n".join(lines), self.name, scope)
 
     def _checks(self, scope: dict[str, Any]) -> list[str]:
         # The source lines that check and convert the non-tensor parameters; `scope` gets the objects they name.
@@ -121,9 +111,8 @@ class Signature:
 
     def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
         # The function that calls f from the inputs `a` and the parameters `p`; `last` is a further argument's source.
-        sources = {k: f"a[{i}]" for i, k in enumerate(self.names)} | {
-            k: f"p[{i}]" for i, k in enumerate(self.param_names)
-        }
+        sources = {k: f"a[{i}]" for i, k in enumerate(self.names)}
+        sources |= {k: f"p[{i}]" for i, k in enumerate(self.param_names)}
         if self.variadic:
             sources[self.variadic] = "list(a)"
         if last and "dtype" in parameters:

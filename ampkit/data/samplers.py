@@ -112,9 +112,8 @@ class WeightedRandomSampler(Sampler[int]):
         replacement: bool = True,
         generator: random.Stream | None = None,
     ):
-        self.weights = np.asarray(
-            weights.numpy(force=True) if isinstance(weights, Tensor) else list(weights), np.float64
-        )
+        given = weights.numpy(force=True) if isinstance(weights, Tensor) else list(weights)
+        self.weights = np.asarray(given, np.float64)
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
         good = self.weights.ndim == 1 and np.isfinite(self.weights).all() and (self.weights >= 0).all()
         most = np.count_nonzero(self.weights)

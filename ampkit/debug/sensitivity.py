@@ -136,10 +136,9 @@ def sensitivities(
         wide = {reference: evaluation.gradients(batch, reference) for reference in {None, *dict(pairs)}}
         base = wide[None]
         if not math.isfinite(base.loss + base.square()):
-            what = "gradients that are not" if math.isfinite(base.loss) else f"a loss of {base.loss}"
-            raise NonFiniteError(
-                "debug.tune", f"a loss and gradients that are finite in float32, in batch {number}", what
-            )
+            needs = f"a loss and gradients that are finite in float32, in batch {number}"
+            got = "gradients that are not" if math.isfinite(base.loss) else f"a loss of {base.loss}"
+            raise NonFiniteError("debug.tune", needs, got)
         for at, (reference, policy) in enumerate(pairs):
             sums[at] += wide[reference].differences(evaluation.gradients(batch, policy))
             show(number * len(pairs) + at + 1)

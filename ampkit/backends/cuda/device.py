@@ -221,9 +221,8 @@ class CUDA:
         self._waiting.append((event, host, then))
 
     def _copied_out(self, array: Array) -> np.ndarray[Any, Any]:
-        pinned = np.frombuffer(self.xp.cuda.alloc_pinned_memory(array.nbytes), array.dtype, array.size).reshape(
-            array.shape
-        )
+        memory = self.xp.cuda.alloc_pinned_memory(array.nbytes)
+        pinned = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
         array.get(out=pinned, blocking=False)
         return pinned
 

@@ -78,13 +78,10 @@ class Kernels:
             except Exception as error:
                 if type(error).__name__ not in CUDA_ERRORS:
                     raise
-                raise _not_loaded(name, error) from error
+                cure = "see in nvidia-smi whether others have its memory, and what `ampkit doctor` says"
+                said = str(error).partition("\n")[0]
+                raise DeviceError(name, "a device that loads the kernel", said, cure) from error
         return found
-
-
-def _not_loaded(name: str, error: Exception) -> DeviceError:
-    cure = "see in nvidia-smi whether others have its memory, and what `ampkit doctor` says"
-    return DeviceError(name, "a device that loads the kernel", str(error).partition("\n")[0], cure)
 
 
 @lru_cache(None, typed=True)  # typed: 1 and True differ
