@@ -304,7 +304,7 @@ def test_kernels_give_what_the_references_give(gpu, case, dtype):
         truth, _ = ran(lambda *x: call(*(t.double() for t in x)), shapes, dtype, lambda a: a)
     assert forwards >= 2 and [f.dtype for f in found] == [dtype] * len(found)
     if case not in FORWARD_BY_REFERENCE:
-        assert out.node.kernel.name in ("forward", "linear_cuda", "einsum_cuda")
+        assert out.node.kernel.name.endswith("_cuda")
     for f, t in zip(found, truth, strict=True):
         assert_near(f, t, dtype, 8)
 
@@ -332,7 +332,7 @@ def test_the_gradient_of_one_right_operand_is_one_product_over_the_whole_stack(g
 def test_what_is_summed_over_a_stack_is_rounded_once(gpu, shapes):
     a, b = (Tensor(on_device(values(s, bfloat16)), requires_grad=True) for s in shapes)
     out = ops.matmul(a, b)
-    assert out.node.kernel.name == "forward"
+    assert out.node.kernel.name == "matmul_cuda"
     gpu.ran.clear()
     out.sum().backward()
     full = [shape[:-2] == out.shape[:-2] for shape in shapes]

@@ -47,38 +47,31 @@ def is_profitable(a: HostArray, b: HostArray) -> bool:
     return known and enough
 
 
-class PackedKey(NamedTuple):
-    """Cache key of a packed second operand: version and array of its owner, of which it may be a view."""
-
-    version: Any
-    array: HostArray
-
-
 def gemm(
     a: HostArray,
     b: HostArray,
     dtype: DType,
-    bias: HostArray | None = None,
-    key: PackedKey | None = None,
     buffer: HostArray | None = None,
+    bias: HostArray | None = None,
+    key: Any = None,
 ) -> HostArray:
     """Return a [..., M, K] @ b [..., K, N] + bias [N] in `dtype`. Raises UnsupportedError if oneDNN has no fast one.
 
-    Leading axes broadcast. Products are exact, accumulated in float32. key: under which packed b is cached. buffer: to
-    write the result to, if it has its shape.
+    Leading axes broadcast. Products are exact, accumulated in float32. buffer: to write the result to, if it has its
+    shape and dtype. key: version and array of the owner of b, under which packed b is cached, or None.
     """
     if b.ndim == 2 and a.ndim > 2:
-        rows = gemm(as_rows(a), b, dtype, bias, key)
+        rows = gemm(as_rows(a), b, dtype, None, bias, key)
         return rows.reshape(*a.shape[:-1], b.shape[-1])
     bias = _dense(bias)
     if a.ndim != b.ndim:
         a, b = (array.reshape((1,) * (max(a.ndim, b.ndim) - array.ndim) + array.shape) for array in (a, b))
     lead = a.shape[:-2] if a.shape[:-2] == b.shape[:-2] else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = *lead, a.shape[-2], b.shape[-1]
-    buffer = buffer if buffer is not None and buffer.shape == shape else None
+    buffer = buffer if buffer is not None and buffer.shape == shape and buffer.dtype == dtype else None
     if a.dtype == b.dtype and has_fast_matmul(a.dtype):
         out = empty(shape, dtype) if buffer is None else buffer
-        if (key is not None and _matmul_packed(a, b, out, bias, key)) or matmul_into(a, b, out, bias):
+        if (key and _matmul_packed(a, b, out, bias, key)) or matmul_into(a, b, out, bias):
             return out
     if a.dtype == b.dtype == float32:
         raise UnsupportedError
@@ -151,13 +144,13 @@ def pack(packed: PackedMatmul, b: HostArray) -> HostArray:
     return buffer
 
 
-def _matmul_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, key: PackedKey) -> bool:
+def _matmul_packed(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, key: Any) -> bool:
     """Write a @ b + bias to `out` with packed b. Returns False if there is no packed copy in the cache."""
     a = _with_unit_stride(a)
     packed = packed_matmul(a, b, out, bias)
     if packed is None:
         return False
-    packed_b = derived_value(key.version, key.array, packed.layouts, lambda: pack(packed, b))
+    packed_b = derived_value(key[0], key[1], packed.layouts, lambda: pack(packed, b))
     if packed_b is None:
         return False
     packed.run(*((a, packed_b, out) if bias is None else (a, packed_b, out, bias)))
@@ -210,7 +203,7 @@ def _matmul_float32(
         if widening_matmul.matmul_into(a, b, out, bias):
             return out
     wide, row = (in_format(a, float32), in_format(b, float32)), None if bias is None else in_format(bias, float32)
-    return in_format(gemm(*wide, float32, row, buffer=buffer if dtype == float32 else None), dtype)
+    return in_format(gemm(*wide, float32, buffer, row), dtype)
 
 
 def as_rows(array: HostArray) -> HostArray:

@@ -44,22 +44,27 @@ def fits(a: Array, *others: Array | None) -> bool:
     return a.dtype in TYPES and same and not _cublaslt(a).unavailable_reason()
 
 
-def product(a: Array, b: Array, dtype: DType, buffer: Array | None = None, **more: Any) -> Array:
-    """a [..., M, K] @ b [..., K, N] in `dtype`, batch axes broadcast.
+def product(
+    a: Array, b: Array, dtype: DType, buffer: Array | None = None, bias: Array | None = None, key: Any = None,
+    **more: Any,
+) -> Array:  # fmt: skip
+    """a [..., M, K] @ b [..., K, N] + bias [N] in `dtype`, batch axes broadcast.
 
     Products are exact, summed in float32 and rounded once; see set_float32_matmul_precision for those of float32.
-    buffer [..., M, N]: written to and returned if shape and dtype match. more: see `multiply`.
-    Raises UnsupportedError if cublasLt has no algorithm.
+    buffer [..., M, N]: written to and returned if shape and dtype match. key: not used, nothing of b is cached.
+    more: see `multiply`. Raises UnsupportedError if cublasLt has no algorithm, or not for the dtype of the bias.
     """
     batch = a.shape[:-2]
     if b.ndim > 2 and b.shape[:-2] != batch:
         batch = np.broadcast_shapes(batch, b.shape[:-2])
     backend, stored, shape = backends.backend_of(a), output_dtype(a.dtype, dtype), (*batch, a.shape[-2], b.shape[-1])
+    if bias is not None and bias.dtype != stored:
+        raise UnsupportedError
     use_buffer = buffer is not None and buffer.dtype == stored and buffer.shape == shape
     out = buffer if use_buffer else backend.empty(shape, stored)
     if _needs_parts(a, b, out) and "addend" not in more:
-        out = _product_in_parts(a, b, out, **more)
-    elif not multiply(a, b, out, **more):
+        out = _product_in_parts(a, b, out, bias, **more)
+    elif not multiply(a, b, out, bias, **more):
         raise UnsupportedError
     return out if stored == dtype else backend.cast(out, dtype)
 
@@ -176,11 +181,6 @@ def column_sums(rows: Array, dtype: DType) -> Array:
     except UnsupportedError:
         result, summed_in = rows.sum(0, dtype=acc), acc
     return result if summed_in == dtype else backends.backend_of(rows).cast(result, dtype)
-
-
-def as_matrix(array: Array) -> Array:
-    """[..., N] as [rows, N]."""
-    return array if array.ndim == 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
 
 
 # internals

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.cuda.libs.gemm import as_matrix, fits, with_gelu, with_gelu_backward
+from ampkit.backends.cuda.libs.gemm import fits, with_gelu, with_gelu_backward
 from ampkit.base.dtypes import LOW, Array, DType
 from ampkit.core import dispatch
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.linalg.matmul import linear
+from ampkit.ops.linalg.matmul import as_matrix, linear
 from ampkit.ops.nn.fused import (
     first_linear_backward,
     linear_gelu_linear,

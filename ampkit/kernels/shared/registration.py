@@ -1,0 +1,12 @@
+"""Registers one function as the kernel of a primitive, under the primitive's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def on(primitive: Any, backend: str, run: Callable[..., Any], when: Any = None, **options: Any) -> None:
+    """Register `run` for an op or a primitive, with the predicate `when`; options: those of `Primitive.on`."""
+    run.__name__ = f"{primitive.name}_{backend}"
+    primitive.on(backend, when, **options)(run)
