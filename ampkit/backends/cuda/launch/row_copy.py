@@ -14,10 +14,9 @@ BLOCK, BLOCKS = 256, 4096
 WORDS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: "unsigned char"}
 
 
-def gather_rows(table: Array, index: Array, rows: int, outer: int = 1) -> Array:
-    """Gather rows: table, contiguous, read as [outer, rows, width], index [n] -> [outer, n, width]."""
-    index = segment_sum.as_keys(index)
-    width = table.size // (outer * rows)
+def gather_rows(table: Array, index: Array) -> Array:
+    """Gather rows: table [outer, rows, width], contiguous, index [n] -> [outer, n, width]."""
+    index, (outer, rows, width) = segment_sum.as_keys(index), table.shape
     out = backends.backend_of(table).empty((outer, index.size, width), table.dtype)
     nbytes = width * table.dtype.itemsize
     size = next(s for s in WORDS if nbytes % s == 0 and table.data.ptr % s == 0)

@@ -69,9 +69,9 @@ def last(index: Array, rows: int) -> Array:
     return found
 
 
-def sums(values: Array, order: Order, dtype: DType, outer: int = 1) -> Array:
-    """Sum the rows of each key: values, read as [outer, n, width] -> [outer, rows, width] in `dtype`."""
-    values, n = contiguous(values), order.keys.size
+def sums(values: Array, index: Array, rows: int, dtype: DType, ignored: int = -1, outer: int = 1) -> Array:
+    """Sum the rows of each key but `ignored`: values, read as [outer, n, width] -> [outer, rows, width] in `dtype`."""
+    values, order, n = contiguous(values), ordered(index, rows, ignored), index.size
     width = values.size // (outer * n)
     backend, tiles = backends.backend_of(values), blocks_for(n, RUN)
     vectorize = np.bool_(width % 8 == 0 and values.data.ptr % 16 == 0)

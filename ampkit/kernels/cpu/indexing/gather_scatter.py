@@ -32,8 +32,8 @@ from ampkit.backends.cpu.native.arrays import (
 from ampkit.base.dtypes import DType, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.indexing import AlongAxis, register_gather_scatter
 from ampkit.ops.argument_checks import check_index_range
-from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
 
 _gather, _scatter, _scatter_add = (Function(n, "aaaii", ctypes.c_int64) for n in ("gather", "scatter", "scatter_add"))
 _scatter_add_rows = Function("scatter_add_rows", "aaaa", ctypes.c_int64)
@@ -67,11 +67,11 @@ def gathered(x: HostArray, index: HostArray, dim: int) -> HostArray:
     return _along(_gather, x, None, index, dim)
 
 
-def scattered(x: HostArray, values: HostArray, index: HostArray, dim: int) -> HostArray:
-    """A copy of x with `values`, broadcast to `index`, written at it; of several for one element the last."""
+def scattered(x: HostArray, values: HostArray | None, index: HostArray, dim: int) -> HostArray:
+    """A copy of x with `values`, broadcast to `index`, or zeros, written at it; of several for one element the last."""
     out = empty(x.shape, x.dtype)
     copy(out, x)
-    _along(_scatter, out, values, index, dim)
+    _along(_scatter, out, np.zeros((), x.dtype) if values is None else aligned(values), index, dim)
     return out
 
 
@@ -134,51 +134,15 @@ def summed_rows(
     return out
 
 
-# the kernels
-
-
-def _fits(x: HostArray, dim: int, index: HostArray, *arrays: Any) -> bool:
+def _fits(x: HostArray, dim: int, index: HostArray, *src: Any) -> bool:
     known = available() and 0 < index.ndim == x.ndim and index.size >= MIN_FUSED and x.size > 0
     return known and x.dtype in KINDS and x.flags.aligned
 
 
-@gather.on("cpu", when=_fits)
-def gather_cpu(input: HostArray, dim: int, index: HostArray, *, dtype: DType) -> Any:
-    return gathered(input, index, dim), Saved(index=index, shape=input.shape)
-
-
-def _backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
+def _sums_fit(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
     return supported(dy) and len(saved.shape) > 0 and dy.size >= MIN_FUSED
 
 
-@gather.on_backward("cpu", when=_backward_fits)
-def gather_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
-    return scatter_added(dy, saved.index, dim, saved.shape, needs[0]), None
-
-
-@scatter_.on("cpu", when=_fits)
-def scatter_cpu(input: HostArray, dim: int, index: HostArray, src: Any, *, dtype: DType) -> Any:
-    values = trim_to_index(src, index.shape) if hasattr(src, "dtype") else np.full((), src, dtype)
-    out = scattered(in_format(input, dtype), aligned(in_format(values, dtype)), index, dim)
-    return out, Saved(index=index, size=getattr(src, "shape", ()))
-
-
-def _scatter_backward_fits(dy: HostArray, saved: Saved, needs: Any, dim: int) -> bool:
-    return _fits(dy, dim, saved.index) and saved.size in ((), saved.index.shape)
-
-
-@scatter_.on_backward("cpu", when=_scatter_backward_fits)
-def scatter_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
-    dx = scattered(dy, np.zeros((), dy.dtype), saved.index, dim) if needs[0] else None
-    return dx, None, gathered(dy, saved.index, dim) if needs[2] else None
-
-
-@scatter_add.on("cpu", when=lambda input, dim, index, src: _fits(input, dim, index) and supported(input, src))
-def scatter_add_cpu(input: HostArray, dim: int, index: HostArray, src: HostArray, *, dtype: DType) -> Any:
-    out = scatter_added(trim_to_index(src, index.shape), index, dim, input.shape, dtype, input)
-    return out, Saved(index=index, size=src.shape)
-
-
-@scatter_add.on_backward("cpu", when=_scatter_backward_fits)
-def scatter_add_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int) -> Any:
-    return dy, None, gathered(dy, saved.index, dim) if needs[2] else None
+register_gather_scatter(
+    AlongAxis("cpu", gathered, scattered, scatter_added, in_format, _fits, supported, _sums_fit, checks=True)
+)

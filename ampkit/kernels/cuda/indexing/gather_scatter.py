@@ -18,8 +18,7 @@ from ampkit.backends.cuda.launch import elementwise, segment_sum
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, WORD_TYPES, blocks_for, launch, typed
 from ampkit.base.dtypes import Array, DType, float32, int32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.argument_checks import check_index_range
-from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
+from ampkit.kernels.shared.indexing import AlongAxis, register_gather_scatter
 
 BLOCK, BLOCKS, AXES = 256, 4096, 6
 _UNIT = np.dtype(np.int8)  # itemsize 1: strides are counted in elements
@@ -50,7 +49,7 @@ def _run(name: str, types: Any, count: int, *args: Any) -> None:
     launch("indexing/gather_scatter", typed(name, *types), grid, BLOCK, *args, np.uint32(count))
 
 
-def _gather(array: Array, dim: int, index: Array) -> Array:
+def _gather(array: Array, index: Array, dim: int) -> Array:
     """array[..., index, ...] along `dim`, with the shape of `index`."""
     index, steps = to_int32_or_int64(index), tuple([step // array.itemsize for step in array.strides])
     out = backends.backend_of(array).empty(index.shape, array.dtype)
@@ -67,9 +66,12 @@ def _flat_indices(index: Array, dim: int, shape: tuple[int, ...]) -> Array:
     return flat
 
 
-def _scatter(array: Array, dim: int, index: Array, values: Array) -> Array:
-    """A copy of `array` with `values`, broadcast to index, written along `dim`; the last duplicate wins."""
-    array, values = contiguous(array), np.broadcast_to(values, index.shape)
+def _scatter(array: Array, values: Array | None, index: Array, dim: int) -> Array:
+    """A copy of `array` with `values`, broadcast to index, or zeros written along `dim`; the last duplicate wins."""
+    array = contiguous(array)
+    values = np.broadcast_to(
+        backends.backend_of(array).zeros((), array.dtype) if values is None else values, index.shape
+    )
     last = segment_sum.last(_flat_indices(index, dim, array.shape), array.size)
     out = backends.backend_of(array).empty(array.shape, array.dtype)
     iteration = _iteration(values, 0, values.shape, (0,) * values.ndim)
@@ -77,70 +79,33 @@ def _scatter(array: Array, dim: int, index: Array, values: Array) -> Array:
     return out
 
 
-def _scatter_add(values: Array, dim: int, index: Array, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Zeros of `shape` plus `values`, broadcast to index, added along `dim` in float32, rounded once to `dtype`."""
-    order = segment_sum.ordered(_flat_indices(index, dim, shape), prod(shape))
-    return segment_sum.sums(np.broadcast_to(values, index.shape), order, dtype).reshape(shape)
+def _scatter_add(
+    values: Array, index: Array, dim: int, shape: tuple[int, ...], dtype: DType, start: Array | None = None
+) -> Array:
+    """Zeros of `shape`, or `start`, plus `values`, broadcast to index, added along `dim` in float32, rounded once."""
+    summed_in = dtype if start is None else float32
+    values, keys = np.broadcast_to(values, index.shape), _flat_indices(index, dim, shape)
+    added = segment_sum.sums(values, keys, prod(shape), summed_in).reshape(shape)
+    return added if start is None else elementwise.forward("Add", (start, added, 1.0), dtype)
 
 
-def _fits(index: Array, shape: tuple[int, ...], *arrays: Array) -> bool:
-    """Whether the kernels take this index into `shape`, and the item sizes of `arrays`."""
+def _fits_shape(index: Array, shape: tuple[int, ...]) -> bool:
     sizes = 0 < index.size < MAX_ELEMENTS and 0 < prod(shape) < MAX_ELEMENTS
-    return (
-        0 < len(shape) <= AXES and index.ndim == len(shape) and sizes and all(a.itemsize in WORD_TYPES for a in arrays)
-    )
+    return 0 < len(shape) <= AXES and index.ndim == len(shape) and sizes
 
 
-# the kernels
+def _fits(array: Array, dim: int, index: Array, *src: Any) -> bool:
+    return _fits_shape(index, array.shape) and array.itemsize in WORD_TYPES
 
 
-@gather.on("cuda", when=lambda input, dim, index: _fits(index, input.shape, input))
-def gather_cuda(input: Array, dim: int, index: Array, *, dtype: DType) -> Any:
-    check_index_range("gather", index, input.shape[dim])
-    return _gather(input, dim, index), Saved(index=index, shape=input.shape)
+def _sums_fit(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
+    return _fits_shape(saved.index, saved.shape) and dy.dtype in STORED and needs[0] in (dy.dtype, float32)
 
 
-def _supports_gather_backward(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
-    return _fits(saved.index, saved.shape) and dy.dtype in STORED and needs[0] in (dy.dtype, float32)
+def _readable(*arrays: Array) -> bool:
+    return all(a.dtype in STORED for a in arrays)
 
 
-@gather.on_backward("cuda", when=_supports_gather_backward)
-def gather_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    return _scatter_add(dy, dim, saved.index, saved.shape, needs[0]), None
-
-
-@scatter_.on("cuda", when=lambda input, dim, index, src: _fits(index, input.shape, input))
-def scatter_cuda(input: Array, dim: int, index: Array, src: Any, *, dtype: DType) -> Any:
-    check_index_range("scatter", index, input.shape[dim])
-    input, size = cast(input, dtype), getattr(src, "shape", ())
-    values = (
-        cast(trim_to_index(src, index.shape), dtype) if hasattr(src, "dtype") else np.full_like(input, src, shape=1)
-    )
-    return _scatter(input, dim, index, values), Saved(index=index, size=size)
-
-
-def _supports_scatter_backward(dy: Array, saved: Saved, needs: Any, dim: int) -> bool:
-    return _fits(saved.index, dy.shape, dy) and saved.size in ((), saved.index.shape)
-
-
-@scatter_.on_backward("cuda", when=_supports_scatter_backward)
-def scatter_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    zero = backends.backend_of(dy).zeros((), dy.dtype)
-    dx = _scatter(dy, dim, saved.index, zero) if needs[0] else None
-    return dx, None, _gather(dy, dim, saved.index) if needs[2] else None
-
-
-def _supports_scatter_add(input: Array, dim: int, index: Array, src: Array) -> bool:
-    return _fits(index, input.shape) and input.dtype in STORED and src.dtype in STORED
-
-
-@scatter_add.on("cuda", when=_supports_scatter_add)
-def scatter_add_cuda(input: Array, dim: int, index: Array, src: Array, *, dtype: DType) -> Any:
-    check_index_range("scatter_add", index, input.shape[dim])
-    added = _scatter_add(trim_to_index(src, index.shape), dim, index, input.shape, float32)
-    return elementwise.forward("Add", (input, added, 1.0), dtype), Saved(index=index, size=src.shape)
-
-
-@scatter_add.on_backward("cuda", when=_supports_scatter_backward)
-def scatter_add_backward_cuda(dy: Array, saved: Saved, needs: Any, dim: int) -> Any:
-    return dy, None, _gather(dy, dim, saved.index) if needs[2] else None
+register_gather_scatter(
+    AlongAxis("cuda", _gather, _scatter, _scatter_add, cast, _fits, _readable, _sums_fit, checks=False)
+)
