@@ -24,7 +24,7 @@ from ampkit.backends.cpu.native.arrays import (
 from ampkit.base.dtypes import DType
 from ampkit.base.memory_format import channels_are_last, inverse
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.shape.padding import pad_, pad_from_input
+from ampkit.kernels.shared.shape import register_padding
 
 _forward, _backward = Function("pad_forward", "ppiup"), Function("pad_backward", "pipip")
 _AXES = 8  # AXES in padding.cpp
@@ -67,38 +67,30 @@ def _fits(input: HostArray, widths: Any, *args: Any) -> bool:
     return 0 < input.ndim <= _AXES and len(widths) > 0 and input.itemsize in (1, 2, 4, 8) and available()
 
 
-def _padded(input: HostArray, widths: Any, mode: str, value: int = 0) -> HostArray:
-    """input padded, channels-last where the input is; value: the bits of the constant."""
+def _padded(input: HostArray, widths: Any, mode: str, value: Any = 0) -> HostArray:
+    """input padded, channels-last where the input is."""
+    bits = int.from_bytes(np.array(input.dtype.type(value), input.dtype).tobytes(), "little")
     order = (0, *range(2, input.ndim), 1) if channels_are_last(input) else tuple(range(input.ndim))
     input = aligned(input)
     if input.strides[order[-1]] != input.itemsize:
         input = contiguous(input.transpose(order)).transpose(inverse(order))
     out = empty([input.shape[i] + sum(widths[i]) for i in order], input.dtype)
     padding = _padding(input.shape, input.strides, input.itemsize, widths, mode, order)
-    _forward(address(out), address(input), input.itemsize, value, padding)
+    _forward(address(out), address(input), input.itemsize, bits, padding)
     return out.transpose(inverse(order))
-
-
-@pad_.on("cpu", when=_fits, min_elements=MIN_FUSED)
-def pad_cpu(input: HostArray, widths: Any, value: Any, *, dtype: DType) -> Any:
-    bits = int.from_bytes(np.array(input.dtype.type(value), input.dtype).tobytes(), "little")
-    return _padded(input, widths, "constant", bits), Saved()
-
-
-@pad_from_input.on("cpu", when=_fits, min_elements=MIN_FUSED)
-def pad_from_input_cpu(input: HostArray, widths: Any, mode: str, *, dtype: DType) -> Any:
-    return _padded(input, widths, mode), Saved()
 
 
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
     return supported(dy) and dy.ndim <= _AXES and dy.size >= MIN_FUSED
 
 
-@pad_from_input.on_backward("cpu", when=_backward_fits)
-def pad_from_input_backward_cpu(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> HostArray:
+def _added(dy: HostArray, widths: Any, mode: str, dtype: DType) -> HostArray:
     order = memory_order(dy.strides)
     shape = tuple([wide - sum(pair) for wide, pair in zip(dy.shape, widths, strict=True)])
-    dx = empty([shape[i] for i in order], needs[0])
+    dx = empty([shape[i] for i in order], dtype)
     padding = _padding(shape, dy.strides, dy.itemsize, widths, mode, order)
     _backward(address(dx), KINDS[dx.dtype], address(dy), KINDS[dy.dtype], padding)
     return dx.transpose(inverse(order))
+
+
+register_padding("cpu", _padded, _added, _fits, _backward_fits, MIN_FUSED)

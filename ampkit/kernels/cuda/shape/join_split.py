@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, prod
-from typing import Any
 
 import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.launch.row_copy import WORDS
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch, typed
-from ampkit.base.dtypes import Array, DType
-from ampkit.core.autograd.saved import Saved
-from ampkit.ops.shape import join_split
+from ampkit.base.dtypes import Array
+from ampkit.kernels.shared.shape import register_join_split
 
 PIECES = 16  # per launch; their addresses are a kernel argument
 BLOCK, BLOCKS = 256, 2048
@@ -84,25 +82,4 @@ def _supports(arrays: Sequence[Array]) -> bool:
     return same and 0 < sum(array.size for array in arrays) * first.itemsize <= MAX_ELEMENTS
 
 
-@join_split.cat_.on("cuda", when=lambda tensors, dim: _supports(tensors))
-def cat_cuda(tensors: Sequence[Array], dim: int, *, dtype: DType) -> Any:
-    return concatenated(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
-
-
-@join_split.stack_.on("cuda", when=lambda tensors, dim: _supports(tensors))
-def stack_cuda(tensors: Sequence[Array], dim: int, *, dtype: DType) -> Any:
-    return concatenated([np.expand_dims(t, dim) for t in tensors], dim), Saved()
-
-
-def _supports_backward(dy: Any, *args: Any, **params: Any) -> bool:
-    return type(dy) is tuple and _supports(dy)
-
-
-@join_split.split_.on_backward("cuda", when=_supports_backward)
-def split_backward_cuda(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> Array:
-    return concatenated(dy, dim)
-
-
-@join_split.unbind_.on_backward("cuda", when=_supports_backward)
-def unbind_backward_cuda(dy: Any, saved: Saved, needs: Any, dim: int) -> Array:
-    return concatenated([np.expand_dims(piece, dim) for piece in dy], dim)
+register_join_split("cuda", concatenated, _supports)

@@ -1,0 +1,59 @@
+"""Registers cat, stack, the gradients of split and unbind, and padding as kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ampkit.base.dtypes import Array, DType
+from ampkit.core.autograd.saved import Saved
+from ampkit.ops.shape.join_split import cat_, split_, stack_, unbind_
+from ampkit.ops.shape.padding import pad_, pad_from_input
+
+from .registration import on
+
+
+def register_join_split(backend: str, joined: Any, fit: Any) -> None:
+    """Register what joins arrays. joined(arrays, dim) -> their concatenation; fit(arrays): whether it takes them."""
+
+    def cat(tensors: Sequence[Array], dim: int, *, dtype: DType) -> Any:
+        return joined(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
+
+    def stack(tensors: Sequence[Array], dim: int, *, dtype: DType) -> Any:
+        at = dim % (tensors[0].ndim + 1)
+        lead = (slice(None),) * at
+        return joined([t[(*lead, None)] for t in tensors], at), Saved()
+
+    def split_backward(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> Array:
+        return joined(dy, dim)
+
+    def unbind_backward(dy: Any, saved: Saved, needs: Any, dim: int) -> Array:
+        lead = (slice(None),) * dim
+        return joined([piece[(*lead, None)] for piece in dy], dim)
+
+    def pieces_fit(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
+        return type(dy) is tuple and fit(dy)
+
+    on(cat_, backend, cat, lambda tensors, dim: fit(tensors))
+    on(stack_, backend, stack, lambda tensors, dim: fit(tensors))
+    on(split_.backward_primitive, backend, split_backward, pieces_fit)
+    on(unbind_.backward_primitive, backend, unbind_backward, pieces_fit)
+
+
+def register_padding(
+    backend: str, padded: Any, added: Any, fits: Any, backward_fits: Any, min_elements: int = 0
+) -> None:
+    """Register padding. padded(input, widths, mode, value=0); added(dy, widths, mode, dtype): the gradient of input."""
+
+    def pad(input: Array, widths: Any, value: Any, *, dtype: DType) -> Any:
+        return padded(input, widths, "constant", value), Saved()
+
+    def from_input(input: Array, widths: Any, mode: str, *, dtype: DType) -> Any:
+        return padded(input, widths, mode), Saved()
+
+    def backward(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
+        return added(dy, widths, mode, needs[0])
+
+    on(pad_, backend, pad, fits, min_elements=min_elements)
+    on(pad_from_input, backend, from_input, fits, min_elements=min_elements)
+    on(pad_from_input.backward_primitive, backend, backward, backward_fits)
