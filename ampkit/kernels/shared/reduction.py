@@ -1,4 +1,4 @@
-"""Registers the terms of reductions.h as kernels of sums, extremes, counts, norms, variances and logsumexp.
+"""Registers the terms of reductions.h as kernels of sums, products, extremes, counts, norms, variances and logsumexp.
 
 A backend gives `reduced(term, x, axes, dtype, divisor, root, center)`: the joined terms of x over `axes`, which stay
 with length 1, divided by `divisor`; root: the square root of that; center: an array of the result's shape that the term
@@ -16,6 +16,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, bool_, float32, int64
 from ampkit.base.errors import UnsupportedError
+from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import normalize_axes
 from ampkit.ops.nn.softmax import logsumexp
@@ -31,13 +32,30 @@ EXACT = 1 << 24  # the largest count that a float32 sum of ones reaches exactly
 
 
 def register_reductions(launcher: Launcher, reduced: Reduced, fits: Predicate) -> None:
-    """Register sum, mean, amax, amin, norms and variances. fits: whether kernels read an array."""
+    """Register sum, mean, amax, amin, prod, norms and variances. fits: whether kernels read an array."""
     _register_sums(launcher, reduced, fits)
     for op, term in ((reductions.amax, "Maximum"), (reductions.amin, "Minimum")):
         _register_extreme(launcher, reduced, fits, op, term)
     _register_norm(launcher, reduced, fits)
+    _register_product(launcher, reduced, fits)
+    _register_sum_over(launcher, reduced, fits)
     for op, root in ((statistics.var_, False), (statistics.std_, True)):
         _register_variance(launcher, reduced, fits, op, root)
+
+
+def _register_product(launcher: Launcher, reduced: Reduced, fits: Predicate) -> None:
+    def product(input: Array, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
+        axes = normalize_axes("", dim, input.ndim)
+        return as_result(reduced("Multiply", input, axes, dtype), axes, keepdim), Saved(input=input)
+
+    launcher.on(reductions.prod, product, fits)
+
+
+def _register_sum_over(launcher: Launcher, reduced: Reduced, fits: Predicate) -> None:
+    def summed(gradient: Array, axes: tuple[int, ...]) -> Any:
+        return reduced("Add", gradient, axes, float32)
+
+    launcher.on(sum_over, summed, lambda gradient, axes: bool(axes) and fits(gradient))
 
 
 def as_result(found: Array, axes: tuple[int, ...], keepdim: bool) -> Any:

@@ -1,1 +1,3 @@
-"""CPU kernels of gradient accumulation."""
+"""CPU kernels of gradient accumulation, which are registered with the pointwise ones."""
+
+from .. import pointwise as pointwise

@@ -1,6 +1,4 @@
-"""Calls of reductions.cpp, a term of kernels/shared/reductions.h over any axes; kernels of prod and of sums over
-broadcast axes.
-"""
+"""Calls of reductions.cpp, a term of kernels/shared/reductions.h over any axes; the gradient of prod."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ import numpy as np
 
 from ampkit.backends.cpu.device import in_format, without_broadcast
 from ampkit.backends.cpu.native.arrays import (
-    MIN_ELEMENTS,
     Function,
     HostArray,
     broadcast_to,
@@ -25,7 +22,6 @@ from ampkit.backends.cpu.native.library import library
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.accumulate import sum_over
 from ampkit.core.autograd.saved import Saved
-from ampkit.kernels.shared.reduction import as_result
 from ampkit.ops.argument_checks import normalize_axes
 from ampkit.ops.reduction.reductions import prod as prod_op
 from ampkit.ops.reduction.reductions import with_reduced
@@ -133,15 +129,6 @@ def reduced(
 # sums of gradients
 
 
-def _sum_over_fits(gradient: HostArray, axes: tuple[int, ...]) -> bool:
-    return bool(axes) and supported(gradient) and gradient.size > 0
-
-
-@sum_over.on("cpu", when=_sum_over_fits, min_elements=MIN_ELEMENTS)
-def sum_over_cpu(gradient: HostArray, axes: tuple[int, ...]) -> HostArray:
-    return reduced("Add", gradient, axes, float32)
-
-
 def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     """The gradient of a bias: [..., N] summed over all axes but the last; None where `dtype` is None."""
     if dtype is None:
@@ -149,14 +136,7 @@ def column_sums(array: HostArray, dtype: DType | None) -> HostArray | None:
     return in_format(sum_over(array, tuple(range(array.ndim - 1))).reshape(-1), dtype)
 
 
-# products
-
-
-@prod_op.on("cpu", when=fits, min_elements=MIN_ELEMENTS)
-def prod_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-    axes = normalize_axes("", dim, input.ndim)
-    found = reduced("Multiply", input, axes, dtype)
-    return as_result(found, axes, keepdim), Saved(input=input)
+# gradients of products
 
 
 @prod_op.on_backward("cpu", when=lambda dy, saved, needs, *args, **params: fits(saved.input) and supported(dy))

@@ -19,6 +19,7 @@ from ampkit.backends.cpu.native.arrays import (
 )
 from ampkit.base.dtypes import DType, int64
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.sorting import register_extremes
 from ampkit.ops.reduction import sorting
 
 from ..indexing.gather_scatter import gathered, scatter_added
@@ -97,24 +98,12 @@ def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray:
     return places
 
 
-def _register(arg: Any, extreme: Any, smallest: bool) -> None:
-    def places_cpu(input: HostArray, dim: Any, keepdim: bool, *, dtype: DType) -> Any:
-        found = _places(input, dim, smallest)
-        return found if keepdim else found.reshape(()) if dim is None else found.squeeze(dim), Saved()
-
-    def extreme_cpu(input: HostArray, dim: int, keepdim: bool, *, dtype: DType) -> Any:
-        places = _places(input, dim, smallest)
-        values = gathered(input, places, dim)
-        found = values if keepdim else values.squeeze(dim), places if keepdim else places.squeeze(dim)
-        return found, Saved(at=places, shape=input.shape)
-
-    def backward(dy: Any, saved: Saved, needs: Any, dim: int, keepdim: bool) -> Any:
-        return scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
-
-    arg.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(places_cpu)
-    extreme.on("cpu", when=_has_places, min_elements=MIN_ELEMENTS)(extreme_cpu)
-    extreme.on_backward("cpu", when=_backward_fits)(backward)
+register_extremes("cpu", _places, gathered, _has_places, MIN_ELEMENTS)
 
 
-_register(sorting.argmax, sorting.max_, smallest=False)
-_register(sorting.argmin, sorting.min_, smallest=True)
+def _extreme_backward(dy: Any, saved: Saved, needs: Any, dim: int, keepdim: bool) -> Any:
+    return scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
+
+
+for _op in (sorting.max_, sorting.min_):
+    _op.on_backward("cpu", when=_backward_fits)(_extreme_backward)

@@ -1,1 +1,3 @@
-"""CUDA kernels of gradient accumulation."""
+"""CUDA kernels of gradient accumulation, which are registered with the pointwise ones."""
+
+from .. import pointwise as pointwise

@@ -1,4 +1,6 @@
-"""clamp, nan_to_num, glu and prelu: functions of functions.h whose operands or gradients take preparation."""
+"""clamp, nan_to_num, glu, prelu and the sum of two gradients: functions of functions.h whose operands or gradients take
+preparation.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, finfo, float32
+from ampkit.core.autograd.accumulate import sum_of_two
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.pointwise.piecewise_activations import prelu
 from ampkit.ops.pointwise.selection import clamp, nan_to_num
@@ -23,6 +26,7 @@ def register_prepared(launcher: Launcher) -> None:
     _register_nan_to_num(launcher)
     _register_glu(launcher)
     _register_prelu(launcher)
+    _register_sum_of_two(launcher)
 
 
 def _register_clamp(launcher: Launcher) -> None:
@@ -92,3 +96,10 @@ def _register_prelu(launcher: Launcher) -> None:
 def _broadcast_weight(weight: Array, input: Array) -> Array:
     """The weight, one or one per channel, in a shape that broadcasts to the input."""
     return weight.reshape(tuple([-1 if i == min(1, input.ndim - 1) else 1 for i in range(input.ndim)]))
+
+
+def _register_sum_of_two(launcher: Launcher) -> None:
+    def sum_in_first(held: Array, gradient: Array) -> Array:
+        return launcher.forward("Add", (held, gradient, 1.0), held.dtype)
+
+    launcher.on(sum_of_two, sum_in_first, supports)
