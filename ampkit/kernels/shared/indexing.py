@@ -134,10 +134,11 @@ class RowIndex(NamedTuple):
     result: tuple[int, ...]  # the shape of array[index]
 
 
-def row_index(index: Any, shape: tuple[int, ...], wrapped: Callable[[Array, int], Array]) -> RowIndex:
+def row_index(index: Any, shape: tuple[int, ...], flat: Callable[[list[Array], tuple[int, ...]], Array]) -> RowIndex:
     """`index` as a RowIndex, where it is integer arrays for axes side by side, and else full slices.
 
-    wrapped(array, n) -> the indices of an axis of n elements, int64, from 0. Raises UnsupportedError for another index.
+    flat(arrays, lengths) -> their flat indices, int64, into axes of these lengths; negative ones count from the end.
+    Raises UnsupportedError for another index.
     """
     parts = index if type(index) is tuple else (index,)
     at = [i for i, part in enumerate(parts) if hasattr(part, "dtype")]
@@ -153,9 +154,7 @@ def row_index(index: Any, shape: tuple[int, ...], wrapped: Callable[[Array, int]
         raise UnsupportedError
     lengths = shape[at[0] : at[-1] + 1]
     named = arrays[0].shape if len(arrays) == 1 else np.broadcast_shapes(*[a.shape for a in arrays])
-    keys: Any = None
-    for array, n in zip(arrays, lengths, strict=True):
-        rows = wrapped(array, n)
-        keys = rows if keys is None else keys * n + rows
     before, behind = shape[: at[0]], shape[at[-1] + 1 :]
-    return RowIndex(keys.reshape(-1), (prod(before), prod(lengths), prod(behind)), (*before, *named, *behind))
+    return RowIndex(
+        flat(arrays, lengths).reshape(-1), (prod(before), prod(lengths), prod(behind)), (*before, *named, *behind)
+    )

@@ -15,7 +15,6 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
 from ampkit.ops.linalg.einsum import (
     einsum_,
-    is_matrix_product,
     matrix_product,
     matrix_product_gradients,
     parse_equation,
@@ -38,8 +37,8 @@ class Multiplier:
     scaled(a, b, dtype, buffer, alpha) -> alpha * (a @ b).
     weight_gradients(dy, saved, needs, grad_buffers) -> the gradients of weight and bias of linear.
     prepared(dy, depth) -> dy as several products read it; depth: their size that is not one of dy, 0 for unknown.
-    linear_fits, product_fits and added_fits are predicates of the forwards. gradients_fit(op, dy, other, input, shared)
-    is that of the backwards: other and input are the operands, None where no wanted gradient reads them.
+    linear_fits, product_fits and added_fits are predicates of the forwards; gradients_fit(op, first, second, at) makes
+    that of a backward, whose operands are saved as `first` and `second`, the inputs `at` and at + 1.
     unrounded: whether gradients that the tape sums over batch axes are in the accumulator dtype. caches: whether
     forwards receive versions for `key`.
     """
@@ -53,13 +52,14 @@ class Multiplier:
     linear_fits: Callable[..., bool]
     product_fits: Callable[..., bool]
     added_fits: Callable[..., bool]
-    gradients_fit: Callable[..., bool]
+    gradients_fit: Callable[..., Callable[..., bool]]
     unrounded: bool = False
     caches: bool = False
 
-    def on(self, op: Any, forward: Any, forward_fits: Any, backward: Any, backward_fits: Any) -> None:
-        """Register both directions of an op."""
-        on(op, self.backend, forward, forward_fits, wants_cache=self.caches)
+    def on(self, op: Any, first: str, second: str, forward: Any, fits: Any, backward: Any, at: int = 0) -> None:
+        """Register both directions of an op, whose operands are `first` and `second`, the inputs `at` and at + 1."""
+        on(op, self.backend, forward, fits, wants_cache=self.caches)
+        backward_fits = self.gradients_fit(op, first, second, at)
         on(op.backward_primitive, self.backend, backward, backward_fits, wants_cache=True)
 
 
@@ -112,18 +112,14 @@ def _register_linear(multiplier: Multiplier) -> None:
         out = product(x, weight.T, dtype, bias=bias, key=key)
         return out if input.ndim > 1 else out[0], Saved(input=input, weight=weight)
 
-    def backward_fits(dy: Array, saved: Saved, needs: Any) -> bool:
-        weight, input = saved.weight.T if needs[0] else None, saved.input if needs[1] else None
-        return multiplier.gradients_fit(matmul.linear, dy, weight, input, True)
-
     def backward(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         dy, dx = prepared(dy, saved.weight.shape[1] if needs[0] and needs[1] else 0), None
         if needs[0]:
-            dx = product(as_row(dy), saved.weight, needs[0], key=(versions[1], saved.weight))
+            dx = product(dy if dy.ndim > 1 else dy[None], saved.weight, needs[0], key=(versions[1], saved.weight))
             dx = dx if dy.ndim > 1 else dx[0]
         return dx, *weight_gradients(dy, saved, needs, grad_buffers)
 
-    multiplier.on(matmul.linear, forward, multiplier.linear_fits, backward, backward_fits)
+    multiplier.on(matmul.linear, "input", "weight", forward, multiplier.linear_fits, backward)
 
 
 def _register_product(multiplier: Multiplier, op: Any, second: str) -> None:
@@ -141,10 +137,6 @@ def _register_product(multiplier: Multiplier, op: Any, second: str) -> None:
             out = out.reshape((*batch, *input.shape[-2:-1], *(other.shape[-1:] if other.ndim > 1 else ())))
         return out, saved
 
-    def backward_fits(dy: Array, saved: Saved, needs: Any) -> bool:
-        other, input = saved.__dict__[second] if needs[0] else None, saved.input if needs[1] else None
-        return multiplier.gradients_fit(op, dy, other, input, getattr(saved, "shared", False))
-
     def backward(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         dy, (left, right), da, db = prepared(dy, 0), needs, None, None
         if unrounded:
@@ -161,7 +153,7 @@ def _register_product(multiplier: Multiplier, op: Any, second: str) -> None:
             db = db[..., 0] if is_vector else db
         return da, db
 
-    multiplier.on(op, forward, multiplier.product_fits, backward, backward_fits)
+    multiplier.on(op, "input", second, forward, multiplier.product_fits, backward)
 
 
 def _register_added_product(multiplier: Multiplier, op: Any, first: str, second: str) -> None:
@@ -171,10 +163,6 @@ def _register_added_product(multiplier: Multiplier, op: Any, first: str, second:
         out = added(input, a, b, beta, alpha, dtype, versions and (versions[2], b))
         return out, Saved(**{first: a, second: b})
 
-    def backward_fits(dy: Array, saved: Saved, needs: Any, beta: Any, alpha: Any) -> bool:
-        b, a = (saved.__dict__[name] if need else None for name, need in ((second, needs[1]), (first, needs[2])))
-        return any(needs[1:]) and multiplier.gradients_fit(op, dy, b, a, False)
-
     def backward(
         dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any, *, beta: Any, alpha: Any
     ) -> Any:
@@ -183,24 +171,16 @@ def _register_added_product(multiplier: Multiplier, op: Any, first: str, second:
             da = scaled(grad, saved.__dict__[second].swapaxes(-1, -2), needs[1], grad_buffers[1], alpha)
         if needs[2]:
             db = scaled(saved.__dict__[first].swapaxes(-1, -2), grad, needs[2], grad_buffers[2], alpha)
-        return _times(dy, beta) if needs[0] else None, da, db
+        if needs[0] and beta != 1:
+            acc = accumulator(dy.dtype)
+            dy = (dy if dy.dtype == acc else backends.backend_of(dy).cast(dy, acc)) * acc.type(beta)
+        return dy if needs[0] else None, da, db
 
-    multiplier.on(op, forward, multiplier.added_fits, backward, backward_fits)
-
-
-def _times(dy: Array, factor: float) -> Array:
-    """dy * factor in the accumulator dtype."""
-    if factor == 1:
-        return dy
-    acc = accumulator(dy.dtype)
-    return (dy if dy.dtype == acc else backends.backend_of(dy).cast(dy, acc)) * acc.type(factor)
+    multiplier.on(op, first, second, forward, multiplier.added_fits, backward, 1)
 
 
-def register_einsum(backend: str, multiply: Any, fits: Any, *reshape: Any) -> None:
-    """Register equations of two operands that are one matrix product.
-
-    multiply, reshape: as `matrix_product` takes them. fits(*arrays): whether `multiply` reads them.
-    """
+def register_einsum(backend: str, multiply: Any, fits: Any, backward_fits: Any, *reshape: Any) -> None:
+    """Register equations of two operands that are one product. multiply, reshape: as `matrix_product` takes them."""
 
     def forward(operands: list[Array], equation: str, *, dtype: DType) -> Any:
         (first, second), out = parse_equation(equation, operands)
@@ -210,11 +190,5 @@ def register_einsum(backend: str, multiply: Any, fits: Any, *reshape: Any) -> No
     def backward(dy: Array, saved: Saved, needs: Any, equation: str) -> Any:
         return matrix_product_gradients(multiply, dy, saved.operands, needs, equation, *reshape)
 
-    def forward_fits(operands: list[Array], equation: str) -> bool:
-        return fits(*operands) and is_matrix_product(operands, equation)
-
-    def backward_fits(dy: Array, saved: Saved, needs: Any, equation: str) -> bool:
-        return fits(dy, *saved.operands) and is_matrix_product(saved.operands, equation)
-
-    on(einsum_, backend, forward, forward_fits)
+    on(einsum_, backend, forward, fits)
     on(einsum_.backward_primitive, backend, backward, backward_fits)

@@ -25,8 +25,9 @@ def register_extremes(backend: str, places: Any, gathered: Any, fits: Any, min_e
 
         def value(input: Array, dim: int, keepdim: bool, *, dtype: DType) -> Any:
             at = places(input, dim, smallest)
-            found = gathered(input, at, dim), at
-            return found if keepdim else tuple([each.squeeze(dim) for each in found]), Saved(at=at, shape=input.shape)
+            values = gathered(input, at, dim)
+            found = (values, at) if keepdim else (values.squeeze(dim), at.squeeze(dim))
+            return found, Saved(at=at, shape=input.shape)
 
         on(arg, backend, place, fits, min_elements=min_elements)
         on(extreme, backend, value, fits, min_elements=min_elements)

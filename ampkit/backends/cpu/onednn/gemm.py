@@ -78,8 +78,8 @@ def gemm(
     return _matmul_float32(a, b, dtype, bias, buffer)
 
 
-def in_compute_dtype(array: HostArray) -> HostArray:
-    """`array` in the dtype that its products read, cast once for several products."""
+def in_compute_dtype(array: HostArray, depth: int = 0) -> HostArray:
+    """`array` in the dtype that its products read, cast once for several products, of whatever `depth`."""
     return array if has_products() or has_fast_matmul(array.dtype) else in_format(array, float32)
 
 

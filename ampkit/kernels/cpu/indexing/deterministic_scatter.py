@@ -15,18 +15,22 @@ from ampkit.ops.indexing.deterministic_scatter import add_at
 from .gather_scatter import summed_rows
 
 
-def wrapped(array: HostArray, n: int) -> HostArray:
-    """The indices of an axis of n elements, int64, from 0. Raises UnsupportedError for one out of range."""
-    lowest = int(array.min(initial=0))
-    if array.size and not (-n <= lowest and int(array.max()) < n):
-        raise UnsupportedError  # the reference raises the error
-    wide = array.astype(np.int64, copy=False)
-    return wide if lowest >= 0 else wide % n
+def flat_keys(arrays: list[HostArray], lengths: tuple[int, ...]) -> HostArray:
+    """The flat indices, int64, into axes of these lengths. Raises UnsupportedError for an index out of range."""
+    keys: Any = None
+    for array, n in zip(arrays, lengths, strict=True):
+        lowest = int(array.min(initial=0))
+        if array.size and not (-n <= lowest and int(array.max()) < n):
+            raise UnsupportedError  # the reference raises the error
+        wide = array.astype(np.int64, copy=False)
+        rows = wide if lowest >= 0 else wide % n
+        keys = rows if keys is None else keys * n + rows
+    return keys
 
 
 def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray:
     """Zeros of `shape` with `values` added at [index]."""
-    found = row_index(index, shape, wrapped)
+    found = row_index(index, shape, flat_keys)
     if found.result != values.shape:
         raise UnsupportedError
     rows = reshape_view(values, (found.sizes[0], len(found.keys), found.sizes[2]))

@@ -71,7 +71,8 @@ def scattered(x: HostArray, values: HostArray | None, index: HostArray, dim: int
     """A copy of x with `values`, broadcast to `index`, or zeros, written at it; of several for one element the last."""
     out = empty(x.shape, x.dtype)
     copy(out, x)
-    _along(_scatter, out, np.zeros((), x.dtype) if values is None else aligned(values), index, dim)
+    values = np.zeros((), x.dtype) if values is None else values if values.flags.aligned else aligned(values)
+    _along(_scatter, out, values, index, dim)
     return out
 
 

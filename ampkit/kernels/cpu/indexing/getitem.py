@@ -13,7 +13,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.indexing import row_index
 from ampkit.ops.indexing.getitem import advanced_getitem
 
-from .deterministic_scatter import rows_added, wrapped
+from .deterministic_scatter import flat_keys, rows_added
 from .gather_scatter import taken_rows
 
 
@@ -22,7 +22,7 @@ def getitem_cpu(input: HostArray, index: Any, *, dtype: DType) -> Any:
     if len(index) == 1 and getattr(index[0], "dtype", None) == np.bool_ and index[0].shape == input.shape:
         # The places first: NumPy's own selection by a mask branches for each element.
         return np.take(input.reshape(-1), np.flatnonzero(index[0])), Saved(shape=input.shape)
-    found = row_index(index, input.shape, wrapped)
+    found = row_index(index, input.shape, flat_keys)
     if not found.keys.size:
         raise UnsupportedError
     return taken_rows(reshape_view(input, found.sizes), found.keys).reshape(found.result), Saved(shape=input.shape)

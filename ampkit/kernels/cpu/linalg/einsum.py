@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ampkit.backends.cpu.copies import reshaped
-from ampkit.backends.cpu.native.arrays import FLOATS
 from ampkit.backends.cpu.onednn.gemm import gemm, is_profitable
 from ampkit.backends.cpu.onednn.primitive import HostArray
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
+from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.linalg import register_einsum
+from ampkit.ops.linalg.einsum import is_matrix_product
 
 
 def _multiply(a: HostArray, b: HostArray, dtype: DType) -> HostArray:
@@ -17,4 +20,8 @@ def _multiply(a: HostArray, b: HostArray, dtype: DType) -> HostArray:
     return gemm(a, b, dtype)
 
 
-register_einsum("cpu", _multiply, lambda *arrays: arrays[0].dtype in FLOATS, reshaped)
+def _gradients_fit(dy: HostArray, saved: Saved, needs: Any, equation: str) -> bool:
+    return is_matrix_product(saved.operands, equation)
+
+
+register_einsum("cpu", _multiply, is_matrix_product, _gradients_fit, reshaped)

@@ -56,13 +56,31 @@ def _product_is_profitable(input: HostArray, other: HostArray) -> bool:
     return several and is_profitable(as_row(input), as_column(other))
 
 
-def _gradients_are_profitable(op: Any, dy: HostArray, other: Any, input: Any, shared: bool) -> bool:
-    if other is input is None or (op is matmul.linear and dy.ndim < 2):
-        return False
-    a, b, vector = right_operands(dy, input, shared) if other is None else left_operands(dy, other)
-    small = vector or 1 in (a.shape[-1], a.shape[-2], b.shape[-1])
-    bound_by_memory = small and dy.dtype == float32 and op not in (matmul.linear, matmul.addmm, matmul.baddbmm)
-    return not bound_by_memory and is_profitable(a, b)
+def _gradients_fit(op: Any, first: str, second: str, at: int) -> Any:
+    """A predicate: whether the first gradient that is wanted is profitable."""
+
+    def linear(dy: HostArray, saved: Saved, needs: Any) -> bool:
+        if dy.ndim < 2:
+            return False
+        if needs[0]:
+            return is_profitable(dy, saved.weight)
+        return bool(needs[1]) and is_profitable(as_rows(dy).T, as_rows(saved.input))
+
+    def added(dy: HostArray, saved: Saved, needs: Any, **params: Any) -> bool:
+        if needs[1]:
+            return is_profitable(dy, saved.__dict__[second].swapaxes(-1, -2))
+        return bool(needs[2]) and is_profitable(saved.__dict__[first].swapaxes(-1, -2), dy)
+
+    def product(dy: HostArray, saved: Saved, needs: Any) -> bool:
+        if needs[0]:
+            a, b, vector = left_operands(dy, saved.__dict__[second])
+        else:
+            a, b, vector = right_operands(dy, saved.input, getattr(saved, "shared", False))
+        return is_profitable(a, b) and (
+            dy.dtype != float32 or not (vector or 1 in (a.shape[-1], a.shape[-2], b.shape[-1]))
+        )
+
+    return linear if op is matmul.linear else added if at else product
 
 
 register_products(
@@ -72,11 +90,11 @@ register_products(
         added=_added,
         scaled=_scaled,
         weight_gradients=_weight_gradients,
-        prepared=lambda dy, depth: in_compute_dtype(dy),
+        prepared=in_compute_dtype,
         linear_fits=lambda input, weight, bias: is_profitable(input, weight.T),
         product_fits=_product_is_profitable,
         added_fits=lambda input, a, b, **params: getattr(input, "dtype", None) in FLOATS and is_profitable(a, b),
-        gradients_fit=_gradients_are_profitable,
+        gradients_fit=_gradients_fit,
         caches=True,
     )
 )

@@ -10,7 +10,7 @@ from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.reduction import cumulative as ops
 
-from ..indexing.gather_scatter import scatter_added
+from .sorting import register_values_backward
 
 _scan, _product_backward = Function("cumulative", "aaii"), Function("cumulative_product_backward", "aaa")
 _extreme = Function("cumulative_extreme", "aaai")
@@ -80,12 +80,9 @@ def _register_extreme(op: Any, smallest: bool) -> None:
         _run(_extreme, dim, values, places, input, flags=(smallest,))
         return (values, places), Saved(at=places, shape=input.shape)
 
-    def backward(dy: Any, saved: Saved, needs: Any, dim: int) -> Any:
-        return scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
-
     op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
-    op.on_backward("cpu", when=lambda dy, saved, needs, dim: saved.shape and supported(dy[0]) and dy[0].size)(backward)
 
 
 _register_extreme(ops.cummax_, smallest=False)
 _register_extreme(ops.cummin_, smallest=True)
+register_values_backward(ops.cummax_, ops.cummin_)

@@ -19,6 +19,7 @@ from ampkit.backends.cpu.native.arrays import (
 )
 from ampkit.base.dtypes import DType, int64
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.registration import on
 from ampkit.kernels.shared.sorting import register_extremes
 from ampkit.ops.reduction import sorting
 
@@ -58,20 +59,6 @@ def topk_cpu(input: HostArray, k: int, dim: int, largest: bool, *, dtype: DType)
     return (values, places), Saved(at=places, shape=input.shape)
 
 
-def _backward_fits(dy: Any, saved: Saved, *args: Any, **params: Any) -> bool:
-    return saved.at is not None and saved.at.ndim > 0 and supported(dy[0]) and dy[0].size > 0
-
-
-@sorting.sort_.on_backward("cpu", when=_backward_fits)
-def sort_backward_cpu(dy: Any, saved: Saved, needs: Any, dim: int, descending: bool) -> Any:
-    return scatter_added(dy[0], saved.at, dim, saved.at.shape, needs[0])
-
-
-@sorting.topk_.on_backward("cpu", when=_backward_fits)
-def topk_backward_cpu(dy: Any, saved: Saved, needs: Any, k: int, dim: int, largest: bool) -> Any:
-    return scatter_added(dy[0], saved.at, dim, saved.shape, needs[0])
-
-
 # extremes and their places
 
 
@@ -101,9 +88,22 @@ def _places(input: HostArray, dim: int | None, smallest: bool) -> HostArray:
 register_extremes("cpu", _places, gathered, _has_places, MIN_ELEMENTS)
 
 
-def _extreme_backward(dy: Any, saved: Saved, needs: Any, dim: int, keepdim: bool) -> Any:
-    return scatter_added(dy[0].reshape(saved.at.shape), saved.at, dim, saved.shape, needs[0])
+# gradients of values that come with their places
 
 
-for _op in (sorting.max_, sorting.min_):
-    _op.on_backward("cpu", when=_backward_fits)(_extreme_backward)
+def register_values_backward(*ops: Any) -> None:
+    """Register the backward of ops whose first output is the values of their input at `saved.at` along `dim`."""
+    for op in ops:
+        on(op.backward_primitive, "cpu", _values_backward, _values_backward_fits)
+
+
+def _values_backward(dy: Any, saved: Saved, needs: Any, dim: int, **params: Any) -> HostArray:
+    at = saved.at
+    return scatter_added(dy[0].reshape(at.shape), at, dim, getattr(saved, "shape", at.shape), needs[0])
+
+
+def _values_backward_fits(dy: Any, saved: Saved, *args: Any, **params: Any) -> bool:
+    return saved.at is not None and saved.at.ndim > 0 and supported(dy[0]) and dy[0].size > 0
+
+
+register_values_backward(sorting.sort_, sorting.topk_, sorting.max_, sorting.min_)

@@ -19,9 +19,12 @@ from ampkit.kernels.shared.indexing import row_index
 from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
 
 
-def _wrapped(array: Array, n: int) -> Array:
-    array = array.astype(int64)
-    return np.where(array < 0, array + n, array)
+def _flat_keys(arrays: list[Array], lengths: tuple[int, ...]) -> Array:
+    keys: Any = 0
+    for array, n in zip(arrays, lengths, strict=True):
+        array = array.astype(int64)
+        keys = keys * n + np.where(array < 0, array + n, array)
+    return keys
 
 
 def _without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
@@ -32,7 +35,7 @@ def _without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
 
 @add_at.on("cuda", when=lambda values, index, shape: values.dtype in STORED and values.size > 0)
 def add_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    keys, (outer, rows, _), result = row_index(_without_ellipsis(index, len(shape)), shape, _wrapped)
+    keys, (outer, rows, _), result = row_index(_without_ellipsis(index, len(shape)), shape, _flat_keys)
     if result != values.shape or not segment_sum.fits(values, keys, rows, values.dtype):
         raise UnsupportedError
     return segment_sum.sums(values, keys, rows, values.dtype, outer=outer).reshape(shape)

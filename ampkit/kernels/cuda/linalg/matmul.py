@@ -59,6 +59,14 @@ def _added_fits(input: Any, a: Array, b: Array, beta: Any, alpha: Any) -> bool:
     return alpha != 0 and hasattr(input, "dtype") and fits(a, b, input)
 
 
+def _gradients_fit(op: Any, first: str, second: str, at: int) -> Any:
+    def gradients_fit(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
+        held = saved.__dict__
+        return fits(dy, held[second] if needs[at] else None, held[first] if needs[at + 1] else None)
+
+    return gradients_fit
+
+
 register_products(
     Multiplier(
         "cuda",
@@ -70,7 +78,7 @@ register_products(
         linear_fits=fits,
         product_fits=fits,
         added_fits=_added_fits,
-        gradients_fit=lambda op, dy, other, input, shared: fits(dy, other, input),
+        gradients_fit=_gradients_fit,
         unrounded=True,
     ),
     {matmul.dot: "tensor", matmul.vdot: "other"},
