@@ -43,7 +43,7 @@ from ampkit.testing.differences import floats_of, gradients_of
 from .layouts import LAYOUTS, laid_out
 from .primitives import PRIMITIVES
 
-PACKAGE = sys.modules["ampkit.backends.cpu"]  # whose name in ampkit.backends is the backend's
+PACKAGES = "ampkit.backends.cpu", "ampkit.kernels.cpu"
 DTYPES = (float32, bfloat16, float16)
 LENGTHS = (0, 1, 1, 2, 3, 5, 7, 9, 17, 33, 65)
 LIMIT = 1 << 16  # elements of an input
@@ -84,9 +84,10 @@ def _modules() -> list[Any]:
 
 def primitives() -> set[Primitive]:
     """All primitives that have kernels for the CPU, which are loaded."""
-    for found in pkgutil.walk_packages(PACKAGE.__path__, PACKAGE.__name__ + "."):
-        if not found.name.endswith("setup_commands"):
-            importlib.import_module(found.name)
+    for package in PACKAGES:
+        for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not found.name.endswith("setup_commands"):
+                importlib.import_module(found.name)
     found = {each for module in _modules() for each in vars(module).values() if type(each) is Primitive}
     found.update(each for op in registry.values() for each in (op.forward, op.backward_primitive) if each)
     return {each for each in found if each.kernels_of("cpu")}
@@ -101,7 +102,7 @@ def kernels_of_any_size() -> Iterator[None]:
                 stack.enter_context(patch.object(limited, "min_elements", 1))
         for module in _modules():
             for name in THRESHOLDS:
-                if module.__name__.startswith(PACKAGE.__name__) and hasattr(module, name):
+                if module.__name__.startswith(PACKAGES) and hasattr(module, name):
                     stack.enter_context(patch.object(module, name, 0))
         stack.callback(object.__setattr__, LAUNCHER, "min_elements", LAUNCHER.min_elements)
         object.__setattr__(LAUNCHER, "min_elements", 1)  # of a frozen dataclass
