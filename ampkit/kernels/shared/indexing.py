@@ -25,19 +25,19 @@ from .registration import on
 def register_embedding(
     backend: str, taken_rows: Any, summed_rows: Any, fits: Any, backward_fits: Any, view: Any = None
 ) -> None:
-    """Register embedding. taken_rows(x [a, rows, c], keys [n]) -> [a, n, c]. summed_rows(values, keys, rows, dtype,
+    """Register embedding. taken_rows(x [a, rows, c], keys [...]) -> [a, n, c]. summed_rows(values, keys, rows, dtype,
     skipped) -> the sums [1, rows, c] of the values [1, n, c] per key but one, read by view(values, shape) if given.
     """
 
     def forward(input: Array, weight: Array, padding_idx: int | None, *, dtype: DType) -> Any:
         check_indices(input, len(weight))
-        out = taken_rows(weight[None], input.reshape(-1))
+        out = taken_rows(weight[None], input)
         return out.reshape(*input.shape, weight.shape[1]), Saved(input=input, rows=len(weight))
 
     def backward(dy: Array, saved: Saved, needs: Any, padding_idx: int | None) -> Any:
         rows = dy if view is None else view(dy, (1, saved.input.size, dy.shape[-1]))
         skipped = -1 if padding_idx is None else padding_idx % saved.rows
-        return None, summed_rows(rows, saved.input.reshape(-1), saved.rows, needs[1], skipped)[0]
+        return None, summed_rows(rows, saved.input, saved.rows, needs[1], skipped)[0]
 
     on(embedding, backend, forward, fits)
     on(embedding.backward_primitive, backend, backward, backward_fits)
@@ -51,7 +51,7 @@ def register_index_select(backend: str, taken_rows: Any, fits: Any, view: Any = 
         before, n, behind = input.shape[:at], input.shape[at], input.shape[at + 1 :]
         check_index_range("index_select", index, n)
         sizes = prod(before), n, prod(behind)
-        out = taken_rows(input.reshape(sizes) if view is None else view(input, sizes), index.reshape(-1))
+        out = taken_rows(input.reshape(sizes) if view is None else view(input, sizes), index)
         return out.reshape(*before, index.size, *behind), Saved(index=index, shape=input.shape)
 
     on(index_select, backend, forward, fits, min_elements=min_elements)

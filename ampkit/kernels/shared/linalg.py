@@ -4,27 +4,25 @@ gives is a product of matrices; the operands of the gradients' products are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, accumulator
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
-from ampkit.ops.linalg.einsum import (
-    einsum_,
-    matrix_product,
-    matrix_product_gradients,
-    parse_equation,
-)
+from ampkit.ops.linalg.einsum import einsum_, matrix_product, matrix_product_gradients, parse_equation
 
 from .registration import on
 
-_PRODUCTS = {  # of two operands, by the name of the second; a vector on the left is a row, on the right a column
-    matmul.matmul: "other", matmul.mm: "mat2", matmul.tensordot_: "other", matmul.bmm: "mat2", matmul.mv: "vec"
-}  # fmt: skip
+_PRODUCTS = (  # of two operands, and the name of the second; a vector on the left is a row, on the right a column
+    (matmul.matmul, "other"),
+    (matmul.mm, "mat2"),
+    (matmul.tensordot_, "other"),
+    (matmul.bmm, "mat2"),
+    (matmul.mv, "vec"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,10 @@ class Multiplier:
         on(op.backward_primitive, self.backend, backward, backward_fits, wants_cache=True)
 
 
-def register_products(multiplier: Multiplier, more: Mapping[Any, str] = MappingProxyType({})) -> None:
+def register_products(multiplier: Multiplier, *more: tuple[Any, str]) -> None:
     """Register linear, products of two operands and those with an addend. more: further products of two operands."""
     _register_linear(multiplier)
-    for op, second in {**_PRODUCTS, **more}.items():
+    for op, second in (*_PRODUCTS, *more):
         _register_product(multiplier, op, second)
     _register_added_product(multiplier, matmul.addmm, "mat1", "mat2")
     _register_added_product(multiplier, matmul.baddbmm, "batch1", "batch2")

@@ -105,10 +105,10 @@ def _added_in_rows(
 
 
 def taken_rows(x: HostArray, keys: HostArray) -> HostArray:
-    """Rows `keys` [n] of x [a, rows, c]: [a, n, c]. Raises UnsupportedError for rows that are short, or have gaps."""
+    """The n rows `keys` of x [a, rows, c]: [a, n, c]. Raises UnsupportedError for rows that are short, or have gaps."""
     if x.shape[2] * x.itemsize < 2 * _SHORT or x.strides[2] != x.itemsize or not x.flags.aligned or not available():
         raise UnsupportedError
-    out = empty((x.shape[0], len(keys), x.shape[2]), x.dtype)
+    out = empty((x.shape[0], keys.size, x.shape[2]), x.dtype)
     keys = np.ascontiguousarray(int64_keys(keys))
     _take_rows(out, x, address(keys))
     return out
@@ -122,7 +122,7 @@ def summed_rows(
     skipped: int = -1,
     sources: HostArray | None = None,
 ) -> HostArray:
-    """The sums [a, rows, c] of the rows of values [a, n, c] for each of the rows that `keys` [n] name, except one.
+    """The sums [a, rows, c] of the rows of values [a, n, c] for each of the rows that the n keys name, except one.
 
     sources: which row of values each key stands for, int64; None where that is its own place.
     """
@@ -131,7 +131,7 @@ def summed_rows(
     if values.shape[2] < _SHORT and skipped < 0 and sources is None:
         _sum_short_rows(out, values, address(keys))
     else:
-        _sum_rows(out, values, address(keys), None if sources is None else address(sources), len(keys), skipped)
+        _sum_rows(out, values, address(keys), None if sources is None else address(sources), keys.size, skipped)
     return out
 
 

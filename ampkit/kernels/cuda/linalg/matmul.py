@@ -81,7 +81,8 @@ register_products(
         gradients_fit=_gradients_fit,
         unrounded=True,
     ),
-    {matmul.dot: "tensor", matmul.vdot: "other"},
+    (matmul.dot, "tensor"),
+    (matmul.vdot, "other"),
 )
 
 
