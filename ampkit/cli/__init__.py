@@ -22,7 +22,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, launch, plan, report, train, tune, use
+from . import bench, display, launch, plan, report, summary, train, tune, use
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     compare = _command(commands, "bench", bench.run, "train a recipe in float32, bfloat16 and float16, side by side")
     _recipe(compare)
     bench.add_arguments(compare, _path)
+    _recipe(_command(commands, "summary", summary.run, "list the layers of a recipe, its parameters, FLOPs and memory"))
     planned = _command(commands, "plan", plan.run, "show in which dtype each op of a recipe runs, why, and its casts")
     _recipe(planned)
     plan.add_arguments(planned, _path)

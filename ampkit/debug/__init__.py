@@ -1,5 +1,6 @@
 """What 16 bits do to a model: where a NaN came from, what each layer loses, and what runs in which dtype."""
 
+from ..utils.flop_counter import FlopCounter
 from .detect import detect_nonfinite, explain
 from .finding import Finding
 from .ledger import Ledger, ledger
@@ -10,6 +11,6 @@ from .ranges import Ranges
 from .tuning import Tuning, tune
 
 __all__ = [
-    "Finding", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates", "detect_nonfinite",
-    "explain", "ledger", "plan", "tune",
+    "Finding", "FlopCounter", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates",
+    "detect_nonfinite", "explain", "ledger", "plan", "tune",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""PyTorch's import path: `from ampkit.utils.data import DataLoader`; and `swap_tensors`."""
+"""PyTorch's import path: `from ampkit.utils.data import DataLoader`; `swap_tensors`; and `flop_counter`."""
 
 from __future__ import annotations
 

@@ -640,3 +640,11 @@ def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
 def test_an_option_of_another_tool_is_answered_with_the_key_of_a_recipe(words, cure, capsys):
     assert cli.main(["train", "digits_cnn", *words]) == 2
     assert capsys.readouterr().err.endswith(f"help: {cure}\n")
+
+
+def test_summary_lists_layers_and_the_memory_of_each_precision(ampkit):
+    status, out, _ = ampkit("summary", MLP)
+    assert status == 0
+    for word in ("Linear", "forward of a batch", "kept for backward", "bfloat16", "an update of 64 samples"):
+        assert word in out
+    assert ampkit("summary", MLP, "train.device=cuda")[0] == 2

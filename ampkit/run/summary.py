@@ -1,0 +1,88 @@
+"""What a recipe's model consists of, what a step of it computes, and which memory it takes in each precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..config import Recipe
+from ..core.module_path import path_in_words, starred
+from ..debug import FlopCounter, ledger
+from .bench import PRECISIONS, with_dtype
+from .loop import fit
+
+
+class Layer(NamedTuple):
+    """Modules that differ in numbers of their paths alone (`blocks.*.attn`), with their own parameters and products.
+
+    number: how many there are. parameters: of all of them, those of their children left out; a parameter that several
+    modules share counts with the first. flops: of their forwards for one batch, see `debug.FlopCounter`.
+    """
+
+    path: str
+    kind: str
+    number: int
+    parameters: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A recipe in figures.
+
+    layers: in the order of the model; those with neither parameters nor products are left out. parameters: distinct
+    ones. forward, backward: floating-point operations of the products of an update. per_step: samples or tokens
+    (`unit`) in it. memory: by precision, bytes by what holds them during a step, see `debug.Ledger`.
+    """
+
+    layers: list[Layer]
+    parameters: int
+    forward: int
+    backward: int
+    per_step: int
+    unit: str
+    memory: dict[str, dict[str, int]]
+
+
+def summarize(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Summary:
+    """Build a recipe, and run its first batch and some steps in each precision, to count what they take.
+
+    Raises what `fit` raises.
+    """
+    run = fit(_plain(recipe, "float32"))
+    batch = run.first_batch()
+    with FlopCounter() as forward:
+        loss = run.loss_of(run.model, *batch)
+    with FlopCounter() as whole:
+        run.loss_of(run.model, *batch).backward()
+    del loss
+    memory = {}
+    for dtype in precisions:
+        made = fit(_plain(recipe, dtype))
+        memory[dtype] = ledger(made.advance, made.optimizer, steps=1, warmup=0).memory
+    sizes = {id(parameter): parameter.array.size for parameter in run.model.parameters()}
+    batches = recipe.train.accumulate
+    counts = batches * whole.forward, batches * whole.backward
+    return Summary(_layers(run.model, forward), sum(sizes.values()), *counts, run.per_step, run.unit, memory)
+
+
+def _plain(recipe: Recipe, dtype: str) -> Recipe:
+    # Step by step, of a length that admits those that the ledger takes.
+    made = with_dtype(recipe, dtype)
+    changes = {"steps": 1000, "epochs": None, "eval_every": None, "compile": False, "log_every": 1000}
+    return made.model_copy(update={"train": made.train.model_copy(update=changes)})
+
+
+def _layers(model: Any, counted: FlopCounter) -> list[Layer]:
+    rows: dict[tuple[str, str], list[int]] = {}
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        own = {id(p): p.array.size for p in module.parameters(recurse=False) if id(p) not in seen}
+        seen |= own.keys()
+        row = rows.setdefault((starred(path), type(module).__name__), [0, 0, 0])
+        for at, value in enumerate((1, sum(own.values()), counted.by_module[path or "(model)"])):
+            row[at] += value
+    found = [Layer(path or "(model)", kind, *row) for (path, kind), row in rows.items() if row[1] or row[2]]
+    left = counted.total - sum(layer.flops for layer in found)
+    return [*found, Layer(path_in_words(None), "", 1, 0, left)] if left else found
