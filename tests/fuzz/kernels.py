@@ -323,6 +323,8 @@ def main() -> int:
     parser.add_argument("--trial", type=int, help="only this one")
     parser.add_argument("--exact-memory", action="store_true", help="no pool of memory, no gaps between arrays")
     options = parser.parse_args()
+    if options.only not in PRIMITIVES and not cases(options.only):
+        parser.error(f"--only: needs the name of an op that has a case, or of a primitive, got {options.only!r}")
     start, count = time.monotonic(), 0
     chosen = range(options.trials) if options.trial is None else [options.trial]
     memory = exact_memory() if options.exact_memory else nullcontext()

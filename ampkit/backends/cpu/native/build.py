@@ -146,7 +146,8 @@ def _compile(compile_with: list[str], chosen: list[str], folder: Path, quiet: bo
     outputs = [process.communicate()[0] for process in running]
     for line, process, output in zip(lines, running, outputs, strict=True):
         if process.returncode:
-            raise RuntimeError(f"the CPU kernels do not compile: {shlex.join(line)}\n{output}")
+            how = f"the compiler ended with status {process.returncode}"  # negative: a signal, as where memory is short
+            raise RuntimeError(f"the CPU kernels do not compile, {how}: {shlex.join(line)}\n{output}")
 
 
 if __name__ == "__main__":
