@@ -1,10 +1,11 @@
 """Make the pictures of README and the docs from real runs: a report, parts of it, and the terminal while a run trains.
 
-    python -m tests.bench.pictures
+    python -m tests.bench.pictures [precisions]
 
-Trains the digits recipe in three precisions and measures their steps; writes docs/report.png and lost.png
-(screenshots of the report, and of one of its sections, by headless Chromium) and docs/terminal.svg (what `ampkit train`
-shows in the middle of the float16 run). Needs Pillow, which makes the files small.
+With `precisions` it makes docs/precisions.svg alone: the losses of `ampkit bench text_gpt` over seconds of training,
+each step at the median time of a step. Else it trains the digits recipe in three precisions and measures their steps;
+writes docs/report.png and lost.png (screenshots of the report, and of one of its sections, by headless Chromium) and
+docs/terminal.svg (what `ampkit train` shows in the middle of the float16 run). Needs Pillow, which makes files small.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import io
 import re
 import subprocess
+import sys
 import tempfile
+from html import escape
 from pathlib import Path
 
 from PIL import Image
@@ -21,7 +24,8 @@ from rich.terminal_theme import MONOKAI
 
 from ampkit import config
 from ampkit.cli.progress import ProgressMeter
-from ampkit.run.loop import fit
+from ampkit.run.bench import Result, bench
+from ampkit.run.loop import StepRow, fit
 from ampkit.run.measure import measure_run
 from ampkit.run.report import report
 from tests.browser import open_page
@@ -84,5 +88,71 @@ def terminal(out: Path) -> None:
     out.write_text(re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL))  # no fonts from another host
 
 
+INK = {"float32": "#1f5fae", "bfloat16": "#c2471d", "float16": "#15795a"}  # on light and on dark pages
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 760, 300, 50, 16, 40
+SMOOTHED = 12  # steps
+
+
+def precisions(out: Path) -> None:
+    """Draw the losses of a benchmark over seconds, with time and memory of each precision in the legend."""
+    losses: dict[str, list[float]] = {}
+    results: dict[str, Result] = {}
+    for dtype, event in bench(config.load("text_gpt")):
+        if isinstance(event, StepRow):
+            losses.setdefault(dtype, []).append(event.loss)
+        elif isinstance(event, Result):
+            results[dtype] = event
+    curves = {}
+    for dtype, values in losses.items():
+        step = results[dtype].step_seconds
+        curves[dtype] = [
+            (step * (i + 1), sum(part) / len(part))
+            for i in range(len(values))
+            if (part := values[max(0, i + 1 - SMOOTHED) : i + 1])
+        ]
+    out.write_text(drawing(curves, {dtype: legend(result, results["float32"]) for dtype, result in results.items()}))
+
+
+def legend(result: Result, first: Result) -> str:
+    ratio, memory = first.step_seconds / result.step_seconds, result.run_bytes / first.run_bytes
+    against = "" if result is first else f" ({ratio:.2f} x the speed, {memory:.2f} x the memory)"
+    took = f"{result.step_seconds * 1e3:.1f} ms a step, {result.run_bytes / 1e6:.0f} MB"
+    return f"{result.dtype}: {took}{against}, validation loss {result.val_loss:.3f}"
+
+
+def drawing(curves: dict[str, list[tuple[float, float]]], words: dict[str, str]) -> str:
+    """An SVG of a curve for each precision: seconds, loss."""
+    longest = max(points[-1][0] for points in curves.values())
+    low, high = 2.0, 5.5
+    across, down = WIDTH - LEFT - 20, HEIGHT - TOP - BOTTOM
+
+    def place(seconds: float, loss: float) -> str:
+        x = LEFT + across * seconds / longest
+        y = TOP + down * (high - min(high, max(low, loss))) / (high - low)
+        return f"{x:.1f},{y:.1f}"
+
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">']
+    lines.append('<g font-size="12" fill="#777" stroke="none">')
+    for loss in (2, 3, 4, 5):
+        y = float(place(0, loss).partition(",")[2])
+        lines.append(f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y}" y2="{y}" stroke="#999" stroke-opacity=".35"/>')
+        lines.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{loss}</text>')
+    for second in range(int(longest) + 1):
+        x = place(second, low).partition(",")[0]
+        lines.append(f'<text x="{x}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{second}</text>')
+    lines.append(f'<text x="{WIDTH - 20}" y="{HEIGHT - 6}" text-anchor="end">seconds of training</text>')
+    lines.append(f'<text x="{LEFT}" y="{HEIGHT - 6}">training loss, nats per byte</text></g>')
+    for number, (dtype, points) in enumerate(curves.items()):
+        path = " ".join(place(*point) for point in points)
+        lines.append(f'<polyline fill="none" stroke="{INK[dtype]}" stroke-width="2" points="{path}"/>')
+        x, y = (float(each) for each in place(*points[-1]).split(","))
+        lines.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{INK[dtype]}"/>')
+        at = TOP + 14 + 20 * number
+        lines.append(
+            f'<text x="{LEFT + 120}" y="{at}" font-size="13" fill="{INK[dtype]}">{escape(words[dtype])}</text>'
+        )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
 if __name__ == "__main__":
-    main()
+    precisions(DOCS / "precisions.svg") if sys.argv[1:] == ["precisions"] else main()
