@@ -25,7 +25,7 @@ from .metrics import Scores
 from .step import evaluate, objective_of
 
 
-@dataclass
+@dataclass(repr=False)
 class Trained:
     """A trained model with what it takes to use it; see `load_run`.
 
@@ -43,6 +43,11 @@ class Trained:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     path: Path
+
+    def __repr__(self) -> str:
+        recipe, average = self.recipe, ", moving average" if self.averaged else ""
+        what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}, step {self.step}{average}"
+        return f"Trained({what}, {str(self.path)!r})"
 
     def __call__(self, inputs: Any) -> Any:
         """The model's output for a batch as it was trained on (images normalized), in the precision of the run.

@@ -49,6 +49,8 @@ def test_the_moving_average_is_what_the_run_evaluates(tmp_path):
     run, evaluations = trained(tmp_path, "mlp", "train.ema=0.5")
     found, plain = load_run(tmp_path), load_run(tmp_path, average=False)
     assert (found.averaged, plain.averaged) == (True, False)
+    assert repr(found).startswith("Trained(mlp on digits, float32, step 7, moving average, '")
+    assert repr(plain).startswith("Trained(mlp on digits, float32, step 7, '")
     assert same(found.model.state_dict(), run.average.module.state_dict())
     assert same(plain.model.state_dict(), run.model.state_dict())
     assert found.evaluate().val_loss == evaluations[-1].val_loss != plain.evaluate().val_loss
