@@ -95,7 +95,7 @@ def test_nothing_is_built_without_a_compiler(tmp_path, monkeypatch, capsys):
 @pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
 def test_the_compilers_messages_are_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "compiler", lambda: [sys.executable, "-c", "import sys; sys.exit('no such option')"])
-    with pytest.raises(RuntimeError, match="do not compile: .*\nno such option"):
+    with pytest.raises(RuntimeError, match="do not compile, the compiler ended with status 1: .*\nno such option"):
         build.build(tmp_path / "lib", quiet=True)
 
 
