@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
@@ -17,7 +16,7 @@ from .. import __version__
 from ..base.errors import AmpkitError, ConfigError
 from ..config.keys import keys
 from ..config.sections import SECTIONS
-from ..config.suggestions import is_key, keys_named
+from ..config.suggestions import did_you_mean, is_key, keys_named
 from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
@@ -60,13 +59,8 @@ class _Parser(argparse.ArgumentParser):
         cure = f"`{self.prog} --help` lists what there is"
         if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             what, word, choices = match[1], match[2], re.findall(r"[\w-]+", match[3])
-            raise ConfigError(f"unknown {what} {word!r}", cure=_did_you_mean(word, choices) or cure)
+            raise ConfigError(f"unknown {what} {word!r}", cure=did_you_mean(word, choices) or cure)
         raise ConfigError(message, cure=cure)
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {close[0]}?" if close else None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -89,7 +83,7 @@ def _cure_of(word: str, rest: Sequence[str], command: argparse.ArgumentParser) -
     if found := ([name] if is_key(name) else keys_named(name)):
         return f"keys of a recipe are written {' or '.join(f'{key}={value}' for key in found)}"
     flags = [flag for action in command._actions for flag in action.option_strings]
-    return _did_you_mean(word.partition("=")[0], flags) or f"`{command.prog} --help` lists them"
+    return did_you_mean(word.partition("=")[0], flags) or f"`{command.prog} --help` lists them"
 
 
 def _path(text: str) -> str:
@@ -153,7 +147,7 @@ def _recipe(command: argparse.ArgumentParser) -> None:
 def _keys(options: argparse.Namespace, console: Console) -> int:
     named = {name: section for section, kinds in SECTIONS.items() for name in kinds if name}
     if options.section not in (None, *SECTIONS, *named):
-        cure = _did_you_mean(options.section, [*SECTIONS, *named]) or f"sections: {', '.join(SECTIONS)}"
+        cure = did_you_mean(options.section, [*SECTIONS, *named]) or f"sections: {', '.join(SECTIONS)}"
         raise ConfigError(f"unknown section {options.section!r}", cure=cure)
     for section, kinds in SECTIONS.items():
         for name, kind in kinds.items():

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ..base.errors import ConfigError
-from ..base.registry import DATASETS, MODELS
+from ..base.registry import MODELS
 from ..config import Recipe
 from ..run.metrics import Scores
-from ..run.trained import Trained, load_run
+from ..run.trained import Trained, generates_bytes, load_run
 from .display import fractions, print_line
 
 _BATCH = 64  # images of a forward
@@ -57,10 +57,10 @@ def _scores(found: Trained, scores: Scores) -> Table:
 
 def hint(recipe: Recipe, directory: str) -> str:
     """What uses the model of a finished run: a command, and in Python."""
-    samples, command = MODELS[recipe.model.name].samples, ["ampkit", "evaluate", directory]
-    if samples == "tokens" and DATASETS[recipe.data.name].loading == "text":
+    command = ["ampkit", "evaluate", directory]
+    if generates_bytes(recipe):
         command = ["ampkit", "generate", directory, "--prompt", "..."]
-    elif samples == "images":
+    elif MODELS[recipe.model.name].samples == "images":
         command = ["ampkit", "predict", directory, "IMAGE"]
     return f"to use the model: {shlex.join(command)}, or ampkit.load_run({directory!r}) in Python"
 

@@ -52,10 +52,10 @@ def summarize(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Summary
     """
     run = fit(_plain(recipe, "float32"))
     batch = run.first_batch()
-    with FlopCounter() as forward:
-        loss = run.loss_of(run.model, *batch)
     with FlopCounter() as whole:
-        run.loss_of(run.model, *batch).backward()
+        with FlopCounter() as forward:
+            loss = run.loss_of(run.model, *batch)
+        loss.backward()
     del loss
     memory = {}
     for dtype in precisions:

@@ -24,6 +24,13 @@ from .input_pipeline import input_pipeline
 from .metrics import Scores
 from .step import evaluate, objective_of
 
+_CLASSIFIED = ("images", "pixel labels")
+
+
+def generates_bytes(recipe: Recipe) -> bool:
+    """Whether the model of a recipe learns the next byte of text."""
+    return MODELS[recipe.model.name].samples == "tokens" and DATASETS[recipe.data.name].loading == "text"
+
 
 @dataclass(repr=False)
 class Trained:
@@ -67,8 +74,7 @@ class Trained:
         Raises ConfigError if the model was not trained on images, FileError for a file that cannot be read, ShapeError
         for an image of another shape.
         """
-        if MODELS[self.recipe.model.name].samples not in ("images", "pixel labels"):
-            raise ConfigError("images", "a model of images", f"{self.recipe.model.name}, of {self._samples}")
+        self._need("images", "a model of images", self._samples in _CLASSIFIED)
         shape = tuple(self.recipe.data.shape)
         read = [imagefolder.read(path, gray=shape[0] == 1) for path in paths]
         for path, image in zip(paths, read, strict=True):
@@ -81,13 +87,16 @@ class Trained:
     def _samples(self) -> str:
         return MODELS[self.recipe.model.name].samples
 
+    def _need(self, where: str, needs: str, found: bool) -> None:
+        if not found:
+            raise ConfigError(where, needs, f"{self.recipe.model.name}, of {self._samples}")
+
     def predict(self, inputs: Any) -> Tensor:
         """The probabilities of the classes for a batch as `__call__` takes it. -> [n, classes] float32.
 
         Of pixel labels [n, classes, h, w]. Raises ConfigError for a model whose output is no logits of classes.
         """
-        if self._samples not in ("images", "pixel labels"):
-            raise ConfigError("predict", "a model of classes", f"{self.recipe.model.name}, of {self._samples}")
+        self._need("predict", "a model of classes", self._samples in _CLASSIFIED)
         found: Tensor = ops.softmax(self(inputs), 1)
         return found
 
@@ -104,8 +113,7 @@ class Trained:
         the last block_size bytes. The same seed gives the same bytes. An empty prompt begins with a line feed.
         Raises ConfigError for a model that is no language model of bytes, ArgumentError for numbers out of range.
         """
-        if self._samples != "tokens" or DATASETS[self.recipe.data.name].loading != "text":
-            raise ConfigError("generate", "a language model of bytes", f"{self.recipe.model.name}, of {self._samples}")
+        self._need("generate", "a language model of bytes", generates_bytes(self.recipe))
         if not (count >= 0 and temperature >= 0 and (top_k is None or top_k >= 1)):
             got = f"{count}, {temperature} and {top_k}"
             raise ArgumentError("generate", "a count and a temperature from 0, top_k from 1", got)

@@ -12,6 +12,8 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn import conv
 from ampkit.ops.nn.conv_geometry import from_2d, to_2d
 
+from .registration import on
+
 Function = Callable[..., Any]
 _NONE = None, None
 
@@ -52,9 +54,8 @@ def register_convolutions(
                 dw = from_2d(weight_gradient(images, outputs, w, groups, needs[1], buffer), axes + 2, axes)
             return dx, dw, column_sums(with_channels_inner(grad), needs[2])
 
-        forward.__name__, backward.__name__ = f"{op.name}_{backend}", f"{op.name}_backward_{backend}"
-        op.on(backend, when=fits, wants_cache=wants_cache)(forward)
-        op.on_backward(backend, when=fits_backward, wants_cache=wants_cache)(backward)
+        on(op, backend, forward, fits, wants_cache=wants_cache)
+        on(op.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
 
     for op in (conv.conv1d, conv.conv2d, conv.conv3d):
         register(op, conv.geometry_of, transposed=False)
