@@ -13,6 +13,8 @@ import numpy as np
 from ampkit.base.dtypes import Array, DType, bfloat16, bool_, float16, float32
 from ampkit.core.autograd.saved import Saved
 
+from .registration import on
+
 Function = str | Callable[..., tuple[str, tuple[Any, ...]]]  # a name, or: the op's parameters -> name, scalar operands
 STORED = frozenset({float32, float16, bfloat16})  # storage dtypes; arithmetic is float32
 
@@ -41,22 +43,20 @@ class Launcher:
     broadcast_to: Callable[..., Any] = np.broadcast_to
 
     def on(self, op: Any, run: Any, when: Any, dtypes: Any = None) -> None:
-        """Register the kernel `run` of an op, with the predicate `when`, and that of dtypes (see Primitive.on)."""
-        run.__name__ = f"{op.name}_{self.backend}"
+        """Register the kernel `run` of an op, with the predicates `when` and, of dtypes, `dtypes`."""
         least = self.min_of.get(op.name, self.min_elements)
-        op.on(self.backend, when=self._if_large(op.name, when), min_elements=least, dtypes=dtypes)(run)
+        on(op, self.backend, run, self._if_large(op.name, when), min_elements=least, dtypes=dtypes)
 
     def on_backward(self, op: Any, run: Any, when: Any, wants_cache: bool = False) -> None:
         """Register the kernel `run` of an op's backward, with the predicate `when`."""
-        run.__name__ = f"{op.name}_backward_{self.backend}"
-        name = f"{op.name}_backward"
-        least = self.min_of.get(name, self.min_elements)
-        op.on_backward(self.backend, self._if_large(name, when), wants_cache, least)(run)
+        backward = op.backward_primitive
+        least = self.min_of.get(backward.name, self.min_elements)
+        when = self._if_large(backward.name, when)
+        on(backward, self.backend, run, when, wants_cache=wants_cache, min_elements=least)
 
     def on_small_backward(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of the backward of an op whose result, and so dy, is smaller than its input."""
-        run.__name__ = f"{op.name}_backward_{self.backend}"
-        op.on_backward(self.backend, when=when)(run)
+        on(op.backward_primitive, self.backend, run, when)
 
     def _if_large(self, name: str, when: Any) -> Any:
         if name not in self.min_float32:
