@@ -25,7 +25,7 @@ from ..run.bench import Result
 from ..run.doctor import Finding
 from ..run.loop import EvalRow, Row, StepRow
 from ..run.metrics import Scores
-from ..run.report.speed import disagreement, speed_of
+from ..run.report.speed import is_sure, speed_of
 
 
 class TolerantStream(io.TextIOBase):
@@ -176,7 +176,7 @@ def _seconds(value: float) -> str:
 
 def _speed(result: Result, first: Result) -> str:
     found = speed_of(result, first)
-    return "-" if found is None or disagreement(result, first, found) is not None else found.short()
+    return found.short() if found is not None and is_sure(result, first, found) else "-"
 
 
 def _range(quartiles: tuple[float, float]) -> str:

@@ -151,15 +151,30 @@ def ledger_of(seconds):
     return {"ledger": {"seconds": seconds, "times": {"products": seconds}}}
 
 
-@pytest.mark.parametrize(("timing", "explained"), [(0.7, 1.2), (1.3, 0.8), (1.0, 1.45), (1.0, 0.6)])
-def test_two_measurements_that_disagree_give_no_verdict(timing, explained):
+DISAGREEMENTS = pytest.mark.parametrize(("timing", "explained"), [(0.7, 1.2), (1.3, 0.8), (1.0, 1.45), (1.0, 0.6)])
+
+
+def explained_runs(timing, explained):
     wide, mine = timed("float32", [0.01] * 40), timed("float16", [0.01 * timing] * 40)
-    wide, mine = replace(wide, measured=ledger_of(0.01)), replace(mine, measured=ledger_of(0.01 * explained))
+    return replace(wide, measured=ledger_of(0.01)), replace(mine, measured=ledger_of(0.01 * explained))
+
+
+@DISAGREEMENTS
+def test_without_turns_two_measurements_that_disagree_give_no_verdict(timing, explained):
+    wide, mine = (replace(each, turns=None) for each in explained_runs(timing, explained))
     lines = list(in_words([wide, mine], {}, ""))
     assert lines[0].startswith("float16: no verdict, since two measurements of its speed disagree")
     assert not any("less time" in line or "more time" in line for line in lines)
     agreed = list(in_words([wide, replace(mine, measured=ledger_of(0.01 * timing))], {}, ""))
     assert "no verdict" not in agreed[0]
+
+
+@DISAGREEMENTS
+def test_turns_give_the_verdict_and_an_explanation_that_contradicts_it_is_left_out(timing, explained):
+    wide, mine = explained_runs(timing, explained)
+    lines = list(in_words([wide, mine], {}, ""))
+    assert lines[0] == f"float16 {speed_of(mine, wide)}" and lines[1].startswith("  why is not known: ")
+    assert not any("less time" in line or "more time" in line for line in lines)
 
 
 def test_a_gpu_s_memory_is_a_figure_of_its_own():

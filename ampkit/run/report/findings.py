@@ -11,7 +11,7 @@ from typing import Any
 from ..bench import Result
 from ..metrics import Scores
 from .run_data import RunData
-from .speed import disagreement, speed, speed_of
+from .speed import disagreement, is_sure, speed, speed_of
 
 
 def findings(runs: Sequence[RunData]) -> list[str]:
@@ -88,14 +88,19 @@ def in_words(
         found = speed_of(result, first)
         if found is None:
             continue
-        if (later := disagreement(result, first, found)) is not None:
+        later = disagreement(result, first, found)
+        if later is not None and not is_sure(result, first, found):
             yield f"{result.dtype}: no verdict, since two measurements of its speed disagree{_loss(result, first)}"
             explained = f"in the steps that are explained here it {speed(later)} {first.dtype}"
             yield f"  one step after the other it {found}, {explained}"
             yield "  take more steps (train.bench_steps), or a computer that does nothing else meanwhile"
             continue
         yield f"{result.dtype} {found}{_loss(result, first)}"
-        yield from _reasons(result, first, unknown, compiled)
+        if later is None:
+            yield from _reasons(result, first, unknown, compiled)
+        else:
+            yield f"  why is not known: of the steps measured for it, after the turns, it {speed(later)} {first.dtype}"
+            yield "  other work disturbed these: take a computer that does nothing else meanwhile"
         if not found.faster and result.dtype in units:
             yield f"  its dtype on this CPU: {units[result.dtype]}"
 

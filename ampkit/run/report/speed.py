@@ -51,15 +51,19 @@ def speed_of(result: Result, first: Result) -> Speed | None:
     if not result.step_seconds or not first.step_seconds:
         return None
     ratio = first.step_seconds / result.step_seconds
-    pairs = list(zip(first.turns or (), result.turns or (), strict=False))
-    if len(pairs) >= _FEWEST:
-        ratios = [wide / mine for wide, mine in pairs]
+    if ratios := _ratios_of_turns(result, first):
         low, _, high = quantiles(ratios, n=4, method="inclusive")
         return Speed(median(ratios), low, high, first.dtype)
     if first.quartiles is None or result.quartiles is None:
         return Speed(ratio, ratio, ratio, first.dtype)
     (low, high), (fast, slow) = first.quartiles, result.quartiles
     return Speed(ratio, low / slow, high / fast, first.dtype)
+
+
+def _ratios_of_turns(result: Result, first: Result) -> list[float]:
+    """How many times as fast each turn was as that of the other beside it; empty where too few were taken."""
+    ratios = [wide / mine for wide, mine in zip(first.turns or (), result.turns or (), strict=False)]
+    return ratios if len(ratios) >= _FEWEST else []
 
 
 def speed(ratio: float) -> str:
@@ -78,3 +82,8 @@ def disagreement(result: Result, first: Result, found: Speed) -> float | None:
     later = first.ledger.seconds / result.ledger.seconds
     opposite = (found.faster and later < 1 - SAME) or (found.slower and later > 1 + SAME)
     return later if opposite or not 0.8 * found.low < later < 1.25 * found.high else None
+
+
+def is_sure(result: Result, first: Result, found: Speed) -> bool:
+    """Whether the ratio is a verdict: turns were taken, which other work slows alike, or the ledgers agree with it."""
+    return bool(_ratios_of_turns(result, first)) or disagreement(result, first, found) is None
