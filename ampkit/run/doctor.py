@@ -21,6 +21,7 @@ from ..base.errors import DeviceError
 # Instructions that compute in 16 bits, as Linux spells them in /proc/cpuinfo (x86: `flags`, Arm: `Features`).
 BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "avx_ne_convert": "AVX", "bf16": "Arm", "svebf16": "SVE"}
 FLOAT16 = {"amx_fp16": "AMX", "avx512_fp16": "AVX-512", "asimdhp": "Arm", "sme_f16f32": "SME"}
+NO_UNITS = "no instructions for it"
 _NEEDED = ("numpy", "ml_dtypes", "safetensors", "pydantic", "rich")
 
 
@@ -113,7 +114,7 @@ def _cpu() -> Iterator[Finding]:
         found = ", ".join(f"{flag} ({name})" for flag, name in instructions.items() if flag in flags)
         used = library.has_fast_matmul(dtypes.parse(dtype))
         cure = None if used else "tensors take half the memory; arithmetic is float32, so no faster than float32"
-        yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or "no instructions for it", cure)
+        yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or NO_UNITS, cure)
 
 
 def _cuda() -> Iterator[Finding]:

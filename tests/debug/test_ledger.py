@@ -191,6 +191,16 @@ def test_bench_says_faster_or_slower_and_why():
     assert list(in_words([wide, unknown], {}, "the steps failed"))[1] == "  why is not known: the steps failed"
 
 
+def test_bench_says_what_units_would_make_of_a_step_where_the_cpu_has_none():
+    wide = measured("float32", 0.010, Ledger(0.01, {"products": 0.008}))
+    same = measured("bfloat16", 0.010, Ledger(0.01, {"products": 0.008}))
+    *_, cpu, twice, most = in_words([wide, same], {"bfloat16": "no instructions for it; half the memory"}, "")
+    assert cpu == "  its dtype on this CPU: no instructions for it; half the memory"
+    assert twice.startswith("  products are 80% of the float32 step")
+    assert most == "  make the step 1.67 times as fast, one that multiplies them at no cost 5.0 times"
+    assert "would" not in "".join(in_words([wide, same], {"bfloat16": "AVX-512"}, ""))
+
+
 def test_steps_really_train_and_what_they_raise_comes_out():
     step, optimizer = training()
     before = optimizer.param_groups[0].arenas[0].master.copy()

@@ -9,6 +9,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from ..bench import Result
+from ..doctor import NO_UNITS
 from ..metrics import Scores
 from .run_data import RunData
 from .speed import disagreement, is_sure, speed, speed_of
@@ -103,6 +104,17 @@ def in_words(
             yield "  other work disturbed these: take a computer that does nothing else meanwhile"
         if not found.faster and result.dtype in units:
             yield f"  its dtype on this CPU: {units[result.dtype]}"
+            yield from _with_units(first) if units[result.dtype].startswith(NO_UNITS) else ()
+
+
+def _with_units(first: Result) -> Iterator[str]:
+    """What faster products would make of the step, by Amdahl's law from the time that they take in float32."""
+    if first.ledger is None or not (share := first.ledger.times.get("products", 0.0) / first.ledger.seconds):
+        return
+    twice, most = 1 / (1 - share / 2), 1 / (1 - share)
+    twice_as_fast = "a CPU or GPU that multiplies 16 bits twice as fast"
+    yield f"  products are {share:.0%} of the {first.dtype} step: {twice_as_fast} would"
+    yield f"  make the step {twice:.2f} times as fast, one that multiplies them at no cost {most:.1f} times"
 
 
 def _loss(result: Result, first: Result) -> str:
