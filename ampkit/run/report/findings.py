@@ -109,7 +109,8 @@ def in_words(
 
 def _with_units(first: Result) -> Iterator[str]:
     """What faster products would make of the step, by Amdahl's law from the time that they take in float32."""
-    if first.ledger is None or not (share := first.ledger.times.get("products", 0.0) / first.ledger.seconds):
+    share = 0.0 if first.ledger is None else first.ledger.times.get("products", 0.0) / first.ledger.seconds
+    if not 0 < share < 1:
         return
     twice, most = 1 / (1 - share / 2), 1 / (1 - share)
     twice_as_fast = "a CPU or GPU that multiplies 16 bits twice as fast"
