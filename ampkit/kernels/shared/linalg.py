@@ -37,8 +37,7 @@ class Multiplier:
     prepared(dy, depth) -> dy as several products read it; depth: their size that is not one of dy, 0 for unknown.
     linear_fits, product_fits and added_fits are predicates of the forwards; gradients_fit(op, first, second, at) makes
     that of a backward, whose operands are saved as `first` and `second`, the inputs `at` and at + 1.
-    unrounded: whether gradients that the tape sums over batch axes are in the accumulator dtype. caches: whether
-    forwards receive versions for `key`.
+    caches: whether forwards receive versions for `key`.
     """
 
     backend: str
@@ -51,7 +50,6 @@ class Multiplier:
     product_fits: Callable[..., bool]
     added_fits: Callable[..., bool]
     gradients_fit: Callable[..., Callable[..., bool]]
-    unrounded: bool = False
     caches: bool = False
 
     def on(self, op: Any, first: str, second: str, forward: Any, fits: Any, backward: Any, at: int = 0) -> None:
@@ -122,14 +120,13 @@ def _register_linear(multiplier: Multiplier) -> None:
 
 def _register_product(multiplier: Multiplier, op: Any, second: str) -> None:
     product, prepared = multiplier.product, multiplier.prepared
-    batched, unrounded = op is matmul.matmul, multiplier.unrounded and op is matmul.matmul
+    batched = op is matmul.matmul
 
     def forward(input: Array, other: Array, *, dtype: DType, versions: Any = ()) -> Any:
         out = product(as_row(input), as_column(other), dtype, key=versions and (versions[1], other))
         batch, saved = out.shape[:-2], Saved(input=input, **{second: other})
         if batched:
             saved.shared = input.ndim > 2 >= other.ndim
-        if unrounded:
             saved.broadcast = tuple([each.ndim > 1 and each.shape[:-2] != batch for each in (input, other)])
         if input.ndim == 1 or other.ndim == 1:
             out = out.reshape((*batch, *input.shape[-2:-1], *(other.shape[-1:] if other.ndim > 1 else ())))
@@ -137,7 +134,7 @@ def _register_product(multiplier: Multiplier, op: Any, second: str) -> None:
 
     def backward(dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         dy, (left, right), da, db = prepared(dy, 0), needs, None, None
-        if unrounded:
+        if batched:  # what the tape sums over batch axes is rounded after the sum
             broadcast = getattr(saved, "broadcast", (True, True))
             left, right = (accumulator(n) if n and summed else n for n, summed in zip(needs, broadcast, strict=True))
         if left:

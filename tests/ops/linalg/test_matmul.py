@@ -32,6 +32,19 @@ def wide(*tensors):
 
 
 @LOW
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_gradient_of_a_broadcast_operand_is_the_exact_sum_over_the_batch_rounded_once(dtype, side):
+    shapes = [(64, 5, 16), (64, 16, 7)]
+    shapes[side] = (1, *shapes[side][1:])
+    a, b = (tensor(RANDOM.standard_normal(shape), dtype=dtype, requires_grad=True) for shape in shapes)
+    dy = tensor(RANDOM.standard_normal((64, 5, 7)), dtype=dtype)
+    (a @ b).backward(dy)
+    x, w, g = (each.numpy(force=True).astype(np.float64) for each in (a, b, dy))
+    exact = (g @ w.swapaxes(1, 2), x.swapaxes(1, 2) @ g)[side].sum(0, keepdims=True)
+    assert ulps((a, b)[side].grad.numpy(force=True), exact) <= 1
+
+
+@LOW
 def test_linear_is_within_one_ulp_of_the_exact_sum_rounded_once(dtype):
     x, w, b = positive(dtype, 7, 5000), positive(dtype, 6, 5000), positive(dtype, 6)
     a, c, d = wide(x, w, b)

@@ -79,7 +79,6 @@ register_products(
         product_fits=fits,
         added_fits=_added_fits,
         gradients_fit=_gradients_fit,
-        unrounded=True,
     ),
     (matmul.dot, "tensor"),
     (matmul.vdot, "other"),
