@@ -38,12 +38,24 @@ def namespace():
     model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
     batch = ampkit.tensor(np.ones((4, 64), np.float32)), ampkit.tensor(np.arange(4))
     optimizer = optim.SGD(model.parameters(), lr=0.1)
-    return {"ampkit": ampkit, "ops": ops, "optim": optim, "model": model, "optimizer": optimizer, "loader": [batch] * 3}
+    modules = {"ampkit": ampkit, "nn": nn, "ops": ops, "optim": optim}
+    return modules | {"model": model, "optimizer": optimizer, "loader": [batch] * 3}
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/index.md", "docs/policy.md", "docs/scaling.md", "docs/coming-from-pytorch.md"]
+ALONE = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("index", "policy", "scaling", "coming-from-pytorch", "numerics")),
 )
+GUIDES = ("quickstart", "tutorial", "performance", "debugging", "logging", "report")
+EXTENDING = ("add-an-op", "add-an-optimizer", "add-a-model", "add-a-dataset", "add-a-backend", "add-a-kernel")
+
+
+def test_the_python_code_of_every_page_is_run():
+    run = {ROOT / name for name in ALONE} | {ROOT / f"docs/{name}.md" for name in (*GUIDES, *EXTENDING, "distributed")}
+    assert {page for page in PAGES if "```python" in page.read_text()} == run
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_every_example_runs(name):
     found = examples(name)
     assert found
@@ -55,7 +67,7 @@ def test_every_example_runs(name):
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("name", ["quickstart", "tutorial", "performance", "debugging"])
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = examples(f"docs/{name}.md")
@@ -63,6 +75,13 @@ def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeyp
     names = {"__name__": "docs"}
     for source in found:
         exec(compile(source, name, "exec"), names)
+
+
+@pytest.mark.cpu
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py: pip install -e '.[mpi]'")
+@pytest.mark.parametrize("source", examples("docs/distributed.md"), ids=("collectives", "mesh", "training"))
+def test_the_examples_of_ranks_run_on_one(source):
+    subprocess.run([sys.executable, "-c", source], check=True, cwd=ROOT)
 
 
 @pytest.mark.cpu
