@@ -52,6 +52,7 @@ from .base.public_dtypes import float64 as double
 from .base.public_dtypes import int16 as short
 from .base.public_dtypes import int32 as int
 from .base.public_dtypes import int64 as long
+from .base.tensor_text import set_printoptions
 from .core.autograd.grad_mode import (
     enable_grad,
     inference_mode,

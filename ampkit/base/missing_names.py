@@ -87,7 +87,7 @@ GROUPS = [
     ("in-place functions", r"[a-z]\w*_", "the method: `x.relu_()`"),
     ("global switches of PyTorch",
      r"\w*(deterministic|anomaly|warn_always|multithreading|flush_denormal|view_replay)\w*|"
-     r"thread_safe_generator|\w*autocast\w*|clear_autocast_cache|.*layout_policy|set_printoptions|\w*default_dtype|"
+     r"thread_safe_generator|\w*autocast\w*|clear_autocast_cache|.*layout_policy|\w*default_dtype|"
      r"is_inference(_mode_enabled)?", "`with autocast(...)`; the others have no equivalent"),
     ("long deprecated",
      r"range|symeig|eig|solve|lstsq|matrix_rank|cholesky\w*|volatile|reinforce|NLLLoss2d|clip_grad_norm|"

@@ -13,6 +13,7 @@ from ..base import public_dtypes
 from ..base.dtypes import bool_, default, int64, is_float
 from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, StateError, switch
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
+from ..base.tensor_text import tensor_text
 from .autograd.grad_mode import is_grad_enabled
 
 if TYPE_CHECKING:
@@ -174,16 +175,18 @@ class TensorBase:
         return (self[i] for i in range(len(self)))  # type: ignore[index]  # a Tensor
 
     def __repr__(self) -> str:
-        values = backends.backend_of(self.array).to_numpy(self.array)
-        shown = values.astype(np.float32) if self.is_floating_point() and self.itemsize == 2 else values
-        text = np.array2string(shown, separator=", ", precision=4, threshold=100, prefix="tensor(")
-        plain = self.array.dtype in (default(), int64, bool_)
-        kind = "" if plain else f", dtype={self.dtype.name}"
-        grad = (
-            f", grad_fn=<{self._tape_node.name()}>"
-            if self._tape_node
-            else ", requires_grad=True"
-            if self.requires_grad
-            else ""
-        )
-        return f"tensor({text}{kind}{grad})"
+        return tensor_text(self.array, backends.backend_of(self.array).to_numpy, self._suffixes())
+
+    def _suffixes(self) -> Iterator[str]:
+        """What the repr says beside the values: PyTorch's words, in its order."""
+        if self.device.type != "cpu":
+            yield f"device='{self.device}'"
+        if not self.numel() and self.ndim != 1:
+            yield f"size={tuple(self.shape)}"
+        plain = (default(), int64, bool_) if self.numel() else (default(),)
+        if self.array.dtype not in plain:
+            yield f"dtype={self.dtype}"
+        if self._tape_node is not None:
+            yield f"grad_fn=<{self._tape_node.name()}>"
+        elif self.requires_grad:
+            yield "requires_grad=True"

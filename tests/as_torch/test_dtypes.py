@@ -71,8 +71,8 @@ except AttributeError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    text = "tensor([1., 1.], dtype=float16)"
+    text = "tensor([1., 1.], dtype={}.float16)"
     assert done.stdout.splitlines() == [
-        f"{('ampkit.float32', 'ampkit.float16', text)!r} torch.float32 {text}",
+        f"{('ampkit.float32', 'ampkit.float16', text.format('ampkit'))!r} torch.float32 {text.format('torch')}",
         "'torch.dtype' object has no attribute 'no_such'",
     ]

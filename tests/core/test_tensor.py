@@ -147,7 +147,7 @@ def test_repr_shows_values_dtype_and_place_on_the_tape():
     x = ampkit.tensor([1.0, 2.0], requires_grad=True)
     assert repr(x) == "tensor([1., 2.], requires_grad=True)"
     assert repr(x * 2.0) == "tensor([2., 4.], grad_fn=<MulBackward0>)"
-    assert "dtype=bfloat16" in repr(ampkit.tensor([1.0], dtype="bfloat16"))
+    assert "dtype=ampkit.bfloat16" in repr(ampkit.tensor([1.0], dtype="bfloat16"))
 
 
 @pytest.mark.cpu

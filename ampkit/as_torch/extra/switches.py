@@ -11,7 +11,7 @@ from ...core.random import default as default_generator
 __all__ = [
     "default_generator", "get_deterministic_debug_mode", "get_device_module", "get_num_interop_threads",
     "is_deterministic_algorithms_warn_only_enabled", "is_warn_always_enabled", "set_flush_denormal",
-    "set_num_interop_threads", "set_printoptions", "set_warn_always",
+    "set_num_interop_threads", "set_warn_always",
 ]  # fmt: skip
 
 
@@ -46,10 +46,6 @@ def get_num_interop_threads() -> int:
 
 def set_num_interop_threads(int: int) -> None:
     """Does nothing: ops run one after the other."""
-
-
-def set_printoptions(*ignored: Any, **more: Any) -> None:
-    """Does nothing: tensors are printed as NumPy's print options say."""
 
 
 def get_device_module(device: Any = None) -> Any:
