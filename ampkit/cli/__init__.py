@@ -14,14 +14,12 @@ from rich.console import Console
 
 from .. import __version__
 from ..base.errors import AmpkitError, ConfigError
-from ..config.keys import keys
-from ..config.sections import SECTIONS
 from ..config.suggestions import did_you_mean, is_key, keys_named
 from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, launch, plan, report, summary, train, tune, use
+from . import bench, display, keys, launch, plan, report, summary, train, tune, use
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -60,7 +58,17 @@ class _Parser(argparse.ArgumentParser):
         if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             what, word, choices = match[1], match[2], re.findall(r"[\w-]+", match[3])
             raise ConfigError(f"unknown {what} {word!r}", cure=did_you_mean(word, choices) or cure)
-        raise ConfigError(message, cure=cure)
+        raise ConfigError(message, cure=self._misspelt_option() or cure)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse says only which argument is missing, not which of those given it did not know.
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _misspelt_option(self) -> str | None:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        unknown = [word for word in self._given if word.startswith("-") and word.partition("=")[0] not in flags]
+        return did_you_mean(unknown[0], flags, cutoff=0.75) if unknown else None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -120,8 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     use.add_predict(predicted, _path)
     generated = _command(commands, "generate", use.generate, "continue a text with a trained run's language model")
     use.add_generate(generated, _path)
-    described = _command(commands, "keys", _keys, "list the keys of a recipe: type, default, meaning")
-    described.add_argument("section", nargs="?", metavar="SECTION", help="a section, or the name of one of its kinds")
+    keys.add_arguments(_command(commands, "keys", keys.run, "list the keys of a recipe: type, default, meaning"))
     table = _command(commands, "ops", _ops, "list every op: cast category, dtype, kernels")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
     table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose kernels: cpu (default) or cuda")
@@ -142,18 +149,6 @@ def _recipe(command: argparse.ArgumentParser) -> None:
     what = "replace a key of the recipe: amp.dtype=float16"
     command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
     command.add_argument("--device", help="where to train: cpu (default), cuda or cuda:<index>")
-
-
-def _keys(options: argparse.Namespace, console: Console) -> int:
-    named = {name: section for section, kinds in SECTIONS.items() for name in kinds if name}
-    if options.section not in (None, *SECTIONS, *named):
-        cure = did_you_mean(options.section, [*SECTIONS, *named]) or f"sections: {', '.join(SECTIONS)}"
-        raise ConfigError(f"unknown section {options.section!r}", cure=cure)
-    for section, kinds in SECTIONS.items():
-        for name, kind in kinds.items():
-            if options.section in (None, section, name):
-                console.print(display.key_table(section, name, keys(kind)))
-    return DONE
 
 
 def _ops(options: argparse.Namespace, console: Console) -> int:

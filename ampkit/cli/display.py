@@ -116,7 +116,7 @@ def print_error(line: str, status: int) -> int:
 
 
 def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where: str) -> Table:
-    """A table that sums up a run: steps, rate, losses and scores."""
+    """A table that sums up a run: steps, rate, losses, scores, and the directory `where` it is, with its size."""
     rows = list(rows)
     steps = [row for row in rows if isinstance(row, StepRow)]
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
@@ -126,7 +126,7 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         last = steps[-1]
         table.add_row("steps", f"{last.step} in {_seconds(last.seconds)}")
         table.add_row("rate", f"{last.step * per_step / last.seconds:,.0f} {unit}/s" if last.seconds else "-")
-        table.add_row("training loss", f"{last.loss:.4f}")
+        table.add_row("training loss", f"{last.loss:.4f}, of the last step")
     if evaluations:
         table.add_row("validation loss", f"{evaluations[-1].val_loss:.4f} nats")
         for name, value in fractions(evaluations[-1]):
@@ -134,6 +134,8 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
     table.add_row("run directory", where)
+    if size := sum(file.lstat().st_size for file in Path(where).rglob("*") if file.is_file()):
+        table.add_row("on disk", bytes_in_words(size))
     return table
 
 

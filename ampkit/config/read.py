@@ -43,6 +43,8 @@ _NEEDS = {
     "too_short": "at least {min_length} items",
     "too_long": "at most {max_length} items",
 }
+_NO_TABLE = ("model_type", "model_attributes_type")
+_DEVICES = ("gpu", "GPU", "mps", "auto")  # by the words of other libraries
 
 
 _PACKAGE = Path(__file__).parents[1]
@@ -196,6 +198,10 @@ def _fault(section: str, table: Any, error: ErrorDetails) -> Fault:
     got = "nothing" if kind == "missing" else _short(given)
     quoted = kind in ("int_type", "float_type") and isinstance(given, str)
     hint = "numbers are written as 0.5 or 1e-3" if quoted else None
+    if kind in _NO_TABLE:
+        hint = f"write {section}.name={given}" if given in tuple(SECTIONS[section]) else f"write {section}.<key>=..."
+    if key == "train.device" and given in _DEVICES:
+        hint = "train.device=cuda is a GPU"
     return Fault(key, _needs(section, table, error), got, hint)
 
 

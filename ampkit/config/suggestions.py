@@ -46,11 +46,14 @@ SYNONYMS = {
 }
 
 
-def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
-    """The nearest of the words `known` as a question, the same one in other case first; None if none is near."""
+def did_you_mean(word: Any, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The nearest of the words `known` as a question, the same one in other case first; None if none is near.
+
+    cutoff: how alike a word must be, from 0 to 1.
+    """
     words = list(known)
     same = [each for each in words if each.lower() == str(word).lower()]
-    close = same or difflib.get_close_matches(str(word), words, n=1, cutoff=0.5)
+    close = same or difflib.get_close_matches(str(word), words, n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}?" if close else None
 
 

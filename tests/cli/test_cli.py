@@ -119,6 +119,12 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["tarin", MLP], "unknown command 'tarin'\nhelp: did you mean 'train'?"),
         (["ops", "--device", "gpu"], "unknown --device 'gpu'"),
         (["keys", "mdoel"], "unknown section 'mdoel'\nhelp: did you mean 'model'?"),
+        (["--verison"], "are required: command\nhelp: did you mean '--version'?"),
+        (["train", "--resum"], "are required: RECIPE\nhelp: did you mean '--resume'?"),
+        (["train", "--digits"], "are required: RECIPE\nhelp: `ampkit train --help` lists"),
+        (["train", MLP, "optimizer=sgd"], "needs a table, got 'sgd'\nhelp: write optimizer.name=sgd"),
+        (["train", MLP, "amp=float16"], "needs a table, got 'float16'\nhelp: write amp.<key>=..."),
+        (["train", MLP, "train.device=gpu"], "got 'gpu'\nhelp: train.device=cuda is a GPU"),
         (["bench", MLP, "--device", "tpu"], "train.device: needs cpu, cuda or cuda:<index>, got 'tpu'"),
         ([], "command"),
         (["doctor", "x=1"], "unknown argument 'x=1'"),
@@ -564,12 +570,34 @@ def test_keys_lists_type_default_and_meaning(ampkit, monkeypatch):
 
 def test_keys_lists_every_section_and_every_key_but_those_of_optimizers_has_a_meaning(ampkit, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
-    _, out, _ = ampkit("keys")
+    _, out, _ = ampkit("keys", "--all")
     for name in ("train.steps", "amp.dtype", "schedule.warmup", "optimizer.betas", "data.folder", "model.n_embd"):
         assert name in out
     for section, kinds in SECTIONS.items():
         if section != "optimizer":
             assert not [(name, key.name) for name, kind in kinds.items() for key in keys(kind) if not key.meaning]
+
+
+def test_keys_alone_is_an_overview_of_a_screen(ampkit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = ampkit("keys")
+    assert len(out.splitlines()) < 24
+    assert all(f"[{section}]" in out for section in SECTIONS)
+
+
+@pytest.mark.parametrize("word", ["lr", "learning_rate", "optimizer.lr"])
+def test_keys_of_a_key_lists_its_defaults_by_kind(ampkit, monkeypatch, word):
+    monkeypatch.setenv("COLUMNS", "120")
+    _, out, _ = ampkit("keys", word)
+    row = next(line for line in out.splitlines() if "adamw" in line)
+    assert "0.001" in row and "learning rate" in row and "sgd" in row
+
+
+def test_a_finished_run_says_how_much_it_takes_on_disk(ampkit, tmp_path):
+    _, out, _ = ampkit("train", MLP, *SHORT, "--run-dir", "run")
+    row = next(line for line in out.splitlines() if "on disk" in line)
+    stored = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert float(row.split()[3]) == pytest.approx(stored / 2**20, rel=0.1)
 
 
 def test_bench_goes_on_when_one_precision_fails_and_ends_with_status_1(ampkit):

@@ -1,4 +1,4 @@
-"""Tensors print as PyTorch's do: the texts in golden/tensor_text.json are PyTorch's own (tests/peers/tensor_text.py)."""
+"""Tensors print as PyTorch's do: the texts in golden/tensor_text.json are its own (tests/peers/tensor_text.py)."""
 
 from __future__ import annotations
 
