@@ -19,7 +19,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, keys, launch, plan, report, summary, train, tune, use
+from . import bench, display, init, keys, launch, plan, report, summary, train, tune, use
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -104,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser("ampkit", description="Automatic mixed-precision training on NumPy and CuPy.")
     parser.add_argument("--version", action="version", version=f"ampkit {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    what = "ask what to train on what, and write a recipe with a comment for every key"
+    init.add_arguments(_command(commands, "init", init.run, what), _path)
     training = _command(commands, "train", train.run, "train a recipe")
     _recipe(training)
     training.add_argument("--run-dir", type=_path, help="directory for config, metrics and checkpoints: new or empty")

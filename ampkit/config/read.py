@@ -63,15 +63,36 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises ConfigError for a file that is missing or not TOML, and one ConfigError with a line per mistake for
     the rest: unknown keys and names (with the nearest known one), types, bounds, sections that do not fit each other.
     """
-    tables = _read(_located(Path(path)))
+    return checked(str(path), *_overridden(_read(_located(Path(path))), overrides))
+
+
+def checked(where: str, tables: Mapping[str, Any], faults: Sequence[Fault] = ()) -> Recipe:
+    """The recipe of these tables. Raises ConfigError, which names `where`, with a line per mistake, `faults` first."""
+    sections, wrong = _check(tables)
+    found = [*faults, *wrong, *misfits(sections)]
+    if found:
+        raise _error(where, found)
+    return Recipe(**sections)
+
+
+def overridden(where: str, tables: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The tables with "section.key=value" written into them. Raises ConfigError for other text."""
+    tables, faults = _overridden(tables, overrides)
+    if faults:
+        raise _error(where, faults)
+    return tables
+
+
+def _overridden(tables: dict[str, Any], overrides: Iterable[str]) -> tuple[dict[str, Any], list[Fault]]:
+    overrides = [*overrides]
     for override in overrides:
         _prepare(tables, override)
-    faults = [fault for override in overrides for fault in _apply(tables, override)]
-    sections, wrong = _check(tables)
-    faults += [*wrong, *misfits(sections)]
-    if faults:
-        raise _error(str(path), faults)
-    return Recipe(**sections)
+    return tables, [fault for override in overrides for fault in _apply(tables, override)]
+
+
+def missing(tables: Mapping[str, Any]) -> list[str]:
+    """The keys that the tables must have and do not: "data.folder"."""
+    return [fault.key for fault in _check(tables)[1] if fault.needs == _NEEDS["missing"]]
 
 
 def _error(where: str, faults: Sequence[Fault]) -> ConfigError:
