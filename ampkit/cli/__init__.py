@@ -130,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     use.add_predict(predicted, _path)
     generated = _command(commands, "generate", use.generate, "continue a text with a trained run's language model")
     use.add_generate(generated, _path)
+    what = "write a trained run's model as safetensors, with its recipe and a model card"
+    use.add_export(_command(commands, "export", use.export, what), _path)
     keys.add_arguments(_command(commands, "keys", keys.run, "list the keys of a recipe: type, default, meaning"))
     table = _command(commands, "ops", _ops, "list every op: cast category, dtype, kernels")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")

@@ -1,4 +1,4 @@
-"""`ampkit evaluate`, `predict` and `generate`: what a trained run is good for."""
+"""`ampkit evaluate`, `predict`, `generate` and `export`: what a trained run is good for."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import argparse
 import codecs
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ConfigError
 from ..base.registry import MODELS
 from ..config import Recipe
+from ..run.export import export as write_export
 from ..run.metrics import Scores
 from ..run.trained import Trained, generates_bytes, load_run
+from ..serialization import save
 from .display import fractions, print_line
 
 _BATCH = 64  # images of a forward
@@ -106,4 +110,24 @@ def generate(options: argparse.Namespace, console: Console) -> int:
         sys.stdout.write(decoder.decode(bytes([byte])))
         sys.stdout.flush()
     sys.stdout.write(decoder.decode(b"", True) + "\n")
+    return 0
+
+
+def add_export(command: argparse.ArgumentParser, path: Any) -> None:
+    """The arguments of `ampkit export`."""
+    _run_argument(command, path)
+    what = "a new or empty directory (RUN/export); or a file *.safetensors, for the weights alone"
+    command.add_argument("--to", type=path, metavar="DIR", help=what)
+
+
+def export(options: argparse.Namespace, console: Console) -> int:
+    """Write a run's model as safetensors, with the recipe and a model card."""
+    found, to = _loaded(options), Path(options.to or Path(options.directory) / "export")
+    if to.suffix == ".safetensors":
+        save({name: value.detach() for name, value in found.model.state_dict().items()}, to)
+        files = [to]
+    else:
+        files = write_export(found, to, options.directory)
+    for file in files:
+        print_line(console, f"{file}  {bytes_in_words(file.stat().st_size)}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,20 @@ from .. import nn, ops
 from ..base.errors import ArgumentError, ConfigError, FileError, ShapeError, check_choice
 from ..base.registry import DATASETS, MODELS
 from ..config import Recipe, saved_recipe
+from ..config.read import parse_toml
 from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..data import imagefolder
 from ..data.augment import normalize
+from ..serialization import load
 from . import build
 from .checkpoint import Checkpoint, Checkpoints
 from .input_pipeline import input_pipeline
 from .metrics import Scores
 from .step import evaluate, objective_of
+
+EXPORTED = "model.safetensors"  # by which a folder of `ampkit export` is known
 
 _CLASSIFIED = ("images", "pixel labels")
 
@@ -155,23 +160,40 @@ def load_run(
         found = ampkit.load_run("runs/digits_cnn-bfloat16-20261129-101500")
         found.predict(found.images(["one.png"]))
 
-    weights: those of the last checkpoint, or of the best evaluation. average: take the moving average where the run
+    run: the directory of a run, or what `ampkit export` wrote of one, which has one set of weights. weights: those of
+    the last checkpoint, or of the best evaluation. average: take the moving average where the run
     keeps one. device: by default the one it was trained on. Raises FileError for a directory without a checkpoint that
     can be used, ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
     """
     check_choice("load_run", "weights", weights, "last", "best")
     directory = Path(run)
-    found = _checkpoint(directory, weights)
+    exported = (directory / EXPORTED).is_file()
+    if exported and weights != "last":
+        got = f"{str(directory)!r}, an export, which has one set of weights"
+        raise ArgumentError("load_run", f"a run for its {weights} weights", got, "leave weights out")
+    found = _export(directory) if exported else _checkpoint(directory, weights)
     recipe = saved_recipe("load_run", found.recipe)
     if device is not None:
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": device})})
     model, averaged = _kept_random(lambda: _model(recipe, found.state, average))
     about: Mapping[str, Any] = found.state.get("data", {})
     classes, mean, std = (tuple(about.get(name, other)) for name, other in _WITHOUT.items())
+    averaged = about.get("averaged", averaged)  # noted where the average is all there is
     return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path)
 
 
 _WITHOUT: dict[str, tuple[Any, ...]] = {"classes": (), "mean": (0.0,), "std": (1.0,)}  # of older checkpoints
+
+
+def _export(folder: Path) -> Checkpoint:
+    """What `ampkit export` wrote, as the checkpoint of a run."""
+    try:
+        about = json.loads((folder / "model.json").read_text())
+        state = {"model": load(folder / EXPORTED), "data": about}
+        recipe = parse_toml((folder / "config.toml").read_text())
+        return Checkpoint(about["step"], recipe, state, folder / EXPORTED)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError("load_run", "the files of `ampkit export`", f"{str(folder)!r}: {error}") from None
 
 
 def _checkpoint(directory: Path, weights: str) -> Checkpoint:

@@ -1,0 +1,140 @@
+"""A trained model as files for others: safetensors, the recipe, and a model card in Hugging Face's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__ as version
+from ..base.atomic_file import write
+from ..base.errors import FileError
+from ..base.registry import DATASETS, MODELS
+from ..config import dump
+from ..serialization import save
+from .report import read_run
+from .trained import EXPORTED, Trained, generates_bytes
+
+CARD = "README.md"
+_TASKS = {"images": "image-classification", "pixel labels": "image-segmentation", "tokens": "text-generation"}
+_TASKS |= {"masked tokens": "fill-mask", "speech": "automatic-speech-recognition"}
+
+
+def export(found: Trained, folder: str | Path, run: str | Path | None = None) -> list[Path]:
+    """Write a model into `folder`, which must be new or empty; returns the files.
+
+    `model.safetensors`: the state_dict, by PyTorch's names. `config.toml`: the recipe. `model.json`: what else
+    `load_run(folder)` reads: step, classes, mean, std. `README.md`: a model card. run: the directory whose metrics the
+    card quotes. Raises FileError for a folder that holds files, or that cannot be written.
+    """
+    folder = _empty(Path(folder))
+    state = {name: value.detach() for name, value in found.model.state_dict().items()}
+    about: dict[str, Any] = {"step": found.step, "averaged": found.averaged}
+    about |= {"classes": found.classes, "mean": found.mean, "std": found.std}
+    texts = {
+        "config.toml": dump(found.recipe),
+        "model.json": json.dumps(about, indent=1) + "\n",
+        CARD: card(found, _scores(found, run)),
+    }
+    save(state, folder / EXPORTED)
+    for name, text in texts.items():
+        write("export", folder / name, text.encode())
+    return [folder / name for name in (EXPORTED, *texts)]
+
+
+def _empty(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise FileError("export", "a new or empty directory", f"{str(folder)!r}, which holds files", "--to another")
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError("export", "a directory that can be written", f"{str(folder)!r}: {error.strerror}") from None
+    return folder
+
+
+def _scores(found: Trained, run: str | Path | None) -> dict[str, float]:
+    """The scores of the evaluation after the step of the weights, as the run logged them; {} if there was none."""
+    rows: Mapping[str, list[Any]] = {} if run is None else read_run(Path(run)).evaluations
+    at = [i for i, step in enumerate(rows.get("step", ())) if step == found.step]
+    return {name: row[at[-1]] for name, row in rows.items() if name != "step" and row[at[-1]] is not None} if at else {}
+
+
+def card(found: Trained, scores: Mapping[str, float]) -> str:
+    """The model card, Markdown with Hugging Face's metadata: what was trained, on what, its scores, how to load it."""
+    recipe = found.recipe
+    parts = [
+        _metadata(found),
+        f"# {recipe.model.name} on {recipe.data.name}",
+        _training(found),
+        "## Scores\n\n" + _score_table(found, scores),
+        "## Use it\n\n" + _usage(found),
+        f"## The model\n\n```\n{found.model!r}\n```",
+        f"## The recipe\n\n```toml\n{dump(recipe)}```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _metadata(found: Trained) -> str:
+    task = _TASKS[MODELS[found.recipe.model.name].samples]
+    return f"---\nlibrary_name: ampkit\npipeline_tag: {task}\ntags:\n- ampkit\n- mixed-precision\n---"
+
+
+def _training(found: Trained) -> str:
+    recipe, count = found.recipe, sum(parameter.numel() for parameter in found.model.parameters())
+    dtype = recipe.amp.dtype
+    data = (DATASETS[recipe.data.name].load.__doc__ or "").strip().partition("\n")[0]
+    precision = "in float32" if dtype == "float32" else f"with products in {dtype} (autocast) and float32 weights"
+    if recipe.amp.parameters == "low":
+        precision = f"with weights and products in {dtype}"
+    average = ", and are the moving average of the weights" if found.averaged else ""
+    return (
+        f"{count:,} parameters, trained by ampkit {version} {precision}. Data: {data} The weights have had "
+        f"{found.step} updates{average}."
+    )
+
+
+def _score_table(found: Trained, scores: Mapping[str, float]) -> str:
+    if not scores:
+        return f"The run was not evaluated after step {found.step}; `ampkit evaluate` does."
+    rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
+    note = "On the held-out data of the recipe. The loss is in nats; the others are fractions."
+    return "\n".join(["| score | value |", "|---|---|", *rows, "", note])
+
+
+def _usage(found: Trained) -> str:
+    images = MODELS[found.recipe.model.name].samples == "images"
+    use = "found.predict(found.images(['one.png']))  # probabilities" if images else "found(inputs)"
+    if generates_bytes(found.recipe):
+        use = 'bytes(found.generate(b"def ", 100))'
+    return f"""In ampkit:
+
+```python
+found = ampkit.load_run("FOLDER")  # this folder: the model in eval mode, with its classes and normalization
+{use}
+```
+
+In PyTorch, by a module of the same structure, whose names the weights have:
+
+```python
+from safetensors.torch import load_file
+
+model.load_state_dict(load_file("model.safetensors"))
+```
+
+{_normalization(found)}"""
+
+
+def _normalization(found: Trained) -> str:
+    if MODELS[found.recipe.model.name].samples != "images":
+        return "The inputs are as the recipe's data give them."
+    classes = f" Classes, by number: {', '.join(found.classes)}." if found.classes else ""
+    shape = " x ".join(map(str, found.recipe.data.shape))
+    spread = f"mean {_numbers(found.mean)} and divided by std {_numbers(found.std)}"
+    return f"Images of {shape}, values in [0, 1], less {spread}, by channel.{classes}"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
