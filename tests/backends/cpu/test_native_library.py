@@ -215,3 +215,73 @@ def test_a_kernel_that_finds_no_memory_raises_and_works_again_when_there_is_some
         [sys.executable, "-c", SHORT_OF_MEMORY], timeout=60, capture_output=True, env=environment, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.fixture
+def compiles(tmp_path, monkeypatch):
+    """Lets a small program stand for the compiler, with a cache in tmp_path -> the sets that it compiled, in order."""
+    log = tmp_path / "compiled.txt"
+    program = "import sys; a = sys.argv[1:]\nif a == ['--version']: print('compiler 1'); sys.exit()\n" + (
+        f"open({str(log)!r}, 'a').write(a[-1] + '\\n'); open(a[-1], 'w').write('code of ' + a[-1][-12:])"
+    )
+    monkeypatch.setattr(build, "compiler", lambda: [sys.executable, "-c", program])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("CXX", "CXXFLAGS", "AMPKIT_BUILD_KERNELS"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda: sorted(Path(line).name for line in log.read_text().splitlines()) if log.exists() else []
+
+
+NAMES = sorted(map(build.library_name, build.instruction_sets()))
+
+
+@pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
+def test_another_environment_takes_the_libraries_from_the_cache(tmp_path, compiles, capsys):
+    assert build.build(tmp_path / "one")
+    said = capsys.readouterr().err
+    assert all(f"compiled {i} of {len(NAMES)}, " in said for i in range(1, len(NAMES) + 1))
+    assert build.build(tmp_path / "two")
+    assert compiles() == NAMES
+    assert (
+        f"{len(NAMES)} of {len(NAMES)} CPU kernel libraries come from {tmp_path / 'cache'}" in capsys.readouterr().err
+    )
+    for name in (*NAMES, build.MANIFEST):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
+@pytest.mark.parametrize("harm", ["damage", "other sources", "other flags"])
+def test_a_cached_library_of_other_bytes_sources_or_flags_is_compiled_anew(tmp_path, compiles, monkeypatch, harm):
+    build.build(tmp_path / "one", quiet=True)
+    if harm == "damage":
+        for path in (tmp_path / "cache/ampkit/kernels").iterdir():
+            path.write_bytes(b"half")
+    elif harm == "other sources":
+        monkeypatch.setattr(build, "digest", lambda: "another")
+    else:
+        monkeypatch.setattr(build, "_FLAGS", [*build._FLAGS, "-g"])
+    build.build(tmp_path / "two", quiet=True)
+    assert compiles() == sorted(NAMES * 2)
+    assert all((tmp_path / "two" / name).read_text().startswith("code of") for name in NAMES)
+    build.build(tmp_path / "three", quiet=True)
+    assert compiles() == sorted(NAMES * 2)
+
+
+@pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
+def test_a_cache_that_cannot_be_written_and_further_flags_change_nothing(tmp_path, compiles, monkeypatch):
+    (tmp_path / "cache").touch()
+    assert build.build(tmp_path / "one", quiet=True)
+    (tmp_path / "cache").unlink()
+    monkeypatch.setenv("CXXFLAGS", "-march=native")
+    assert build.build(tmp_path / "two", quiet=True)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.skipif(not build.instruction_sets(), reason="no kernels for this machine")
+def test_the_cache_keeps_the_libraries_used_last(tmp_path, compiles, monkeypatch):
+    cached = tmp_path / "cache/ampkit/kernels"
+    for number in range(2 + build.Cache.KEPT // len(NAMES)):
+        monkeypatch.setattr(build, "digest", lambda number=number: str(number))
+        build.build(tmp_path / str(number), quiet=True)
+    assert len(list(cached.iterdir())) == build.Cache.KEPT
+    build.build(tmp_path / "again", quiet=True)
+    assert len(compiles()) == len(NAMES) * (2 + build.Cache.KEPT // len(NAMES))

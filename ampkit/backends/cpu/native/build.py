@@ -7,6 +7,10 @@
 ampkit. The compiler is $CXX if set, with the further flags $CXXFLAGS, else Clang: that of the wheel `ziglang`, a build
 requirement, or the system's, 16 or later. Without one, nothing is built and the NumPy references run.
 AMPKIT_BUILD_KERNELS=0 builds nothing.
+
+What is compiled is kept in $XDG_CACHE_HOME/ampkit/kernels (or ~/.cache) for other environments, by the digest of
+the sources, flags and compiler, except with $CXX or $CXXFLAGS. A line on stderr says which library is done, which pip
+shows with -v only.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,6 +95,11 @@ def library_name(instruction_set: str) -> str:
 
 def command(compile_with: list[str], instruction_set: str, target: Path) -> list[str]:
     """The command that compiles all sources into the library `target`, with the further flags of $CXXFLAGS."""
+    flags = [*_flags(compile_with, instruction_set), *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    return [*compile_with, *flags, *map(str, sources()), "-o", str(target)]
+
+
+def _flags(compile_with: list[str], instruction_set: str) -> list[str]:
     zig = "ziglang" in compile_with
     level = instruction_set.removesuffix("-bf16")
     march = level.replace("x86-64", "x86_64").replace("-v", "_v") if zig else level
@@ -101,8 +113,7 @@ def command(compile_with: list[str], instruction_set: str, target: Path) -> list
     if level == "x86-64-v4":
         machine.append("-mprefer-vector-width=512")
     clang = [] if "g++" in Path(compile_with[-1]).name and "clang" not in compile_with[-1] else _CLANG_FLAGS
-    further = shlex.split(os.environ.get("CXXFLAGS", ""))
-    return [*compile_with, *_FLAGS, *clang, *machine, *further, *map(str, sources()), "-o", str(target)]
+    return [*_FLAGS, *clang, *machine]
 
 
 def build(folder: Path = LIBRARIES, only: str = "", quiet: bool = False) -> bool:
@@ -125,7 +136,13 @@ def build(folder: Path = LIBRARIES, only: str = "", quiet: bool = False) -> bool
         return False
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        _compile(compile_with, chosen, Path(scratch), quiet)
+        cache = None if asked else Cache.of(compile_with)
+        left = [each for each in chosen if cache is None or not cache.restore(each, Path(scratch))]
+        if not quiet and len(left) < len(chosen):
+            _say(f"ampkit: {len(chosen) - len(left)} of {len(chosen)} CPU kernel libraries come from {cache.folder}")
+        _compile(compile_with, left, Path(scratch), quiet)
+        for each in left if cache is not None else ():
+            cache.store(each, Path(scratch))
         for name in names:
             current[name] = hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()
             (Path(scratch) / name).replace(folder / name)
@@ -139,15 +156,76 @@ def _say(line: str) -> None:
 
 
 def _compile(compile_with: list[str], chosen: list[str], folder: Path, quiet: bool) -> None:
-    lines = [command(compile_with, each, folder / library_name(each)) for each in chosen]
-    if not quiet:
-        _say(f"ampkit: compiling the CPU kernels for {', '.join(chosen)}")
-    running = [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for line in lines]
-    outputs = [process.communicate()[0] for process in running]
-    for line, process, output in zip(lines, running, outputs, strict=True):
-        if process.returncode:
-            how = f"the compiler ended with status {process.returncode}"  # negative: a signal, as where memory is short
-            raise RuntimeError(f"the CPU kernels do not compile, {how}: {shlex.join(line)}\n{output}")
+    """Compile all at once, with a line on stderr for each that is done. Raises RuntimeError where one fails."""
+    started = time.monotonic()
+    if chosen and not quiet:
+        _say(f"ampkit: compiling the CPU kernels for {', '.join(chosen)}: this takes minutes")
+    with ThreadPoolExecutor(max(1, len(chosen))) as pool:
+        running = {pool.submit(_compile_one, compile_with, each, folder): each for each in chosen}
+        for count, done in enumerate(as_completed(running), 1):
+            done.result()
+            if not quiet:
+                took = f"after {time.monotonic() - started:.0f} s"
+                _say(f"ampkit: compiled {count} of {len(chosen)}, {running[done]}, {took}")
+
+
+def _compile_one(compile_with: list[str], instruction_set: str, folder: Path) -> None:
+    line = command(compile_with, instruction_set, folder / library_name(instruction_set))
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        how = f"the compiler ended with status {done.returncode}"  # negative: a signal, as where memory is short
+        raise RuntimeError(f"the CPU kernels do not compile, {how}: {shlex.join(line)}\n{done.stdout}")
+
+
+class Cache:
+    """Libraries that were compiled before: files `<key>-<digest of the file>.so` in `folder`.
+
+    The key is a digest of sources, flags and compiler. A file appears whole, under its name, or not at all, and is used
+    only if its bytes have the digest in its name; another is deleted. A folder that cannot be written keeps nothing.
+    """
+
+    KEPT = 16  # files, of four builds for x86-64
+
+    def __init__(self, folder: Path, compile_with: list[str], version: str):
+        self.folder, self._compile_with, self._version = folder, compile_with, version
+
+    @classmethod
+    def of(cls, compile_with: list[str]) -> Cache | None:
+        """The user's; None for a compiler that does not say its version."""
+        try:
+            said = subprocess.run([*compile_with, "--version"], capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(root / "ampkit" / "kernels", compile_with, said.partition("\n")[0])  # then: where it is installed
+
+    def _key(self, instruction_set: str) -> str:
+        about = [digest(), *_flags(self._compile_with, instruction_set), self._version, *platform.libc_ver()]
+        return hashlib.sha256("\0".join(about).encode()).hexdigest()[:32]
+
+    def restore(self, instruction_set: str, folder: Path) -> bool:
+        """Copy a library into `folder`. -> whether there was one."""
+        for path in self.folder.glob(f"{self._key(instruction_set)}-*.so"):
+            with suppress(OSError):
+                data = path.read_bytes()
+                if path.stem.partition("-")[2] == hashlib.sha256(data).hexdigest():
+                    (folder / library_name(instruction_set)).write_bytes(data)
+                    path.touch()  # used now
+                    return True
+                path.unlink(missing_ok=True)
+        return False
+
+    def store(self, instruction_set: str, folder: Path) -> None:
+        """Keep a library of `folder`, and delete those that were not used for the longest time."""
+        data = (folder / library_name(instruction_set)).read_bytes()
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+                file.write(data)
+            name = f"{self._key(instruction_set)}-{hashlib.sha256(data).hexdigest()}.so"
+            Path(file.name).replace(self.folder / name)
+            for path in sorted(self.folder.glob("*.so"), key=lambda path: path.stat().st_mtime)[: -self.KEPT]:
+                path.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
