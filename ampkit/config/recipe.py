@@ -72,6 +72,8 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
         yield Fault("train", "either steps or epochs", got, "`train.epochs=` unsets a key")
     if train.epochs is not None and data is not None and DATASETS[data.name].loading == "text":
         yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
+    if train.patience is not None and train.eval_every is None:
+        yield Fault("train.patience", "train.eval_every, as it counts evaluations", "none")
     warmup = getattr(schedule, "warmup", 0)
     for key in ("steps", "bench_steps"):
         steps = getattr(train, key)

@@ -11,8 +11,8 @@ from ..base.errors import ConfigError
 from .recipe import Recipe
 
 # Keys of [train]: length, intervals and device. All others but those of [debug] change the result.
-FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches"}
-FREE |= {"checkpoint_every", "keep", "threads", "device", "compile", "loggers"}
+FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches", "patience"}
+FREE |= {"checkpoint_every", "keep", "keep_best", "threads", "device", "compile", "loggers"}
 
 
 class Change(NamedTuple):

@@ -18,6 +18,7 @@ from ..debug import Ranges
 from ..optim import lr_scheduler
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
+from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
 def model(recipe: Recipe) -> nn.Module:
@@ -49,6 +50,13 @@ def parallel(recipe: Recipe) -> dict[str, Any]:
     section = recipe.parallel
     wire = None if section.wire_dtype == "float32" else section.wire_dtype
     return {"wire_dtype": wire, "bucket_cap_mb": section.bucket_mb}
+
+
+def callbacks(recipe: Recipe) -> list[Callback]:
+    """What keeps the best checkpoints and, with train.patience, ends the training early."""
+    train = recipe.train
+    patience = [] if train.patience is None else [EarlyStopping(patience=train.patience)]
+    return [ModelCheckpoint(save_top_k=train.keep_best, keep=train.keep), *patience]
 
 
 def steps(recipe: Recipe, pipeline: InputPipeline) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of a run in a directory of their own; the newest `keep` are kept, and that of the best step."""
+    """The checkpoints of a run in a directory of their own; the newest `keep` are kept, and those of the best steps."""
 
     def __init__(self, directory: str | Path, keep: int = 2):
         self.directory, self.keep = Path(directory), keep
@@ -58,11 +58,11 @@ class Checkpoints:
         state: Any,
         recipe: Mapping[str, Any],
         metrics: Mapping[str, Any] | None = None,
-        best: int | None = None,
+        best: Collection[int] = (),
     ) -> Path:
         """Write `state`, a value that `ampkit.save` takes, as the checkpoint of `step`; returns its manifest's path.
 
-        metrics: the `bytes` and `sha256` of the rows so far. best: the step of another checkpoint that is kept. It is
+        metrics: the `bytes` and `sha256` of the rows so far. best: the steps of other checkpoints that are kept. It is
         on the disk when this returns; only then are older ones deleted. Raises FileError if it cannot be written.
         """
         data = encode(state)
@@ -118,10 +118,10 @@ class Checkpoints:
     def _manifests(self) -> list[Path]:
         return sorted(self.directory.glob("step-*.json"))
 
-    def _delete_old(self, step: int, name: str, best: int | None) -> None:
+    def _delete_old(self, step: int, name: str, best: Collection[int]) -> None:
         # Up to this step all but the newest and the best; a damaged one of a later step is not part of this run.
         manifests = [path for path in self._manifests() if path.stem <= _stem(step)]
-        kept = {path.stem for path in manifests[-self.keep :]} | ({_stem(best)} if best is not None else set())
+        kept = {path.stem for path in manifests[-self.keep :]} | {_stem(each) for each in best}
         _remove(path for path in manifests if path.stem not in kept)
         states = [p for p in self.directory.glob("step-*.safetensors") if p.name[: len(_stem(step))] <= _stem(step)]
         _remove(p for p in states if p.name[: len(_stem(step))] not in kept)

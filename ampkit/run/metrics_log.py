@@ -8,14 +8,13 @@ import math
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..base.atomic_file import write
 from ..base.errors import FileError
-from .loop import Row
+from .trainer.rows import Row
 
 
 class ResumePoint(NamedTuple):
@@ -144,6 +143,5 @@ def back_up(path: Path, data: bytes, reason: str) -> Path:
 
 def as_json(row: Row) -> dict[str, Any]:
     """The values of a row by name, as metrics.jsonl has them: without scores that do not apply."""
-    values = {name: value for name, value in asdict(row).items() if value is not None}
     # JSON has no infinity and no NaN: the norm of a skipped step is null.
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {name: value if math.isfinite(value) else None for name, value in row.values().items()}

@@ -51,7 +51,7 @@ def retrain(start: Start, recipe: Recipe, steps: int, factor: float) -> list[flo
 
 
 def _shortened(recipe: Recipe, steps: int, factor: float) -> Recipe:
-    changes = {"steps": steps, "epochs": None, "log_every": 1, "eval_every": None, "compile": False}
+    changes = {"steps": steps, "epochs": None, "log_every": 1, "eval_every": None, "patience": None, "compile": False}
     short = {
         "optimizer": recipe.optimizer.model_copy(update={"lr": recipe.optimizer.lr * factor}),
         "train": recipe.train.model_copy(update=changes),

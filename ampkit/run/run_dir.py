@@ -4,12 +4,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -20,11 +17,11 @@ from typing import Any, Self
 
 from ..base.atomic_file import write
 from ..base.errors import FileError
+from ..base.file_lock import LOCK_NAME, HeldError, Lock
 from ..config import Recipe, continued, dump, load
 from .doctor import examine
 from .metrics_log import MetricsLog, ResumePoint, back_up
 
-_LOCK = "ampkit.lock"
 _WHERE = "run directory"
 
 
@@ -91,7 +88,7 @@ class RunDirectory:
     def _create_and_lock(self, tries: int = 10) -> Lock:
         self._create()
         try:
-            return Lock(self.path / _LOCK, _WHERE)
+            return Lock(self.path / LOCK_NAME, _WHERE)
         except FileNotFoundError:  # the failed start of another process removed the directory meanwhile
             if tries == 1:
                 raise
@@ -107,7 +104,7 @@ class RunDirectory:
         """Raise FileError for files that do not belong to the run."""
         run = self.config.exists() or any(self.checkpoints.glob("step-*.json"))
         # A process killed while it wrote config.toml leaves its lock and a temporary file.
-        ours = (f".{self.config.name}.", _LOCK)
+        ours = (f".{self.config.name}.", LOCK_NAME)
         if (run and self.resume) or all(path.name.startswith(ours) for path in self.path.iterdir()):
             return
         needs = "one that holds a run, or a new one" if self.resume else "a new or empty one"
@@ -186,68 +183,6 @@ def _os_errors_as_file_error(path: Path) -> Iterator[None]:
     except OSError as error:
         got = f"{str(path)!r}: {error.strerror or error}"
         raise FileError(_WHERE, "one that can be written", got, "give another --run-dir") from error
-
-
-class HeldError(FileError):
-    """Another process holds the lock."""
-
-
-class Lock:
-    """An exclusive lock on the file `path`, which names the holder: process, machine and start time.
-
-    Held from construction to `release`, which removes the file; a process that is killed leaves the file, unlocked.
-    where: the name of what is locked, for errors. Raises HeldError, which names the holder; OSError if the file cannot
-    be created.
-    """
-
-    def __init__(self, path: Path, where: str):
-        self.path, self._handle = path, _locked(path, where)
-        holder = f"process {os.getpid()} on {socket.gethostname()}, started {_now()}\n"
-        try:
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, holder.encode(), 0)
-        except OSError:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        """Remove the file and release the lock."""
-        self.path.unlink(missing_ok=True)
-        os.close(self._handle)
-
-
-def _locked(path: Path, where: str) -> int:
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(path, handle):
-                return handle
-        except BlockingIOError:
-            holder = _holder(handle)
-            os.close(handle)
-            cure = "wait for that run to end, or give another --run-dir"
-            raise HeldError(where, f"{str(path.parent)!r} for itself", f"{holder}, which writes there", cure) from None
-        except OSError:
-            os.close(handle)
-            raise
-        os.close(handle)  # its holder removed the file between the two calls: the name is now another file
-
-
-def _holder(handle: int) -> str:
-    # A holder names itself right after it has locked the file.
-    for _ in range(100):
-        if name := os.pread(handle, 1000, 0).decode("utf-8", "replace").strip():
-            return name
-        time.sleep(0.01)
-    return "another process"
-
-
-def _is_at(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 def _now() -> str:

@@ -305,7 +305,7 @@ def test_a_run_that_fails_before_its_first_row_can_be_tried_again(ampkit, monkey
 
     assert ampkit("train", MLP, *SHORT, "schedule.warmup=9", "--run-dir", "run")[0] == 2
     with monkeypatch.context() as patched:
-        patched.setattr("ampkit.run.loop.step", diverged)
+        patched.setattr("ampkit.run.trainer.loop.step", diverged)
         status, _, err = ampkit("train", MLP, *SHORT, "--run-dir", "run")
     assert (status, err) == (1, "ampkit: failed: step 1: needs a finite loss, got nan\n")
     assert not Path("run").exists()

@@ -229,5 +229,5 @@ def test_an_evaluation_that_is_not_finite_says_where_it_came_from():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sound_run_has_the_bits_of_one_without_a_guard(dtype, monkeypatch):
     guarded = [row.loss for row in started(f"amp.dtype={dtype}", steps=0)[1] if hasattr(row, "loss")]
-    monkeypatch.setattr("ampkit.run.loop.Guard", lambda device: None)
+    monkeypatch.setattr("ampkit.run.trainer.loop.Guard", lambda device: None)
     assert guarded == [row.loss for row in started(f"amp.dtype={dtype}", steps=0)[1] if hasattr(row, "loss")]

@@ -23,7 +23,8 @@ from ampkit.base.registry import OPTIMIZERS
 from ampkit.core.random import get_rng_state, manual_seed, set_rng_state
 from ampkit.data import cifar10, digits
 from ampkit.run import build, input_pipeline, retraining
-from ampkit.run.loop import EvalRow, Run, StepRow, evaluate, fit, step
+from ampkit.run.loop import EvalRow, Run, StepRow, fit
+from ampkit.run.step import evaluate, step
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SHORT = ["train.epochs=", "train.steps=6", "train.log_every=2", "train.eval_every=", "train.threads=1"]
@@ -245,7 +246,7 @@ def test_iterating_again_goes_on_where_the_run_was_left():
 
 def test_seconds_leave_evaluations_out_and_never_fall(monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr("ampkit.run.loop.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("ampkit.run.trainer.loop.time.perf_counter", lambda: float(next(clock)))
     assert [row.seconds for row in steps_of(fit(mlp("train.eval_every=1")))] == [1, 2, 4, 6]
 
 

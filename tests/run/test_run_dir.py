@@ -119,7 +119,7 @@ def test_a_lock_file_that_its_holder_removed_meanwhile_is_made_anew(tmp_path, mo
             first.release()
         lock(handle, how)
 
-    monkeypatch.setattr("ampkit.run.run_dir.fcntl.flock", late)
+    monkeypatch.setattr("ampkit.base.file_lock.fcntl.flock", late)
     second = Lock(tmp_path / "lock", "x")
     with pytest.raises(HeldError):
         Lock(tmp_path / "lock", "x")

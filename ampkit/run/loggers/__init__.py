@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from ...backends.threads import on_this_device
 from ...base.errors import AmpkitError, ArgumentError
-from ..loop import Row
+from ..trainer.rows import Row
 
 # By name, the module of this package that has a class `Writer`, and what pip installs for it.
 LOGGERS = {
@@ -137,7 +137,7 @@ class Loggers:
 
 
 def _metrics(row: Any, when: float) -> Metrics:
-    named = row._asdict() if hasattr(row, "_asdict") else row
+    named = row._asdict() if hasattr(row, "_asdict") else row.values() if isinstance(row, Row) else row
     named = named if isinstance(named, Mapping) else getattr(named, "__dict__", {})
     values = {name: _number(name, value) for name, value in named.items() if value is not None}
     step = values.pop("step", nan)

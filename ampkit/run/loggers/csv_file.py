@@ -6,10 +6,8 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..loop import EvalRow, StepRow
+from ..trainer.rows import COLUMNS
 from . import Metrics, Start
-
-COLUMNS = tuple(dict.fromkeys((*StepRow.__dataclass_fields__, *EvalRow.__dataclass_fields__)))
 
 
 class Writer:

@@ -1,0 +1,1 @@
+"""A training of any model on any batches: `Trainer`, its callbacks, and `setup` for loops of one's own."""

@@ -1,0 +1,198 @@
+"""Callbacks, in Lightning's words: Callback, EarlyStopping, ModelCheckpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ...base.errors import ArgumentError, check_choice
+from ...core.saved_state import need_keys
+
+Mode = Literal["min", "max"]
+
+
+class Callback:
+    """What is called while a model is trained: a subclass defines the hooks that it needs.
+
+    Hooks run between two updates, on every rank. Where one raises, a checkpoint is written first, and the traceback
+    names the callback and the hook. `state_dict` and `load_state_dict` are what checkpoints keep of a callback, under
+    the name of its class.
+    """
+
+    def on_fit_start(self, trainer: Any) -> None:
+        """Called before the first update."""
+
+    def on_train_batch_end(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after each update. outputs: the loss [], on its device. batch: the last of the update's batches.
+
+        batch_idx: the number of the update, from 1.
+        """
+
+    def on_validation_end(self, trainer: Any) -> None:
+        """Called after each evaluation; `trainer.callback_metrics` has its values."""
+
+    def on_save_checkpoint(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
+        """Called with the state that is about to be written."""
+
+    def on_load_checkpoint(self, trainer: Any, checkpoint: Mapping[str, Any]) -> None:
+        """Called with a state that was loaded."""
+
+    def on_exception(self, trainer: Any, exception: BaseException) -> None:
+        """Called with what ends `fit` early, KeyboardInterrupt among it."""
+
+    def on_fit_end(self, trainer: Any) -> None:
+        """Called after the last evaluation."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+
+
+class Monitor(Callback):
+    """A callback that looks at one metric of the evaluations.
+
+    monitor: its name, as in metrics.jsonl. mode: whether smaller ("min") or larger ("max") is better.
+    """
+
+    def __init__(self, monitor: str, mode: Mode):
+        check_choice(type(self).__name__, "mode", mode, "min", "max")
+        self.monitor, self.mode = monitor, mode
+
+    def value(self, trainer: Any) -> float:
+        """The metric of the last evaluation. Raises ArgumentError if it has none of this name."""
+        found = trainer.callback_metrics
+        if self.monitor not in found:
+            needs = f"monitor to be a metric of the evaluations, {', '.join(found)}"
+            raise ArgumentError(type(self).__name__, needs, repr(self.monitor))
+        return float(found[self.monitor])
+
+    def is_better(self, value: float, than: float, by: float = 0.0) -> bool:
+        """Whether `value` is better than another by more than `by`; NaN never is."""
+        return than - value > by if self.mode == "min" else value - than > by
+
+    @property
+    def worst(self) -> float:
+        """A value that every other one is better than."""
+        return math.inf if self.mode == "min" else -math.inf
+
+
+class EarlyStopping(Monitor):
+    """Ends the training once a metric has not improved in `patience` evaluations.
+
+    min_delta: a change of no more than this is no improvement. stopped_step: the update after which it ended the
+    training, 0 if it did not.
+    """
+
+    def __init__(self, monitor: str = "val_loss", min_delta: float = 0.0, patience: int = 3, *, mode: Mode = "min"):
+        super().__init__(monitor, mode)
+        if patience < 1 or not min_delta >= 0:
+            raise ArgumentError("EarlyStopping", "patience from 1 and min_delta from 0", f"{patience} and {min_delta}")
+        self.min_delta, self.patience = min_delta, patience
+        self.best_score, self.wait_count, self.stopped_step = self.worst, 0, 0
+
+    def on_validation_end(self, trainer: Any) -> None:
+        """Count the evaluations without an improvement."""
+        value = self.value(trainer)
+        if self.is_better(value, self.best_score, self.min_delta):
+            self.best_score, self.wait_count = value, 0
+        else:
+            self.wait_count += 1
+        self._stop(trainer)
+
+    def on_load_checkpoint(self, trainer: Any, checkpoint: Mapping[str, Any]) -> None:
+        """Stay stopped, unless `patience` has grown."""
+        self._stop(trainer)
+
+    def _stop(self, trainer: Any) -> None:
+        if self.wait_count >= self.patience:
+            trainer.should_stop, self.stopped_step = True, trainer.done
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value, and the evaluations since."""
+        return {"best_score": self.best_score, "wait_count": self.wait_count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        need_keys("EarlyStopping.load_state_dict", state, ("best_score", "wait_count"))
+        self.best_score, self.wait_count = state["best_score"], state["wait_count"]
+
+
+class ModelCheckpoint(Monitor):
+    """Which checkpoints are written and kept: those of the `save_top_k` best evaluations, and the `keep` newest.
+
+    every_n_train_steps: updates between checkpoints; None writes one after each evaluation. The end, a best evaluation
+    and Ctrl-C always leave one. dirpath: where, by default `checkpoints/` of the run's directory.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | Path | None = None,
+        *,
+        monitor: str = "val_loss",
+        mode: Mode = "min",
+        save_top_k: int = 1,
+        every_n_train_steps: int | None = None,
+        keep: int = 2,
+    ):
+        super().__init__(monitor, mode)
+        if min(save_top_k, keep, 1 if every_n_train_steps is None else every_n_train_steps) < 1:
+            got = f"{save_top_k}, {every_n_train_steps} and {keep}"
+            raise ArgumentError("ModelCheckpoint", "save_top_k, every_n_train_steps and keep from 1", got)
+        self.dirpath, self.save_top_k, self.keep = None if dirpath is None else Path(dirpath), save_top_k, keep
+        self.every_n_train_steps = every_n_train_steps
+        self.top: list[tuple[int, float]] = []  # (step, value) of the best evaluations, best first
+
+    def on_validation_end(self, trainer: Any) -> None:
+        """Rank the evaluation; of equal ones the first is better."""
+        value = self.value(trainer)
+        if math.isnan(value):
+            return
+        at = sum(not self.is_better(value, other) for _, other in self.top)
+        self.top = [*self.top[:at], (trainer.done, value), *self.top[at:]][: self.save_top_k]
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the best evaluations."""
+        return [step for step, _ in self.top]
+
+    @property
+    def best_model_score(self) -> float | None:
+        """The best value of the metric so far."""
+        return self.top[0][1] if self.top else None
+
+    @property
+    def best_model_path(self) -> str:
+        """The checkpoint of the best value, "" if there is none."""
+        return str(self.dirpath / f"step-{self.top[0][0]:08d}.json") if self.top and self.dirpath else ""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best evaluations."""
+        return {"top": [list(each) for each in self.top]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        need_keys("ModelCheckpoint.load_state_dict", state, ("top",))
+        self.top = [(int(step), float(value)) for step, value in state["top"]][: self.save_top_k]
+
+
+def states(callbacks: tuple[Callback, ...]) -> dict[str, Any]:
+    """The states of callbacks by the names of their classes, a second one of a class numbered."""
+    return {name: each.state_dict() for name, each in _named(callbacks).items()}
+
+
+def load_states(callbacks: tuple[Callback, ...], found: Mapping[str, Any]) -> None:
+    """Load a `states`; a callback that was not there keeps its own."""
+    for name, each in _named(callbacks).items():
+        if found.get(name):
+            each.load_state_dict(found[name])
+
+
+def _named(callbacks: tuple[Callback, ...]) -> dict[str, Callback]:
+    kinds = [type(each).__qualname__ for each in callbacks]
+    earlier = [kinds[:at].count(kind) for at, kind in enumerate(kinds)]
+    return {f"{kind}-{n}" if n else kind: each for kind, n, each in zip(kinds, earlier, callbacks, strict=True)}

@@ -1,0 +1,383 @@
+"""The training loop that recipes and `Trainer` share: steps, evaluations, checkpoints, in their order."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from ... import backends, nn
+from ...base import observe
+from ...base.errors import NonFiniteError, ScaleCollapseError
+from ...core.capture.compiled import compile
+from ...core.saved_state import need_keys
+from ...core.tensor import Tensor
+from ...debug.peak_memory import peak_of_device
+from ...debug.repeat.learning_rate import Training
+from ..checkpoint import Checkpoint, Checkpoints, need_counts
+from ..guard import Explanation, Guard, Replay, not_finite
+from ..ranks import Ranks
+from ..step import Batch, StepMeasures, step
+from ..training_state import TrainingState
+from .callbacks import Callback, ModelCheckpoint, load_states, states
+from .rows import EvalRow, Row, StepRow
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a loop trains; the names, and their meaning, are those of a recipe's [train] section.
+
+    device: of the model. compile: record a step once and replay it.
+    """
+
+    device: str = "cpu"
+    accumulate: int = 1
+    grad_clip: float | None = None
+    log_every: int = 10
+    eval_every: int | None = None
+    checkpoint_every: int | None = None
+    compile: bool = False
+
+
+class StoppedError(Exception):
+    """An evaluation was asked to stop."""
+
+
+class DataEndedError(Exception):
+    """There are no batches for another step."""
+
+
+class TrainingLoop(TrainingState):
+    """A training, built and checked. Iterating trains and yields the rows; a new iteration continues.
+
+    What it trains, and how far it is, are the attributes of TrainingState: they survive a resume, all others follow
+    from the arguments. With an average, evaluations use `average.module`.
+    region: the context of forwards, autocast or none. settings: see Settings. steps: the updates in total, None if only
+    the end of the data tells. callbacks: called in their order, a ModelCheckpoint among them, which says which
+    checkpoints are kept. checkpoints: where they are saved, or None.
+    before_saving: called before each, once all rows were yielded; returns the state of the metrics log to record.
+    callback_metrics: the newest value of each metric. should_stop: set by callbacks to end the training after an
+    evaluation. notice: called with what the user should know while it goes on: why float16 skips steps that no scale
+    cures. resumed: the checkpoint that it continues from, without its state, or None. ranges: what samples those of the
+    layers, or None.
+    """
+
+    ranges: Any = None
+    lower_scale = "scaler=ampkit.GradScaler(init_scale=1024)"  # what begins with a lower loss scale
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        schedule: Any,
+        scaler: Any,
+        average: Any,
+        region: AbstractContextManager[Any],
+        settings: Settings,
+        steps: int | None,
+        ranks: Ranks,
+        callbacks: Sequence[Callback] = (),
+        checkpoints: Checkpoints | None = None,
+    ):
+        super().__init__(model, optimizer, schedule, scaler, average)
+        self.region, self.settings, self.steps, self.ranks = region, settings, steps, ranks
+        self.callbacks, self.checkpoints = tuple(callbacks), checkpoints
+        self.checkpointing = next(each for each in self.callbacks if isinstance(each, ModelCheckpoint))
+        self.callback_metrics: dict[str, float] = {}
+        self.should_stop = self.stopping = False
+        self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
+        self.notice: Callable[[str], None] = lambda text: None
+        self.resumed: Checkpoint | None = None
+        self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
+        self._saved = 0, 0
+        self._device = backends.get(settings.device)
+        self._guard, self._replay = Guard(settings.device), Replay(self)
+        self._update = _compiled(ref(self)) if settings.compile else None
+        self._records = settings.compile and hasattr(self._device, "graph")
+
+    # what a kind of training defines
+
+    def loss_of(self, model: nn.Module, *batch: Any) -> Tensor:
+        """The loss [] of a batch by `model`: the one that is trained, or the average of its weights."""
+        raise NotImplementedError
+
+    def next_batches(self) -> Sequence[Batch]:
+        """The batches of the next step. Raises DataEndedError if there are none."""
+        raise NotImplementedError
+
+    def held_out(self) -> Iterator[Batch]:
+        """The batches of an evaluation."""
+        raise NotImplementedError
+
+    def scores(self, model: nn.Module, batches: Iterator[Batch]) -> EvalRow:
+        """The row of an evaluation of `model`."""
+        raise NotImplementedError
+
+    def data_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the data."""
+        raise NotImplementedError
+
+    def record(self, row: Row) -> None:
+        """Called with each row before any callback sees its values."""
+
+    def cures(self, lr: float) -> str:
+        """What can be changed where values have grown too large."""
+        raise NotImplementedError
+
+    @property
+    def recipe_values(self) -> dict[str, Any]:
+        """The recipe, as checkpoints hold it; {} for a training without one."""
+        return {}
+
+    @property
+    def dtype(self) -> str:
+        """The name of autocast's dtype, "float32" without autocast."""
+        return "float32"
+
+    @property
+    def training(self) -> Training:
+        """Trains from the beginning, to try a cure; by default it cannot."""
+        return Training(lambda factor: None, float(self.optimizer.param_groups[0]["lr"]))
+
+    def join(self) -> None:
+        """Begin to train with the other ranks."""
+        self._replica = self.ranks.replicate(self.model)
+
+    # the order of things
+
+    def __iter__(self) -> Iterator[Row]:
+        self._join()
+        while not self.finished:
+            row = self._evaluate() if self._evaluation_is_due() else self.advance()
+            if row is not None:
+                yield row
+                self._check(row)
+            stopping = self.ranks.any(self.stopping)  # read once: Ctrl-C may come at any moment, also in these lines
+            self.stopping |= stopping
+            if stopping or self._checkpoint_is_due():
+                self.save()
+            if stopping:
+                return
+
+    def stop(self) -> None:
+        """End the iteration after the current step, or in the middle of an evaluation, with a checkpoint."""
+        self.stopping = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether every step, and the evaluation after the last, is done."""
+        return self._steps_are_done and not self._evaluation_is_due()
+
+    @property
+    def _steps_are_done(self) -> bool:
+        return self.should_stop or (self.steps is not None and self.done >= self.steps)
+
+    def _evaluation_is_due(self) -> bool:
+        return self.done > self.evaluated and (self._steps_are_done or self.evaluates_after(self.done))
+
+    def evaluates_after(self, step: int) -> bool:
+        """Whether an evaluation follows this step, which is not the last."""
+        every = self.settings.eval_every
+        return every is not None and step % every == 0
+
+    def _evaluate(self) -> EvalRow | None:
+        try:
+            model = self.evaluated_model
+            self.ranks.copy_buffers(model)
+            row = self.scores(model, self._until_stopped(self.held_out()))
+        except StoppedError:
+            self.model.train()
+            return None
+        self.evaluated = self.done
+        self._note(row)
+        self.call("on_validation_end")
+        return row
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The average of the weights, or the model where there is none."""
+        averaged: nn.Module = self.model if self.average is None else self.average.module
+        return averaged
+
+    def _until_stopped(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if self.stopping:
+                break
+            yield batch
+        if self.ranks.any(self.stopping):
+            raise StoppedError
+
+    def _note(self, row: Row) -> None:
+        self.callback_metrics |= row.values()
+        self.record(row)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of every callback. Where one raises, the state is saved, and a note says which."""
+        for callback in self.callbacks:
+            try:
+                getattr(callback, hook)(self, *arguments)
+            except Exception as error:
+                error.add_note(f"raised by {type(callback).__name__}.{hook}, after step {self.done}")
+                self.save()
+                raise
+
+    def _check(self, row: Row) -> None:
+        if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
+            where = f"evaluation after step {row.step}"
+            why = self._replay.evaluation(self.evaluated_model, self.held_out())
+            lr = float(self.optimizer.param_groups[0].get("initial_lr", self._lr))
+            raise self._not_finite(where, f"{row.val_loss}", lr, why)
+        if self.finished and self.skipped == self.done:
+            cure = f"train longer, so that the loss scale can settle, or start lower: {self.lower_scale}"
+            why = self._replay.step(self.done)
+            raise not_finite("training", "a step whose gradients are finite", f"{self.done} skipped", why, cure)
+
+    def _join(self) -> None:
+        if not self._joined:
+            self.join()
+            self._joined = True
+
+    # checkpoints
+
+    def _checkpoint_is_due(self) -> bool:
+        every = self.settings.checkpoint_every
+        best = self.evaluated == self.done and self.done in self.checkpointing.steps
+        now = best or (self.evaluated == self.done if every is None else self.done % every == 0)
+        return self.checkpoints is not None and (now or self.finished) and not self._evaluation_is_due()
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """(step, value) of the best evaluation so far, or None; its checkpoint is kept."""
+        return self.checkpointing.top[0] if self.checkpointing.top else None
+
+    def save(self) -> None:
+        """Save a checkpoint if there is a directory for them, unless this very state was saved already."""
+        self._device.synchronize()
+        if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
+            self.ranks.agreed(self._write_checkpoint)
+            self._saved = (self.done, self.evaluated)
+
+    def _write_checkpoint(self) -> None:
+        if self.checkpoints is not None and self.ranks.rank == 0:
+            rows, state = self.before_saving(), self.state_dict()
+            for callback in self.callbacks:
+                callback.on_save_checkpoint(self, state)
+            self.checkpoints.save(self.done, state, self.recipe_values, rows, self.checkpointing.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state between two steps, from which `load_state_dict` continues bit for bit."""
+        batches = self.done * self.settings.accumulate  # consumed; prefetched ones do not count
+        best = None if self.best is None else list(self.best)
+        counts = {"steps": self.steps, "batches": batches, "best": best}
+        return {**self.snapshot(), **counts, "data": self.data_state(), "callbacks": states(self.callbacks)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of the same training; another number of steps brings its own schedule.
+
+        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state of another run.
+        """
+        where = f"{type(self).__name__}.load_state_dict"
+        need_keys(where, state, ("steps", "batches", "counts"))
+        steps, counts = state["steps"], need_counts(where, state["counts"])
+        self.check_state(where, state, counts["done"])
+        self.restore(state, same_length=steps == self.steps)
+        self._saved, best = (self.done, self.evaluated), state.get("best")  # which older checkpoints lack
+        self.checkpointing.top = [] if best is None else [(best[0], best[1])]
+        self.should_stop = False
+        load_states(self.callbacks, state.get("callbacks", {}))
+        self.call("on_load_checkpoint", state)
+
+    def check_state(self, where: str, state: Mapping[str, Any], done: int) -> None:
+        """Raise ArgumentError for a state that is not of this training."""
+
+    # a step
+
+    def advance(self) -> StepRow | None:
+        """Take the next step, whatever else is due; its row if it is logged."""
+        self._join()
+        try:
+            with observe.timed("next_batch"):
+                start, batches = time.perf_counter(), self.next_batches()
+        except DataEndedError:
+            self.steps = self.done
+            return None
+        row, loss = self._step(self.done + 1, batches, start)
+        if row is not None:
+            self._note(row)
+        self.call("on_train_batch_end", loss, _unwrapped(batches[-1]), self.done)
+        return row
+
+    def _step(self, number: int, batches: Sequence[Batch], start: float) -> tuple[StepRow | None, Tensor]:
+        logged = number % self.settings.log_every == 0 or number in (1, self.steps)
+        lr = self._lr if logged else math.nan
+        self._replay.keep(number, batches)
+        ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
+        # A recorded step shows no ops.
+        update = self._train_step if ranges is not None or self._update is None else self._update
+        try:
+            with nullcontext() if ranges is None else ranges.step(number):
+                result = update(batches, logged or self._records)  # the norm is always part of a recorded step
+        except ScaleCollapseError as error:
+            why = self._replay.step(number)
+            what, _, cure = str(error).partition("\nhelp: ")
+            raise ScaleCollapseError(f"{what}{why.account}", cure=why.cure or cure) from None
+        self.schedule.step()
+        self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
+        self.done = number
+        if logged:
+            self._device.synchronize()
+        self.seconds += time.perf_counter() - start
+        return self._row(number, result, lr) if logged else None, result.loss
+
+    def _row(self, number: int, result: StepMeasures, lr: float) -> StepRow:
+        assert result.grad_norm is not None
+        scale, norm = float(self.scaler.get_scale()), float(result.grad_norm)
+        memory = peak_of_device(self.settings.device)
+        return StepRow(number, float(result.loss), lr, scale, self.skipped, norm, self.seconds, memory)
+
+    @property
+    def _lr(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
+        what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)
+        result = step(*what, self.settings.grad_clip, measure_norm, self._guard, self.ranks)
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        return result
+
+    def _check_loss(self, number: int, loss: float, skipped: bool) -> None:
+        # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
+        if self.scaler.is_enabled():
+            self.skipped += skipped
+            if skipped and (text := self._replay.skipped(number, loss, self.scaler.monitor)):
+                self.notice(text)
+        elif skipped:
+            got = f"{loss}" if not math.isfinite(loss) else "gradients that are not"
+            why, lr = self._replay.step(number), self._lr
+            self._replay.undo(number)
+            raise self._not_finite(f"step {number}", got, lr, why)
+        self._replay.checked(number)
+
+    def _not_finite(self, where: str, got: str, lr: float, why: Explanation) -> NonFiniteError:
+        return not_finite(f"{where}, {self.dtype}", "a finite loss", got, why, self.cures(lr))
+
+
+def _unwrapped(batch: Batch) -> Any:
+    return batch[0] if len(batch) == 1 else batch
+
+
+def _compiled(loop: ref[TrainingLoop]) -> Any:
+    """The steps of a loop, compiled; of a weak reference, as the loop holds what this returns."""
+
+    def train_step(batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
+        held = loop()
+        assert held is not None
+        return held._train_step(batches, measure_norm)
+
+    return compile(train_step)
