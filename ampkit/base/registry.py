@@ -100,6 +100,7 @@ class OptimizerEntry:
     exclude: tuple[str, ...]
     types: Mapping[str, Any]
     check: Callable[[Any], Iterator[Fault]]
+    groups: Callable[[Any], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -159,20 +160,28 @@ def register_dataset(
     DATASETS[name] = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check)
 
 
+def one_group(model: Any) -> list[dict[str, Any]]:
+    """The parameters of a model that are trained, as one group of an optimizer."""
+    return [{"params": [each for each in model.named_parameters() if each[1].requires_grad]}]
+
+
 def register_optimizer(
     build: Callable[..., Any],
     *,
+    name: str | None = None,
+    groups: Callable[[Any], list[dict[str, Any]]] = one_group,
     exclude: tuple[str, ...] = (),
     types: Mapping[str, Any] | None = None,
     check: Callable[[Any], Iterator[Fault]] = lambda section: iter(()),
 ) -> None:
     """Make the class `build` the optimizer of recipes with its name in lower case; its parameters are the keys.
 
+    name: another name. groups: of a model, the parameter groups that `build` takes, without those that are not trained.
     exclude: parameters that are no keys. types: of keys with narrower bounds in a recipe than in the constructor,
     where a value that PyTorch accepts diverges or trains nothing. check: yields a Fault for each mistake in a section.
     """
-    name = build.__name__.lower()
-    OPTIMIZERS[name] = OptimizerEntry(name, build, exclude, types or {}, check)
+    name = name or build.__name__.lower()
+    OPTIMIZERS[name] = OptimizerEntry(name, build, exclude, types or {}, check, groups)
 
 
 def register_schedule(build: Callable[..., Any], *, warms_up: bool = True) -> None:

@@ -4,22 +4,21 @@ from . import lr_scheduler, swa_utils
 from .adadelta import Adadelta
 from .adafactor import Adafactor
 from .adagrad import Adagrad
-from .adam import Adam, Adamax, AdamW
+from .adam import Adam, Adamax, AdamW, NAdam, RAdam
 from .asgd import ASGD
 from .clip import clip_grad_norm_, clip_grad_value_
 from .elementwise import Elementwise
 from .lamb import LAMB
 from .lbfgs import LBFGS
 from .lion import Lion
-from .nadam import NAdam
+from .matrix import SOAP, Muon, MuonWithAuxAdam, hidden_matrices
 from .optimizer import Optimizer
-from .radam import RAdam
 from .rmsprop import RMSprop
 from .rprop import Rprop
 from .sgd import SGD
 
 __all__ = [
-    "ASGD", "LAMB", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Elementwise",
-    "Lion", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "clip_grad_norm_", "clip_grad_value_", "lr_scheduler",
-    "swa_utils",
+    "ASGD", "LAMB", "LBFGS", "SGD", "SOAP", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
+    "Elementwise", "Lion", "Muon", "MuonWithAuxAdam", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop",
+    "clip_grad_norm_", "clip_grad_value_", "hidden_matrices", "lr_scheduler", "swa_utils",
 ]  # fmt: skip

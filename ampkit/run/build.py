@@ -69,8 +69,9 @@ def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
 
 
 def optimizer(recipe: Recipe, model: nn.Module) -> Any:
-    """The recipe's optimizer over all parameters of `model`."""
-    return OPTIMIZERS[recipe.optimizer.name].build(model.parameters(), **_arguments(recipe.optimizer))
+    """The recipe's optimizer over the parameters of `model` that are trained."""
+    entry = OPTIMIZERS[recipe.optimizer.name]
+    return entry.build(entry.groups(model), **_arguments(recipe.optimizer))
 
 
 def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:

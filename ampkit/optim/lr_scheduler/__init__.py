@@ -20,9 +20,10 @@ from .decay import (
 )
 from .plateau import ReduceLROnPlateau
 from .schedule import LRScheduler
+from .warmup_stable_decay import WarmupStableDecayLR
 
 __all__ = [
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR",
     "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR",
-    "ReduceLROnPlateau", "SequentialLR", "StepLR",
+    "ReduceLROnPlateau", "SequentialLR", "StepLR", "WarmupStableDecayLR",
 ]  # fmt: skip

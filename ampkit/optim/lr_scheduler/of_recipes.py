@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ampkit.base.limits import Count, Fraction, NotNegative, Positive, UnitInterval
 from ampkit.base.registry import register_schedule
 
@@ -9,6 +11,7 @@ from ..optimizer import Optimizer
 from .cyclic import OneCycleLR
 from .decay import CosineAnnealingLR, LambdaLR, LinearLR, StepLR
 from .schedule import LRScheduler
+from .warmup_stable_decay import WarmupStableDecayLR
 
 
 def constant(optimizer: Optimizer, steps: int) -> LRScheduler:
@@ -40,6 +43,22 @@ def linear(optimizer: Optimizer, steps: int, end_factor: UnitInterval = 0.0) -> 
     return LinearLR(optimizer, 1.0, end_factor, steps)
 
 
+def wsd(
+    optimizer: Optimizer,
+    steps: int,
+    decay: Fraction = 0.2,
+    decay_type: Literal["linear", "cosine", "1-sqrt"] = "1-sqrt",
+    min_lr_ratio: UnitInterval = 0.0,
+) -> LRScheduler:
+    """Warmup, stable, decay: the learning rate as it is, then down in a last share of the run; `WarmupStableDecayLR`.
+
+    decay: the share of the steps after the warmup in which the learning rate falls. decay_type: of its fall.
+    min_lr_ratio: the share of the learning rate that is left at the end.
+    """
+    falling = max(1, round(steps * decay))
+    return WarmupStableDecayLR(optimizer, 0, steps - falling, falling, decay_type, min_lr_ratio)
+
+
 def onecycle(
     optimizer: Optimizer,
     steps: int,
@@ -54,7 +73,7 @@ def onecycle(
     """
     return OneCycleLR(
         optimizer,
-        optimizer.defaults["lr"],
+        [group["lr"] for group in optimizer.param_groups],
         steps,
         pct_start=pct_start,
         cycle_momentum=False,
@@ -63,6 +82,6 @@ def onecycle(
     )
 
 
-for _schedule in (constant, cosine, step, linear):
+for _schedule in (constant, cosine, step, linear, wsd):
     register_schedule(_schedule)
 register_schedule(onecycle, warms_up=False)

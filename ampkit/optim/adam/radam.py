@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
-from ..base.limits import NotNegative, Probability
-from ..base.registry import register_optimizer
-from .argument_checks import hyperparameters
-from .elementwise import Elementwise, Step
+from ampkit.backends import Array
+from ampkit.base.limits import NotNegative, Probability
+from ampkit.base.registry import register_optimizer
+
+from ..argument_checks import hyperparameters
+from ..elementwise import Elementwise, Step
 
 
 class RAdam(Elementwise):

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
-from ..base.limits import NotNegative, Probability
-from ..base.registry import register_optimizer
-from .argument_checks import hyperparameters
-from .elementwise import Elementwise, Step
-from .flat.arena import Span
-from .flat.memory import select_into
-from .flat.segment import Segment
-from .param_group import ParamGroup
+from ampkit.backends import Array
+from ampkit.base.limits import NotNegative, Probability
+from ampkit.base.registry import register_optimizer
+
+from ..argument_checks import hyperparameters
+from ..elementwise import Elementwise, Step
+from ..flat.arena import Span
+from ..flat.memory import select_into
+from ..flat.segment import Segment
+from ..param_group import ParamGroup
 
 
 class NAdam(Elementwise):

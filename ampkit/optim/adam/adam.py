@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import Array
-from ..base.errors import ArgumentError
-from ..base.limits import NotNegative, Probability
-from ..base.registry import register_optimizer
-from .argument_checks import hyperparameters
-from .elementwise import Elementwise, Step
-from .param_group import ParamGroup
+from ampkit.backends import Array
+from ampkit.base.errors import ArgumentError
+from ampkit.base.limits import NotNegative, Probability
+from ampkit.base.registry import register_optimizer
+
+from ..argument_checks import hyperparameters
+from ..elementwise import Elementwise, Step
+from ..param_group import ParamGroup
 
 
 class Adam(Elementwise):
