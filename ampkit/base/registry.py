@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-Samples = Literal["images", "pixel labels", "tokens", "masked tokens", "speech"]
+Samples = Literal["images", "rows", "pixel labels", "tokens", "masked tokens", "speech"]
 Loading = Literal["arrays", "generated", "images", "dataset", "text"]
 # Arguments of a model's constructor that are no keys of a recipe, and how they follow from the [data] section.
 FROM_DATA: Mapping[str, Callable[[Any], int]] = {
@@ -46,14 +47,14 @@ class ModelEntry:
 
     name: str
     build: Callable[..., Any]
-    samples: Samples
+    samples: tuple[Samples, ...]
     signature: Callable[..., Any]
     exclude: tuple[str, ...]
     defaults: Mapping[str, Any]
     check: Check
 
     def from_data(self, data: Any) -> dict[str, int]:
-        """The arguments that follow from the [data] section."""
+        """The arguments that follow from what has `shape` and `classes` of the data."""
         parameters = inspect.signature(self.signature).parameters
         return {name: find(data) for name, find in FROM_DATA.items() if name in parameters}
 
@@ -81,7 +82,9 @@ class Splits(NamedTuple):
     """What the load function of a data set returns.
 
     train, held_out: tuples of arrays [n, ...], inputs first, or datasets, as `loading` says. mean, std: of images, by
-    channel, of values in [0, 1]. classes: their names by number, where they have names.
+    channel, of values in [0, 1]. classes: their names by number, where they have names. sizes: `shape` of an input and
+    `classes`, their number, where no key and no constant says them. table: how rows become numbers, the state of a
+    TableFeatures. notes: what the user should know of the data before training.
     """
 
     train: Any
@@ -89,6 +92,9 @@ class Splits(NamedTuple):
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     classes: tuple[str, ...] = ()
+    sizes: Mapping[str, Any] = MappingProxyType({})
+    table: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ SCHEDULES: dict[str, ScheduleEntry] = {}
 def register_model(
     build: Callable[..., Any],
     samples: Samples,
-    *,
+    *more: Samples,
     name: str | None = None,
     signature: Callable[..., Any] | None = None,
     exclude: tuple[str, ...] = (),
@@ -130,12 +136,12 @@ def register_model(
 ) -> None:
     """Make `build` the model `name` of recipes, by default its own name; its parameters are the keys of [model].
 
-    samples: what it learns from; it trains on every data set of these. signature: whose parameters are the keys, if
-    not those of `build`. exclude: parameters that are no keys. defaults: for keys whose default in a recipe differs.
+    samples, more: what it learns from; it trains on every data set of these. signature: whose parameters are the keys,
+    if not those of `build`. exclude: parameters that are no keys. defaults: for keys whose default in a recipe differs.
     check: yields a Fault for each mistake in check(model section, data section); data is None if it does not fit.
     """
     name = name or build.__name__
-    MODELS[name] = ModelEntry(name, build, samples, signature or build, exclude, defaults or {}, check)
+    MODELS[name] = ModelEntry(name, build, (samples, *more), signature or build, exclude, defaults or {}, check)
 
 
 def register_dataset(

@@ -128,9 +128,7 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         table.add_row("rate", f"{last.step * per_step / last.seconds:,.0f} {unit}/s" if last.seconds else "-")
         table.add_row("training loss", f"{last.loss:.4f}, of the last step")
     if evaluations:
-        table.add_row("validation loss", f"{evaluations[-1].val_loss:.4f} nats")
-        for name, value in fractions(evaluations[-1]):
-            table.add_row(name, f"{value:.2%}")
+        add_scores(table, evaluations[-1])
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
     table.add_row("run directory", where)
@@ -166,10 +164,17 @@ def _compared(value: float | None, reference: float, below: str, above: str) -> 
     return f"{ratio:.2f} x {word}" if round(ratio, 2) != 1 else "the same"
 
 
-def fractions(row: EvalRow | Scores) -> list[tuple[str, float]]:
-    """(name, value) of an evaluation's scores that are fractions and apply."""
-    values = ((title, getattr(row, name)) for name, title in _FRACTIONS.items())
-    return [(title, value) for title, value in values if value is not None]
+def add_scores(table: Table, row: EvalRow | Scores) -> None:
+    """Add the loss and the scores of an evaluation to a table, a row each."""
+    table.add_row("validation loss", f"{row.val_loss:.4f}" + (" nats" if row.rmse is None else ""))
+    for name, value in scores(row):
+        table.add_row(name, value)
+
+
+def scores(row: EvalRow | Scores) -> list[tuple[str, str]]:
+    """(title, value) of an evaluation's scores that apply, as text."""
+    values = ((title, show, getattr(row, name)) for name, (title, show) in _SCORES.items())
+    return [(title, show(value)) for title, show, value in values if value is not None]
 
 
 def _seconds(value: float) -> str:
@@ -185,7 +190,17 @@ def _range(quartiles: tuple[float, float]) -> str:
     return " to ".join(f"{value * 1e3:.3g}" for value in quartiles) + " ms"
 
 
-_FRACTIONS = {"accuracy": "accuracy", "mean_iou": "mean IoU", "char_error_rate": "character error rate"}
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+_SCORES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "accuracy": ("accuracy", "{:.2%}".format),
+    "mean_iou": ("mean IoU", "{:.2%}".format),
+    "char_error_rate": ("character error rate", "{:.2%}".format),
+    "rmse": ("RMSE", _number),
+    "r2": ("R2", "{:.4f}".format),
+}
 
 
 class _Line(NamedTuple):
@@ -206,7 +221,7 @@ _LINES = [
     _Line("run_bytes", "  of it, for the run", bytes_in_words, ("less", "more")),
     _Line("device_bytes", "peak memory of arrays on the GPU", bytes_in_words, ("less", "more")),
     _Line("val_loss", "validation loss", "{:.4f}".format, ("lower", "higher")),
-    *(_Line(name, title, "{:.2%}".format) for name, title in _FRACTIONS.items()),
+    *(_Line(name, title, show) for name, (title, show) in _SCORES.items()),
     _Line("scale", "loss scale at the end", "{:g}".format),
     _Line("skipped", "skipped steps", str),
 ]

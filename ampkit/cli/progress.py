@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..base.byte_sizes import bytes_in_words
 from ..run.loop import EvalRow, Row, StepRow
-from .display import fractions
+from .display import scores
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-=^"  # where the terminal's encoding has no block elements
@@ -139,8 +139,8 @@ def _scaling(row: StepRow) -> str:
 
 
 def _scores(row: EvalRow) -> str:
-    scores = (f"  {name} {value:.2%}" for name, value in fractions(row))
-    return f"val loss {row.val_loss:.4f}{''.join(scores)}"
+    found = (f"  {name} {value}" for name, value in scores(row))
+    return f"val loss {row.val_loss:.4f}{''.join(found)}"
 
 
 def sparkline(values: Iterable[float], encoding: str = "utf-8") -> str:

@@ -162,7 +162,7 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
     if (size := run.ranks.size) > 1:
         threads = run.recipe.train.threads
         console.print(f"training on {size} ranks, this one with {threads} thread{'s' if threads != 1 else ''}")
-    for line in directory.notices:
+    for line in (*directory.notices, *run.notes):
         display.print_line(console, line)
     if run.resumed is not None:
         display.print_line(console, f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}")

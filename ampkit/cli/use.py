@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import csv
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,16 @@ from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ConfigError
-from ..base.registry import MODELS
+from ..base.registry import DATASETS
 from ..config import Recipe
 from ..run.export import export as write_export
 from ..run.metrics import Scores
 from ..run.trained import Trained, generates_bytes, load_run
 from ..serialization import save
-from .display import fractions, print_line
+from .display import add_scores, print_line
 
-_BATCH = 64  # images of a forward
+_BATCH, _ROWS = 64, 4096  # images and rows of a forward
+_INPUTS = {"images": "IMAGE", "rows": "ROWS.csv"}  # of `ampkit predict`
 
 
 def _run_argument(command: argparse.ArgumentParser, path: Any) -> None:
@@ -53,9 +56,7 @@ def _scores(found: Trained, scores: Scores) -> Table:
     title = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}"
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_row("weights", f"of step {found.step}" + (", their moving average" if found.averaged else ""))
-    table.add_row("validation loss", f"{scores.val_loss:.4f} nats")
-    for name, value in fractions(scores):
-        table.add_row(name, f"{value:.2%}")
+    add_scores(table, scores)
     return table
 
 
@@ -64,30 +65,53 @@ def hint(recipe: Recipe, directory: str) -> str:
     command = ["ampkit", "evaluate", directory]
     if generates_bytes(recipe):
         command = ["ampkit", "generate", directory, "--prompt", "..."]
-    elif MODELS[recipe.model.name].samples == "images":
-        command = ["ampkit", "predict", directory, "IMAGE"]
+    elif (samples := DATASETS[recipe.data.name].samples) in _INPUTS:
+        command = ["ampkit", "predict", directory, _INPUTS[samples]]
     return f"to use the model: {shlex.join(command)}, or ampkit.load_run({directory!r}) in Python"
 
 
 def add_predict(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of `ampkit predict`; path: the type of a path."""
     _run_argument(command, path)
-    command.add_argument("images", nargs="+", type=path, metavar="IMAGE", help="image files of the shape trained on")
-    command.add_argument("--top", type=int, default=3, metavar="K", help="how many classes to print, likeliest first")
+    what = "image files of the shape trained on; or tables with the columns trained on, whose predictions are CSV"
+    command.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=what)
+    command.add_argument("--top", type=int, metavar="K", help="likeliest classes to print (of images 3, of rows 1)")
 
 
 def predict(options: argparse.Namespace, console: Console) -> int:
-    """Print the likeliest classes of each image, with their probabilities."""
-    if options.top < 1:
+    """Print the likeliest classes of each image, with their probabilities; of tables, the predictions as CSV."""
+    if options.top is not None and options.top < 1:
         raise ConfigError("--top", "a number from 1", str(options.top))
     found = _loaded(options)
-    for first in range(0, len(options.images), _BATCH):
-        paths = options.images[first : first + _BATCH]
+    if "table" in found.about:
+        csv.writer(sys.stdout, lineterminator="\n").writerows(_predicted_rows(found, options.inputs, options.top or 1))
+        return 0
+    for first in range(0, len(options.inputs), _BATCH):
+        paths = options.inputs[first : first + _BATCH]
         for path, row in zip(paths, found.predict(found.images(paths)).tolist(), strict=True):
-            likeliest = sorted(range(len(row)), key=lambda number: -row[number])[: options.top]
-            named = ", ".join(f"{found.name_of(number)} {row[number]:.1%}" for number in likeliest)
+            named = ", ".join(f"{name} {share:.1%}" for name, share in _likeliest(found, row, options.top or 3))
             print_line(console, f"{path}: {named}")
     return 0
+
+
+def _likeliest(found: Trained, shares: list[float], count: int) -> list[tuple[str, float]]:
+    """The names and probabilities of the `count` likeliest classes."""
+    numbers = sorted(range(len(shares)), key=lambda number: -shares[number])[:count]
+    return [(found.name_of(number), shares[number]) for number in numbers]
+
+
+def _predicted_rows(found: Trained, paths: list[Any], top: int) -> Iterator[list[Any]]:
+    """The header, and a line for each row of the tables: the number, or classes with their probabilities."""
+    rows, target = found.rows(paths), found.table.target.name
+    if not found.classes:
+        yield [target]
+    else:
+        numbers = range(1, min(top, len(found.classes)) + 1)
+        yield [f"{name}_{n}" if n > 1 else name for n in numbers for name in (target, "probability")]
+    for first in range(0, len(rows), _ROWS):
+        for row in found.predict(rows[first : first + _ROWS]).tolist():
+            named = _likeliest(found, row, top) if found.classes else []
+            yield [cell for name, share in named for cell in (name, f"{share:.6g}")] or [f"{row:.7g}"]
 
 
 def add_generate(command: argparse.ArgumentParser, path: Any) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from typing import Any
-
+from ..base.near_names import did_you_mean as did_you_mean
 from .sections import SECTIONS
 
 # Keys by other names that they have in PyTorch, Lightning, Keras and Hugging Face's Trainer.
@@ -47,17 +44,6 @@ SYNONYMS = {
     "logger": "train.loggers",
     "seed_everything": "train.seed",
 }
-
-
-def did_you_mean(word: Any, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The nearest of the words `known` as a question, the same one in other case first; None if none is near.
-
-    cutoff: how alike a word must be, from 0 to 1.
-    """
-    words = list(known)
-    same = [each for each in words if each.lower() == str(word).lower()]
-    close = same or difflib.get_close_matches(str(word), words, n=1, cutoff=cutoff)
-    return f"did you mean {close[0]!r}?" if close else None
 
 
 def keys_named(key: str, but: str = "") -> list[str]:

@@ -228,17 +228,17 @@ def load_splits(
     inputs: Names,
     target: str,
     classes: Classes,
-    shape: ImageShape,
+    shape: ImageShape | None = None,
     validation: Fraction = 0.1,
     seed: Seed = 0,
 ) -> Splits:
-    """Columns of Parquet or Arrow files; a random part of the rows is held out for validation.
+    """Columns of numbers in Parquet or Arrow files, read while training; `table` reads text, dates and CSV too.
 
     files: a path, or a pattern such as "part-*.parquet". inputs: columns of numbers or of lists of numbers. target: the
     column with the class, from 0. classes: the number of classes. shape: of an input; unset, a row of as many numbers
     as there are inputs. validation: the fraction of the rows that is held out. seed: of the random split.
     """
-    rows = Table(Columns(files, [*inputs, target]), shape)
+    rows = Table(Columns(files, [*inputs, target]), shape or (1, 1, len(inputs)))
     held_out = max(1, round(len(rows) * validation))
     if held_out >= len(rows):
         raise ConfigError("data.files", "at least two rows, one of them held out", f"{len(rows)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..base import files
 from ..base.errors import FileError
-from ..base.files import foreign, reason
+from ..base.files import foreign
+from . import file_patterns
+from .file_patterns import Patterns
 
 SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
@@ -53,28 +54,9 @@ class Arrow:
 _KINDS: dict[str, Any] = {"parquet": Parquet, "arrow": Arrow}
 
 
-def find(patterns: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files that match a path, a pattern or a list of them. Raises FileError for one that matches nothing."""
-    found: list[Path] = []
-    for each in map(str, [patterns] if isinstance(patterns, str | Path) else patterns):
-        matches = _matches(each)
-        if not matches:
-            raise FileError("columns", "Parquet or Arrow files", f"{each!r}, where there are none")
-        found += matches
-    if not found:
-        raise FileError("columns", "Parquet or Arrow files", "none")
-    return found
-
-
-def _matches(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    try:
-        if path.is_file():
-            return [path]
-        return sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))  # the pattern below the root
-    except (ValueError, IndexError, NotImplementedError, OSError) as error:  # of pathlib, for malformed patterns
-        got = f"{pattern!r}: {reason(error)}"
-        raise FileError("columns", 'a path, or a pattern such as "part-*.parquet"', got) from None
+def find(patterns: Patterns) -> list[Path]:
+    """The files of a path, a folder, a pattern, or a list of these. Raises FileError for one that has none."""
+    return file_patterns.find(patterns, "columns", "Parquet or Arrow files", SUFFIXES)
 
 
 def opened(path: Path) -> Any:

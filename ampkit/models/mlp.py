@@ -48,4 +48,4 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(([in_features, *widths])[-1], out_features))
 
 
-register_model(mlp, "images")
+register_model(mlp, "images", "rows")

@@ -56,9 +56,9 @@ class Result:
     each turn, None for a run that took none. seconds: all steps, without evaluations. wall_seconds: of the process, to
     the end of its training, without waiting for others. peak_bytes: the peak resident memory of the process. run_bytes:
     its growth since before anything was built. Both are None where the system does not report it. device_bytes: the
-    peak of arrays on the GPU; None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, scale: at the end, see
-    `metrics.Scores`. skipped: steps. measured: its plan and ledger, see `measure`, None if that failed. error: why it
-    failed, or None.
+    peak of arrays on the GPU; None on a CPU. val_loss, accuracy, mean_iou, char_error_rate, rmse, r2, scale: at the
+    end, see `metrics.Scores`. skipped: steps. measured: its plan and ledger, see `measure`, None if that failed. error:
+    why it failed, or None.
     """
 
     dtype: str
@@ -74,6 +74,8 @@ class Result:
     accuracy: float | None = None
     mean_iou: float | None = None
     char_error_rate: float | None = None
+    rmse: float | None = None
+    r2: float | None = None
     scale: float | None = None
     skipped: int | None = None
     measured: dict[str, Any] | None = None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 from .. import backends, nn
@@ -21,10 +23,15 @@ from .input_pipeline import InputPipeline
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
-def model(recipe: Recipe) -> nn.Module:
-    """The recipe's model, on its device, its weights drawn from the default random stream."""
+def model(recipe: Recipe, about: Mapping[str, Any] | None = None) -> nn.Module:
+    """The recipe's model, on its device, its weights drawn from the default random stream.
+
+    about: of the input pipeline, or of the checkpoint to load: what of the model follows from the data alone.
+    """
     entry = MODELS[recipe.model.name]
-    built: nn.Module = entry.build(**_arguments(recipe.model), **entry.from_data(recipe.data))
+    found = (about or {}).get("sizes")
+    sizes = entry.from_data(SimpleNamespace(**found) if found else recipe.data)
+    built: nn.Module = entry.build(**_arguments(recipe.model), **sizes)
     if recipe.parallel.sync_batchnorm:
         built = nn.SyncBatchNorm.convert_sync_batchnorm(built)
     built = built.to(recipe.train.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -33,7 +33,8 @@ class InputPipeline:
     train: train(first) yields the training batches from number `first` on, without end. held_out: held_out() yields the
     evaluation batches once. samples_per_batch: how many `unit` (samples, tokens) a batch holds. batches_per_epoch: None
     for data without epochs. about: what the model's later use needs and checkpoints hold: the names of the `classes`,
-    `mean` and `std` of images.
+    `mean` and `std` of images; where they were found in the data, the `sizes` that the model follows from, and how rows
+    of a `table` become numbers. notes: what the user should know of the data.
     """
 
     train: Callable[[int], Iterator[Batch]]
@@ -41,7 +42,8 @@ class InputPipeline:
     samples_per_batch: int
     unit: str
     batches_per_epoch: int | None
-    about: dict[str, list[Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
@@ -55,13 +57,25 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
     from_model = {name: getattr(recipe.model, name) for name in entry.from_model}
     loaded = entry.load(**recipe.data.model_dump(include=entry.keys), **from_model)
     pipeline = _PIPELINES[entry.loading](recipe, ranks, loaded)
-    about = {name: list(getattr(loaded, name, ())) for name in ("classes", "mean", "std")}
+    about: dict[str, Any] = {name: list(getattr(loaded, name, ())) for name in ("classes", "mean", "std")}
+    about |= {name: dict(found) for name in ("sizes", "table") if (found := getattr(loaded, name, None))}
     return replace(
         pipeline,
         train=lambda first: prefetch(pipeline.train(first), device),
         held_out=lambda: prefetch(pipeline.held_out(), device),
         about=about,
+        notes=getattr(loaded, "notes", ()),
     )
+
+
+def need_same_data(where: str, found: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    """Raise ArgumentError if a table has other columns, categories, means or classes than before, in a checkpoint."""
+    now, then = found.get("table"), before.get("table")
+    if now is not None and then is not None and now != then:
+        columns = zip([*now["inputs"], now["target"]], [*then["inputs"], then["target"]], strict=False)
+        name = next((one["name"] for one, other in columns if one != other), "the number of columns")
+        cure = "resume with the files of the run, or start in another run directory"
+        raise ArgumentError(where, "the table that the run began with", f"another one, in {name}", cure)
 
 
 def _from_generated(recipe: Recipe, ranks: Ranks, arrays: Arrays) -> InputPipeline:
@@ -77,7 +91,7 @@ def _from_arrays(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     loader = _Parts(ranks, _dataset(splits.train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
     indices = ranks.share(_evenly_spaced(len(splits.held_out[0]), size, recipe.train.eval_batches))
     held_out = _in_order(_dataset([each[indices] for each in splits.held_out]), size // ranks.size)
-    unit = objective_of(recipe.model).unit
+    unit = objective_of(recipe).unit
     per_batch = size * splits.held_out[1][0].size if unit == "tokens" else size
     return InputPipeline(loader.endless, lambda: map(tuple, held_out), per_batch, unit, len(loader))
 

@@ -22,7 +22,7 @@ from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
 from . import build
 from .checkpoint import Checkpoints
-from .input_pipeline import input_pipeline
+from .input_pipeline import input_pipeline, need_same_data
 from .ranks import Ranks, code_checksum
 from .retraining import training_of
 from .step import Batch, evaluate, objective_of
@@ -37,7 +37,8 @@ class Run(TrainingLoop):
 
     Beside the attributes of TrainingLoop it has
     recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
-    per_step: samples or tokens (`unit`) in an update. ranges: with debug.ranges_every.
+    per_step: samples or tokens (`unit`) in an update. notes: what the user should know of the data. ranges: with
+    debug.ranges_every.
     """
 
     steps: int
@@ -49,9 +50,9 @@ class Run(TrainingLoop):
         recipe = _on_this_rank(recipe, ranks)
         random.manual_seed(recipe.train.seed)
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
-        self._objective, steps = objective_of(recipe.model), build.steps(recipe, self._pipeline)
+        self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
-        model = build.model(recipe)
+        model = build.model(recipe, self._pipeline.about)
         region = build.region(recipe, model)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
@@ -60,6 +61,7 @@ class Run(TrainingLoop):
         settings = Settings(**recipe.train.model_dump(include={each.name for each in fields(Settings)}))
         super().__init__(*parts, region, settings, steps, ranks, build.callbacks(recipe), checkpoints)
         self.ranks.draw_apart()
+        self.notes = self._pipeline.notes
         self._batches = self._pipeline.train(0)
 
     def first_batch(self) -> Batch:
@@ -110,10 +112,11 @@ class Run(TrainingLoop):
         return self._pipeline.about
 
     def check_state(self, where: str, state: Mapping[str, Any], done: int) -> None:
-        """Raise ArgumentError for a state of another number of batches in a step."""
+        """Raise ArgumentError for a state of other data, or of another number of batches in a step."""
         need_count(where, "steps", state["steps"], 1)
         if state["batches"] != (batches := done * self.settings.accumulate):
             raise ArgumentError(where, f"{batches} batches after {done} steps", repr(state["batches"]))
+        need_same_data(where, self._pipeline.about, state.get("data", {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of a run of the same recipe; another number of steps brings its own schedule.

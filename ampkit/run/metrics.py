@@ -14,16 +14,19 @@ from ..core.tensor import Tensor
 
 
 class Scores(NamedTuple):
-    """The result of an evaluation: the mean loss in nats, and fractions, None where they do not apply.
+    """The result of an evaluation: the mean loss, of classes in nats, and scores that are None where they do not apply.
 
     accuracy: correct predictions over targets. mean_iou: intersection over union of predicted and target pixels,
     averaged over the classes that occur. char_error_rate: insertions, deletions and substitutions over target letters.
+    rmse: the root of the mean squared error, in the target's unit. r2: 1 less the mean squared error over the variance.
     """
 
     val_loss: float
     accuracy: float | None = None
     mean_iou: float | None = None
     char_error_rate: float | None = None
+    rmse: float | None = None
+    r2: float | None = None
 
 
 Gathered = Callable[[Any], list[Any]]
@@ -134,6 +137,27 @@ class CharErrorRate:
             letters += counts.sum()
         errors, letters = map(sum, zip(*gathered((int(errors), int(letters))), strict=True))
         return Scores(loss, char_error_rate=_ratio(errors, letters))
+
+
+class SquaredError:
+    """RMSE and R2 of outputs [n] against targets [n], both standardized. std: of the targets before that.
+
+    R2, the coefficient of determination, is NaN for targets that are all the same.
+    """
+
+    def __init__(self, std: float):
+        self._std, self._sums = std, RunningSums(4)
+
+    def update(self, loss: Tensor, output: Tensor, *targets: Tensor) -> None:
+        """Add a batch; loss: its mean squared error."""
+        (target,) = (each.double() for each in targets)
+        self._sums.add(loss, ops.full_like(loss, output.shape[0]), target.sum(), target.square().sum())
+
+    def compute(self, gathered: Gathered = alone) -> Scores:
+        """Mean loss, RMSE and R2."""
+        loss, count, total, squares = self._sums.read(gathered)
+        variance = _ratio(squares, count) - _ratio(total, count) ** 2
+        return Scores(loss, rmse=self._std * math.sqrt(loss), r2=1 - _ratio(loss, variance))
 
 
 def edit_distances(

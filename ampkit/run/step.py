@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, Protocol
 from .. import nn, ops, optim
 from ..amp.grad_scaler import GradScaler, skip_unless_finite
 from ..base.dtypes import bool_
-from ..base.registry import MODELS
+from ..base.registry import DATASETS
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from .guard import Guard
-from .metrics import Accuracy, CharErrorRate, Metric, Scores
+from .metrics import Accuracy, CharErrorRate, Metric, Scores, SquaredError
 from .ranks import ALONE, Ranks
 
 IGNORE_INDEX = -100  # a target that does not count, as of cross_entropy
@@ -98,12 +98,38 @@ class Transcription:
         return self.loss(output, *targets), output, *targets
 
 
+@dataclass(frozen=True)
+class Regression:
+    """Mean squared error of outputs [n, 1] against standardized targets [n], evaluated by RMSE and R2.
+
+    std: of the targets before they were standardized, in whose unit RMSE is.
+    """
+
+    std: float
+    unit: str = "samples"
+
+    def loss(self, output: Any, *targets: Tensor) -> Tensor:
+        """The mean squared error, of the standardized targets."""
+        (target,) = targets
+        loss: Tensor = ops.mse_loss(output.reshape(-1), target)
+        return loss
+
+    def metric(self) -> Metric:
+        """RMSE and R2."""
+        return SquaredError(self.std)
+
+    def metric_inputs(self, output: Any, *targets: Tensor) -> tuple[Tensor, ...]:
+        """Loss [], outputs [n] and targets [n]."""
+        return self.loss(output, *targets), output.reshape(-1), *targets
+
+
 IMAGE_CLASSES = Classification(-1, "samples")
 PIXEL_CLASSES = Classification(1, "samples", mean_iou=True)
 TOKENS = Classification(-1, "tokens")
 LETTERS = Transcription()
 _OBJECTIVES: dict[str, Objective] = {
     "images": IMAGE_CLASSES,
+    "rows": IMAGE_CLASSES,
     "pixel labels": PIXEL_CLASSES,
     "tokens": TOKENS,
     "masked tokens": TOKENS,
@@ -111,9 +137,14 @@ _OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def objective_of(model: Any) -> Objective:
-    """The objective of a [model] section: of the samples that the model learns from."""
-    return _OBJECTIVES[MODELS[model.name].samples]
+def objective_of(recipe: Any, about: Mapping[str, Any] | None = None) -> Objective:
+    """The objective of a recipe: that of the samples of its data set.
+
+    about: of the input pipeline, or of a checkpoint: the spread of a regression's target.
+    """
+    if getattr(recipe.data, "task", None) == "regression":
+        return Regression((about or {}).get("table", {}).get("target", {}).get("std", 1.0))
+    return _OBJECTIVES[DATASETS[recipe.data.name].samples]
 
 
 class StepMeasures(NamedTuple):

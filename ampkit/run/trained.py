@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.errors import ArgumentError, ConfigError, FileError, ShapeError, check_choice
-from ..base.registry import DATASETS, MODELS
+from ..base.registry import DATASETS
 from ..config import Recipe, saved_recipe
 from ..config.read import parse_toml
 from ..core import random
@@ -20,21 +20,24 @@ from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..data import imagefolder
 from ..data.augment import normalize
+from ..data.tables.features import TableFeatures
+from ..data.tables.read import Format, read
 from ..serialization import load
 from . import build
 from .checkpoint import Checkpoint, Checkpoints
-from .input_pipeline import input_pipeline
+from .input_pipeline import input_pipeline, need_same_data
 from .metrics import Scores
 from .step import evaluate, objective_of
 
 EXPORTED = "model.safetensors"  # by which a folder of `ampkit export` is known
 
-_CLASSIFIED = ("images", "pixel labels")
+_CLASSIFIED = ("images", "rows", "pixel labels")
 
 
 def generates_bytes(recipe: Recipe) -> bool:
     """Whether the model of a recipe learns the next byte of text."""
-    return MODELS[recipe.model.name].samples == "tokens" and DATASETS[recipe.data.name].loading == "text"
+    entry = DATASETS[recipe.data.name]
+    return entry.samples == "tokens" and entry.loading == "text"
 
 
 @dataclass(repr=False)
@@ -44,7 +47,7 @@ class Trained:
     model: in eval mode, on its device. recipe: of the run. step: the updates that its weights have had. averaged:
     whether they are the moving average of train.ema, which the run evaluates. classes: names by number, of image
     folders and data sets that have names, else (). mean, std: by channel, what images in [0, 1] were normalized with.
-    path: of the checkpoint.
+    path: of the checkpoint. about: all that the checkpoint says of the data.
     """
 
     model: nn.Module
@@ -55,6 +58,7 @@ class Trained:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     path: Path
+    about: Mapping[str, Any]
 
     def __repr__(self) -> str:
         recipe, average = self.recipe, ", moving average" if self.averaged else ""
@@ -79,7 +83,7 @@ class Trained:
         Raises ConfigError if the model was not trained on images, FileError for a file that cannot be read, ShapeError
         for an image of another shape.
         """
-        self._need("images", "a model of images", self._samples in _CLASSIFIED)
+        self._need("images", "a model of images", self._samples in ("images", "pixel labels"))
         shape = tuple(self.recipe.data.shape)
         read = [imagefolder.read(path, gray=shape[0] == 1) for path in paths]
         for path, image in zip(paths, read, strict=True):
@@ -88,9 +92,24 @@ class Trained:
                 raise ShapeError(str(path), f"an image of {wanted}, as in training", got, "resize it")
         return Tensor(normalize(np.stack(read), self.mean, self.std))
 
+    def rows(self, files: str | Path | Sequence[str | Path]) -> Tensor:
+        """The rows of tables as a batch for the model: as `data.files` of the recipe, but without the target's column.
+
+        Means, standard deviations and categories are those of the training. -> [n, features] float32.
+        Raises ConfigError if the model was not trained on a table, FileError for a table that does not fit.
+        """
+        data = self.recipe.data
+        return Tensor(self.table.encode(read(files, Format(data.delimiter, data.encoding, data.null_values))))
+
+    @property
+    def table(self) -> TableFeatures:
+        """How the rows of a table become inputs and the target. Raises ConfigError for a model of other data."""
+        self._need("rows", "a model of a table", "table" in self.about)
+        return TableFeatures.from_state(self.about["table"])
+
     @property
     def _samples(self) -> str:
-        return MODELS[self.recipe.model.name].samples
+        return DATASETS[self.recipe.data.name].samples
 
     def _need(self, where: str, needs: str, found: bool) -> None:
         if not found:
@@ -99,9 +118,13 @@ class Trained:
     def predict(self, inputs: Any) -> Tensor:
         """The probabilities of the classes for a batch as `__call__` takes it. -> [n, classes] float32.
 
-        Of pixel labels [n, classes, h, w]. Raises ConfigError for a model whose output is no logits of classes.
+        Of pixel labels [n, classes, h, w]; of a regression its numbers, in the unit of the target [n]. Raises
+        ConfigError for a model whose output is neither.
         """
-        self._need("predict", "a model of classes", self._samples in _CLASSIFIED)
+        self._need("predict", "a model of classes or numbers", self._samples in _CLASSIFIED)
+        if "table" in self.about and not self.classes:
+            target = self.table.target
+            return self(inputs).reshape(-1) * target.std + target.mean
         found: Tensor = ops.softmax(self(inputs), 1)
         return found
 
@@ -145,9 +168,9 @@ class Trained:
     def evaluate(self) -> Scores:
         """The scores over the held-out data of the recipe, which must be where it was."""
         pipeline = _kept_random(lambda: input_pipeline(self.recipe))
-        scores = evaluate(
-            self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective_of(self.recipe.model)
-        )
+        need_same_data("evaluate", pipeline.about, self.about)
+        objective = objective_of(self.recipe, self.about)
+        scores = evaluate(self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective)
         self.model.eval()
         return scores
 
@@ -175,11 +198,11 @@ def load_run(
     recipe = saved_recipe("load_run", found.recipe)
     if device is not None:
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": device})})
-    model, averaged = _kept_random(lambda: _model(recipe, found.state, average))
     about: Mapping[str, Any] = found.state.get("data", {})
+    model, averaged = _kept_random(lambda: _model(recipe, found.state, average))
     classes, mean, std = (tuple(about.get(name, other)) for name, other in _WITHOUT.items())
     averaged = about.get("averaged", averaged)  # noted where the average is all there is
-    return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path)
+    return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path, about)
 
 
 _WITHOUT: dict[str, tuple[Any, ...]] = {"classes": (), "mean": (0.0,), "std": (1.0,)}  # of older checkpoints
@@ -216,7 +239,7 @@ def _checkpoint(directory: Path, weights: str) -> Checkpoint:
 
 def _model(recipe: Recipe, state: Mapping[str, Any], average: bool) -> tuple[nn.Module, bool]:
     """The model with the weights of a state, and whether they are the average."""
-    model = build.model(recipe)
+    model = build.model(recipe, state.get("data"))
     averages = build.average(recipe, model) if average and "average" in state else None
     if averages is None:
         model.load_state_dict(state["model"])

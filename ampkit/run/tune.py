@@ -112,8 +112,9 @@ def _searched(recipe: Recipe, dtype: str | None, error: float, batches: int, sho
     for done, _ in enumerate(islice(run, half)):
         show(Progress("training in float32", done + 1, half))
     first = half * recipe.train.accumulate
-    given = list(islice(input_pipeline(recipe).train(first), batches))
-    objective = objective_of(recipe.model)
+    pipeline = input_pipeline(recipe)
+    given = list(islice(pipeline.train(first), batches))
+    objective = objective_of(recipe, pipeline.about)
     wanted = dtype or (None if recipe.amp.dtype == "float32" else recipe.amp.dtype)
 
     def loss(model: Any, inputs: Any, *targets: Any) -> Any:

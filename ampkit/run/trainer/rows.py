@@ -46,6 +46,8 @@ class EvalRow(_Named):
     accuracy: float | None = None
     mean_iou: float | None = None
     char_error_rate: float | None = None
+    rmse: float | None = None
+    r2: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 

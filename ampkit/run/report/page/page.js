@@ -57,6 +57,8 @@ function drawCurves() {
   add({ title: "Accuracy", series: scores("accuracy") });
   add({ title: "Mean IoU", series: scores("mean_iou") });
   add({ title: "Character error rate", series: scores("char_error_rate") });
+  add({ title: "RMSE", series: scores("rmse") });
+  add({ title: "R2", series: scores("r2") });
   const scaled = curves("scale", "step").filter((one) => one.y.some((value) => value !== 1));
   add({ title: "Loss scale", series: scaled.length ? [...scaled, ...skips()] : [], log: 2, startLog: true,
     note: "float16 gradients are multiplied by it, so that small ones do not become zero. Where one overflows, the step is skipped (a dot) and the scale falls; later it grows again." });
