@@ -25,9 +25,10 @@ from . import iterable_batches, loader_checks, workers
 from .collate import default_collate as default_collate
 from .collate import default_convert
 from .datasets import Dataset as Dataset
-from .datasets import IterableDataset, read_batch
 from .datasets import TensorDataset as TensorDataset
+from .datasets import read_batch
 from .samplers import BatchSampler
+from .sources import as_stream
 
 _Batch = tuple[Any, Any, bool]  # with the dataset's place behind it, and whether it is the last of its epoch
 
@@ -37,7 +38,8 @@ class DataLoader:
 
     dataset: anything with `__len__` and `__getitem__`; `collate_fn` (`default_collate`) stacks the items. Or an
     IterableDataset, whose items come as it gives them; each worker iterates its own copy of it, which gives its share
-    of the items by `get_worker_info`, and their batches come in turns.
+    of the items by `get_worker_info`, and their batches come in turns. So do, without workers, the streams of Hugging
+    Face's datasets, webdataset, Grain and PyTorch. A `set_epoch(epoch)` of a stream is called before each epoch.
     batch_size: None gives single items, `default_convert`ed and not stacked. shuffle: another order in each epoch.
     drop_last: leave out a last batch that is not full.
     sampler: an iterable of keys to ask for in its order, batch_sampler: one of lists of keys; each epoch iterates anew.
@@ -84,9 +86,11 @@ class DataLoader:
         loader_checks.check_workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
         loader_checks.check_batch_size(batch_size, drop_last)
         loader_checks.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
-        self._is_iterable = isinstance(dataset, IterableDataset)
+        self._stream = as_stream(dataset)
+        self._is_iterable = self._stream is not None
         if self._is_iterable:
             loader_checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
+            loader_checks.check_stream(dataset, self._stream, num_workers)
         elif sampler is None and batch_sampler is None:
             loader_checks.check_length(dataset, batch_size, drop_last)
         else:
@@ -129,8 +133,8 @@ class DataLoader:
             self._seek(self.epoch + 1, 0)
         resumed, self._resuming = self._resuming, False
         epoch, position = self.epoch, self.position
-        iterable = self._is_iterable
-        found = self._iterable_batches(position, resumed) if iterable else self._indexed_batches(epoch, position)
+        stream = self._is_iterable
+        found = self._stream_batches(epoch, position, resumed) if stream else self._indexed_batches(epoch, position)
         for batch, place, last in found:
             position += 1
             # Counted before it is handed out: a state saved while batch k is in use goes on with k + 1.
@@ -216,8 +220,11 @@ class DataLoader:
 
         return self._from_workers(batches)
 
-    def _iterable_batches(self, position: int, resumed: bool) -> Iterator[_Batch]:
+    def _stream_batches(self, epoch: int, position: int, resumed: bool) -> Iterator[_Batch]:
         """The batches of an epoch of an IterableDataset."""
+        stream: Any = self._stream
+        if hasattr(stream, "set_epoch"):
+            stream.set_epoch(epoch)
         batching = iterable_batches.Batching(self.batch_size, self.drop_last, self.collate_fn)
         if self.num_workers:
             self._iterations += 1
@@ -228,11 +235,11 @@ class DataLoader:
             yield from ((batch, None, last) for batch, last in _with_last(batches))
             return
         if resumed and self._place is not None:
-            self.dataset.load_state_dict(copy.deepcopy(self._place))
+            stream.load_state_dict(copy.deepcopy(self._place))
             position = 0
-        placed = islice(iterable_batches.with_state(self.dataset, batching), position, None)
+        placed = islice(iterable_batches.with_state(stream, batching), position, None)
         for (items, place), last in _with_last(placed):
-            yield batching.collated(items), iterable_batches.dataset_state(self.dataset) if last else place, last
+            yield batching.collated(items), iterable_batches.dataset_state(stream) if last else place, last
 
     @property
     def _ahead(self) -> int:
@@ -284,7 +291,9 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
         raise DTypeError("DataLoader", "batches of keys from batch_sampler", shown(keys))
     if collate_fn is None and (found := read_batch(dataset, np.asarray(keys), epoch)) is not None:
         return found, None, last
-    return (collate_fn or default_collate)([dataset[_plain(key)] for key in keys]), None, last
+    plain = [_plain(key) for key in keys]
+    several = getattr(dataset, "__getitems__", None)  # as in PyTorch: of data sets that read several items at once
+    return (collate_fn or default_collate)(several(plain) if several else [dataset[key] for key in plain]), None, last
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:

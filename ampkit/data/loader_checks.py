@@ -30,6 +30,13 @@ def check_iterable(**given: Any) -> None:
             raise ArgumentError("DataLoader", f"no {name} for an IterableDataset", f"{value}", cure)
 
 
+def check_stream(dataset: Any, stream: Any, num_workers: int) -> None:
+    """Refuse workers for a stream of another library, which knows nothing of them: each would read all of it."""
+    if num_workers and stream is not dataset:
+        cure = "read ahead in the library: grain's mp_prefetch, say"
+        raise ArgumentError("DataLoader", f"num_workers=0 for {type(dataset).__name__}", f"{num_workers}", cure)
+
+
 def check_workers(count: Any, factor: Any, context: Any, persistent: bool, timeout: Any) -> None:
     """Refuse wrong numbers and kinds of workers, and arguments for workers without any."""
     if not isinstance(count, int | np.integer) or not 0 <= count <= _MOST_WORKERS:

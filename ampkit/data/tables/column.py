@@ -28,15 +28,16 @@ def kind_of(table: Table, name: str) -> Kind:
     text. Raises FileError for a column of nulls alone, and where most values, but not all, are numbers or dates.
     """
     cells = table.cells(name)
-    distinct = {*map(_hashable, cells)} - {None}
+    distinct = _distinct(cells)
     if not distinct:
         cure = f"leave it out: data.exclude=[{name!r}]"
         raise FileError(str(table.parts[0].path), f"a value in column {name!r}", "nulls alone", cure)
+    typed = table.typed
     for kind in ("boolean", "number", "date"):
-        fitting = {cell for cell in distinct if _fits(cell, kind, table.typed)}
-        if len(fitting) == len(distinct):
+        if all(_fits(cell, kind, typed) for cell in distinct):
             return kind
-        if kind != "boolean" and 2 * len(fitting) >= len(distinct) and len(fitting) > 1:
+        fitting = {cell for cell in distinct if kind != "boolean" and _fits(cell, kind, typed)}
+        if 2 * len(fitting) >= len(distinct) and len(fitting) > 1:
             row = next(i for i, cell in enumerate(cells) if cell is not None and cell not in fitting)
             raise _mixed(table.where(row), name, kind, cells[row])
     strange = next((i for i, cell in enumerate(cells) if cell is not None and not isinstance(cell, str)), None)
@@ -45,8 +46,13 @@ def kind_of(table: Table, name: str) -> Kind:
     return "text"
 
 
-def _hashable(cell: Any) -> Any:
-    return cell if cell.__hash__ is not None and cell == cell else None
+def _distinct(cells: Sequence[Any]) -> set[Any]:
+    """The distinct cells but nulls, and but lists and tables, which are of no kind."""
+    try:
+        found = {*cells}
+    except TypeError:
+        found = {cell for cell in cells if cell.__hash__ is not None}
+    return {cell for cell in found if cell is not None and cell == cell}
 
 
 def _mixed(where: str, name: str, kind: Kind, cell: Any) -> FileError:
@@ -110,6 +116,8 @@ def _days(cell: Any) -> float:
 
 
 def _text(cell: Any) -> str:
+    if type(cell) is str:
+        return cell
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     if isinstance(cell, str | int | float | Decimal | date):

@@ -116,7 +116,8 @@ def _check_classes(target: str, kind: Kind, labels: NDArray[Any]) -> None:
 def _train_rows(table: Table, labels: NDArray[Any], validation: float, seed: int) -> NDArray[np.int64]:
     """The rows to train on, in order: all but a random fraction, of each class alike, at least one of each class."""
     drawn = random.generator(seed, 0).permutation(len(labels))
-    numbers = np.unique(labels, return_inverse=True)[1] if labels.dtype == object else np.zeros(len(labels))
+    classes = {name: number for number, name in enumerate(dict.fromkeys(labels.tolist()))}
+    numbers = np.array([classes[label] if labels.dtype == object else 0 for label in labels.tolist()])
     order = np.lexsort((drawn, numbers))
     more = order[1:][numbers[order[1:]] == numbers[order[:-1]]]  # all but one of each class
     if not len(more):
