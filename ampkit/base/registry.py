@@ -34,6 +34,7 @@ class Fault(NamedTuple):
 
 
 Check = Callable[[Any, Any], Iterator[Fault]]
+Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def no_faults(section: Any, other: Any) -> Iterator[Fault]:
@@ -71,6 +72,7 @@ class DatasetEntry:
     defaults: Mapping[str, Any]
     constants: Mapping[str, Any] = field(default_factory=dict)
     check: Check = no_faults
+    complete: Complete | None = None
 
     @property
     def keys(self) -> set[str]:
@@ -84,7 +86,8 @@ class Splits(NamedTuple):
     train, held_out: tuples of arrays [n, ...], inputs first, or datasets, as `loading` says. mean, std: of images, by
     channel, of values in [0, 1]. classes: their names by number, where they have names. sizes: `shape` of an input and
     `classes`, their number, where no key and no constant says them. table: how rows become numbers, the state of a
-    TableFeatures. notes: what the user should know of the data before training.
+    TableFeatures. notes: what the user should know of the data before training. identity: what differs between other
+    data, such as a checksum of the files' names; a run only goes on with the same.
     """
 
     train: Any
@@ -95,6 +98,7 @@ class Splits(NamedTuple):
     sizes: Mapping[str, Any] = MappingProxyType({})
     table: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ def register_dataset(
     defaults: Mapping[str, Any] | None = None,
     constants: Mapping[str, Any] | None = None,
     check: Check = no_faults,
+    complete: Complete | None = None,
 ) -> None:
     """Make `load` the data set `name` of recipes; its parameters are keys of [data], besides those of its loading.
 
@@ -161,9 +166,11 @@ def register_dataset(
     a share `validation` is held out. "images": Splits of (images [n, c, h, w] uint8, labels), normalized and
     augmented. "dataset": Splits of datasets that give batches. "text": Splits of bytes, from which windows are drawn.
     from_model: parameters of `load` that are keys of [model]. constants: what is no key but known of the section, as
-    `shape` and `classes` of images. check: as in `register_model`, with the data section first.
+    `shape` and `classes` of images. check: as in `register_model`, with the data section first. complete: given the
+    keys as they are written, adds those that are left out and that the data itself tells, as the number of classes.
     """
-    DATASETS[name] = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check)
+    made = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check, complete)
+    DATASETS[name] = made
 
 
 def one_group(model: Any) -> list[dict[str, Any]]:

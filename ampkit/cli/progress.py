@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from ..base import progress
 from ..base.byte_sizes import bytes_in_words
 from ..run.loop import EvalRow, Row, StepRow
 from .display import scores
@@ -163,6 +164,16 @@ def _can_encode(text: str, encoding: str) -> bool:
     return True
 
 
-def status(console: Console, what: str) -> AbstractContextManager[Any]:
-    """Within the block, a terminal shows `what`; elsewhere nothing is shown."""
-    return console.status(escape(what)) if console.is_terminal else nullcontext()
+@contextmanager
+def status(console: Console, what: str) -> Iterator[None]:
+    """Within the block, a terminal shows `what`, and how far long work has come; elsewhere nothing is shown."""
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(what)) as shown:
+
+        def update(part: str, done: int, total: int) -> None:
+            shown.update(escape(f"{what}: {part}, {done:,} of {total:,}"))
+
+        with progress.listening(update):
+            yield

@@ -73,7 +73,7 @@ def hint(recipe: Recipe, directory: str) -> str:
 def add_predict(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of `ampkit predict`; path: the type of a path."""
     _run_argument(command, path)
-    what = "image files of the shape trained on; or tables with the columns trained on, whose predictions are CSV"
+    what = "image files of any size; or tables with the columns trained on, whose predictions are CSV"
     command.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=what)
     command.add_argument("--top", type=int, metavar="K", help="likeliest classes to print (of images 3, of rows 1)")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from ..base.limits import Count, Number
 from .field_types import FilePath, Section
@@ -28,23 +28,33 @@ def derive_section(
     base: type[Section] = Section,
     extra: Mapping[str, Any] | None = None,
     types: Mapping[str, Any] | None = None,
+    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
 ) -> type[Section]:
     """A section `name` with a key for each parameter of `source`, a function or class, not in `exclude`.
 
     A key has its parameter's annotation and default. `Annotated` bounds (`base.limits`) are checked; a plain int is at
     least 1, a float finite; of a union the sequence is taken, of `float | Tensor` the float.
     defaults, types: for keys whose default or annotation in a recipe differs. constants: attributes that are no keys.
-    base, extra: a section and fields whose keys it has besides.
+    base, extra: a section and fields whose keys it has besides. complete: adds keys that are left out to those that are
+    written, before they are checked.
     """
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for key, field in base.model_fields.items():
         if key in (defaults or {}):
             fields[key] = Annotated[(field.annotation, *field.metadata)], (defaults or {})[key]
     fields |= signature_fields(source, exclude=exclude, defaults=defaults, types=types)
-    made = create_model(name, __base__=base, __doc__=inspect.getdoc(source), **fields, **(extra or {}))
+    before: dict[str, Any] = (
+        {} if complete is None else {"complete": model_validator(mode="before")(_given_a_table(complete))}
+    )
+    doc = inspect.getdoc(source)
+    made = create_model(name, __base__=base, __doc__=doc, __validators__=before, **fields, **(extra or {}))
     for key, value in (constants or {}).items():
         setattr(made, key, value)
     return made
+
+
+def _given_a_table(complete: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Callable[[Any], Any]:
+    return lambda table: complete(table) if isinstance(table, dict) else table
 
 
 def signature_fields(

@@ -23,7 +23,7 @@ def data_choices() -> dict[str, str]:
 
 def models_for(data: str) -> list[str]:
     """The models that train on a data set, first those of recipes that come with ampkit, the nearest first."""
-    fitting = [name for name, entry in MODELS.items() if entry.samples == DATASETS[data].samples]
+    fitting = [name for name, entry in MODELS.items() if DATASETS[data].samples in entry.samples]
     used = ["mlp"] if DATASETS[data].loading == "dataset" else []
     used += [each["model"]["name"] for each in _recipes() if each["data"]["name"] == data]
     used += [each["model"]["name"] for each in _recipes()]

@@ -85,6 +85,7 @@ def _data_section(entry: DatasetEntry) -> type[Section]:
         constants=entry.constants,
         base=_BASES[entry.loading],
         extra=extra,
+        complete=entry.complete,
     )
 
 

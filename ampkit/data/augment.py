@@ -10,21 +10,33 @@ So an image is augmented the same way in any batch, on any thread and in a resum
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import ShapeError
-from ..base.limits import Pixels
+from ..base.limits import Limits, NotNegative, Pixels, UnitInterval, Whole
 from ..core import random
 from ..core.tensor import Tensor
 from .datasets import BatchDataset
+from .transforms.auto_augment import RandAugment, TrivialAugmentWide
+from .transforms.color import ColorJitter
+from .transforms.erasing import RandomErasing
+from .transforms.mix import CutMix, MixUp
+from .transforms.pillow import as_array, need_pillow
+from .transforms.transform import Transform
 
 Draws = NDArray[np.uint64]  # [b, 4]: random words of each image
 
-AUGMENTATIONS = frozenset({"crop", "flip", "cutout"})  # the parameters of AugmentedImages that are keys of recipes
-_KEY_BIT = 1 << 127  # the second word of Philox's key: separates these draws from all others of the seed
+Magnitude = Annotated[int, Limits(ge=0, le=30)]  # of RandAugment, in 31 bins
+Turn = Annotated[float, Limits(ge=0, le=0.5)]  # of a circle of hues
+
+# The parameters of AugmentedImages that are keys of recipes.
+AUGMENTATIONS = frozenset({"crop", "flip", "cutout", "auto_augment", "num_ops", "magnitude", "color_jitter"})
+AUGMENTATIONS |= {"random_erasing", "mixup", "cutmix"}
+# The second word of Philox's key: separates these draws from all others of the seed, and from each other.
+_KEY_BIT, _IMAGE_BIT, _BATCH_BIT = 1 << 127, 1 << 126, 1 << 125
 
 
 def draws(seed: int, epoch: int, indices: Iterable[int]) -> Draws:
@@ -35,6 +47,12 @@ def draws(seed: int, epoch: int, indices: Iterable[int]) -> Draws:
         found.append(source.random_raw(4))
         at = index + 1
     return np.array(found, np.uint64).reshape(-1, 4)
+
+
+def generators(seed: int, epoch: int, indices: Iterable[int], bit: int = _IMAGE_BIT) -> list[np.random.Generator]:
+    """A NumPy Generator for each image in an epoch, each with 2^64 blocks of random words that no other one has."""
+    counters = ((epoch << 192) | (int(index) << 64) for index in indices)
+    return [np.random.Generator(np.random.Philox(key=seed | bit, counter=counter)) for counter in counters]
 
 
 def crop(images: NDArray[Any], draws: Draws, padding: int) -> NDArray[Any]:
@@ -87,11 +105,18 @@ class AugmentedImages(BatchDataset):
     """Images stored as bytes, normalized and augmented per batch; item i is (image [c, h, w] float32, label [] int64).
 
     images: [n, c, h, w] uint8, or an object like `ImageFolder` with a length that returns [b, c, h, w] uint8 for an
-    index array [b]. labels [n] integer. mean, std: by channel, of values in [0, 1].
+    index array [b]; if it has a method `read(indices, draws)`, as ImageFolder, training images are read by that. labels
+    [n] integer. mean, std: by channel, of values in [0, 1].
     crop: zeros padded around an image before a window of its size is taken at random. flip: mirror each image with
-    probability 1/2. cutout: side of a random square that is set to the mean. Each is drawn from (seed, epoch, index),
-    see `draws`. A DataLoader calls `batch` with the epoch; `self[i]` is the item of epoch 0.
-    Raises ShapeError unless there are as many labels as images.
+    probability 1/2. cutout: side of a random square that is set to the mean. auto_augment: random operations of
+    torchvision's name. num_ops: operations of RandAugment on an image. magnitude: of RandAugment's operations, from 0
+    to 30. color_jitter: brightness, contrast, saturation and hue, as of torchvision's ColorJitter. random_erasing: the
+    probability that a random rectangle is set to the mean. mixup, cutmix: alpha of torchvision's MixUp and CutMix, of
+    which one is drawn for each batch if both are set; 0 mixes nothing. With them labels are probabilities
+    [num_classes] float32. Each is drawn from (seed, epoch, index), see `draws` and `generators`; MixUp and CutMix for a
+    batch, and on several ranks for each one's part, from the index of its first image. A DataLoader calls `batch` with
+    the epoch; `self[i]` is the item of epoch 0.
+    Raises ShapeError unless there are as many labels as images, FileError where Pillow is needed and not installed.
     """
 
     def __init__(
@@ -104,27 +129,71 @@ class AugmentedImages(BatchDataset):
         crop: Pixels = 0,
         flip: bool = False,
         cutout: Pixels = 0,
+        auto_augment: Literal["RandAugment", "TrivialAugmentWide"] | None = None,
+        num_ops: Whole = 2,
+        magnitude: Magnitude = 9,
+        color_jitter: tuple[NotNegative, NotNegative, NotNegative, Turn] | None = None,
+        random_erasing: UnitInterval = 0.0,
+        mixup: NotNegative = 0.0,
+        cutmix: NotNegative = 0.0,
+        num_classes: int | None = None,
         seed: int = 0,
     ):
         if len(images) != len(labels):
             raise ShapeError("AugmentedImages", f"a label for each of {len(images)} images", f"{len(labels)}")
         self.images, self.labels, self.mean, self.std = images, labels, mean, std
         self.crop, self.flip, self.cutout, self.seed = crop, flip, cutout, seed
+        self._changes = _changes(auto_augment, num_ops, magnitude, color_jitter)
+        self._erasing = RandomErasing(random_erasing) if random_erasing else None
+        kinds = (MixUp, mixup), (CutMix, cutmix)
+        self._mixes = [kind(alpha=alpha, num_classes=num_classes) for kind, alpha in kinds if alpha]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def batch(self, indices: Any, epoch: int = 0) -> list[Tensor]:
-        """The items at `indices` [b], augmented for `epoch`: [images [b, c, h, w] float32, labels [b] int64]."""
-        indices = np.asarray(indices, np.int64)
-        images = self._augmented(self.images[indices], indices, epoch)
-        return [Tensor(np.ascontiguousarray(images)), Tensor(self.labels[indices].astype(np.int64))]
+        """The items at `indices` [b], augmented for `epoch`: [images [b, c, h, w] float32, labels].
 
-    def _augmented(self, images: NDArray[np.uint8], indices: NDArray[np.int64], epoch: int) -> NDArray[np.float32]:
-        if not (self.crop or self.flip or self.cutout):
-            return normalize(images, self.mean, self.std)
-        drawn = draws(self.seed, epoch, indices)
+        labels: [b] int64, of mixed images [b, num_classes] float32.
+        """
+        indices = np.asarray(indices, np.int64)
+        read = getattr(self.images, "read", None)
+        own = generators(self.seed, epoch, indices) if read or self._changes or self._erasing else []
+        images = self.images[indices] if read is None else read(indices, own)
+        images, labels = self._augmented(images, indices, epoch, own), self.labels[indices].astype(np.int64)
+        if self._mixes and len(indices):
+            draw = generators(self.seed, epoch, indices[:1], _BATCH_BIT)[0]
+            images, labels = self._mixes[int(draw.integers(len(self._mixes)))].apply(images, labels, draw)
+        return [Tensor(np.ascontiguousarray(images)), Tensor(labels)]
+
+    def _augmented(
+        self, images: NDArray[np.uint8], indices: NDArray[np.int64], epoch: int, own: Sequence[np.random.Generator]
+    ) -> NDArray[np.float32]:
+        drawn = (
+            draws(self.seed, epoch, indices) if self.crop or self.flip or self.cutout else np.empty((0, 4), np.uint64)
+        )
         images = crop(images, drawn, self.crop)
         images = flip(images, drawn) if self.flip else images
+        for change in self._changes:
+            images = np.stack([_changed(change, image, draw) for image, draw in zip(images, own, strict=True)])
         normal = normalize(images, self.mean, self.std)
-        return cutout(normal, drawn, self.cutout) if self.cutout else normal
+        normal = cutout(normal, drawn, self.cutout) if self.cutout else normal
+        if self._erasing is None:
+            return normal
+        return np.stack([self._erasing.apply(image, draw) for image, draw in zip(normal, own, strict=True)])
+
+
+def _changes(
+    auto_augment: str | None, num_ops: int, magnitude: int, color_jitter: Sequence[float] | None
+) -> list[Transform]:
+    """The changes of single images of 8 bits, in their order."""
+    found: list[Transform] = [] if color_jitter is None else [ColorJitter(*color_jitter)]
+    if auto_augment is not None:
+        found.append(RandAugment(num_ops, magnitude) if auto_augment == "RandAugment" else TrivialAugmentWide())
+    if found:
+        need_pillow("augmentation", f"run {type(found[0]).__name__}")
+    return found
+
+
+def _changed(change: Transform, image: NDArray[np.uint8], draw: np.random.Generator) -> NDArray[np.uint8]:
+    return np.moveaxis(as_array(change.apply(np.moveaxis(image, 0, 2), draw)), 2, 0)

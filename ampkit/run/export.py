@@ -10,7 +10,7 @@ from typing import Any
 from .. import __version__ as version
 from ..base.atomic_file import write
 from ..base.errors import FileError
-from ..base.registry import DATASETS, MODELS
+from ..base.registry import DATASETS
 from ..config import dump
 from ..serialization import save
 from .report import read_run
@@ -78,7 +78,7 @@ def card(found: Trained, scores: Mapping[str, float]) -> str:
 
 
 def _metadata(found: Trained) -> str:
-    task = _TASKS[MODELS[found.recipe.model.name].samples]
+    task = _TASKS[DATASETS[found.recipe.data.name].samples]
     return f"---\nlibrary_name: ampkit\npipeline_tag: {task}\ntags:\n- ampkit\n- mixed-precision\n---"
 
 
@@ -105,7 +105,7 @@ def _score_table(found: Trained, scores: Mapping[str, float]) -> str:
 
 
 def _usage(found: Trained) -> str:
-    images = MODELS[found.recipe.model.name].samples == "images"
+    images = DATASETS[found.recipe.data.name].samples == "images"
     use = "found.predict(found.images(['one.png']))  # probabilities" if images else "found(inputs)"
     if generates_bytes(found.recipe):
         use = 'bytes(found.generate(b"def ", 100))'
@@ -128,7 +128,7 @@ model.load_state_dict(load_file("model.safetensors"))
 
 
 def _normalization(found: Trained) -> str:
-    if MODELS[found.recipe.model.name].samples != "images":
+    if DATASETS[found.recipe.data.name].samples != "images":
         return "The inputs are as the recipe's data give them."
     classes = f" Classes, by number: {', '.join(found.classes)}." if found.classes else ""
     shape = " x ".join(map(str, found.recipe.data.shape))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, ConfigError
 from ..base.registry import DATASETS, Splits
 from ..config import Recipe
 from ..core import random
@@ -33,8 +33,8 @@ class InputPipeline:
     train: train(first) yields the training batches from number `first` on, without end. held_out: held_out() yields the
     evaluation batches once. samples_per_batch: how many `unit` (samples, tokens) a batch holds. batches_per_epoch: None
     for data without epochs. about: what the model's later use needs and checkpoints hold: the names of the `classes`,
-    `mean` and `std` of images; where they were found in the data, the `sizes` that the model follows from, and how rows
-    of a `table` become numbers. notes: what the user should know of the data.
+    `mean` and `std` of images, the `identity` of the data; where they were found in the data, the `sizes` that the
+    model follows from, and how rows of a `table` become numbers. notes: what the user should know of the data.
     """
 
     train: Callable[[int], Iterator[Batch]]
@@ -44,6 +44,20 @@ class InputPipeline:
     batches_per_epoch: int | None
     about: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def need_same_data(self, where: str, about: Mapping[str, Any]) -> None:
+        """Raise ConfigError if `about`, of a checkpoint, is of other files, or of a table that became other numbers."""
+        before, now = (each.get("identity") for each in (about, self.about))
+        if before and now and list(before) != list(now):
+            needs = "the files that the run was trained and evaluated on, in the same order"
+            cure = "bring back what was removed, move away what was added, or start another run"
+            raise ConfigError(where, needs, "others", cure)
+        then, table = (each.get("table") for each in (about, self.about))
+        if table is not None and then is not None and table != then:
+            columns = zip([*table["inputs"], table["target"]], [*then["inputs"], then["target"]], strict=False)
+            name = next((one["name"] for one, other in columns if one != other), "the number of columns")
+            cure = "bring back the files of the run, or start another run"
+            raise ConfigError(where, "the table that the run began with", f"another one, in {name}", cure)
 
 
 def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
@@ -57,7 +71,8 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
     from_model = {name: getattr(recipe.model, name) for name in entry.from_model}
     loaded = entry.load(**recipe.data.model_dump(include=entry.keys), **from_model)
     pipeline = _PIPELINES[entry.loading](recipe, ranks, loaded)
-    about: dict[str, Any] = {name: list(getattr(loaded, name, ())) for name in ("classes", "mean", "std")}
+    lists = ("classes", "mean", "std", "identity")
+    about: dict[str, Any] = {name: list(getattr(loaded, name, ())) for name in lists}
     about |= {name: dict(found) for name in ("sizes", "table") if (found := getattr(loaded, name, None))}
     return replace(
         pipeline,
@@ -66,16 +81,6 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
         about=about,
         notes=getattr(loaded, "notes", ()),
     )
-
-
-def need_same_data(where: str, found: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if a table has other columns, categories, means or classes than before, in a checkpoint."""
-    now, then = found.get("table"), before.get("table")
-    if now is not None and then is not None and now != then:
-        columns = zip([*now["inputs"], now["target"]], [*then["inputs"], then["target"]], strict=False)
-        name = next((one["name"] for one, other in columns if one != other), "the number of columns")
-        cure = "resume with the files of the run, or start in another run directory"
-        raise ArgumentError(where, "the table that the run began with", f"another one, in {name}", cure)
 
 
 def _from_generated(recipe: Recipe, ranks: Ranks, arrays: Arrays) -> InputPipeline:
@@ -100,7 +105,7 @@ def _from_images(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     """Batches of images stored as bytes; training images are augmented anew in each epoch."""
     augmentation = recipe.data.model_dump(include=AUGMENTATIONS)
     normalized = partial(AugmentedImages, mean=splits.mean, std=splits.std)
-    train = normalized(*splits.train, **augmentation, seed=recipe.train.seed)
+    train = normalized(*splits.train, **augmentation, num_classes=recipe.data.classes, seed=recipe.train.seed)
     return _from_datasets(recipe, ranks, Splits(train, normalized(*splits.held_out)))
 
 

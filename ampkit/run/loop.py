@@ -22,7 +22,7 @@ from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
 from . import build
 from .checkpoint import Checkpoints
-from .input_pipeline import input_pipeline, need_same_data
+from .input_pipeline import input_pipeline
 from .ranks import Ranks, code_checksum
 from .retraining import training_of
 from .step import Batch, evaluate, objective_of
@@ -112,11 +112,11 @@ class Run(TrainingLoop):
         return self._pipeline.about
 
     def check_state(self, where: str, state: Mapping[str, Any], done: int) -> None:
-        """Raise ArgumentError for a state of other data, or of another number of batches in a step."""
+        """Raise ArgumentError for a state of another number of batches in a step, ConfigError for one of other data."""
         need_count(where, "steps", state["steps"], 1)
         if state["batches"] != (batches := done * self.settings.accumulate):
             raise ArgumentError(where, f"{batches} batches after {done} steps", repr(state["batches"]))
-        need_same_data(where, self._pipeline.about, state.get("data", {}))
+        self._pipeline.need_same_data("resume", state.get("data", {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of a run of the same recipe; another number of steps brings its own schedule.

@@ -68,8 +68,8 @@ class Classification:
         return ops.cross_entropy(logits, labels), logits, labels
 
     def _classes_second(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        if self.class_axis == 1:
-            return logits, targets
+        if self.class_axis == 1 or (targets.is_floating_point() and targets.ndim == logits.ndim):
+            return logits, targets  # also probabilities, as mixed labels are
         return logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
 
 

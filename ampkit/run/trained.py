@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import nn, ops
-from ..base.errors import ArgumentError, ConfigError, FileError, ShapeError, check_choice
+from ..base.errors import ArgumentError, ConfigError, FileError, check_choice
 from ..base.registry import DATASETS
 from ..config import Recipe, saved_recipe
 from ..config.read import parse_toml
@@ -25,7 +25,7 @@ from ..data.tables.read import Format, read
 from ..serialization import load
 from . import build
 from .checkpoint import Checkpoint, Checkpoints
-from .input_pipeline import input_pipeline, need_same_data
+from .input_pipeline import input_pipeline
 from .metrics import Scores
 from .step import evaluate, objective_of
 
@@ -78,18 +78,17 @@ class Trained:
         return found.float() if isinstance(found, Tensor) and found.is_floating_point() else found
 
     def images(self, paths: Sequence[str | Path]) -> Tensor:
-        """Image files as a batch for the model: read, checked and normalized as in training. -> [n, c, h, w] float32.
+        """Image files of any size as a batch for the model, as evaluations see them. -> [n, c, h, w] float32.
 
-        Raises ConfigError if the model was not trained on images, FileError for a file that cannot be read, ShapeError
-        for an image of another shape.
+        They are resized, by the recipe's data.resize or to the smallest size that covers the shape it trained on,
+        cropped in the middle and normalized. Raises ConfigError if the model was not trained on images, FileError for a
+        file that cannot be read.
         """
         self._need("images", "a model of images", self._samples in ("images", "pixel labels"))
         shape = tuple(self.recipe.data.shape)
-        read = [imagefolder.read(path, gray=shape[0] == 1) for path in paths]
-        for path, image in zip(paths, read, strict=True):
-            if image.shape != shape:
-                wanted, got = (" x ".join(map(str, each)) for each in (shape, image.shape))
-                raise ShapeError(str(path), f"an image of {wanted}, as in training", got, "resize it")
+        transform = imagefolder.for_evaluation(shape, getattr(self.recipe.data, "resize", None))
+        draw = np.random.default_rng(0)  # nothing is drawn
+        read = [imagefolder.transformed(Path(path), shape[0], transform, draw) for path in paths]
         return Tensor(normalize(np.stack(read), self.mean, self.std))
 
     def rows(self, files: str | Path | Sequence[str | Path]) -> Tensor:
@@ -168,7 +167,7 @@ class Trained:
     def evaluate(self) -> Scores:
         """The scores over the held-out data of the recipe, which must be where it was."""
         pipeline = _kept_random(lambda: input_pipeline(self.recipe))
-        need_same_data("evaluate", pipeline.about, self.about)
+        pipeline.need_same_data("evaluate", self.about)
         objective = objective_of(self.recipe, self.about)
         scores = evaluate(self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective)
         self.model.eval()

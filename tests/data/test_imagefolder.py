@@ -11,9 +11,9 @@ import pytest
 from traced_memory import memory_below
 
 from ampkit.base.errors import FileError
-from ampkit.data import imagefolder
 from ampkit.data.augment import AugmentedImages
 from ampkit.data.imagefolder import ImageFolder, read
+from ampkit.data.images import files as imagefolder
 from ampkit.utils.data import DataLoader
 
 COLOR = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)  # [h, w, c]
@@ -180,7 +180,7 @@ def test_an_image_of_another_size_is_refused_before_its_pixels_are_read(tmp_path
         np.save(tmp_path / "cat" / "1.npy", large)
     else:
         pytest.importorskip("PIL.Image").fromarray(large).save(tmp_path / "cat" / "1.png")
-    folder = imagefolder.ImageFolder(tmp_path, (1, 8, 8))
+    folder = ImageFolder(tmp_path, (1, 8, 8))
     with memory_below(4 * 2**20), pytest.raises(FileError, match="an image of 1 x 8 x 8, got 1 x 4000 x 4000"):
         folder[np.array([0])]
 

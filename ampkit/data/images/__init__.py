@@ -1,0 +1,1 @@
+"""Image files: reading them, checking a folder of them before training."""
