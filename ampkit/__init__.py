@@ -77,6 +77,9 @@ from .core.tensor_factory import set_default_tensor_type, tensor
 from .debug.profiler import profile
 from .nn.utils import func
 from .ops import *
+from .run.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from .run.trainer.own_loop import setup
+from .run.trainer.trainer import Trainer
 from .serialization import load, save
 
 newaxis = None

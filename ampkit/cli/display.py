@@ -115,8 +115,10 @@ def print_error(line: str, status: int) -> int:
     return status
 
 
-def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where: str) -> Table:
-    """A table that sums up a run: steps, rate, losses, scores, and the directory `where` it is, with its size."""
+def summary(
+    recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where: str, size: int | None = None
+) -> Table:
+    """A table that sums up a run: steps, rate, losses and scores. size: of its directory, in bytes."""
     rows = list(rows)
     steps = [row for row in rows if isinstance(row, StepRow)]
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
@@ -126,15 +128,20 @@ def summary(recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where
         last = steps[-1]
         table.add_row("steps", f"{last.step} in {_seconds(last.seconds)}")
         table.add_row("rate", f"{last.step * per_step / last.seconds:,.0f} {unit}/s" if last.seconds else "-")
-        table.add_row("training loss", f"{last.loss:.4f}, of the last step")
+        table.add_row("training loss", _mean_loss(steps))
     if evaluations:
         add_scores(table, evaluations[-1])
     if steps and recipe.amp.dtype == "float16":
         table.add_row("loss scale", f"{steps[-1].scale:g}, {steps[-1].skipped} steps skipped")
-    table.add_row("run directory", where)
-    if size := sum(file.lstat().st_size for file in Path(where).rglob("*") if file.is_file()):
-        table.add_row("on disk", bytes_in_words(size))
+    table.add_row("run directory", where if size is None else f"{where}, {bytes_in_words(size)}")
     return table
+
+
+def _mean_loss(rows: list[StepRow]) -> str:
+    """The mean loss of the last third of the rows, at most ten: that of a single batch says little."""
+    last = rows[-max(1, min(10, len(rows) // 3)) :]
+    mean = f"{sum(row.loss for row in last) / len(last):.4f}"
+    return mean if len(last) == 1 else f"{mean}, mean of the last {len(last)} rows"
 
 
 def comparison(title: str, results: list[Result]) -> Table:

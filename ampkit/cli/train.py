@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from .. import config
+from ..base.byte_sizes import bytes_in_words
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from ..distributed.resilient import RankLostError
 from ..run.loggers import Loggers, Start
@@ -21,11 +22,13 @@ from ..run.loop import Row, Run, fit
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.ranges_log import RangesLog
 from ..run.ranks import Ranks
-from ..run.run_dir import RunDirectory, default_directories
+from ..run.run_dir import RunDirectory, bytes_of, bytes_of_runs, default_directories
 from ..run.trainer.signals import Ended as Ended
 from ..run.trainer.signals import Signals as Signals
 from . import display, use
 from .progress import ProgressMeter, status
+
+_MUCH = 2 * 2**30  # bytes of runs in a folder, which are mentioned
 
 
 def overrides(options: argparse.Namespace) -> list[str]:
@@ -106,7 +109,10 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
     metrics, (after, mark) = directory.metrics, _resume_point(run)
     if after is not None and (fault := examine(read(metrics), after, mark)[1]):
         display.print_line(console, f"{metrics}: {fault}")
-    line = f"{directory.path}: all {run.done} steps are done; train.steps={2 * run.done} would continue"
+    onward = f"all {run.done} steps are done; train.steps={2 * run.done} would continue"
+    if run.done < run.steps:
+        onward = f"{_early(run)}; train.patience={2 * (run.recipe.train.patience or 1)} would continue"
+    line = f"{directory.path}: {onward}"
     display.print_line(console, line)
     return 0
 
@@ -132,11 +138,30 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
     if run.stopping and not run.finished:
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
-    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path)))
+    size = bytes_of(directory.path)
+    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path), size))
+    if run.done < run.steps:
+        display.print_line(console, _early(run))
     display.print_line(console, use.hint(run.recipe, str(directory.path)))
+    if text := _disk_use(directory.path.absolute().parent):
+        display.print_line(console, text)
     for advice in run.ranges.recommendations() if run.ranges is not None else ():
         display.print_line(console, f"- {advice}")
     return 0
+
+
+def _early(run: Run) -> str:
+    many = run.recipe.train.patience
+    return f"ended early, after step {run.done} of {run.steps}: no smaller validation loss in {many} evaluations"
+
+
+def _disk_use(folder: Path) -> str:
+    """What to say of a folder of runs that takes much space; "" of others."""
+    count, size = bytes_of_runs(folder)
+    if size < _MUCH:
+        return ""
+    what = f"{folder} holds {count} run{'s' * (count > 1)} of {bytes_in_words(size)}"
+    return f"{what}: delete those that are not needed; train.keep=1 keeps fewer checkpoints of each"
 
 
 def _logs(run: Run, directory: RunDirectory) -> tuple[MetricsLog, RangesLog]:

@@ -49,8 +49,8 @@ class MetricsLog:
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._handle, self.size)
 
-    def write(self, row: Row) -> None:
-        """Append a row, as `as_json` gives it.
+    def write(self, row: Row | Mapping[str, Any]) -> None:
+        """Append a row, or the numbers of one by name, as `as_json` gives it.
 
         Raises FileError if it cannot be written; the file then ends with the previous row.
         """
@@ -141,7 +141,8 @@ def back_up(path: Path, data: bytes, reason: str) -> Path:
     return copy
 
 
-def as_json(row: Row) -> dict[str, Any]:
+def as_json(row: Row | Mapping[str, Any]) -> dict[str, Any]:
     """The values of a row by name, as metrics.jsonl has them: without scores that do not apply."""
+    named = row if isinstance(row, Mapping) else row.values()
     # JSON has no infinity and no NaN: the norm of a skipped step is null.
-    return {name: value if math.isfinite(value) else None for name, value in row.values().items()}
+    return {name: value if math.isfinite(value) else None for name, value in named.items()}

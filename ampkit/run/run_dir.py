@@ -157,6 +157,21 @@ class RunDirectory:
             continued(recipe, load(self.config))
 
 
+def bytes_of(path: Path) -> int:
+    """The size of the files in a directory and below it; those that vanish meanwhile do not count."""
+    total = 0
+    for each in path.rglob("*"):
+        with suppress(OSError):
+            total += each.lstat().st_size
+    return total
+
+
+def bytes_of_runs(folder: Path) -> tuple[int, int]:
+    """(how many runs a folder holds, their size in bytes)."""
+    runs = [path for path in folder.iterdir() if (path / "config.toml").is_file()]
+    return len(runs), sum(map(bytes_of, runs))
+
+
 def environment(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
     """A start of a run after `step` steps: when, the version, `about`, and what `ampkit doctor` finds here."""
     found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}

@@ -186,6 +186,21 @@ def step(
             scaler.scale(mean).backward()
         losses.append(loss.detach())
     loss = ranks.mean(sum(losses[1:], losses[0]) / len(losses))
+    return update(loss, optimizer, scaler, grad_clip, measure_norm, guard)
+
+
+def update(
+    loss: Tensor,
+    optimizer: Any,
+    scaler: GradScaler,
+    grad_clip: float | None = None,
+    measure_norm: bool = False,
+    guard: Guard | None = None,
+) -> StepMeasures:
+    """Update the weights with the gradients that were accumulated, which are gone afterwards; see `step`.
+
+    loss: the mean over the batches [].
+    """
     skip_unless_finite(scaler, optimizer, loss.array)
     norm = None
     if grad_clip is not None or measure_norm:

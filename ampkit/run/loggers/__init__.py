@@ -87,7 +87,7 @@ class Loggers:
         Numbers that are not finite, and scores that do not apply, are left out. Raises ArgumentError for a row without
         an integer `step`, or with something else than numbers.
         """
-        metrics = _metrics(row, time.time())
+        metrics = row_of(row)
         if self._writers:
             self._queue.put(metrics)
 
@@ -136,7 +136,8 @@ class Loggers:
             self._try(name, writer.close)
 
 
-def _metrics(row: Any, when: float) -> Metrics:
+def row_of(row: Any) -> Metrics:
+    """A row, checked, as of now: see `Loggers.write`."""
     named = row._asdict() if hasattr(row, "_asdict") else row.values() if isinstance(row, Row) else row
     named = named if isinstance(named, Mapping) else getattr(named, "__dict__", {})
     values = {name: _number(name, value) for name, value in named.items() if value is not None}
@@ -144,7 +145,7 @@ def _metrics(row: Any, when: float) -> Metrics:
     if not step.is_integer():
         got = f"{row!r:.200}"
         raise ArgumentError("loggers.write", "a row of numbers by name with an integer `step`", got, _ROW)
-    return Metrics(int(step), {name: value for name, value in values.items() if isfinite(value)}, when)
+    return Metrics(int(step), {name: value for name, value in values.items() if isfinite(value)}, time.time())
 
 
 _ROW = 'write({"step": 1, "loss": 0.5})'

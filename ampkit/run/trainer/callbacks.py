@@ -167,8 +167,10 @@ class ModelCheckpoint(Monitor):
 
     @property
     def best_model_path(self) -> str:
-        """The checkpoint of the best value, "" if there is none."""
-        return str(self.dirpath / f"step-{self.top[0][0]:08d}.json") if self.top and self.dirpath else ""
+        """The file of the best value, which `ampkit.load` reads and `ckpt_path` takes; "" if there is none."""
+        steps = [f"step-{step:08d}-*.safetensors" for step in self.steps[:1]]
+        found = [path for name in steps for path in (self.dirpath.glob(name) if self.dirpath else ())]
+        return str(found[0]) if found else ""
 
     def state_dict(self) -> dict[str, Any]:
         """The best evaluations."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -214,17 +214,24 @@ class TrainingLoop(TrainingState):
 
     def _note(self, row: Row) -> None:
         self.callback_metrics |= row.values()
-        self.record(row)
+        with self._saved_on_error("a logger"):
+            self.record(row)
 
     def call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of every callback. Where one raises, the state is saved, and a note says which."""
+        """Call a hook of every callback, between two steps."""
         for callback in self.callbacks:
-            try:
+            with self._saved_on_error(f"{type(callback).__name__}.{hook}"):
                 getattr(callback, hook)(self, *arguments)
-            except Exception as error:
-                error.add_note(f"raised by {type(callback).__name__}.{hook}, after step {self.done}")
-                self.save()
-                raise
+
+    @contextmanager
+    def _saved_on_error(self, who: str) -> Iterator[None]:
+        """Where the block raises, save the state first, and let a note of the error say who raised it and when."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"raised by {who}, after step {self.done}")
+            self.save()
+            raise
 
     def _check(self, row: Row) -> None:
         if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
@@ -247,8 +254,12 @@ class TrainingLoop(TrainingState):
     def _checkpoint_is_due(self) -> bool:
         every = self.settings.checkpoint_every
         best = self.evaluated == self.done and self.done in self.checkpointing.steps
-        now = best or (self.evaluated == self.done if every is None else self.done % every == 0)
+        now = best or (self.checkpoints_by_default() if every is None else self.done % every == 0)
         return self.checkpoints is not None and (now or self.finished) and not self._evaluation_is_due()
+
+    def checkpoints_by_default(self) -> bool:
+        """Whether a checkpoint is due now, without an interval of steps: after each evaluation."""
+        return self.evaluated == self.done
 
     @property
     def best(self) -> tuple[int, float] | None:
