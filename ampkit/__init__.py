@@ -92,6 +92,20 @@ def load_run(run, weights="last", *, average=True, device=None):  # noqa: F811  
     return trained.load_run(run, weights, average=average, device=device)
 
 
+def progress(run):
+    """Train a run with a progress bar, in a notebook one display: see `ampkit.cli.notebook.progress`, which this is."""
+    from .cli import notebook
+
+    return notebook.progress(run)
+
+
+def report(*runs):
+    """A page of charts that shows run directories, in a notebook in its cell: see `ampkit.cli.notebook.report`."""
+    from .cli import notebook
+
+    return notebook.report(*runs)
+
+
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
 _PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
 _PARTS |= {"distributions", "func", "special", "utils"}

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _console() -> Console:
-    console = display.console(sys.stdout)
+    # A command in a notebook's cell has a terminal on which no cursor moves up, and a bar would be a line per update.
+    console = display.console(sys.stdout, force_terminal=False if "JPY_PARENT_PID" in os.environ else None)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a file has no width: room for tables
     return console

@@ -84,7 +84,7 @@ class ProgressMeter:
     def show(self, row: Row) -> None:
         """Show a row."""
         if isinstance(row, EvalRow):
-            self._print(row.step, _scores(row))
+            self._print(row.step, scores_in_words(row))
             return
         steps, seconds = row.step - self._last[0], row.seconds - self._last[1]
         self._rate = steps * self.per_step / seconds if seconds > 0 else math.nan
@@ -94,7 +94,7 @@ class ProgressMeter:
             if self._bar.done is None:
                 self._bar.update(self._task, completed=row.step)
         elif row.step % self.every == 0 or row.step in (1, self.steps):
-            self._print(row.step, f"{self._loss(row)}  {_scaling(row)}".rstrip())
+            self._print(row.step, f"{self._loss(row)}  {scaling(row)}".rstrip())
 
     def notice(self, line: str) -> None:
         """Show a line below the bar at once, such as the answer to Ctrl-C; nothing without a terminal."""
@@ -116,7 +116,7 @@ class ProgressMeter:
             yield f"{sparkline(losses, self.console.encoding)} {loss}".lstrip()
             used = "" if memory is None else f"memory {bytes_in_words(memory)}"
             norm = f"grad norm {self._row.grad_norm:.3g}" if math.isfinite(self._row.grad_norm) else ""
-            yield from _lines_of(filter(None, (_scaling(self._row), norm, used)), self.console.width)
+            yield from _lines_of(filter(None, (scaling(self._row), norm, used)), self.console.width)
         if self._notice:
             yield self._notice
 
@@ -135,11 +135,13 @@ def _lines_of(parts: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def _scaling(row: StepRow) -> str:
+def scaling(row: StepRow) -> str:
+    """The loss scale and the skipped steps in words, "" where there are none."""
     return f"scale {row.scale:g}  skipped {row.skipped}" if row.scale != 1 or row.skipped else ""
 
 
-def _scores(row: EvalRow) -> str:
+def scores_in_words(row: EvalRow) -> str:
+    """The scores of an evaluation, on one line."""
     found = (f"  {name} {value}" for name, value in scores(row))
     return f"val loss {row.val_loss:.4f}{''.join(found)}"
 

@@ -7,6 +7,7 @@ to a category, for one 16-bit dtype. `autocast` applies a policy to a block of c
 from __future__ import annotations
 
 import difflib
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Token
@@ -19,6 +20,7 @@ from ..base import public_dtypes
 from ..base.context_decorator import decorate
 from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
+from ..base.html import folded
 from ..base.scoped import Scope, ScopedVariable
 from . import module_path
 from .module_path import ModuleCall, match_once, matches, need_modules
@@ -121,6 +123,10 @@ class Policy:
         dtypes = ", ".join(f'"{pattern}": "{dtype.name}"' for pattern, dtype in self.modules)
         modules = f", modules={{{dtypes}}}" if dtypes else ""
         return f'Policy{self.preset}("{self.low_dtype.name}"{overrides}{modules})'
+
+    def _repr_html_(self) -> str:
+        ops = {each: [op for op in sorted(categories) if self.category(op) is each] for each in Cast}
+        return folded(repr(self), "\n\n".join(textwrap.fill(f"{each.value}: {', '.join(ops[each])}") for each in Cast))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Policy._intern, (self.preset, self.low_dtype, self.overrides, self.modules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.html import preformatted
 from ..base.observe import FORWARD, STEP, Event
 from ..core.fp_errors import ignore_fp_errors
 from .cures import explained, flushed, is_overflow, samples_of
@@ -44,6 +45,9 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.account}\n  cure: {self.advice}"
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     @property
     def advice(self) -> str:

@@ -11,6 +11,7 @@ from ..backends import Backend, backend_of, is_array
 from ..base.byte_sizes import bytes_in_words
 from ..base.dtypes import LOW, float32
 from ..base.errors import ArgumentError
+from ..base.html import ShowsItsText
 from ..base.observe import FORWARD, Event, observing
 from ..core.module_path import current, follow
 from ..core.op import ops
@@ -44,8 +45,8 @@ KINDS = {
 CASTS, OPTIMIZER, DATA, REST = "casts", "optimizer", "waiting for data", "Python, and all else between ops"
 
 
-@dataclass(frozen=True)
-class Ledger:
+@dataclass(frozen=True, repr=False)
+class Ledger(ShowsItsText):
     """A step's time and memory.
 
     seconds: of a whole step. times: seconds by kind of work, of which REST is what the whole step takes beyond all ops.

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 
 from ..base.byte_sizes import bytes_in_words
 from ..base.dtypes import LOW
+from ..base.html import ShowsItsText, heading, preformatted
+from ..base.html import table as html_table
 from ..core.op import ops
 from ..core.policy import Cast, Policy
 from .plan_row import REASONS, PlanRow
-from .plan_table import WIDTH, joined, merged, signed_table, table
+from .plan_table import HEAD, WIDTH, cells, joined, merged, signed_table, table
 
 
-@dataclass
-class PrecisionPlan:
+@dataclass(repr=False)
+class PrecisionPlan(ShowsItsText):
     """What `plan` has found; print it for a table.
 
     policy: a Policy, or None for none. rows: of the forward, in the order in which modules first ran. backward: rows of
@@ -45,6 +47,10 @@ class PrecisionPlan:
         rows = merged([*self.rows, *self.backward])
         lines += [*table(rows, width), "", *_legend(rows, width)]
         return "\n".join([*lines, *self.sentences(), *(f"note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        shown = html_table(HEAD, map(cells, merged([*self.rows, *self.backward])))
+        return heading(self._title()) + shown + preformatted("\n".join([*self.sentences(), *self.notes]))
 
     def _title(self) -> str:
         return "without autocast" if self.policy is None else repr(self.policy)

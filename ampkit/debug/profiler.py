@@ -19,6 +19,7 @@ from .. import backends
 from ..base import observe
 from ..base.atomic_file import write
 from ..base.errors import StateError
+from ..base.html import ShowsItsText
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class _Span:
     bytes: int = 0
 
 
-class profile:
+class profile(ShowsItsText):
     """Within the block every op, cast and update is timed: on a GPU by events in its stream, on a CPU by the clock.
 
     rows: after the block, per op and kernel, the longest first. seconds: of the block, what lies between ops included.

@@ -22,6 +22,7 @@ from .. import backends
 from ..amp import exponents
 from ..base.dtypes import FLOATS, Array, DType, int64
 from ..base.errors import ArgumentError, StateError
+from ..base.html import ShowsItsText
 from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
 from ..core.module_path import current, follow, path_in_words
 from ..core.parameter import Parameter
@@ -35,7 +36,7 @@ _NAMES = {dtype: dtype.name for dtype in FLOATS}  # which NumPy takes long to sa
 ROWS = 64  # of counts, allocated at once; at first, those of all parameters too
 
 
-class RangeTotals:
+class RangeTotals(ShowsItsText):
     """The ranges and updates of samples, added up over their steps."""
 
     def __init__(self) -> None:

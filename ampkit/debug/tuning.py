@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from .. import backends
 from ..base.errors import ArgumentError
+from ..base.html import ShowsItsText
 from ..core.policy import Policy, get_autocast_dtype, low
 from .choices import Choice, Choices, policy_of
 from .cost import Cost, costs, seconds
@@ -46,8 +47,8 @@ class Timed(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Tuning:
+@dataclass(frozen=True, repr=False)
+class Tuning(ShowsItsText):
     """What `tune` found.
 
     policy: the one to take, None for float32; note: one line that says why. rows: the choices, those that save the most

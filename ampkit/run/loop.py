@@ -64,6 +64,11 @@ class Run(TrainingLoop):
         self.notes = self._pipeline.notes
         self._batches = self._pipeline.train(0)
 
+    def __repr__(self) -> str:
+        recipe = self.recipe
+        what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}"
+        return f"Run({what}, {self.done} of {self.steps} steps)"
+
     def first_batch(self) -> Batch:
         """The first batch of the training data: inputs and targets. The run and its random numbers do not advance."""
         state = random.get_rng_state()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import nn, ops
+from ..base import html
 from ..base.errors import ArgumentError, ConfigError, FileError, check_choice
 from ..base.registry import DATASETS
 from ..config import Recipe, saved_recipe
@@ -64,6 +65,16 @@ class Trained:
         recipe, average = self.recipe, ", moving average" if self.averaged else ""
         what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}, step {self.step}{average}"
         return f"Trained({what}, {str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        recipe, count = self.recipe, sum(parameter.numel() for parameter in self.model.parameters())
+        facts = {"model": f"{recipe.model.name}, {count:,} parameters", "data": recipe.data.name}
+        facts |= {"precision": recipe.amp.dtype, "updates": self.step, "from": self.path}
+        if self.averaged:
+            facts["weights"] = "their moving average"
+        if self.classes:
+            facts["classes"] = ", ".join(self.classes[:20]) + (", ..." if len(self.classes) > 20 else "")
+        return html.facts("Trained", facts)
 
     def __call__(self, inputs: Any) -> Any:
         """The model's output for a batch as it was trained on (images normalized), in the precision of the run.

@@ -13,7 +13,7 @@ from ...base.atomic_file import write
 from .findings import findings
 from .run_data import RunData, read_run
 
-__all__ = ["RunData", "page", "read_run", "report"]
+__all__ = ["RunData", "name_apart", "page", "read_run", "report"]
 
 
 def report(runs: Iterable[str | Path], out: str | Path) -> list[RunData]:
@@ -22,7 +22,7 @@ def report(runs: Iterable[str | Path], out: str | Path) -> list[RunData]:
     Raises FileError for a directory that holds no run, and for a file that cannot be written.
     """
     found = [read_run(Path(path)) for path in runs]
-    _name_apart(found)
+    name_apart(found)
     write("report", Path(out), page(found).encode(errors="replace"))
     return found
 
@@ -55,7 +55,7 @@ def _title(runs: Sequence[RunData]) -> str:
     return ", ".join(run.name for run in runs).replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _name_apart(runs: Sequence[RunData]) -> None:
+def name_apart(runs: Sequence[RunData]) -> None:
     """Number runs whose directories have the same name."""
     names = [run.name for run in runs]
     for position, run in enumerate(runs):

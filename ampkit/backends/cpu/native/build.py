@@ -138,11 +138,12 @@ def build(folder: Path = LIBRARIES, only: str = "", quiet: bool = False) -> bool
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         cache = None if asked else Cache.of(compile_with)
         left = [each for each in chosen if cache is None or not cache.restore(each, Path(scratch))]
-        if not quiet and len(left) < len(chosen):
+        if cache is not None and len(left) < len(chosen) and not quiet:
             _say(f"ampkit: {len(chosen) - len(left)} of {len(chosen)} CPU kernel libraries come from {cache.folder}")
         _compile(compile_with, left, Path(scratch), quiet)
-        for each in left if cache is not None else ():
-            cache.store(each, Path(scratch))
+        if cache is not None:
+            for each in left:
+                cache.store(each, Path(scratch))
         for name in names:
             current[name] = hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()
             (Path(scratch) / name).replace(folder / name)

@@ -1,0 +1,48 @@
+"""What notebooks show of an object: small HTML without scripts, in the colors of the page around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+
+def preformatted(text: str) -> str:
+    """Text in columns, as it is printed."""
+    return f'<pre style="line-height:1.25;overflow-x:auto">{escape(text)}</pre>'
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table of text."""
+    first = "".join(f'<th style="text-align:left">{escape(str(cell))}</th>' for cell in head)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return f'<td style="text-align:left">{escape(str(value))}</td>'
+
+
+def heading(title: str) -> str:
+    """A title above other parts."""
+    return f"<b>{escape(title)}</b>"
+
+
+def facts(title: str, named: Mapping[str, Any]) -> str:
+    """A title above a table of names and values."""
+    return heading(title) + table((), named.items())
+
+
+def folded(title: str, text: str) -> str:
+    """A line that opens into a longer text."""
+    return f"<details><summary>{escape(title)}</summary>{preformatted(text)}</details>"
+
+
+class ShowsItsText:
+    """The repr is what `str` gives: text in columns, in a notebook in a font that keeps them."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))

@@ -1,0 +1,136 @@
+"""What a notebook shows: one display for a run that trains, a report in its cell, objects as HTML without scripts."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import sys
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import pytest
+
+import ampkit
+from ampkit import cli, config, debug, nn
+from ampkit.run.loop import fit
+
+SHORT = ["train.epochs=", "train.steps=6", "train.log_every=1", "train.eval_every=3"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "<run>"
+    assert cli.main(["train", "digits_mlp", *SHORT, "--device", "cpu", "--run-dir", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def displays(monkeypatch):
+    """Stands for IPython in a notebook -> the contents of each display, the first and its updates."""
+    found = []
+
+    def display(content, display_id):
+        found.append([content])
+        return SimpleNamespace(update=found[-1].append)
+
+    class ZMQInteractiveShell:
+        """The shell of a notebook's kernel has this name."""
+
+    module = SimpleNamespace(get_ipython=ZMQInteractiveShell, display=SimpleNamespace(display=display, HTML=str))
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", module.display)
+    return found
+
+
+class Tags(HTMLParser):
+    """Checks that tags are closed, and collects their names."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.names = [], set()
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.cpu
+def test_a_run_in_a_notebook_is_one_display_that_is_updated(displays, capsys):
+    rows = list(ampkit.progress(fit(config.load("digits_mlp", SHORT))))
+    assert [row.step for row in rows] == [1, 2, 3, 3, 4, 5, 6, 6]
+    (contents,) = displays
+    assert 'value="6" max="6"' in contents[-1] and f"loss {rows[-2].loss:.4f}" in contents[-1]
+    assert "step 3  val loss" in contents[-1] and "step 6  val loss" in contents[-1]
+    assert Tags(contents[-1]).names == {"div", "progress", "br"}
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.cpu
+def test_a_run_elsewhere_prints_its_rows(capsys):
+    rows = list(ampkit.progress(fit(config.load("digits_mlp", SHORT))))
+    assert len(rows) == 8
+    assert capsys.readouterr().out.splitlines()[-1].startswith("float32  step 6/6  val loss")
+
+
+@pytest.mark.cpu
+def test_a_command_in_a_cell_prints_lines_and_moves_no_cursor(tmp_path, monkeypatch):
+    monkeypatch.setenv("JPY_PARENT_PID", "1")
+    monkeypatch.setenv("TERM", "xterm-color")
+    reader, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert cli.main(["train", "digits_mlp", *SHORT, "--run-dir", str(tmp_path / "run")]) == 0
+        out.flush()
+        text = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert "step 6/6  val loss" in text and "\x1b[1A" not in text
+
+
+@pytest.mark.cpu
+def test_a_report_is_shown_in_its_cell_and_can_be_saved(run, tmp_path):
+    found = ampkit.report(run)
+    shown = found._repr_html_()
+    assert shown.startswith('<iframe srcdoc="') and "<script" not in shown  # those of the page run inside the frame
+    assert Tags(shown).names == {"iframe"}
+    found.save(tmp_path / "report.html")
+    assert "<script" in (tmp_path / "report.html").read_text()
+    assert repr(found) == "Report(<run>): .save('report.html') writes it"
+    with pytest.raises(ampkit.FileError, match="needs the directory of a run"):
+        ampkit.report(tmp_path / "none")
+
+
+@pytest.mark.cpu
+def test_objects_show_escaped_html_without_scripts(run):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    plan = debug.plan(model, (ampkit.randn(2, 4),), "float16", lambda model, batch: model(batch[0]).sum())
+    ledger = debug.Ledger(0.5, {"<casts>": 0.1})
+    for shown in (plan, ledger, ampkit.Policy("float16"), ampkit.load_run(run)):
+        html = shown._repr_html_()
+        assert Tags(html).names <= {"b", "details", "pre", "summary", "table", "tbody", "td", "th", "thead", "tr"}
+        assert "<casts>" not in html and "<run>" not in html
+        assert len(html) < 6000
+        assert "color" not in html  # that of the page, light or dark
+    assert "<td" in plan._repr_html_() and "linear" in plan._repr_html_()
+    assert "&lt;casts&gt;" in ledger._repr_html_()
+
+
+@pytest.mark.cpu
+def test_objects_of_debug_print_as_tables_at_the_end_of_a_cell():
+    plan = debug.plan(nn.Linear(4, 4), (ampkit.randn(2, 4),), "float16", lambda model, batch: model(batch[0]).sum())
+    assert repr(plan) == str(plan) and repr(plan).startswith('Policy("float16")\n\nmodule ')
+    ledger = debug.Ledger(0.5, {"casts": 0.1})
+    assert repr(ledger) == str(ledger) and re.match(r"a step +500.00 ms\n", repr(ledger))
+
+
+@pytest.mark.cpu
+def test_a_run_says_what_it_trains_and_how_far_it_is():
+    found = fit(config.load("digits_mlp", SHORT))
+    next(iter(found))
+    assert repr(found) == "Run(mlp on digits, float32, 1 of 6 steps)"
