@@ -12,6 +12,7 @@ from ..base import registry
 from ..base.errors import one_of
 from ..base.registry import DATASETS, MODELS, Fault
 from .field_types import Section
+from .finetune_sections import Finetune, Lora
 from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Parallel, Schedule, Train
 
 _MAX_IMAGE_VALUES = 2**28
@@ -24,6 +25,8 @@ class Recipe(Section):
     data: Data
     optimizer: Optimizer = OPTIMIZERS["adamw"]()
     schedule: Schedule = SCHEDULES["constant"]()
+    finetune: Finetune = Finetune()
+    lora: Lora = Lora()
     amp: Amp = Amp()
     debug: Debug = Debug()
     parallel: Parallel = Parallel()

@@ -20,6 +20,7 @@ from ..base.registry import MODELS as MODEL_ENTRIES
 from ..data.augment import AUGMENTATIONS, AugmentedImages
 from .derived import derive_section, signature_fields
 from .field_types import Device, Section, Threads, Workers
+from .finetune_sections import Finetune, Lora
 from .optimizer_sections import OPTIMIZERS as OPTIMIZERS
 from .optimizer_sections import SCHEDULES as SCHEDULES
 
@@ -206,6 +207,8 @@ SECTIONS: dict[str, dict[str, type[Section]]] = {
     "data": DATASETS,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,
+    "finetune": {"": Finetune},
+    "lora": {"": Lora},
     "amp": {"": Amp},
     "debug": {"": Debug},
     "parallel": {"": Parallel},

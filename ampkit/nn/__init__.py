@@ -7,6 +7,7 @@ from ..core.parameter import Buffer as Buffer
 from ..core.parameter import Parameter as Parameter
 from . import functional as functional
 from . import init as init
+from . import lora as lora
 from . import parallel as parallel
 from . import utils as utils
 from .modules.activation import *
@@ -29,7 +30,7 @@ from .modules.shape import *
 from .modules.transformer import *
 
 if not _typing.TYPE_CHECKING:  # type checkers take the names from the imports
-    _PARTS = ("functional", "init", "parallel", "utils")
+    _PARTS = ("functional", "init", "lora", "parallel", "utils")
     __all__ = [
         name
         for name, value in globals().items()

@@ -29,6 +29,7 @@ class Module(ModuleHooks):
     """
 
     training: bool
+    _stays_in_eval = False  # see nn.utils.freeze
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -156,7 +157,7 @@ class Module(ModuleHooks):
     def train(self, mode: bool = True) -> Self:
         """Put this module and all below it into training mode (dropout drops, batch norm uses the batch)."""
         for module in self.modules():
-            module.training = mode
+            module.training = mode and not module._stays_in_eval
         return self
 
     def eval(self) -> Self:

@@ -9,6 +9,7 @@ from .asgd import ASGD
 from .clip import clip_grad_norm_, clip_grad_value_
 from .elementwise import Elementwise
 from .lamb import LAMB
+from .layerwise import layerwise_groups
 from .lbfgs import LBFGS
 from .lion import Lion
 from .matrix import SOAP, Muon, MuonWithAuxAdam, hidden_matrices
@@ -20,5 +21,5 @@ from .sgd import SGD
 __all__ = [
     "ASGD", "LAMB", "LBFGS", "SGD", "SOAP", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
     "Elementwise", "Lion", "Muon", "MuonWithAuxAdam", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop",
-    "clip_grad_norm_", "clip_grad_value_", "hidden_matrices", "lr_scheduler", "swa_utils",
+    "clip_grad_norm_", "clip_grad_value_", "hidden_matrices", "layerwise_groups", "lr_scheduler", "swa_utils",
 ]  # fmt: skip

@@ -17,7 +17,9 @@ from ..config import Recipe, Section
 from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
 from ..debug import Ranges
+from ..nn.lora.config import ALL_LINEAR
 from ..optim import lr_scheduler
+from ..optim.layerwise import by_factor, lr_factors_of
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
@@ -39,7 +41,19 @@ def model(recipe: Recipe, about: Mapping[str, Any] | None = None) -> nn.Module:
         dtype = dtypes.parse(recipe.amp.dtype)
         for parameter in built.parameters():  # buffers, running statistics among them, stay float32
             parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtype)
-    return built
+    return _to_finetune(recipe, built)
+
+
+def _to_finetune(recipe: Recipe, model: nn.Module) -> nn.Module:
+    nn.utils.freeze(model, *recipe.finetune.freeze)
+    if recipe.lora.r is not None:
+        keys = _arguments(recipe.lora)
+        if keys["target_modules"] == [ALL_LINEAR]:
+            keys["target_modules"] = ALL_LINEAR
+        nn.lora.inject_adapter_in_model(nn.lora.LoraConfig(**keys), model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("finetune.freeze", "parameters that are left to train", "all of them frozen")
+    return model
 
 
 def _arguments(section: Section) -> dict[str, Any]:
@@ -77,8 +91,13 @@ def steps(recipe: Recipe, pipeline: InputPipeline) -> int:
 
 def optimizer(recipe: Recipe, model: nn.Module) -> Any:
     """The recipe's optimizer over the parameters of `model` that are trained."""
-    entry = OPTIMIZERS[recipe.optimizer.name]
-    return entry.build(entry.groups(model), **_arguments(recipe.optimizer))
+    entry, section = OPTIMIZERS[recipe.optimizer.name], recipe.finetune
+    factors = lr_factors_of(model, section.layer_decay, section.lr_factors)
+    parts = [part for group in entry.groups(model) for part in by_factor(group, factors)]
+    built = entry.build([group for _, group in parts], **_arguments(recipe.optimizer))
+    for (factor, _), group in zip(parts, built.param_groups, strict=True):
+        group["lr"] *= factor
+    return built
 
 
 def average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:

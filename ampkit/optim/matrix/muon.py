@@ -83,7 +83,7 @@ class Muon(Optimizer):
     """
 
     moments: tuple[str, ...] = ("momentum_buffer",)
-    device_keys = ("lr", "momentum")
+    device_keys: tuple[str, ...] = ("lr", "momentum")
     counts_steps = False
 
     def __init__(
