@@ -16,6 +16,7 @@ from ..base.atomic_file import write
 from ..debug.plan_row import PlanRow
 from ..debug.plan_table import WIDTH
 from ..debug.planning import parse_policy
+from ..run.build import from_scratch
 from ..run.loop import Run
 from .display import print_line
 from .train import overrides
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for text in (options.policy, options.diff):
         if text not in (None, "float32"):
             parse_policy(text)  # before the model is built
-    training = Run(config.load(options.recipe, overrides(options)))
+    training = Run(from_scratch(config.load(options.recipe, overrides(options))))
     found = _plan(training, options.policy)
     other = None if options.diff is None else _plan(training, options.diff)
     width = console.width if console.is_terminal else WIDTH

@@ -189,6 +189,8 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
         console.print(f"training on {size} ranks, this one with {threads} thread{'s' if threads != 1 else ''}")
     for line in (*directory.notices, *run.notes):
         display.print_line(console, line)
+    if run.pretrained is not None:
+        display.print_line(console, f"starting from {run.pretrained}")
     if run.resumed is not None:
         display.print_line(console, f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}")
     elif resume:

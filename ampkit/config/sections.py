@@ -19,10 +19,20 @@ from ..base.registry import FROM_DATA, DatasetEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
 from ..data.augment import AUGMENTATIONS, AugmentedImages
 from .derived import derive_section, signature_fields
-from .field_types import Device, Section, Threads, Workers
+from .field_types import Device, FilePath, Section, Threads, Workers
 from .finetune_sections import Finetune, Lora
 from .optimizer_sections import OPTIMIZERS as OPTIMIZERS
 from .optimizer_sections import SCHEDULES as SCHEDULES
+
+
+class Pretrained(Section):
+    """Keys of every model.
+
+    weights: to start from: a file, a folder or owner/model of the Hugging Face Hub, see docs/pretrained-weights.md; a
+    run that is resumed has its own.
+    """
+
+    weights: FilePath | None = None
 
 
 class Batches(Section):
@@ -99,7 +109,13 @@ def _import_all(package: ModuleType) -> None:
 _import_all(models)
 _import_all(data)
 MODELS = {
-    name: derive_section(name, entry.signature, exclude={*FROM_DATA, *entry.exclude}, defaults=entry.defaults)
+    name: derive_section(
+        name,
+        entry.signature,
+        exclude={*FROM_DATA, *Pretrained.model_fields, *entry.exclude},
+        defaults=entry.defaults,
+        base=Pretrained,
+    )
     for name, entry in MODEL_ENTRIES.items()
 }
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}

@@ -10,6 +10,7 @@ from ..base.limits import Classes, Probability, Size
 from ..base.registry import register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
+from .weights import Weights, started
 
 
 class AlexNet(nn.Module):
@@ -43,5 +44,15 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-alexnet = AlexNet
-register_model(AlexNet, "images", name="alexnet", check=smallest_image(63))
+def alexnet(
+    num_classes: Classes = 1000,
+    dropout: Probability = 0.5,
+    in_channels: Size = 3,
+    hidden: Size = 4096,
+    weights: Weights | None = None,
+) -> AlexNet:
+    """An AlexNet; see AlexNet. weights: to start from, of torchvision's layout; see `load_weights`."""
+    return started(AlexNet(num_classes, dropout, in_channels, hidden), weights)
+
+
+register_model(alexnet, "images", check=smallest_image(63))

@@ -18,6 +18,7 @@ from ..core.tensor import Tensor
 from ..nn.factory import check_probability, check_sizes, new_parameter
 from ..nn.modules.fused import norm_of_sum
 from .token_models import need_tokens, preset_sizes
+from .weights import Weights, started
 
 
 @dataclass(frozen=True)
@@ -264,12 +265,13 @@ def _initialize(model: nn.Module, std: float) -> None:
             module._zero_padding_row()
 
 
-def bert(preset: str = "tiny", **changes: Any) -> BertForMaskedLM:
+def bert(preset: str = "tiny", *, weights: Weights | None = None, **changes: Any) -> BertForMaskedLM:
     """A BertForMaskedLM of a preset size; `changes` override fields of BertConfig: `bert("base", vocab_size=32000)`.
 
     Presets: tiny, mini, small, medium, base and large, with BERT's 30,522 tokens. Raises ArgumentError for another.
+    weights: to start from, of Hugging Face's layout; see `load_weights`.
     """
-    return _build(**preset_sizes("bert", PRESETS, preset, changes))
+    return started(_build(**preset_sizes("bert", PRESETS, preset, changes)), weights)
 
 
 def _build(**config: Any) -> BertForMaskedLM:

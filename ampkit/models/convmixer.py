@@ -14,6 +14,7 @@ from ..base.limits import Classes, Layers, Size
 from ..base.registry import Fault, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
+from .weights import Weights, started
 
 
 class Residual(nn.Module):
@@ -34,13 +35,15 @@ def convmixer(
     patch_size: Size = 2,
     num_classes: Classes = 10,
     in_channels: Size = 3,
+    weights: Weights | None = None,
 ) -> nn.Sequential:
     """Patch embedding, then `depth` blocks of a depthwise and a 1x1 convolution.
 
     [N, in_channels, H, W] -> [N, num_classes]. Each convolution is followed by GELU and batch norm; the depthwise one
     has a residual connection. The mean over the image is the input of a Linear. Images need at least patch_size x
     patch_size pixels; the defaults are for small images. dim: channels. depth: blocks. kernel_size: of the depthwise
-    convolutions, odd. patch_size: the side of a patch in pixels.
+    convolutions, odd. patch_size: the side of a patch in pixels. weights: to start from, of the layout of the paper's
+    code; see `load_weights`.
     Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
     """
     check_sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)
@@ -49,7 +52,8 @@ def convmixer(
         raise ArgumentError("convmixer", "an odd kernel_size", str(kernel_size))
     patches = nn.Conv2d(in_channels, dim, patch_size, patch_size)
     layers = (_layer(dim, kernel_size) for _ in range(depth))
-    return nn.Sequential(*_active(patches), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(dim, num_classes))
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(dim, num_classes)
+    return started(nn.Sequential(*_active(patches), *layers, *head), weights)
 
 
 def _layer(dim: int, kernel_size: int) -> nn.Sequential:
@@ -61,14 +65,14 @@ def _active(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
     return conv, nn.GELU(), nn.BatchNorm2d(conv.out_channels)
 
 
-def convmixer_1536_20(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+def convmixer_1536_20(num_classes: int = 1000, in_channels: int = 3, weights: Weights | None = None) -> nn.Sequential:
     """ConvMixer-1536/20, 51.6 million parameters, for images of 224 pixels; see convmixer."""
-    return convmixer(1536, 20, 9, 7, num_classes, in_channels)
+    return convmixer(1536, 20, 9, 7, num_classes, in_channels, weights)
 
 
-def convmixer_768_32(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+def convmixer_768_32(num_classes: int = 1000, in_channels: int = 3, weights: Weights | None = None) -> nn.Sequential:
     """ConvMixer-768/32, 21.1 million parameters, for images of 224 pixels; see convmixer."""
-    return convmixer(768, 32, 7, 7, num_classes, in_channels)
+    return convmixer(768, 32, 7, 7, num_classes, in_channels, weights)
 
 
 def _check(model: Any, data: Any) -> Iterator[Fault]:

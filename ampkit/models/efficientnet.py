@@ -17,6 +17,7 @@ from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_probability, check_sizes
+from .weights import Weights, started
 
 
 class Stage(NamedTuple):
@@ -173,21 +174,31 @@ def _initialize(module: nn.Module) -> None:
 
 
 def efficientnet_b0(
-    num_classes: Classes = 1000, in_channels: Size = 3, width: Factor = 1.0, depth: Factor = 1.0
+    num_classes: Classes = 1000,
+    in_channels: Size = 3,
+    width: Factor = 1.0,
+    depth: Factor = 1.0,
+    weights: Weights | None = None,
 ) -> EfficientNet:
     """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
 
-    width: a factor on the channels. depth: a factor on the blocks per stage.
+    width: a factor on the channels. depth: a factor on the blocks per stage. weights: to start from, of torchvision's
+    layout; see `load_weights`.
     """
-    return EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
+    model = EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
+    return started(model, weights)
 
 
 def efficientnet_b4(
-    num_classes: Classes = 1000, in_channels: Size = 3, width: Factor = 1.0, depth: Factor = 1.0
+    num_classes: Classes = 1000,
+    in_channels: Size = 3,
+    width: Factor = 1.0,
+    depth: Factor = 1.0,
+    weights: Weights | None = None,
 ) -> EfficientNet:
     """EfficientNet-B4, 19 million parameters, for images of 380 pixels; see efficientnet_b0."""
     stages = scaled(B0, 1.4 * width, 1.8 * depth)
-    return EfficientNet(stages, 0.4, num_classes=num_classes, in_channels=in_channels)
+    return started(EfficientNet(stages, 0.4, num_classes=num_classes, in_channels=in_channels), weights)
 
 
 register_model(efficientnet_b0, "images")

@@ -6,7 +6,6 @@ Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", sect
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +19,8 @@ from ..nn import init
 from ..nn.factory import check_sizes
 from ..nn.modules.fused import add_norm, chain, norm_of_sum, self_attention
 from .token_models import need_tokens, preset_sizes
+from .weights import Weights, started
+from .weights.tables import GPT2, has_conv1d
 
 PRESETS: dict[str, dict[str, int]] = {
     "nano": {"vocab_size": 256, "block_size": 128, "n_layer": 4, "n_head": 4, "n_embd": 128},
@@ -132,7 +133,7 @@ class GPT(nn.Module):
                 init.normal_(parameter, std=0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        if is_hugging_face(state_dict):  # would fit in part
+        if has_conv1d(state_dict):  # would fit in part
             needs, got = "weights as Linear keeps them, [out, in]", "those of Hugging Face's GPT-2, [in, out]"
             raise StateError("GPT.load_state_dict", needs, got, _CURE)
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -151,12 +152,13 @@ class GPT(nn.Module):
         return logits, ops.cross_entropy(logits.reshape(-1, self.vocab_size), targets.reshape(-1))
 
 
-def gpt(preset: str = "nano", **changes: Any) -> GPT:
+def gpt(preset: str = "nano", *, weights: Weights | None = None, **changes: Any) -> GPT:
     """A GPT of a preset size; `changes` override arguments of GPT: `gpt("small", dropout=0.1)`.
 
     Presets: nano (bytes, 4 layers of width 128) and GPT-2's small, medium, large and xl; ArgumentError for another.
+    weights: to start from, of Hugging Face's layout or with Linear in its place; see `load_weights`.
     """
-    return GPT(**preset_sizes("gpt", PRESETS, preset, changes))
+    return started(GPT(**preset_sizes("gpt", PRESETS, preset, changes)), weights)
 
 
 def _check(model: Any, data: Any) -> Iterator[Fault]:
@@ -166,11 +168,6 @@ def _check(model: Any, data: Any) -> Iterator[Fault]:
 register_model(GPT, "tokens", name="gpt", defaults=PRESETS["nano"], check=_check)
 
 
-# Hugging Face's layers `Conv1D` keep a weight as [in, out], where Linear keeps [out, in]. One of a block's four weights
-# is square and fits in both layouts, so its shape does not show the mistake. That of `c_attn`, whose output is three
-# times as wide as its input, does.
-_CONV1D = re.compile(r"(.*\.)?h\.\d+\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
-_MASK = re.compile(r"(.*\.)?h\.\d+\.attn\.(masked_)?bias")  # constants that older versions saved
 _CURE = "model.load_state_dict(ampkit.models.from_hugging_face_gpt2(state_dict))"
 
 
@@ -178,24 +175,11 @@ def from_hugging_face_gpt2(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The state of `GPT` from one of Hugging Face's GPT2LMHeadModel or GPT2Model: {name: tensor} -> {name: tensor}.
 
     The weights of Conv1D layers [in, out] are transposed to Linear's layout [out, in], attention masks are left out,
-    and names without it get the prefix `transformer.`. Raises StateError for a state that is not in that layout.
+    and names without it get the prefix `transformer.`. `load_weights` does the same for files. Raises StateError for a
+    state that is not in that layout.
     """
     if not isinstance(state_dict, Mapping) or not all(isinstance(name, str) for name in state_dict):
         raise DTypeError("from_hugging_face_gpt2", "a dict of tensors by name", shown(state_dict))
-    if not is_hugging_face(state_dict):
+    if not has_conv1d(state_dict):
         raise StateError("from_hugging_face_gpt2", "the state of a Hugging Face GPT-2", "another one")
-    whole = any(name.startswith("transformer.") for name in state_dict)
-    found = {name: value for name, value in state_dict.items() if not _MASK.fullmatch(name)}
-    return {
-        name if whole or name == "lm_head.weight" else f"transformer.{name}": (
-            value.T if _CONV1D.fullmatch(name) else value
-        )
-        for name, value in found.items()
-    }
-
-
-def is_hugging_face(state_dict: Mapping[str, Any]) -> bool:
-    """Whether the weights of a state are in Hugging Face's layout."""
-    found = [value for name, value in state_dict.items() if re.search(r"h\.\d+\.attn\.c_attn\.weight$", name)]
-    shapes = [tuple(getattr(value, "shape", ())) for value in found]
-    return any(len(shape) == 2 and shape[1] == 3 * shape[0] for shape in shapes)
+    return GPT2.convert(state_dict).state

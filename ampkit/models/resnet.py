@@ -17,6 +17,7 @@ from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
 from ..nn.modules.fused import chain, norm_add_relu
+from .weights import Weights, started
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -151,14 +152,16 @@ def resnet18(
     in_channels: Size = 3,
     width: Size = 64,
     depth: Factor = 1.0,
+    weights: Weights | None = None,
 ) -> ResNet:
     """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet.
 
     stem: "imagenet" reduces the image to a quarter of its size, "cifar" keeps it. zero_init_residual: each block starts
-    as the identity. width: channels of the first stage. depth: a factor on the blocks per stage.
+    as the identity. width: channels of the first stage. depth: a factor on the blocks per stage. weights: to start
+    from, of torchvision's or Hugging Face's layout, which have the stem "imagenet"; see `load_weights`.
     """
     options = num_classes, zero_init_residual, stem, in_channels
-    return ResNet(BasicBlock, deep((2, 2, 2, 2), depth), *options, width=width)
+    return started(ResNet(BasicBlock, deep((2, 2, 2, 2), depth), *options, width=width), weights)
 
 
 def resnet34(
@@ -168,10 +171,11 @@ def resnet34(
     in_channels: Size = 3,
     width: Size = 64,
     depth: Factor = 1.0,
+    weights: Weights | None = None,
 ) -> ResNet:
     """ResNet-34: 21.8 million parameters with 1000 classes; see resnet18."""
     options = num_classes, zero_init_residual, stem, in_channels
-    return ResNet(BasicBlock, deep((3, 4, 6, 3), depth), *options, width=width)
+    return started(ResNet(BasicBlock, deep((3, 4, 6, 3), depth), *options, width=width), weights)
 
 
 def resnet50(
@@ -181,10 +185,11 @@ def resnet50(
     in_channels: Size = 3,
     width: Size = 64,
     depth: Factor = 1.0,
+    weights: Weights | None = None,
 ) -> ResNet:
     """ResNet-50: 25.6 million parameters with 1000 classes; see resnet18."""
     options = num_classes, zero_init_residual, stem, in_channels
-    return ResNet(Bottleneck, deep((3, 4, 6, 3), depth), *options, width=width)
+    return started(ResNet(Bottleneck, deep((3, 4, 6, 3), depth), *options, width=width), weights)
 
 
 for _build in (resnet18, resnet34, resnet50):

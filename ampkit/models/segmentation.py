@@ -13,6 +13,7 @@ from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
 from .resnet import Bottleneck, ResNet, deep
+from .weights import Weights, started
 
 
 def _active(before: int, after: int, kernel: int = 1, dilation: int = 1) -> list[nn.Module]:
@@ -102,21 +103,32 @@ def _on_resnet50(
 
 
 def fcn_resnet50(
-    num_classes: Classes = 21, aux_loss: bool = False, width: Size = 64, depth: Factor = 1.0, in_channels: Size = 3
+    num_classes: Classes = 21,
+    aux_loss: bool = False,
+    width: Size = 64,
+    depth: Factor = 1.0,
+    in_channels: Size = 3,
+    weights: Weights | None = None,
 ) -> Segmentation:
     """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation.
 
     aux_loss: a second output, from the third stage, whose loss has weight 0.5. width: channels of the first stage.
-    depth: a factor on the blocks per stage.
+    depth: a factor on the blocks per stage. weights: to start from, of torchvision's layout, or of its resnet50 for the
+    backbone; see `load_weights`.
     """
-    return _on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels)
+    return started(_on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels), weights)
 
 
 def deeplabv3_resnet50(
-    num_classes: Classes = 21, aux_loss: bool = False, width: Size = 64, depth: Factor = 1.0, in_channels: Size = 3
+    num_classes: Classes = 21,
+    aux_loss: bool = False,
+    width: Size = 64,
+    depth: Factor = 1.0,
+    in_channels: Size = 3,
+    weights: Weights | None = None,
 ) -> Segmentation:
     """DeepLabV3 on ResNet-50: 40 million parameters, 42 million with aux_loss; see fcn_resnet50."""
-    return _on_resnet50(DeepLabHead, num_classes, aux_loss, width, depth, in_channels)
+    return started(_on_resnet50(DeepLabHead, num_classes, aux_loss, width, depth, in_channels), weights)
 
 
 register_model(fcn_resnet50, "pixel labels")

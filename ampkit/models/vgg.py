@@ -15,6 +15,7 @@ from ..base.registry import Fault, register_model, smallest_image
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
 from ..ops.named import named
+from .weights import Weights, started
 
 # Convolutions of 64, 128, 256, 512 and 512 channels in the five stages.
 DEPTHS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -84,13 +85,16 @@ def _vgg(name: str, layers: int, batch_norm: bool, doc: str) -> Callable[..., VG
     args: Any = (DEPTHS[layers], True) if batch_norm else (DEPTHS[layers],)
 
     @named(name, doc)
-    def build(**changes: Any) -> VGG:
-        return VGG(*args, **changes)
+    def build(*, weights: Weights | None = None, **changes: Any) -> VGG:
+        return started(VGG(*args, **changes), weights)
 
     return build
 
 
-_OPTIONS = "any of VGG's arguments, as batch_norm or num_classes."
+_OPTIONS = (
+    "any of VGG's arguments, as batch_norm or num_classes. weights: to start from, of torchvision's layout; see "
+    "`load_weights`."
+)
 vgg11 = _vgg("vgg11", 11, False, f"VGG-11: 133 million parameters; {_OPTIONS}")
 vgg13 = _vgg("vgg13", 13, False, "VGG-13: 133 million parameters; see vgg11.")
 vgg16 = _vgg("vgg16", 16, False, "VGG-16: 138 million parameters; see vgg11.")

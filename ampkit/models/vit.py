@@ -12,23 +12,26 @@ from typing import Any
 
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
-from ..base.limits import Classes, Layers, Probability, Size
+from ..base.limits import Classes, Layers, Positive, Probability, Size
 from ..base.registry import Fault, divides, register_model, square_images
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes, new_parameter
 from ..nn.modules.fused import add_norm
 from ..ops.named import named
+from .weights import Weights, config_of, started
 
 
 class EncoderBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)): [N, L, hidden_dim] -> [N, L, hidden_dim]. Equations 2 and 3."""
 
-    def __init__(self, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float, attention_dropout: float):
+    def __init__(
+        self, num_heads: int, hidden_dim: int, mlp_dim: int, dropout: float, attention_dropout: float, eps: float
+    ):
         super().__init__()
-        self.ln_1 = nn.LayerNorm(hidden_dim, eps=1e-6)
+        self.ln_1 = nn.LayerNorm(hidden_dim, eps=eps)
         self.self_attention = nn.MultiheadAttention(hidden_dim, num_heads, attention_dropout, batch_first=True)
         self.dropout = nn.Dropout(dropout)
-        self.ln_2 = nn.LayerNorm(hidden_dim, eps=1e-6)
+        self.ln_2 = nn.LayerNorm(hidden_dim, eps=eps)
         wide, back = nn.Linear(hidden_dim, mlp_dim), nn.Linear(mlp_dim, hidden_dim)
         self.mlp = nn.Sequential(wide, nn.GELU(), nn.Dropout(dropout), back, nn.Dropout(dropout))
 
@@ -51,13 +54,14 @@ class Encoder(nn.Module):
         mlp_dim: int,
         dropout: float,
         attention_dropout: float,
+        eps: float,
     ):
         super().__init__()
         self.pos_embedding = new_parameter((1, seq_length, hidden_dim))
         self.dropout = nn.Dropout(dropout)
-        options = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+        options = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout, eps)
         self.layers = nn.Sequential({f"encoder_layer_{i}": EncoderBlock(*options) for i in range(num_layers)})
-        self.ln = nn.LayerNorm(hidden_dim, eps=1e-6)
+        self.ln = nn.LayerNorm(hidden_dim, eps=eps)
 
     def forward(self, input: Tensor) -> Tensor:
         return self.ln(self.layers(self.dropout(input + self.pos_embedding)))
@@ -67,7 +71,8 @@ class VisionTransformer(nn.Module):
     """An encoder over patches of the image and a class token: [N, in_channels, S, S] -> [N, num_classes].
 
     image_size: S, which patch_size divides; there are (S / patch_size)^2 + 1 positions. representation_size: the width
-    of a hidden layer with tanh before the head, None for no such layer. The patch projection is initialized truncated
+    of a hidden layer with tanh before the head, None for no such layer. layer_norm_eps: added to the variance in the
+    norms; 1e-12 in Hugging Face's ViT. The patch projection is initialized truncated
     normal by fan-in, position embeddings from N(0, 0.02^2), the Linear of the blocks xavier-uniform with biases near
     zero, the class token and the head with zeros, so the initial loss is ln(num_classes).
     Raises ArgumentError unless patch_size divides image_size and num_heads divides hidden_dim, ShapeError for images of
@@ -87,6 +92,7 @@ class VisionTransformer(nn.Module):
         num_classes: int = 1000,
         representation_size: int | None = None,
         in_channels: int = 3,
+        layer_norm_eps: float = 1e-6,
     ):
         super().__init__()
         where = "VisionTransformer"
@@ -100,7 +106,8 @@ class VisionTransformer(nn.Module):
         self.class_token = new_parameter((1, 1, hidden_dim))
         self.conv_proj = nn.Conv2d(in_channels, hidden_dim, patch_size, patch_size)
         length = (image_size // patch_size) ** 2 + 1
-        self.encoder = Encoder(length, num_layers, num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+        sizes = (length, num_layers, num_heads, hidden_dim, mlp_dim)
+        self.encoder = Encoder(*sizes, dropout, attention_dropout, layer_norm_eps)
         self.heads = nn.Sequential(_head(hidden_dim, representation_size, num_classes))
         self.reset_parameters()
 
@@ -152,16 +159,20 @@ def vit(
     attention_dropout: Probability = 0.0,
     representation_size: Size | None = None,
     in_channels: Size = 3,
+    layer_norm_eps: Positive = 1e-6,
+    weights: Weights | None = None,
 ) -> VisionTransformer:
     """A VisionTransformer for small images: 0.8 million parameters; see VisionTransformer.
 
     patch_size: the side of a patch in pixels. num_layers: encoder blocks. num_heads: of the attention in each.
     hidden_dim: the width of a token. mlp_dim: the width of the hidden layer of a block. dropout: the probability of a
     zero after each layer. attention_dropout: the same of the attention weights. representation_size: the width of a
-    hidden layer before the head.
+    hidden layer before the head. layer_norm_eps: added to the variance in the norms; Hugging Face's ViT needs 1e-12.
+    weights: to start from, of torchvision's, Hugging Face's or timm's layout; see `load_weights`.
     """
-    shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim)
-    return VisionTransformer(*shape, dropout, attention_dropout, num_classes, representation_size, in_channels)
+    shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
+    model = VisionTransformer(*shape, num_classes, representation_size, in_channels, layer_norm_eps)
+    return started(model, weights)
 
 
 def _sized(
@@ -171,13 +182,17 @@ def _sized(
     sizes |= {"hidden_dim": width, "mlp_dim": 4 * width}
 
     @named(name, doc)
-    def build(**changes: Any) -> VisionTransformer:
-        return VisionTransformer(**{**sizes, **changes})
+    def build(*, weights: Weights | None = None, **changes: Any) -> VisionTransformer:
+        eps = {"layer_norm_eps": found["layer_norm_eps"]} if "layer_norm_eps" in (found := config_of(weights)) else {}
+        return started(VisionTransformer(**{**sizes, **eps, **changes}), weights)
 
     return build
 
 
-_CHANGES = "`changes` override arguments of VisionTransformer."
+_CHANGES = (
+    "`changes` override arguments of VisionTransformer. weights: to start from, of torchvision's, Hugging Face's or "
+    "timm's layout; layer_norm_eps is then that of the config.json beside them, if there is one; see `load_weights`."
+)
 vit_ti_16 = _sized("vit_ti_16", 16, 12, 3, 192, f"ViT-Ti/16, 5.7 million parameters; {_CHANGES}")
 vit_s_16 = _sized("vit_s_16", 16, 12, 6, 384, "ViT-S/16, 22 million parameters; see vit_ti_16.")
 vit_b_16 = _sized("vit_b_16", 16, 12, 12, 768, "ViT-B/16, 87 million parameters; see vit_ti_16.")

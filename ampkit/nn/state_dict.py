@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -87,7 +87,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     found = Keys(missing, unexpected)
     later = any("load" in part.__dict__.get("_state_hooks", {}) for part in module.modules())
     if misfits or errors or (strict and not later and (missing or unexpected)):
-        raise _mismatch(where, found if strict else Keys([], []), misfits, errors, state, list(own))
+        keys = found if strict else Keys([], [])
+        raise mismatch(where, keys, misfits, _cure(*keys, state, list(own)), errors)
     for name, value in values.items():
         if assign and own[name].requires_grad and not dtypes.is_float(value.dtype):
             needs = f"a floating-point dtype as {name!r}"
@@ -107,7 +108,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     for part in module.modules():
         part.run_state_hooks("load", found)
     if strict and (missing or unexpected):  # after hooks that may take names out
-        raise _mismatch(where, found, [], [], state, list(own))
+        raise mismatch(where, found, [], _cure(*found, state, list(own)))
     return found
 
 
@@ -151,23 +152,34 @@ def _values(where: str, name: str, value: Any) -> Array:
     return found if found.dtype == kind else found.astype(kind)  # in this machine's byte order
 
 
-def _mismatch(
-    where: str, keys: Keys, misfits: Any, errors: list[str], state: Mapping[str, Any], own: list[str]
-) -> StateError:
-    missing, unexpected = keys
-    counts = [(len(missing), "missing"), (len(unexpected), "unexpected"), (len(misfits), "misshapen")]
-    counts += [(len(errors), "refused")]
-    got = ", ".join(f"{n} {word}" for n, word in counts if n)
-    rows = [f"  missing: {name}" for name in missing]
-    near = [(name, _nearest(name, missing)) for name in unexpected]
-    rows += [f"  unexpected: {name}" + (f" ({cure})" if cure else "") for name, cure in near]
-    rows += [
-        f"  misshapen: {name} needs {_list(shape)}, got {_list(actual)}{_transposed_hint(shape, actual)}"
-        for name, shape, actual in misfits
+_MOST = 10  # rows of a kind
+
+
+def mismatch(where: str, keys: Keys, misfits: Any, cure: str | None, errors: Sequence[str] = ()) -> StateError:
+    """The error with one table of what does not fit: at most ten rows of a kind, then how many more.
+
+    misfits: (name, shape of the module, shape that came). errors: what hooks refused.
+    """
+    near = [(name, _nearest(name, keys.missing_keys)) for name in keys.unexpected_keys[:_MOST]]
+    unlike = [
+        f"{name} needs {_list(shape)}, got {_list(actual)}{_transposed_hint(shape, actual)}"
+        for name, shape, actual in misfits[:_MOST]
     ]
-    rows += [f"  refused: {error}" for error in errors]
-    rows += [f"help: {cure}" for cure in [_cure(missing, unexpected, state, own)] if cure]
+    kinds = [
+        ("missing", keys.missing_keys, len(keys.missing_keys)),
+        ("unexpected", [name + (f" ({hint})" if hint else "") for name, hint in near], len(keys.unexpected_keys)),
+        ("misshapen", unlike, len(misfits)),
+        ("refused", errors, len(errors)),
+    ]
+    got = ", ".join(f"{count} {word}" for word, _, count in kinds if count)
+    rows = [row for kind in kinds for row in _rows(*kind)] + ([f"help: {cure}"] if cure else [])
     return StateError("\n".join([f"{where}: needs the names and shapes of the module, got {got}", *rows]))
+
+
+def _rows(word: str, shown: Sequence[str], count: int) -> Iterator[str]:
+    yield from (f"  {word}: {each}" for each in shown[:_MOST])
+    if count > _MOST:
+        yield f"  {word}: and {count - _MOST} more"
 
 
 def _cure(missing: Any, unexpected: Any, state: Mapping[str, Any], own: list[str]) -> str | None:

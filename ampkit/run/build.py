@@ -17,6 +17,7 @@ from ..config import Recipe, Section
 from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
 from ..debug import Ranges
+from ..models.weights import started
 from ..nn.lora.config import ALL_LINEAR
 from ..optim import lr_scheduler
 from ..optim.layerwise import by_factor, lr_factors_of
@@ -25,15 +26,17 @@ from .input_pipeline import InputPipeline
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
-def model(recipe: Recipe, about: Mapping[str, Any] | None = None) -> nn.Module:
+def model(recipe: Recipe, about: Mapping[str, Any] | None = None, starts: bool = False) -> nn.Module:
     """The recipe's model, on its device, its weights drawn from the default random stream.
 
-    about: of the input pipeline, or of the checkpoint to load: what of the model follows from the data alone.
+    about: of the input pipeline, or of the checkpoint to load: what of the model follows from the data alone. starts:
+    whether to load model.weights, see `pretrained` of the model. Raises what `load_weights` raises.
     """
     entry = MODELS[recipe.model.name]
     found = (about or {}).get("sizes")
     sizes = entry.from_data(SimpleNamespace(**found) if found else recipe.data)
-    built: nn.Module = entry.build(**_arguments(recipe.model), **sizes)
+    built: nn.Module = entry.build(**recipe.model.model_dump(exclude={"name", "weights"}), **sizes)
+    started(built, recipe.model.weights if starts else None)
     if recipe.parallel.sync_batchnorm:
         built = nn.SyncBatchNorm.convert_sync_batchnorm(built)
     built = built.to(recipe.train.device)
@@ -54,6 +57,11 @@ def _to_finetune(recipe: Recipe, model: nn.Module) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError("finetune.freeze", "parameters that are left to train", "all of them frozen")
     return model
+
+
+def from_scratch(recipe: Recipe) -> Recipe:
+    """The recipe without model.weights: for what does not depend on the weights, and so can do without their file."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": None})})
 
 
 def _arguments(section: Section) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..core.saved_state import need_count
 from ..core.tensor import Tensor
 from ..debug.repeat.learning_rate import Training
 from ..distributed.environment import launched
+from ..models import LoadedWeights
 from . import build
 from .checkpoint import Checkpoints
 from .input_pipeline import input_pipeline
@@ -38,13 +39,20 @@ class Run(TrainingLoop):
     Beside the attributes of TrainingLoop it has
     recipe: the recipe, with the number of threads, on which the last bits of sums depend. steps: the updates in total.
     per_step: samples or tokens (`unit`) in an update. notes: what the user should know of the data. ranges: with
-    debug.ranges_every.
+    debug.ranges_every. pretrained: the LoadedWeights of model.weights, or None; a run from_checkpoint, whose weights
+    the caller loads, does without their file.
     """
 
     steps: int
     lower_scale = "amp.init_scale=1024"
 
-    def __init__(self, recipe: Recipe, checkpoints: Checkpoints | None = None, ranks: Ranks | None = None):
+    def __init__(
+        self,
+        recipe: Recipe,
+        checkpoints: Checkpoints | None = None,
+        ranks: Ranks | None = None,
+        from_checkpoint: bool = False,
+    ):
         keep_freed()
         ranks = ranks or Ranks.present()
         recipe = _on_this_rank(recipe, ranks)
@@ -52,7 +60,8 @@ class Run(TrainingLoop):
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
         self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
-        model = build.model(recipe, self._pipeline.about)
+        model = build.model(recipe, self._pipeline.about, starts=not from_checkpoint)
+        self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region = build.region(recipe, model)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
@@ -191,7 +200,7 @@ def fit(recipe: Recipe, checkpoints: str | Path | None = None, resume: bool = Fa
     last = saved.last() if resume else None
     if last is None:
         return Run(recipe, saved, ranks)
-    run = Run(continued(recipe, last.recipe), saved, ranks)
+    run = Run(continued(recipe, last.recipe), saved, ranks, from_checkpoint=True)
     run.load_state_dict(last.state)
     run.resumed = last._replace(state=None)
     return run

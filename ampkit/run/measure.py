@@ -12,6 +12,7 @@ from .. import debug
 from ..base.atomic_file import write
 from ..config import Recipe, load
 from ..debug.plan_table import HEAD, cells, merged
+from .build import from_scratch
 from .doctor import examine_cpu
 from .loop import fit
 
@@ -25,6 +26,7 @@ def measure(recipe: Recipe, steps: int = 1000) -> dict[str, Any]:
     The steps run op by op, because a recorded one shows no ops. Raises what `fit` raises.
     """
     changes = {"steps": max(steps, 1000), "epochs": None, "log_every": 1000, "eval_every": None, "compile": False}
+    recipe = from_scratch(recipe)
     run = fit(recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)}))
     with run.region:
         plan = debug.plan(run.model, run.first_batch(), loss=run.loss_of)

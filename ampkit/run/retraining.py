@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..base.errors import ConfigError, NonFiniteError, ScaleCollapseError
+from ..base.errors import ConfigError, FileError, NonFiniteError, ScaleCollapseError
 from ..config import Recipe
 from ..core import random
 from ..debug.repeat.learning_rate import LEAST, Training, grows
@@ -43,7 +43,7 @@ def retrain(start: Start, recipe: Recipe, steps: int, factor: float) -> list[flo
             row = run.advance()
             if row is None or grows(losses := [*losses, row.loss]):
                 return None
-    except (ConfigError, NonFiniteError, ScaleCollapseError):
+    except (ConfigError, FileError, NonFiniteError, ScaleCollapseError):  # the file of model.weights may be gone
         return None
     finally:
         random.set_rng_state(state)

@@ -10,6 +10,7 @@ from ..config import Recipe
 from ..core.module_path import path_in_words, starred
 from ..debug import FlopCounter, ledger
 from .bench import PRECISIONS, with_dtype
+from .build import from_scratch
 from .loop import fit
 
 
@@ -69,7 +70,7 @@ def summarize(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Summary
 
 def _plain(recipe: Recipe, dtype: str) -> Recipe:
     # Step by step, of a length that admits those that the ledger takes.
-    made = with_dtype(recipe, dtype)
+    made = with_dtype(from_scratch(recipe), dtype)
     changes = {"steps": 1000, "epochs": None, "eval_every": None, "compile": False, "log_every": 1000}
     return made.model_copy(update={"train": made.train.model_copy(update=changes)})
 

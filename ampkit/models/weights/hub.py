@@ -1,0 +1,75 @@
+"""Weights of the Hugging Face Hub, by its own client: docs/decisions/0033-weights-of-the-hub-by-its-client.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ...base.errors import FileError
+from ...base.files import reason
+
+_ONE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def snapshot(where: str, name: str) -> Path:
+    """The folder with config.json, preprocessor_config.json and the weights of the model `name`, owner/model.
+
+    Files are downloaded once; those in the cache are used where there is no network. Raises FileError without the
+    client, without network for files that are not in the cache, and for a model that is not there.
+    """
+    missing = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    except ImportError:
+        raise FileError(where, "a file or folder", missing, "pip install 'ampkit[hub]', or download it") from None
+    offline = False
+
+    def fetch(file: str) -> Path | None:
+        nonlocal offline
+        try:
+            return Path(huggingface_hub.hf_hub_download(name, file, local_files_only=offline))
+        except LocalEntryNotFoundError:
+            offline = True
+        except EntryNotFoundError:
+            pass
+        return None
+
+    try:
+        found = _fetched(fetch)
+    except Exception as error:  # of its libraries for the network, of many types
+        raise _refused(where, name, error) from error
+    if found is not None:
+        return found
+    if offline:
+        cure = "connect to the network once, or download the model elsewhere and pass its folder"
+        got = f"{name!r}, which is neither a path nor whole in the cache of the hub, without network"
+        raise FileError(where, "a file or folder of weights", got, cure)
+    raise FileError(where, f"{' or '.join(_ONE[::2])} in the model {name!r} of the hub", "none")
+
+
+def _fetched(fetch: Callable[[str], Path | None]) -> Path | None:
+    for file in ("config.json", "preprocessor_config.json"):
+        fetch(file)
+    for file in _ONE:
+        if (path := fetch(file)) is not None:
+            whole = all(fetch(shard) is not None for shard in _shards(path))
+            return path.parent if whole else None
+    return None
+
+
+def _shards(path: Path) -> Iterator[str]:
+    if path.name.endswith(".index.json"):
+        yield from dict.fromkeys(json.loads(path.read_text())["weight_map"].values())
+
+
+def _refused(where: str, name: str, error: Exception) -> FileError:
+    kind = type(error).__name__
+    if kind == "RepositoryNotFoundError":
+        got, cure = f"{name!r}, which is neither a path nor there", "a private one needs `hf auth login`"
+    elif kind == "GatedRepoError":
+        got, cure = f"{name!r}, which is gated", "accept its terms on its page, then `hf auth login`"
+    else:
+        got, cure = f"{name!r}, which breaks: {reason(error)}", "or download it elsewhere and pass its folder"
+    return FileError(where, "a path, or a model of the Hugging Face Hub", got, cure)

@@ -1,0 +1,243 @@
+"""The layouts that ampkit reads; a new one is a row here. See `layout` for what a row says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .layout import Layout, Part, Rule, Setting, State, transposed
+
+# torchvision: the names here are its own.
+
+_RESNET: Any = {
+    "head": ("fc.*",),
+    "blocks": "layer#.#.conv1.weight",
+    "cures": (("conv1.weight", 'such weights have the stem "imagenet": stem="imagenet", in a recipe model.stem'),),
+}
+_VIT: Any = {
+    "head": ("heads.*",), "blocks": "encoder.layers.encoder_layer_#.ln_1.weight",
+    "cures": (("encoder.pos_embedding", "image_size and patch_size must be those of the weights"),),
+}  # fmt: skip
+_BLOCKS_OF_RESNET = "backbone.layer#.#.conv1.weight"
+
+TORCHVISION = (
+    Layout("torchvision's ResNet", "ResNet", ("conv1.weight", "layer1.0.conv1.weight"), **_RESNET),
+    Layout("torchvision's VGG", "VGG", ("features.0.weight", "classifier.0.weight"), head=("classifier.6.*",),
+           blocks="features.#.bias"),
+    Layout("torchvision's AlexNet", "AlexNet", ("features.0.weight", "classifier.1.weight", "classifier.4.weight"),
+           head=("classifier.6.*",)),
+    Layout("torchvision's EfficientNet", "EfficientNet", ("features.0.0.weight", "features.#.0.block.#.fc1.weight"),
+           head=("classifier.1.*",), blocks="features.#.#.block.0.0.weight"),
+    Layout("torchvision's VisionTransformer", "VisionTransformer",
+           ("conv_proj.weight", "encoder.layers.encoder_layer_#.ln_1.weight"), **_VIT,
+           rules=(("*.mlp.linear_1.*", "*.mlp.0.*"), ("*.mlp.linear_2.*", "*.mlp.3.*"), ("*", "*"))),
+    Layout("torchvision's segmentation models", "Segmentation", ("backbone.layer1.0.conv1.weight", "classifier.*"),
+           head=("classifier.4.*", "aux_classifier.4.*"), optional=("aux_classifier.*",),
+           blocks=_BLOCKS_OF_RESNET),
+    Layout("torchvision's ResNet", "Segmentation", ("conv1.weight", "layer1.0.conv1.weight"),
+           rules=(("fc.*", None), ("*", "backbone.*")), head=("classifier.*", "aux_classifier.*"),
+           blocks=_BLOCKS_OF_RESNET),
+)  # fmt: skip
+
+
+# Hugging Face: ResNet and ViT.
+
+
+def _resnet_rules() -> tuple[Rule, ...]:
+    rules: list[Rule] = [
+        ("embedder.embedder.convolution.weight", "conv1.weight"),
+        ("embedder.embedder.normalization.*", "bn1.*"),
+        ("classifier.1.*", "fc.*"),
+    ]
+    for stage in range(4):
+        block, here = f"encoder.stages.{stage}.layers.#.", f"layer{stage + 1}.#."
+        rules += [
+            (f"{block}shortcut.convolution.weight", f"{here}downsample.0.weight"),
+            (f"{block}shortcut.normalization.*", f"{here}downsample.1.*"),
+        ]
+        for conv in range(3):
+            rules += [
+                (f"{block}layer.{conv}.convolution.weight", f"{here}conv{conv + 1}.weight"),
+                (f"{block}layer.{conv}.normalization.*", f"{here}bn{conv + 1}.*"),
+            ]
+    return tuple(rules)
+
+
+_BLOCK = "encoder.layers.encoder_layer_#."
+# Of the attention of a block: q, k and v one below the other, weights and biases apart.
+_IN = {"weight": f"{_BLOCK}self_attention.in_proj_weight", "bias": f"{_BLOCK}self_attention.in_proj_bias"}
+
+
+def _vit_rules() -> tuple[Rule, ...]:
+    """Names as in files, `encoder.layer.#`, and as in the modules of transformers 5, `layers.#`."""
+    rules: list[Rule] = [
+        ("embeddings.cls_token", "class_token"),
+        ("embeddings.position_embeddings", "encoder.pos_embedding"),
+        ("embeddings.mask_token", None),
+        ("embeddings.patch_embeddings.projection.*", "conv_proj.*"),
+        ("layernorm.*", "encoder.ln.*"),
+        ("classifier.*", "heads.head.*"),
+        ("pooler.*", None),
+    ]
+    files, modules = "encoder.layer.#.", "layers.#."
+    for i, (old, new) in enumerate((("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))):
+        for kind, here in _IN.items():
+            rules += [(f"{files}attention.attention.{old}.{kind}", here, Part(i, 3))]
+            rules += [(f"{modules}attention.{new}.{kind}", here, Part(i, 3))]
+    for old, new, here in (
+        ("attention.output.dense", "attention.o_proj", "self_attention.out_proj"),
+        ("intermediate.dense", "mlp.fc1", "mlp.0"),
+        ("output.dense", "mlp.fc2", "mlp.3"),
+        ("layernorm_before", "layernorm_before", "ln_1"),
+        ("layernorm_after", "layernorm_after", "ln_2"),
+    ):
+        rules += [(f"{lead}.*", f"{_BLOCK}{here}.*") for lead in (files + old, modules + new)]
+    return tuple(rules)
+
+
+def _only(*values: Any) -> Any:
+    return lambda model: values
+
+
+def _model_type(name: str) -> Setting:
+    return Setting("model_type", name, _only(name))
+
+
+IMAGES = (
+    Layout("Hugging Face's ResNet", "ResNet", ("embedder.embedder.convolution.weight",), _resnet_rules(), "resnet.",
+           **_RESNET,
+           settings=(_model_type("resnet"), Setting("hidden_act", "relu", _only("relu")),
+                     Setting("downsample_in_bottleneck", False, _only(False)))),
+    Layout("Hugging Face's ViT", "VisionTransformer",
+           ("embeddings.patch_embeddings.projection.weight", "*layer*.#.layernorm_before.weight"), _vit_rules(), "vit.",
+           **_VIT,
+           settings=(_model_type("vit"), Setting("hidden_act", "gelu", _only("gelu")),
+                     Setting("num_attention_heads", 12, lambda model: (_attention(model).num_heads,)),
+                     Setting("layer_norm_eps", 1e-12, lambda model: (model.encoder.ln.eps,)))),
+    Layout("timm's VisionTransformer", "VisionTransformer", ("patch_embed.proj.weight", "blocks.#.attn.qkv.weight"),
+           (("cls_token", "class_token"), ("pos_embed", "encoder.pos_embedding"), ("patch_embed.proj.*", "conv_proj.*"),
+            ("blocks.#.norm1.*", f"{_BLOCK}ln_1.*"), ("blocks.#.norm2.*", f"{_BLOCK}ln_2.*"),
+            ("blocks.#.attn.qkv.weight", _IN["weight"]), ("blocks.#.attn.qkv.bias", _IN["bias"]),
+            ("blocks.#.attn.proj.*", f"{_BLOCK}self_attention.out_proj.*"),
+            ("blocks.#.mlp.fc1.*", f"{_BLOCK}mlp.0.*"), ("blocks.#.mlp.fc2.*", f"{_BLOCK}mlp.3.*"),
+            ("norm.*", "encoder.ln.*"), ("head.*", "heads.head.*")), **_VIT),
+)  # fmt: skip
+
+
+def _attention(model: Any) -> Any:
+    return next(iter(model.encoder.layers)).self_attention
+
+
+# Hugging Face: GPT-2 and BERT.
+
+
+def has_conv1d(state: State) -> bool:
+    """Whether the weights of a GPT-2 are those of Hugging Face's Conv1D, [in, out].
+
+    The layout of Linear has the same names. `c_attn`, whose output is three times as wide as its input, tells them
+    apart; the square weights beside it follow.
+    """
+    found = [value for name, value in state.items() if re.search(r"h\.\d+\.attn\.c_attn\.weight$", name)]
+    shapes = [tuple(getattr(value, "shape", ())) for value in found]
+    return any(len(shape) == 2 and shape[1] == 3 * shape[0] for shape in shapes)
+
+
+_GPT_SIGNS = ("h.#.attn.c_attn.weight", "wte.weight")
+_GPT_MASKS: tuple[Rule, ...] = (("h.#.attn.bias", None), ("h.#.attn.masked_bias", None))  # older versions saved them
+_GPT_SIZES: Any = {
+    "blocks": "transformer.h.#.ln_1.weight",
+    "cures": (
+        ("transformer.wpe.weight", "block_size must be that of the weights: their n_positions"),
+        ("transformer.wte.weight", "vocab_size must be that of the weights"),
+    ),
+}
+_LM_HEAD: Rule = ("lm_head.weight", "lm_head.weight")
+_GELU_TANH = ("gelu_new", "gelu_pytorch_tanh")
+
+GPT2 = Layout(
+    "Hugging Face's GPT-2", "GPT", _GPT_SIGNS,
+    rules=(
+        ("h.#.attn.c_attn.weight", "transformer.h.#.attn.c_attn.weight", transposed),
+        ("h.#.attn.c_proj.weight", "transformer.h.#.attn.c_proj.weight", transposed),
+        ("h.#.mlp.c_fc.weight", "transformer.h.#.mlp.c_fc.weight", transposed),
+        ("h.#.mlp.c_proj.weight", "transformer.h.#.mlp.c_proj.weight", transposed),
+        *_GPT_MASKS, _LM_HEAD, ("*", "transformer.*"),
+    ),
+    prefix="transformer.",
+    settings=(
+        _model_type("gpt2"),
+        Setting("n_head", 12, lambda model: (model.transformer.h[0].attn.n_head,)),
+        Setting("activation_function", "gelu_new", _only(*_GELU_TANH)),
+        Setting("layer_norm_epsilon", 1e-5, lambda model: (model.transformer.ln_f.eps,)),
+        Setting("scale_attn_weights", True, _only(True)),
+        Setting("scale_attn_by_inverse_layer_idx", False, _only(False)),
+        Setting("add_cross_attention", False, _only(False)),
+    ),
+    holds=has_conv1d,
+    **_GPT_SIZES,
+)  # fmt: skip
+_GPT = Layout(
+    "GPT-2 with Linear", "GPT", _GPT_SIGNS, (*_GPT_MASKS, _LM_HEAD, ("*", "transformer.*")), "transformer.",
+    holds=lambda state: not has_conv1d(state), **_GPT_SIZES,
+)  # fmt: skip
+
+
+_BERT_SIGNS = ("embeddings.token_type_embeddings.weight", "encoder.layer.#.attention.self.query.weight")
+
+
+def _bert_norms(there: str, here: str) -> tuple[Rule, ...]:
+    """The norms in files that came from TensorFlow, which call the weight gamma and the bias beta."""
+    return (
+        (f"{there}*LayerNorm.gamma", f"{here}*LayerNorm.weight"),
+        (f"{there}*LayerNorm.beta", f"{here}*LayerNorm.bias"),
+    )
+
+
+def _bert_settings(config: Any) -> tuple[Setting, ...]:
+    return (
+        _model_type("bert"),
+        Setting("num_attention_heads", 12, lambda model: (config(model).num_attention_heads,)),
+        Setting("layer_norm_eps", 1e-12, lambda model: (config(model).layer_norm_eps,)),
+        Setting("hidden_act", "gelu", _only("gelu")),
+        Setting("position_embedding_type", "absolute", _only("absolute")),
+        Setting("is_decoder", False, _only(False)),
+    )
+
+
+# What BERT's other heads have; `position_ids` is a constant that older versions saved.
+_BERT_OTHERS: tuple[Rule, ...] = (
+    ("embeddings.position_ids", None), ("cls.seq_relationship.*", None), ("classifier.*", None), ("qa_outputs.*", None),
+)  # fmt: skip
+BERT = (
+    Layout("Hugging Face's BERT", "BertForMaskedLM", _BERT_SIGNS, prefix="bert.",
+           rules=(*_BERT_OTHERS, ("pooler.*", None), *_bert_norms("cls.predictions.", "cls.predictions."),
+                  ("cls.predictions.*", "cls.predictions.*"), *_bert_norms("", "bert."), ("*", "bert.*")),
+           head=("cls.predictions.*",), blocks="bert.encoder.layer.#.output.dense.weight",
+           settings=_bert_settings(lambda model: model.bert.config)),
+    Layout("Hugging Face's BERT", "BertModel", _BERT_SIGNS, prefix="bert.",
+           rules=(*_BERT_OTHERS, ("cls.*", None), *_bert_norms("", ""), ("*", "*")),
+           head=("pooler.*",), optional=("pooler.*",), blocks="encoder.layer.#.output.dense.weight",
+           settings=_bert_settings(lambda model: model.config)),
+)  # fmt: skip
+
+
+LAYOUTS = (
+    *TORCHVISION,
+    *IMAGES,
+    GPT2,
+    _GPT,
+    *BERT,
+)
+
+# Architectures that ampkit has no model for, by a name that only their files have.
+STRANGERS = {
+    "*model.layers.#.self_attn.q_proj.weight": "a decoder of Llama's kind",
+    "*roberta.embeddings.word_embeddings.weight": "RoBERTa",
+    "*distilbert.embeddings.word_embeddings.weight": "DistilBERT",
+    "*decoder.block.#.layer.0.SelfAttention.q.weight": "T5",
+    "*vision_model.embeddings.class_embedding": "CLIP",
+    "features.denseblock1.*": "torchvision's DenseNet",
+    "features.#.#.attn.relative_position_bias_table": "torchvision's SwinTransformer",
+    "features.#.conv.0.0.weight": "torchvision's MobileNetV2",
+    "Mixed_5b.*": "torchvision's Inception",
+}
