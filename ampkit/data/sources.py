@@ -98,7 +98,7 @@ class _GrainStream(_Stream):
         self._iterator = iter(self.source)
         if place is not None:
             self._iterator.set_state(place["bytes"].encode() if "bytes" in place else place["state"])
-        return self._iterator  # type: ignore[no-any-return]
+        return self._iterator
 
     def _place(self) -> Any:
         state = self._iterator.get_state()

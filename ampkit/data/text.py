@@ -9,16 +9,23 @@ inputs, targets = text.windows(train, starts, context=128)
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, ConfigError
+from ..base.errors import ArgumentError, ConfigError, FileError
 from ..base.files import foreign, opened, read
 from ..base.limits import Bytes, Fraction
 from ..base.registry import Splits, register_dataset
+from .file_patterns import files_under, find
+from .tables import read as tables
+from .tables.column import values_of
+from .tables.read import Format
+from .text_encodings import decode, encoding_of
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
@@ -32,22 +39,51 @@ _NOT_STANDARD = frozenset(
 _GENERATED = ("_sysconfig", "config-")
 
 
-def corpus(path: str | Path | None = None, limit: int = LIMIT) -> NDArray[np.uint8]:
-    """The first `limit` bytes of a file, or of the text files under a folder in the order of their names.
+def corpus(path: str | Path | None = None, limit: int = LIMIT, encoding: str = "utf-8") -> NDArray[np.uint8]:
+    """The first `limit` bytes of a file, or of the text files of a folder or pattern in the order of their names.
 
-    -> [n] uint8. Without a path: the sources of Python's standard library, without tests, generated tables and
-    packages that distributions leave out: the same bytes for the same release of Python. A text file is one without a
-    zero byte in its first 8 KiB; hidden files and folders are skipped.
-    Raises ConfigError for a path that does not exist or contains no text, FileError for one that cannot be read or is
-    neither a regular file nor a folder, ArgumentError for a limit below 1.
+    -> [n] uint8, the text in UTF-8. Without a path: the sources of Python's standard library, without tests, generated
+    tables and packages that distributions leave out: the same bytes for the same release of Python. Of a folder, hidden
+    files and folders are skipped, and so is what has a zero byte in its first 8 KiB and no mark of UTF-16.
+    encoding: of files that do not begin with Unicode's byte order mark; "bytes" takes files as they are.
+    Raises ConfigError for a path that does not exist or contains no text, FileError for a file that cannot be read, is
+    binary or not of the encoding, ArgumentError for a limit below 1.
     """
+    return _corpus(path, limit, encoding).data
+
+
+class _Corpus(NamedTuple):
+    """encodings: the number of files by the encoding that they were read in. skipped: binary files of a folder."""
+
+    data: NDArray[np.uint8]
+    encodings: Counter[str]
+    skipped: list[Path]
+
+    def note(self) -> str:
+        """What was taken, in a line."""
+        files = ", ".join(f"{count} file{'s' * (count > 1)} in {name}" for name, count in self.encodings.items())
+        binary = f"; skipped as binary: {', '.join(path.name for path in self.skipped[:3])}" if self.skipped else ""
+        more = f" and {len(self.skipped) - 3} more" if len(self.skipped) > 3 else ""
+        return f"text: {len(self.data):,} bytes of {files}{binary}{more}"
+
+
+def _corpus(path: str | Path | None, limit: int, encoding: str) -> _Corpus:
     if limit < 1:
         raise ArgumentError("text.corpus", "limit of at least 1 byte", str(limit))
     files = _standard_library() if path is None else _text_files(Path(path))
-    found = b"".join(_take(files, limit))
-    if not found:
+    encodings, skipped, parts = Counter[str](), list[Path](), list[bytes]()
+    for file in files:
+        if path is not None and Path(path).is_dir() and _is_binary(_start(file, 8192)):
+            skipped.append(file)
+            continue
+        taken, part = _in_utf8(file, limit, "bytes" if path is None else encoding)
+        encodings[taken] += 1
+        parts.append(part)
+        if (limit := limit - len(part)) <= 0:
+            break  # later files are not opened
+    if not (found := b"".join(parts)):
         raise ConfigError("text", "a file or a folder with text", f"{str(path)!r}, which holds none")
-    return np.frombuffer(found, np.uint8)
+    return _Corpus(np.frombuffer(found, np.uint8), encodings, skipped)
 
 
 def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -103,23 +139,23 @@ def _start_count(data: NDArray[np.uint8], context: int) -> int:
 
 def _standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    found = ((file, file.relative_to(root).parts) for file in _files_under(root, "*.py"))
+    files = sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts)
+    found = ((file, file.relative_to(root).parts) for file in files if file.is_file())
     return [file for file, parts in found if not (_NOT_STANDARD & {*parts} or parts[0].startswith(_GENERATED))]
 
 
-def _text_files(path: Path) -> Iterable[Path]:
-    if not path.exists():
-        raise ConfigError("text", "a file or a folder that exists", repr(str(path)))
-    if not path.is_dir():
-        return [path]
-    found = ((file, file.relative_to(path).parts) for file in _files_under(path, "*"))
-    visible = (file for file, parts in found if not any(p.startswith(".") or p == "__pycache__" for p in parts))
-    return (file for file in visible if b"\0" not in _start(file, 8192))
+def _text_files(path: Path) -> Sequence[Path]:
+    """The files of a path, a folder or a pattern."""
+    if path.is_dir():
+        return files_under(path)
+    try:
+        return [path] if path.exists() else find(path, "text", "a file or a folder with text", ())
+    except FileError:
+        raise ConfigError("text", "a file or a folder that exists", repr(str(path))) from None
 
 
-def _files_under(root: Path, pattern: str) -> list[Path]:
-    files = (file for file in root.rglob(pattern) if file.is_file())
-    return sorted(files, key=lambda file: file.relative_to(root).parts)
+def _is_binary(start: bytes) -> bool:
+    return b"\0" in start and encoding_of(start) not in ("utf-16", "utf-32")
 
 
 def _start(file: Path, size: int) -> bytes:
@@ -127,23 +163,45 @@ def _start(file: Path, size: int) -> bytes:
         return read(stream, size)
 
 
-def _take(files: Iterable[Path], limit: int) -> Iterator[bytes]:
-    """Yield the content of the files, up to `limit` bytes in all; no more than that is read."""
-    for file in files:
-        part = _start(file, limit)
-        yield part
-        limit -= len(part)
-        if limit <= 0:
-            return
+def _in_utf8(file: Path, limit: int, encoding: str) -> tuple[str, bytes]:
+    """The encoding of a file, and at most `limit` bytes of its text in UTF-8."""
+    data = _start(file, limit)
+    taken = encoding if encoding == "bytes" else encoding_of(data, encoding)
+    if taken == "bytes":
+        return taken, data
+    wide = 1 if taken == "utf-8" else 4  # bytes of a character at most, against one in UTF-8
+    data = data if wide == 1 else _start(file, wide * limit)
+    return taken, decode(file, data, encoding, cut=len(data) == wide * limit).encode()[:limit]
 
 
-def load_splits(path: str | Path | None = None, limit: Bytes = LIMIT, validation: Fraction = 0.1) -> Splits:
-    """The bytes of a text file, of the text files of a folder, or of Python's standard library.
+def load_splits(
+    path: str | Path | None = None,
+    limit: Bytes = LIMIT,
+    validation: Fraction = 0.1,
+    encoding: str = "utf-8",
+    column: str | None = None,
+) -> Splits:
+    """The bytes of a text file, of the text files of a folder or pattern, or of Python's standard library.
 
-    path: a file or a folder; unset, the standard library. limit: the most bytes to read. validation: the fraction of
-    every 256 KiB that is held out.
+    path: a file, a folder, or a pattern such as "books/**/*.txt"; unset, the standard library. limit: the most bytes to
+    read. validation: the fraction of every 256 KiB that is held out. encoding: of files that do not begin with a mark
+    that says it; "bytes" takes files as they are. column: with the text in tables (JSON lines, CSV, Parquet), a row to
+    a line.
     """
-    return Splits(*split(corpus(path, limit), validation))
+    if column is not None:
+        return _of_column(path, limit, validation, encoding, column)
+    found = _corpus(path, limit, encoding)
+    return Splits(*split(found.data, validation), notes=() if path is None else (found.note(),))
+
+
+def _of_column(path: str | Path | None, limit: int, validation: float, encoding: str, column: str) -> Splits:
+    if path is None:
+        raise ConfigError("data.path", "a table, for data.column", "none")
+    table = tables.read(path, Format(encoding=encoding))
+    cells = values_of(table, column, "text")
+    data = "\n".join(cell for cell in cells if cell is not None).encode()[:limit]
+    note = f"text: {len(data):,} bytes of column {column!r} in {len(table):,} rows"
+    return Splits(*split(np.frombuffer(data, np.uint8), validation), notes=(note,))
 
 
 register_dataset(

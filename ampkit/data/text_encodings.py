@@ -22,15 +22,18 @@ def encoding_of(data: bytes, encoding: str = "utf-8") -> str:
     return next((name for mark, name in _MARKS.items() if data.startswith(mark)), encoding)
 
 
-def decode(path: Path, data: bytes, encoding: str = "utf-8") -> str:
+def decode(path: Path, data: bytes, encoding: str = "utf-8", cut: bool = False) -> str:
     """The text of the bytes `data` of a file, without a mark at its start.
 
-    Raises FileError for bytes that are no text of this encoding, naming the file and the line, and for a file with
-    zero bytes, which is binary; ConfigError for an encoding that Python does not know.
+    cut: more bytes follow in the file, so that the last character may lack some. Raises FileError for bytes that are no
+    text of this encoding, naming the file and the line, and for a file with zero bytes, which is binary; ConfigError
+    for an encoding that Python does not know.
     """
     taken = encoding_of(data, encoding)
     try:
-        text = data.decode(taken)
+        if not isinstance(codecs.decode(b"", taken), str):  # a codec of bytes, such as hex
+            raise LookupError
+        text = codecs.getincrementaldecoder(taken)().decode(data, final=not cut)
     except LookupError:
         raise ConfigError("data.encoding", "an encoding that Python knows", repr(encoding), '"utf-8", say') from None
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -33,8 +34,68 @@ def test_the_default_corpus_holds_no_tests_and_no_installed_packages():
 
 
 def test_a_file_is_its_bytes(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"abc\xff")
-    assert text.corpus(tmp_path / "a.txt").tobytes() == b"abc\xff"
+    (tmp_path / "a.txt").write_bytes(b"abc\xff\0")
+    assert text.corpus(tmp_path / "a.txt", encoding="bytes").tobytes() == b"abc\xff\0"
+
+
+@pytest.mark.parametrize(
+    ("stored", "key"),
+    [("utf-8", "utf-8"), ("utf-8-sig", "utf-8"), ("utf-16", "utf-8"), ("utf-32", "utf-8"), ("latin-1", "latin-1")],
+)
+@pytest.mark.parametrize("limit", [1000, 13, 8, 7])
+def test_any_encoding_becomes_utf8(stored, key, limit, tmp_path):
+    words = "Zürich, Besançon\n"
+    (tmp_path / "a.txt").write_bytes(words.encode(stored))
+    assert text.corpus(tmp_path / "a.txt", limit, key).tobytes() == words.encode()[:limit]
+
+
+def test_what_was_taken_and_left_out_is_said(tmp_path):
+    for name, content in (("a", b"abc"), ("b", "ü".encode("utf-16")), ("c.png", b"\x89PNG\0"), ("d", b"xy")):
+        (tmp_path / name).write_bytes(content)
+    splits = text.load_splits(tmp_path)
+    assert splits.notes == ("text: 7 bytes of 2 files in utf-8, 1 file in utf-16; skipped as binary: c.png",)
+    assert text.load_splits().notes == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one\ntwo \xe9\n", "needs text in utf-8, got the byte 0xe9 in line 2\nhelp: say how it is stored, data.enc"),
+        (b"\x89PNG\0\0", "needs text in utf-8, got the byte 0x89 in line 1, of a binary file"),
+        (b"ELF\0\0", "needs a text file, got a binary file, with zero bytes"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused_by_its_name(content, message, tmp_path):
+    (tmp_path / "a.bin").write_bytes(content)
+    with pytest.raises(FileError) as caught:
+        text.corpus(tmp_path / "a.bin")
+    assert f"{tmp_path / 'a.bin'}: {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["latin9000", "hex"])
+def test_an_unknown_encoding_is_refused(encoding, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"ab")
+    with pytest.raises(ConfigError, match="data.encoding: needs an encoding that Python knows, got"):
+        text.corpus(tmp_path / "a.txt", encoding=encoding)
+
+
+def test_a_pattern_is_its_files_in_the_order_of_their_names(tmp_path):
+    (tmp_path / "b").mkdir()
+    for name, content in (("b/c.txt", b"2"), ("a.txt", b"1"), ("a.md", b"9")):
+        (tmp_path / name).write_bytes(content)
+    assert text.corpus(tmp_path / "**" / "*.txt").tobytes() == b"12"
+
+
+def test_text_is_read_from_a_column_of_tables(tmp_path):
+    rows = [{"text": "first", "n": 1}, {"text": None}, {"text": "zwölf\nmore", "n": 2}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    splits = text.load_splits(tmp_path / "a.jsonl", column="text")
+    assert b"".join(part.tobytes() for part in splits[:2]) == "first\nzwölf\nmore".encode()
+    assert splits.notes == ("text: 17 bytes of column 'text' in 3 rows",)
+    with pytest.raises(FileError, match="needs a column 'txt', got only text, n\nhelp: did you mean 'text'"):
+        text.load_splits(tmp_path / "a.jsonl", column="txt")
+    with pytest.raises(ConfigError, match=r"data.path: needs a table, for data.column, got none"):
+        text.load_splits(column="text")
 
 
 def test_a_folder_is_its_text_files_in_the_order_of_their_names(tmp_path):
@@ -55,6 +116,7 @@ def test_the_limit_cuts_across_files(tmp_path):
 
 def test_no_more_of_a_file_is_read_than_the_limit(tmp_path):
     with (tmp_path / "sparse.txt").open("wb") as file:
+        file.write(b"a" * 1000)
         file.truncate(2**32)
     with memory_below(2**20):
         assert text.corpus(tmp_path / "sparse.txt", limit=1000).shape == (1000,)
