@@ -44,7 +44,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     """Faults between keys that are valid by themselves; sections may be absent."""
     model, data, train = sections.get("model"), sections.get("data"), sections.get("train")
     if model is not None and data is not None and DATASETS[data.name].samples not in MODELS[model.name].samples:
-        fitting = [name for name, entry in DATASETS.items() if entry.samples in MODELS[model.name].samples]
+        fitting = sorted(name for name, entry in DATASETS.items() if entry.samples in MODELS[model.name].samples)
         yield Fault("data.name", f"{one_of(fitting)} for {model.name}", repr(data.name))
         data = None
     yield from _data_misfits(data, model)

@@ -202,11 +202,21 @@ def measured(images: ImageFolder) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of a section with the number of classes, which the folder tells where it is left out."""
+    """The keys of a section with the number of classes, which the folder tells where it is left out.
+
+    A folder that is missing tells nothing: `load_splits` names it.
+    """
     folder = section.get("folder")
-    if section.get("classes") is not None or not isinstance(folder, (str, Path)):
+    if section.get("classes") is not None or not isinstance(folder, str) or not _is_folder(folder):
         return section
     return {**section, "classes": len(found_in.need_classes(folder))}
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # a text that is no path
+        return False
 
 
 def _check(data: Any, model: Any) -> Iterator[Fault]:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from ampkit import nn, ops, optim, testing
 from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
+from ampkit.cli import main
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 
@@ -82,6 +84,25 @@ def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeyp
 @pytest.mark.parametrize("source", examples("docs/distributed.md"), ids=("collectives", "mesh", "training"))
 def test_the_examples_of_ranks_run_on_one(source):
     subprocess.run([sys.executable, "-c", source], check=True, cwd=ROOT)
+
+
+@pytest.mark.cpu
+def test_the_commands_and_examples_of_the_page_on_images_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("PIL.Image", reason="the page draws photos with Pillow")
+    monkeypatch.chdir(tmp_path)
+    page, names = (ROOT / "docs/images-of-your-own.md").read_text(), {"__name__": "docs"}
+    small = ["model.width=4", "train.epochs=", "train.steps=2", "train.eval_every=", "data.shape=[3,32,32]"]
+    small += ["data.resize=36", "data.workers=0", "data.batch_size=8"]
+    drawing, loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(drawing, "images", "exec"), names)
+    commands = [shlex.split(line) for line in re.findall(r"^ampkit (.*)$", page, re.MULTILINE)]
+    assert [words[0] for words in commands] == ["train", "train", "predict", "train"]
+    for words in commands:
+        assert main([*words, *(small if words[0] == "train" else [])]) == 0
+    predicted = capsys.readouterr().out
+    assert re.search(r"photos/circle/1.jpg: (circle|square) [\d.]+%, (circle|square) [\d.]+%\n", predicted)
+    exec(compile(loop, "images", "exec"), names)
+    assert names["loss"].item() == pytest.approx(np.log(2), rel=1e-5)
 
 
 @pytest.mark.cpu

@@ -28,7 +28,13 @@ STEPS = 20
 # AVX-512, all with AVX2 alone, and the references: at most 2e-7, 3e-4 and 2e-4 where nothing is normalized
 # over a few values; where it is, the norms amplify it: 3e-6, 2e-2 and 2e-3.
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 1e-3}
-AMPLIFIED = {"cifar10_resnet18", "synthetic/deeplabv3_resnet50", "synthetic/efficientnet_b0", "synthetic/fcn_resnet50"}
+AMPLIFIED = {
+    "cifar10_resnet18",
+    "finetune_images",
+    "synthetic/deeplabv3_resnet50",
+    "synthetic/efficientnet_b0",
+    "synthetic/fcn_resnet50",
+}
 AMPLIFIED |= {"synthetic/efficientnet_b4", "synthetic/resnet18", "synthetic/resnet50"}
 AMPLIFICATION = {"float32": 10, "bfloat16": 25, "float16": 10}
 
@@ -41,6 +47,8 @@ SMALL = {
     "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,16,16],classes=2,batch_size=8,crop=4,flip=true}",
     "digits_cnn": "model.width=4 data.batch_size=8 optimizer.lr=1e-3",
     "digits_mlp": "model.hidden=[16,16] data.batch_size=8",
+    "finetune_images": "model.width=4 train.epochs=19 optimizer.lr=1e-4 data.folder=FOLDER data.shape=[3,16,16] "
+    "data.resize=16 data.random_resized_crop= data.batch_size=8 data.workers=0",
     "mnist_lenet": "data.batch_size=4 train.epochs=9 data.download=false data.folder=FOLDER",
     "synthetic/alexnet": "model.hidden=8 data.shape=[3,63,63] data.count=48 data.batch_size=2 optimizer.lr=1e-5",
     "synthetic/bert": "model.vocab_size=32 model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=2 "
@@ -85,7 +93,7 @@ def write_pictures(folder):
             np.save(folder / name / f"{number:02}.npy", image.astype(np.uint8))
 
 
-WRITERS = {"mnist_lenet": write_digits, "cifar10_resnet18": write_pictures}
+WRITERS = {"mnist_lenet": write_digits, "cifar10_resnet18": write_pictures, "finetune_images": write_pictures}
 
 
 def small(name, dtype, folder):

@@ -82,6 +82,7 @@ CHEAP = {
     "cifar10_resnet18": _IMAGES.format("[3,32,32]", 16, 4) + " model.depth=0.5",
     "digits_cnn": "",
     "digits_mlp": "",
+    "finetune_images": _IMAGES.format("[3,64,64]", 16, 4),
     "mnist_lenet": _IMAGES.format("[1,28,28]", 256, 128),
     "synthetic/alexnet": f"model.hidden=256 {_BATCH}",
     "synthetic/bert": "model.num_hidden_layers=1 data.count=16 data.batch_size=8",
