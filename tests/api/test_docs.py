@@ -92,7 +92,7 @@ def test_the_commands_and_examples_of_the_page_on_images_run_one_after_the_other
     monkeypatch.chdir(tmp_path)
     page, names = (ROOT / "docs/images-of-your-own.md").read_text(), {"__name__": "docs"}
     small = ["model.width=4", "train.epochs=", "train.steps=2", "train.eval_every=", "data.shape=[3,32,32]"]
-    small += ["data.resize=36", "data.workers=0", "data.batch_size=8"]
+    small += ["data.resize=36", "data.workers=0", "data.batch_size=8", "train.threads=1"]
     drawing, loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(drawing, "images", "exec"), names)
     commands = [shlex.split(line) for line in re.findall(r"^ampkit (.*)$", page, re.MULTILINE)]
