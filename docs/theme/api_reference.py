@@ -77,11 +77,11 @@ def pages() -> dict[str, str]:
 
 
 def _data(definitions: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """What the modules of `ampkit.data` with a data set define, and augmentation; the loader is in utils.data."""
+    """What the modules of `ampkit.data` with a data set define, and augmentations; the loader is in utils.data."""
     yield from _listed(ampkit.data, definitions)
     for info in pkgutil.iter_modules(ampkit.data.__path__):
         module = importlib.import_module(f"ampkit.data.{info.name}")
-        if hasattr(module, "load_splits") or info.name == "augment":
+        if hasattr(module, "load_splits") or info.name in ("augment", "transforms"):
             own = (
                 (n, p) for n, p in _listed(module, definitions) if p.startswith(module.__name__) and n != "load_splits"
             )

@@ -38,6 +38,16 @@ def test_every_random_operation_gives_torchvisions_pixels(kind):
         assert np.asarray(operations[operation].change(image, by)).tobytes() == expected, name
 
 
+def test_magnitudes_are_spaced_and_rounded_as_torch_linspace_does():
+    operations = {operation.name: operation for operation in transforms.TrivialAugmentWide.OPERATIONS}
+    # torch 2.13: torch.linspace(0, 32, 31) and torch.linspace(1, 0, 31), in hexadecimal
+    expected = {"TranslateX": {15: "0x1.fffffep+3", 17: "0x1.222222p+4", 24: "0x1.99999ap+4"}}
+    expected["Solarize"] = {6: "0x1.99999ap-1", 16: "0x1.dddde0p-2"}
+    for name, values in expected.items():
+        found = {number: operations[name].magnitude(number, 31, None) for number in values}
+        assert found == {number: float.fromhex(value) for number, value in values.items()}
+
+
 @pytest.mark.parametrize("kind", [transforms.Resize, transforms.CenterCrop])
 def test_sizes_and_pixels_are_torchvisions(kind):
     cases = of(kind.__name__)
