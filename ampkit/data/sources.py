@@ -5,7 +5,6 @@ Hugging Face's `IterableDataset`, `WebDataset`, Grain's `IterDataset` and `DataL
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -66,15 +65,15 @@ class _HuggingFaceStream(_Stream):
 
     def __init__(self, source: Any):
         super().__init__(source)
-        self._fresh, self._is_exact = copy.deepcopy(source.state_dict()), not _has_buffer(source)
+        self._is_exact = not _has_buffer(source)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
         self.source.set_epoch(epoch)
 
     def _items(self, place: Any) -> Iterator[Any]:
-        # A loaded state stays with the source: without another one each later epoch would start there.
-        self.source.load_state_dict(self._fresh if place is None else place)
+        # A loaded state stays with the source, for each iteration of its epoch: that of another one is ignored.
+        self.source.load_state_dict({**self.source.state_dict(), "epoch": -1} if place is None else place)
         return iter(self.source)
 
     def _place(self) -> Any:

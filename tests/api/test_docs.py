@@ -69,6 +69,32 @@ def test_every_example_runs(name):
 
 
 @pytest.mark.cpu
+def test_the_examples_and_commands_of_tables_and_text_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", (ROOT / "docs/tables-and-text.md").read_text(), re.DOTALL)
+    names = {"__name__": "docs"}
+    for language, source in blocks[:-1]:
+        if language == "python":
+            exec(compile(source, "tables-and-text", "exec"), names)
+        else:
+            assert [main(shlex.split(line)[1:]) for line in source.splitlines()] == [0, 0]
+    said = capsys.readouterr().out
+    assert "\nkind,probability\n" in said
+    assert "\nprice\n" in said
+    assert names["probabilities"].shape == (400, 3)
+
+
+@pytest.mark.cpu
+@pytest.mark.filterwarnings("ignore")  # of Hugging Face's datasets
+def test_the_example_of_a_stream_of_tables_and_text_runs():
+    pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+    names = {"__name__": "docs"}
+    exec(compile(examples("docs/tables-and-text.md")[-1], "tables-and-text", "exec"), names)
+    first, second = (names[name]["y"].tolist() for name in ("first", "second"))
+    assert len({*first, *second}) == 4
+
+
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

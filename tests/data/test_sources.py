@@ -164,6 +164,16 @@ def test_a_state_is_used_only_where_it_is_all_there_is(words, drawn):
     assert resumed.dataset.drawn == drawn
 
 
+def test_a_stream_that_was_read_already_starts_anew_unless_a_state_says_where():
+    stream, epoch = HuggingFace(), numbers(next(iter(DataLoader(HuggingFace(), ITEMS))))
+    cut = DataLoader(stream, SIZE)
+    next(iter(cut))
+    resumed = DataLoader(stream, SIZE)
+    resumed.load_state_dict(cut.state_dict())
+    assert numbers(next(iter(resumed))) == epoch[SIZE : 2 * SIZE]
+    assert numbers(next(iter(DataLoader(stream, SIZE)))) == epoch[:SIZE]
+
+
 def test_a_web_dataset_in_another_order_is_not_resumed():
     cut = DataLoader(WebDataset(seeded=False), SIZE)
     next(iter(cut))
