@@ -1,13 +1,14 @@
-"""PyTorch's import path: `from ampkit.utils.data import DataLoader`; `swap_tensors`; and `flop_counter`."""
+"""PyTorch's import path: `from ampkit.utils.data import DataLoader`; `tensorboard`, `swap_tensors`,
+`flop_counter`."""
 
 from __future__ import annotations
 
 from ..base.errors import DTypeError, StateError
 from ..core.parameter import Parameter, become_parameter
 from ..core.tensor import Tensor
-from . import data
+from . import data, tensorboard
 
-__all__ = ["data", "swap_tensors"]
+__all__ = ["data", "swap_tensors", "tensorboard"]
 
 
 def swap_tensors(t1: Tensor, t2: Tensor) -> None:

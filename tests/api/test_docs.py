@@ -48,7 +48,7 @@ ALONE = (
     "README.md",
     *(f"docs/{page}.md" for page in ("index", "policy", "scaling", "coming-from-pytorch", "numerics")),
 )
-GUIDES = ("quickstart", "tutorial", "performance", "debugging", "logging", "report")
+GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
 EXTENDING = ("add-an-op", "add-an-optimizer", "add-a-model", "add-a-dataset", "add-a-backend", "add-a-kernel")
 
 

@@ -71,7 +71,7 @@ def test_tensorboard_s_own_reader_reads_the_event_files(tmp_path):
         for event in events.Scalars(name):
             found.setdefault(event.step, {})[name] = event.value
     assert close(found, wanted)
-    assert b"digits" in events.Tensors("recipe")[0].tensor_proto.string_val[0]
+    assert b"digits" in events.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0]
 
 
 def test_tensorboard_drops_the_steps_that_a_resumed_run_writes_again(tmp_path):

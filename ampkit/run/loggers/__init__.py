@@ -98,7 +98,8 @@ class Loggers:
             self._writers.pop(name, None)
             line = str(error).strip().splitlines()
             what = f"{type(error).__name__}: {line[0]}" if line else type(error).__name__
-            cure = f"; pip install {LOGGERS[name][1]}" if isinstance(error, ImportError) and name in LOGGERS else ""
+            missing = isinstance(error.__cause__ or error, ImportError) and name in LOGGERS
+            cure = f"; pip install {LOGGERS[name][1]}" if missing else ""
             self._notice(f"logger {name} is left out from here on: {what}{cure}; metrics.jsonl has every row")
 
     def _run(self) -> None:

@@ -27,12 +27,14 @@ from .directory import Directory, Logger
 from .epochs import Batches, Epochs, on_device
 from .parts import Precision, parts_of
 
+_END = object()  # None may be a batch
+
 
 class TrainingSetup(TrainingState):
     """What `ampkit.setup` returns: the state of a training, and the calls of a step; a context manager.
 
-    It iterates over the batches, on the model's device, epoch after epoch, without end. model, optimizer, schedule,
-    scaler and average are those that it was made of. done: the updates so far.
+    It iterates over the batches, on the model's device, epoch after epoch; `batches(max_steps)` ends. model, optimizer,
+    schedule, scaler and average are those that it was made of. done: the updates so far.
     """
 
     def __init__(
@@ -76,11 +78,23 @@ class TrainingSetup(TrainingState):
         return self._region
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches, epoch after epoch. Raises ArgumentError where there are none, or the data end."""
+        """The batches, without end: `batches()`."""
+        return self.batches()
+
+    def batches(self, max_steps: int | None = None) -> Iterator[Any]:
+        """The batches on the model's device, epoch after epoch, until `max_steps` updates are done.
+
+        Raises ArgumentError where the data end before.
+        """
         if self._epochs is None:
             raise ArgumentError("setup", "train_dataloaders to iterate over", "none")
-        for batch in self._epochs:
+        while max_steps is None or self.done < max_steps:
+            batch = next(self._epochs, _END)
+            if batch is _END:
+                break
             yield on_device(batch, self.device)
+        else:
+            return
         cure = "a generator can be iterated once: give a list, a DataLoader, or the function that makes it"
         raise ArgumentError("train_dataloaders", "batches in each epoch", "none", cure)
 
@@ -186,7 +200,7 @@ def setup(model: nn.Module, optimizer: Any, train_dataloaders: Batches | None = 
     """What a loop of one's own needs around a model and its optimizer: precision, accumulation, exact resume, rows.
 
         with ampkit.setup(model, optimizer, loader, precision="16-mixed", ema=0.99) as run:
-            for x, y in run:
+            for x, y in run.batches(max_steps=1000):
                 with run.autocast():
                     loss = ops.cross_entropy(model(x), y)
                 run.backward(loss)
