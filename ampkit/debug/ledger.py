@@ -185,9 +185,11 @@ class _Recorder:
         self._memory, self._models = SavedMemory(), dict[int, Any]()
 
     def buffers(self) -> dict[str, int]:
-        """The bytes of the buffers of all models that ran."""
-        held = {id(buffer): buffer.array.nbytes for model in self._models.values() for buffer in model.buffers()}
-        return {"buffers": sum(held.values())}
+        """The bytes of the buffers, and of parameters that no optimizer has, of all models that ran."""
+        models = self._models.values()
+        held = {id(buffer): buffer.array.nbytes for model in models for buffer in model.buffers()}
+        frozen = {id(p): p.array.nbytes for model in models for p in model.parameters() if p._arena_segment is None}
+        return {"buffers": sum(held.values()), "frozen parameters": sum(frozen.values())}
 
     def __call__(self, event: Event) -> None:
         if event.phase != FORWARD or event.op is None:
@@ -207,11 +209,13 @@ class _Recorder:
 
 def _held(optimizers: list[Optimizer]) -> dict[str, int]:
     arenas = [arena for optimizer in optimizers for group in optimizer.param_groups for arena in group.arenas]
+    segments = [s for optimizer in optimizers for group in optimizer.param_groups for s in group.segments]
+    others = sum(array.nbytes for segment in segments for array in segment.extra_state.values())
     return {
         "parameters": sum(arena.master.nbytes for arena in arenas),
         "16-bit copies of weights": sum(copy.nbytes for arena in arenas for copy in arena.copies.values()),
         "gradients": sum(arena.gradient.nbytes for arena in arenas),
-        "moments": sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
+        "moments": others + sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
     }
 
 

@@ -37,6 +37,14 @@ MODELS = {
     "cnn": (lambda: cnn(1, 5, width=4), lambda rng: rng.standard_normal((6, 1, 8, 8)).astype(np.float32)),
     "gpt": (lambda: GPT(5, 4, 1, 2, 8, dropout=0.1), lambda rng: rng.integers(0, 5, (2, 3))),
 }
+
+
+def muon(parameters):
+    every = list(parameters)
+    parts = [([p for p in every if (p.ndim > 1) is big], big) for big in (True, False)]
+    return optim.MuonWithAuxAdam([{"params": found, "use_muon": big} for found, big in parts], lr=1e-2)
+
+
 OPTIMIZERS = {
     "adamw": lambda p: optim.AdamW(p, lr=1e-2),
     "sgd": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -50,6 +58,7 @@ OPTIMIZERS = {
     "radam": lambda p: optim.RAdam(p, lr=1e-2),
     "lamb": lambda p: optim.LAMB(p, lr=1e-2),
     "adafactor": lambda p: optim.Adafactor(p, lr=1e-2, weight_decay=0.1),
+    "muon": muon,
 }
 
 

@@ -48,7 +48,17 @@ ALONE = (
     "README.md",
     *(f"docs/{page}.md" for page in ("index", "policy", "scaling", "coming-from-pytorch", "numerics")),
 )
-GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
+GUIDES = (
+    "quickstart",
+    "tutorial",
+    "trainer",
+    "performance",
+    "debugging",
+    "logging",
+    "report",
+    "optimizers",
+    "finetuning",
+)
 EXTENDING = ("add-an-op", "add-an-optimizer", "add-a-model", "add-a-dataset", "add-a-backend", "add-a-kernel")
 
 

@@ -146,7 +146,19 @@ def test_sgd_gives_the_bits_of_eager_steps(options, device):
     assert_same(*(run.state() for run in runs))
 
 
-@pytest.mark.parametrize("kind", [optim.LAMB, optim.Adafactor, optim.ASGD])
+def muon(parameters, **options):
+    every = list(parameters)
+    parts = [([p for p in every if (p.ndim > 1) is big], big) for big in (True, False)]
+    return optim.MuonWithAuxAdam([{"params": found, "use_muon": big} for found, big in parts], **options)
+
+
+def test_a_step_with_soap_which_reads_the_step_count_is_refused(device):
+    run = Training(mlp, compiled=True, kind=optim.SOAP)
+    with pytest.raises(StateError, match="needs the host"):
+        _all(run.step, batches(5))
+
+
+@pytest.mark.parametrize("kind", [optim.LAMB, optim.Adafactor, optim.ASGD, muon])
 def test_optimizers_that_reduce_over_whole_parameters_give_the_bits_of_eager_steps(kind, device):
     runs = [Training(mlp, ampkit.float16, c, kind) for c in (False, True)]
     for run in runs:

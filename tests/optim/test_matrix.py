@@ -10,6 +10,7 @@ import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.dtypes import parse
 from ampkit.base.errors import ArgumentError, NonFiniteError
+from ampkit.core.tensor import Tensor
 from ampkit.optim.matrix.orthogonal import newton_schulz
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -178,7 +179,7 @@ def test_muon_has_pytorchs_values_at_the_tolerance_of_its_iteration(shape, dtype
 def test_the_iteration_in_fewer_bits_is_off_by_their_roundings(dtype, most):
     g = np.random.default_rng(0).standard_normal((24, 16))
     found = newton_schulz(ampkit.tensor(g.astype(np.float32)).array, COEFFICIENTS, 5, 1e-7, parse(dtype))
-    found, wanted = ampkit.tensor(found).cpu().numpy(), orthogonal(g)
+    found, wanted = Tensor(found).cpu().numpy(), orthogonal(g)
     error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
     assert most / 100 < error < most
 

@@ -44,6 +44,16 @@ def test_frozen_parts_stay_and_have_no_state():
     assert len(run.optimizer.state_dict()["state"]) == 4
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "onecycle"])
+def test_every_schedule_keeps_the_ratios_of_learning_rates(schedule):
+    extra = ", eta_min=0.005, warmup=1" if schedule == "cosine" else ""
+    run = fit(recipe("finetune.layer_decay=0.1", "optimizer.lr=0.01", f'schedule={{name="{schedule}"{extra}}}'))
+    for _ in range(6):
+        top, below, lowest = (group["lr"] for group in run.optimizer.param_groups)
+        assert (below, lowest) == pytest.approx((top * 0.1, top * 0.01)) and top >= (0.005 if extra else 0)
+        run.advance()
+
+
 def test_learning_rates_by_layer_follow_the_schedule():
     *_, head = paths()
     keys = ["finetune.layer_decay=0.5", f"finetune.lr_factors={{'{head}'=4.0}}", "optimizer.lr=0.01"]

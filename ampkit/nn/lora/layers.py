@@ -21,7 +21,7 @@ from .config import LoraConfig
 class _Adapted(Module):
     # weight and bias under their names in the layer that it was; lora_A, lora_B and lora_dropout besides.
     scaling: float
-    weight: Tensor
+    weight: Any
     lora_A: Module  # noqa: N815 - PEFT's names, which are those of its files
     lora_B: Module  # noqa: N815
 
@@ -53,7 +53,8 @@ class _Adapted(Module):
         for name in ("lora_A", "lora_B", "lora_dropout"):
             delattr(self, name)
         del self.scaling
-        self.__class__ = next(kind for kind, adapted in ADAPTED.items() if adapted is type(self))
+        layer: Any = self
+        layer.__class__ = next(kind for kind, adapted in ADAPTED.items() if adapted is type(self))
 
 
 def _wide(tensor: Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from ampkit.base.limits import Count, Fraction, NotNegative, Positive, UnitInterval
@@ -22,9 +23,13 @@ def constant(optimizer: Optimizer, steps: int) -> LRScheduler:
 def cosine(optimizer: Optimizer, steps: int, eta_min: NotNegative = 0.0) -> LRScheduler:
     """Down to `eta_min` along half a cosine, after `warmup` steps of linear rise.
 
-    eta_min: the learning rate at the end.
+    eta_min: the learning rate at the end; that of a group with another learning rate has the same ratio to its own.
     """
-    return CosineAnnealingLR(optimizer, steps, eta_min)
+    lr = optimizer.defaults["lr"]
+    if all(group["lr"] == lr for group in optimizer.param_groups):
+        return CosineAnnealingLR(optimizer, steps, eta_min)
+    left = eta_min / lr
+    return LambdaLR(optimizer, lambda n: left + (1 - left) * (1 + math.cos(math.pi * min(n / steps, 1.0))) / 2)
 
 
 def step(optimizer: Optimizer, steps: int, step_size: Count, gamma: Positive = 0.1) -> LRScheduler:

@@ -75,7 +75,7 @@ class Muon(Optimizer):
     sqrt(max(m, n)), for which the learning rate and weight decay of AdamW fit. maximize=True climbs.
     lr: learning rate, before f. ns_coefficients: of the polynomial. ns_steps: iterations, up to 99. eps: the least norm
     that the momentum is divided by. adjust_lr_fn: how the learning rate follows from a matrix's shape. ns_dtype: of the
-    iteration; PyTorch's is bfloat16, whose singular values are off by up to 0.1 (docs/optimizers.md).
+    iteration; PyTorch's is bfloat16, whose singular values were off by up to 0.04 (docs/optimizers.md).
     Computed in float32, float64 for float64 parameters, whose iteration is in float64 too.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     Raises ArgumentError for options out of range, and for a parameter of fewer than two dimensions.

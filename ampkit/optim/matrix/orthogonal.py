@@ -28,7 +28,7 @@ def newton_schulz(g: Array, coefficients: Sequence[float], steps: int, eps: floa
     backend = backends.backend_of(g)
     norm = np.sqrt(power_sum(g.reshape(-1), 2.0, backend.empty((min(CHUNK, g.size),), float64)))
     tall, x = g.shape[0] > g.shape[1], g / np.maximum(norm, eps).astype(g.dtype)
-    x = backend.cast(np.ascontiguousarray(x.T) if tall else x, dtype)
+    x = backend.cast(x.T.copy() if tall else x, dtype)
     product, add = partial(run_op, mm, dtype=dtype), partial(run_op, addmm, dtype=dtype)
     for _ in range(steps):
         gram = product([x, x.T])
