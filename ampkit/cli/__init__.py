@@ -19,7 +19,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, display, init, keys, launch, plan, report, summary, train, tune, use
+from . import bench, completion, display, init, keys, launch, plan, report, summary, train, tune, use
 
 DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
 
@@ -134,6 +134,9 @@ def _parser() -> argparse.ArgumentParser:
     what = "write a trained run's model as safetensors, with its recipe and a model card"
     use.add_export(_command(commands, "export", use.export, what), _path)
     keys.add_arguments(_command(commands, "keys", keys.run, "list the keys of a recipe: type, default, meaning"))
+    shells = partial(completion.run, parser=parser)
+    what = "print a script that completes commands, recipes and keys in a shell"
+    completion.add_arguments(_command(commands, "completion", shells, what))
     table = _command(commands, "ops", _ops, "list every op: cast category, dtype, kernels")
     table.add_argument("--policy", default="float16", help="float16 (default) or bfloat16")
     table.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="whose kernels: cpu (default) or cuda")

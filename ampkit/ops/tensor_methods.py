@@ -133,7 +133,11 @@ def _add_method(name: str, function: Any, doc: str | None = None) -> None:
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self, *args, **kwargs: function(self, *args, **kwargs)
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    vars(method)["__wrapped__"] = function  # whose signature `help` and editors show
+    return method
 
 
 def _binary(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import __version__ as version
 from ..base.atomic_file import write
 from ..base.errors import FileError
 from ..base.registry import DATASETS
 from ..config import dump
 from ..serialization import save
 from .report import read_run
+from .run_dir import version
 from .trained import EXPORTED, Trained, generates_bytes
 
 CARD = "README.md"
@@ -91,7 +91,7 @@ def _training(found: Trained) -> str:
         precision = f"with weights and products in {dtype}"
     average = ", and are the moving average of the weights" if found.averaged else ""
     return (
-        f"{count:,} parameters, trained by ampkit {version} {precision}. Data: {data} The weights have had "
+        f"{count:,} parameters, trained by ampkit {version()} {precision}. Data: {data} The weights have had "
         f"{found.step} updates{average}."
     )
 

@@ -175,10 +175,11 @@ def bytes_of_runs(folder: Path) -> tuple[int, int]:
 def environment(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
     """A start of a run after `step` steps: when, the version, `about`, and what `ampkit doctor` finds here."""
     found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}
-    return {"started": _now(), "step": step, "ampkit": _version(), **about, "found": found}
+    return {"started": _now(), "step": step, "ampkit": version(), **about, "found": found}
 
 
-def _version() -> str:
+def version() -> str:
+    """Of the installed ampkit."""
     try:
         return metadata.version("ampkit")
     except metadata.PackageNotFoundError:  # imported from where it is not installed

@@ -1,4 +1,4 @@
-"""A MkDocs hook that makes `command-line.md`: what each command of `ampkit` prints with `--help`."""
+"""A MkDocs hook that appends to `command-line.md` what each command of `ampkit` prints with `--help`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from mkdocs.structure.files import File, Files
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the page."""
-    files.append(File.generated(config, "command-line.md", content=command_line()))
+    """Put the page with the sections in place of the one without."""
+    page = files.get_file_from_path("command-line.md")
+    if page is not None:
+        files.remove(page)
+        files.append(File.generated(config, page.src_uri, content=f"{page.content_string}\n{command_line()}"))
     return files
 
 
@@ -21,13 +24,9 @@ def command_line() -> str:
     """A section for each command."""
     first = _help()
     commands = re.findall(r"^    (\w+) +\S", first.partition("commands:")[2], re.MULTILINE)
-    parts = [
-        "# Command line",
-        "Exit status: 0 done, 1 the run failed, 2 the input is wrong (one line that says what, no traceback).",
-        f"```\n{first}```",
-    ]
+    parts = ["## Every command", f"```\n{first}```"]
     for command in commands:
-        parts.append(f"## {command}\n\n```\n{_help(command)}```")
+        parts.append(f"### {command}\n\n```\n{_help(command)}```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -195,7 +195,7 @@ def test_plans_follow_the_default_dtype(default_dtype):
     n = ampkit.arange(1, 4)
     assert (n / 3).dtype == ampkit.float32
     default_dtype(ampkit.float64)
-    assert (n / 3).dtype == ampkit.float64 and repr(n / 1) == "tensor([1., 2., 3.])"
+    assert (n / 3).dtype == ampkit.float64 and repr((n / 1).cpu()) == "tensor([1., 2., 3.])"
     default_dtype(ampkit.float32)
     assert (n / 3).dtype == ampkit.float32
 

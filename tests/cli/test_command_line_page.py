@@ -1,0 +1,42 @@
+"""The commands of docs/command-line.md run as printed, one after the other, and every command stands there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ampkit import cli
+
+PAGE = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+
+
+@pytest.mark.cpu
+def test_the_commands_run_as_the_page_prints_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in COMMANDS:
+        if words[:2] in (["ampkit", "bench"], ["ampkit", "tune"]):  # whose own tests take as long as all else here
+            cli._parse(words[1:])
+        elif words[0] == "ampkit":
+            assert cli.main(words[1:]) == 0, (words, capsys.readouterr().err)
+
+
+@pytest.mark.cpu
+def test_the_python_of_the_page_runs(capsys):
+    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(source, "docs/command-line.md", "exec"), {})
+    assert float(capsys.readouterr().out.splitlines()[-1]) > 0.5
+
+
+def test_the_page_names_every_command():
+    parser = cli._parser()
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    assert [name for name in commands.choices if f"ampkit {name}" not in PAGE and f"`{name}`" not in PAGE] == []
