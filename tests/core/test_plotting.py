@@ -30,7 +30,7 @@ def test_matplotlib_draws_tensors(plt, dtype):
     plt.violinplot(x.float())
     plt.imshow(x.reshape(3, 4))
     plt.axhline(x.float().mean())
-    plt.plot([x[0], x[1]])
+    plt.plot([*x.float()])
 
 
 @pytest.mark.cpu
