@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pkgutil
 import re
@@ -16,15 +17,17 @@ import numpy as np
 import pytest
 from api import pytorch_page
 from optimizer_cases import OptimizerCase
+from pretrained_cases import golden, values
 
 import ampkit
-from ampkit import nn, ops, optim, testing
+from ampkit import config, nn, ops, optim, testing
 from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.cli import main
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
+from ampkit.run import loop
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "recipes/README.md", ROOT / "tests/README.md"]
@@ -129,7 +132,7 @@ def test_the_commands_and_examples_of_the_page_on_images_run_one_after_the_other
     page, names = (ROOT / "docs/images-of-your-own.md").read_text(), {"__name__": "docs"}
     small = ["model.width=4", "train.epochs=", "train.steps=2", "train.eval_every=", "data.shape=[3,32,32]"]
     small += ["data.resize=36", "data.workers=0", "data.batch_size=8", "train.threads=1"]
-    drawing, loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    drawing, own_loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(drawing, "images", "exec"), names)
     commands = [shlex.split(line) for line in re.findall(r"^ampkit (.*)$", page, re.MULTILINE)]
     assert [words[0] for words in commands] == ["train", "train", "predict", "train"]
@@ -137,8 +140,31 @@ def test_the_commands_and_examples_of_the_page_on_images_run_one_after_the_other
         assert main([*words, *(small if words[0] == "train" else [])]) == 0
     predicted = capsys.readouterr().out
     assert re.search(r"photos/circle/1.jpg: (circle|square) [\d.]+%, (circle|square) [\d.]+%\n", predicted)
-    exec(compile(loop, "images", "exec"), names)
+    exec(compile(own_loop, "images", "exec"), names)
     assert names["loss"].item() == pytest.approx(np.log(2), rel=1e-5)
+
+
+@pytest.mark.cpu
+def test_the_page_on_pretrained_weights_runs_and_prints_what_it_shows(tmp_path, monkeypatch, capsys):
+    """On files that it names, with weights of these layouts; `...` in what it shows stands for any lines."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("resnet18", "resnet50"):
+        ampkit.save(getattr(ampkit.models, name)().state_dict(), f"{name}.pth")
+    case = golden()["Hugging Face's gpt2"]
+    Path("gpt2").mkdir()
+    Path("gpt2/config.json").write_text(json.dumps(case["config"]))
+    state = {name: ampkit.tensor(values(name, shape)) for name, shape in case["tensors"].items()}
+    ampkit.save(state, "gpt2/model.safetensors")
+    page, names = (ROOT / "docs/pretrained-weights.md").read_text(), {}
+    for source, shown in re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", page, re.DOTALL):
+        capsys.readouterr()
+        exec(compile(source, "pretrained-weights.md", "exec"), names)
+        assert re.fullmatch(r"(?:.*\n)*".join(map(re.escape, shown.split("...\n"))), capsys.readouterr().out)
+    (recipe,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    others = '[data]\nname = "synthetic_images"\nshape = [3, 64, 64]\n[train]\nsteps = 1\n'
+    Path("recipe.toml").write_text(recipe + others)
+    run = loop.fit(config.load("recipe.toml"))
+    assert run.pretrained.new == ("fc.weight", "fc.bias")
 
 
 @pytest.mark.cpu

@@ -66,8 +66,8 @@ class Layout:
     name: in errors. model: the name of the class here. signs: patterns of names; a file in this layout has a name for
     each. rules: see above; names there are written without `prefix`, which may stand before each of them. head:
     patterns of names here that keep their new values where the file has none, or some of another shape. optional:
-    patterns of names here that the file may have and the model not. settings: what config.json must say. blocks: a
-    pattern of names here of which each block of the model has one. cures: (a pattern of names here, what to do where
+    patterns of names here that the file may have and the model not. settings: what config.json must say. size:
+    how large a model with these names here is, in words. cures: (a pattern of names here, what to do where
     such a tensor has another shape). holds: what must be true of the tensors besides.
     """
 
@@ -79,7 +79,7 @@ class Layout:
     head: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
-    blocks: str = ""
+    size: Callable[[Iterable[str]], str] = lambda names: ""
     cures: tuple[tuple[str, str], ...] = ()
     holds: Callable[[State], bool] = lambda state: True
 

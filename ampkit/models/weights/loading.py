@@ -161,9 +161,9 @@ def _fitted(where: str, own: Mapping[str, Tensor], layout: Layout, found: Conver
 
 
 def _advice(layout: Layout, own: Mapping[str, Tensor], found: Converted, misfits: Any) -> str | None:
-    there, here = (sum(fits(layout.blocks, name) for name in names) for names in (found.state, own))
+    there, here = layout.size(found.state), layout.size(own)
     if there != here:
-        return f"the weights are of {there} blocks, the model has {here}"
+        return f"the weights are of {there}, the model has {here}"
     shapes = [name for name, *_ in misfits]
     return next((cure for sign, cure in layout.cures if any(fits(sign, name) for name in shapes)), None)
 

@@ -3,40 +3,61 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
-from .layout import Layout, Part, Rule, Setting, State, transposed
+from .layout import Layout, Part, Rule, Setting, State, fits, transposed
+
+
+def _blocks(pattern: str, what: str = "blocks") -> Any:
+    """A function of names that says how many fit the pattern, one in each block."""
+    return lambda names: f"{sum(fits(pattern, name) for name in names)} {what}"
+
+
+_RESNETS = {
+    "8 basic blocks": 18,
+    "16 basic blocks": 34,
+    "16 bottlenecks": 50,
+    "33 bottlenecks": 101,
+    "50 bottlenecks": 152,
+}
+
+
+def _resnet_size(names: Iterable[str]) -> str:
+    basic, deep = (sum(fits(f"*layer#.#.conv{conv}.weight", name) for name in names) for conv in (2, 3))
+    found = f"{deep} bottlenecks" if deep else f"{basic} basic blocks"
+    return f"{found} (resnet{_RESNETS[found]})" if found in _RESNETS else found
+
 
 # torchvision: the names here are its own.
 
 _RESNET: Any = {
     "head": ("fc.*",),
-    "blocks": "layer#.#.conv1.weight",
+    "size": _resnet_size,
     "cures": (("conv1.weight", 'such weights have the stem "imagenet": stem="imagenet", in a recipe model.stem'),),
 }
 _VIT: Any = {
-    "head": ("heads.*",), "blocks": "encoder.layers.encoder_layer_#.ln_1.weight",
+    "head": ("heads.*",), "size": _blocks("encoder.layers.encoder_layer_#.ln_1.weight"),
     "cures": (("encoder.pos_embedding", "image_size and patch_size must be those of the weights"),),
 }  # fmt: skip
-_BLOCKS_OF_RESNET = "backbone.layer#.#.conv1.weight"
 
 TORCHVISION = (
     Layout("torchvision's ResNet", "ResNet", ("conv1.weight", "layer1.0.conv1.weight"), **_RESNET),
     Layout("torchvision's VGG", "VGG", ("features.0.weight", "classifier.0.weight"), head=("classifier.6.*",),
-           blocks="features.#.bias"),
+           size=_blocks("features.#.bias", "layers with weights")),
     Layout("torchvision's AlexNet", "AlexNet", ("features.0.weight", "classifier.1.weight", "classifier.4.weight"),
            head=("classifier.6.*",)),
     Layout("torchvision's EfficientNet", "EfficientNet", ("features.0.0.weight", "features.#.0.block.#.fc1.weight"),
-           head=("classifier.1.*",), blocks="features.#.#.block.0.0.weight"),
+           head=("classifier.1.*",), size=_blocks("features.#.#.block.0.0.weight")),
     Layout("torchvision's VisionTransformer", "VisionTransformer",
            ("conv_proj.weight", "encoder.layers.encoder_layer_#.ln_1.weight"), **_VIT,
            rules=(("*.mlp.linear_1.*", "*.mlp.0.*"), ("*.mlp.linear_2.*", "*.mlp.3.*"), ("*", "*"))),
     Layout("torchvision's segmentation models", "Segmentation", ("backbone.layer1.0.conv1.weight", "classifier.*"),
            head=("classifier.4.*", "aux_classifier.4.*"), optional=("aux_classifier.*",),
-           blocks=_BLOCKS_OF_RESNET),
+           size=_resnet_size),
     Layout("torchvision's ResNet", "Segmentation", ("conv1.weight", "layer1.0.conv1.weight"),
            rules=(("fc.*", None), ("*", "backbone.*")), head=("classifier.*", "aux_classifier.*"),
-           blocks=_BLOCKS_OF_RESNET),
+           size=_resnet_size),
 )  # fmt: skip
 
 
@@ -145,7 +166,7 @@ def has_conv1d(state: State) -> bool:
 _GPT_SIGNS = ("h.#.attn.c_attn.weight", "wte.weight")
 _GPT_MASKS: tuple[Rule, ...] = (("h.#.attn.bias", None), ("h.#.attn.masked_bias", None))  # older versions saved them
 _GPT_SIZES: Any = {
-    "blocks": "transformer.h.#.ln_1.weight",
+    "size": _blocks("transformer.h.#.ln_1.weight"),
     "cures": (
         ("transformer.wpe.weight", "block_size must be that of the weights: their n_positions"),
         ("transformer.wte.weight", "vocab_size must be that of the weights"),
@@ -212,11 +233,11 @@ BERT = (
     Layout("Hugging Face's BERT", "BertForMaskedLM", _BERT_SIGNS, prefix="bert.",
            rules=(*_BERT_OTHERS, ("pooler.*", None), *_bert_norms("cls.predictions.", "cls.predictions."),
                   ("cls.predictions.*", "cls.predictions.*"), *_bert_norms("", "bert."), ("*", "bert.*")),
-           head=("cls.predictions.*",), blocks="bert.encoder.layer.#.output.dense.weight",
+           head=("cls.predictions.*",), size=_blocks("bert.encoder.layer.#.output.dense.weight"),
            settings=_bert_settings(lambda model: model.bert.config)),
     Layout("Hugging Face's BERT", "BertModel", _BERT_SIGNS, prefix="bert.",
            rules=(*_BERT_OTHERS, ("cls.*", None), *_bert_norms("", ""), ("*", "*")),
-           head=("pooler.*",), optional=("pooler.*",), blocks="encoder.layer.#.output.dense.weight",
+           head=("pooler.*",), optional=("pooler.*",), size=_blocks("encoder.layer.#.output.dense.weight"),
            settings=_bert_settings(lambda model: model.config)),
 )  # fmt: skip
 

@@ -175,7 +175,7 @@ def test_what_does_not_fit_is_one_table_of_ten_rows_of_a_kind():
     kinds = [row.split(":")[0].strip() for row in rows]
     assert kinds.count("unexpected") == 11
     assert rows[10].startswith("  unexpected: and ")
-    assert cure == "help: the weights are of 16 blocks, the model has 8"
+    assert cure == "help: the weights are of 16 bottlenecks (resnet50), the model has 8 basic blocks (resnet18)"
     assert model.conv1.weight.tolist() == before
 
 
