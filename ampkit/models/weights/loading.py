@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,8 +22,7 @@ Weights = PathOrName | Mapping[str, Any]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class LoadedWeights:
+class LoadedWeights(NamedTuple):
     """What `load_weights` did.
 
     source: the file, or "a dict". layout: whose names it has. loaded: the names of the model that have the file's
@@ -186,7 +184,7 @@ def _need_tied(where: str, own: Mapping[str, Tensor], values: Mapping[str, Any])
 
 
 def _host(value: Any) -> Any:
-    return value.numpy() if isinstance(value, Tensor) else np.asarray(value)
+    return value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _listed(names: tuple[str, ...], most: int = 5) -> str:

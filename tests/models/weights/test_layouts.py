@@ -151,6 +151,14 @@ def test_every_builder_takes_the_weights_that_its_own_model_has_saved(make, tmp_
     assert all(np.array_equal(value.numpy(), theirs[name].numpy()) for name, value in model.state_dict().items())
 
 
+def test_a_model_with_pretrained_weights_is_saved_as_a_whole_like_any_other(tmp_path):
+    model = small_resnet(weights=small_resnet().state_dict())
+    ampkit.save(model, tmp_path / "model.pt")
+    again = ampkit.load(tmp_path / "model.pt", weights_only=False)
+    assert again.pretrained == tuple(model.pretrained)
+    assert again.conv1.weight.tolist() == model.conv1.weight.tolist()
+
+
 def test_any_module_takes_its_own_names():
     source, target = nn.Linear(2, 3), nn.Linear(2, 3)
     assert models.load_weights(target, source.state_dict()).layout == "the model itself"
