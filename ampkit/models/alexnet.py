@@ -51,7 +51,10 @@ def alexnet(
     hidden: Size = 4096,
     weights: Weights | None = None,
 ) -> AlexNet:
-    """An AlexNet; see AlexNet. weights: to start from, of torchvision's layout; see `load_weights`."""
+    """An AlexNet; see AlexNet.
+
+    weights: a file, folder or hub name to start from, of torchvision's layout; see `load_weights`.
+    """
     return started(AlexNet(num_classes, dropout, in_channels, hidden), weights)
 
 

@@ -269,7 +269,7 @@ def bert(preset: str = "tiny", *, weights: Weights | None = None, **changes: Any
     """A BertForMaskedLM of a preset size; `changes` override fields of BertConfig: `bert("base", vocab_size=32000)`.
 
     Presets: tiny, mini, small, medium, base and large, with BERT's 30,522 tokens. Raises ArgumentError for another.
-    weights: to start from, of Hugging Face's layout; see `load_weights`.
+    weights: a file, folder or hub name to start from, of Hugging Face's layout; see `load_weights`.
     """
     return started(_build(**preset_sizes("bert", PRESETS, preset, changes)), weights)
 

@@ -42,8 +42,8 @@ def convmixer(
     [N, in_channels, H, W] -> [N, num_classes]. Each convolution is followed by GELU and batch norm; the depthwise one
     has a residual connection. The mean over the image is the input of a Linear. Images need at least patch_size x
     patch_size pixels; the defaults are for small images. dim: channels. depth: blocks. kernel_size: of the depthwise
-    convolutions, odd. patch_size: the side of a patch in pixels. weights: to start from, of the layout of the paper's
-    code; see `load_weights`.
+    convolutions, odd. patch_size: the side of a patch in pixels. weights: a file, folder or hub
+    name to start from, of the layout of the paper's code; see `load_weights`.
     Raises ArgumentError for sizes that are no positive integers, or an even kernel_size.
     """
     check_sizes("convmixer", dim=dim, depth=depth, kernel_size=kernel_size, patch_size=patch_size)

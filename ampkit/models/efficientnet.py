@@ -182,8 +182,8 @@ def efficientnet_b0(
 ) -> EfficientNet:
     """EfficientNet-B0, 5.3 million parameters, for images of 224 pixels; see EfficientNet.
 
-    width: a factor on the channels. depth: a factor on the blocks per stage. weights: to start from, of torchvision's
-    layout; see `load_weights`.
+    width: a factor on the channels. depth: a factor on the blocks per stage. weights: a file, folder or hub name
+    to start from, of torchvision's layout; see `load_weights`.
     """
     model = EfficientNet(scaled(B0, width, depth), 0.2, num_classes=num_classes, in_channels=in_channels)
     return started(model, weights)

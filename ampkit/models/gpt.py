@@ -156,7 +156,8 @@ def gpt(preset: str = "nano", *, weights: Weights | None = None, **changes: Any)
     """A GPT of a preset size; `changes` override arguments of GPT: `gpt("small", dropout=0.1)`.
 
     Presets: nano (bytes, 4 layers of width 128) and GPT-2's small, medium, large and xl; ArgumentError for another.
-    weights: to start from, of Hugging Face's layout or with Linear in its place; see `load_weights`.
+    weights: a file, folder or hub name to start from, of Hugging Face's layout, or with Linear in place of Conv1D; see
+    `load_weights`.
     """
     return started(GPT(**preset_sizes("gpt", PRESETS, preset, changes)), weights)
 

@@ -24,9 +24,9 @@ class _Built(NamedTuple):
 
 
 def _bert(config: Config, arguments: dict[str, Any]) -> nn.Module:
-    kinds = config.get("architectures") or ["BertModel"]
-    bert = BertConfig(**arguments)
-    return BertModel(bert) if kinds == ["BertModel"] else BertForMaskedLM(bert)
+    bert, kinds = BertConfig(**arguments), config.get("architectures") or ()
+    with_lm_head = {"BertForMaskedLM", "BertForPreTraining"} & {*kinds}
+    return BertForMaskedLM(bert) if with_lm_head else BertModel(bert)
 
 
 def _vit(config: Config, arguments: dict[str, Any]) -> nn.Module:
@@ -85,8 +85,9 @@ def from_pretrained(pretrained_model_name_or_path: PathOrName, **changes: Any) -
     """The model that a config.json of Hugging Face describes, with its weights, in eval mode.
 
     pretrained_model_name_or_path: a folder with config.json and the weights (one file, or several with their index), a
-    file beside config.json, or `owner/model` of the Hugging Face Hub. Models: GPT for "gpt2", BertForMaskedLM or
-    BertModel for "bert", VisionTransformer for "vit", ResNet for "resnet". changes: arguments of the model in place of
+    file beside config.json, or `owner/model` of the Hugging Face Hub. Models: GPT for "gpt2", for "bert"
+    BertForMaskedLM where its head was trained and BertModel for all other tasks, VisionTransformer for "vit", ResNet
+    for "resnet". changes: arguments of the model in place of
     those of config.json, such as num_classes=10 for another head or dropout=0.0. `pretrained` of the result is the
     LoadedWeights. Call `train()` on it to train it, as with transformers.
     Raises FileError without config.json, ArgumentError for an architecture that ampkit has not, and what `load_weights`

@@ -157,8 +157,9 @@ def resnet18(
     """ResNet-18: 11.7 million parameters with 1000 classes; see ResNet.
 
     stem: "imagenet" reduces the image to a quarter of its size, "cifar" keeps it. zero_init_residual: each block starts
-    as the identity. width: channels of the first stage. depth: a factor on the blocks per stage. weights: to start
-    from, of torchvision's or Hugging Face's layout, which have the stem "imagenet"; see `load_weights`.
+    as the identity. width: channels of the first stage. depth: a factor on the blocks per stage. weights: a file,
+    folder or hub name to start from, of torchvision's or Hugging Face's layout, whose stem is "imagenet"; see
+    `load_weights`.
     """
     options = num_classes, zero_init_residual, stem, in_channels
     return started(ResNet(BasicBlock, deep((2, 2, 2, 2), depth), *options, width=width), weights)

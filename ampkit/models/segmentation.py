@@ -113,8 +113,8 @@ def fcn_resnet50(
     """FCN on ResNet-50: 33 million parameters, 35 million with aux_loss; see Segmentation.
 
     aux_loss: a second output, from the third stage, whose loss has weight 0.5. width: channels of the first stage.
-    depth: a factor on the blocks per stage. weights: to start from, of torchvision's layout, or of its resnet50 for the
-    backbone; see `load_weights`.
+    depth: a factor on the blocks per stage. weights: a file, folder or hub name to start from, of torchvision's
+    layout, or of a resnet50 for the backbone; see `load_weights`.
     """
     return started(_on_resnet50(FCNHead, num_classes, aux_loss, width, depth, in_channels), weights)
 

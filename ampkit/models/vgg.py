@@ -92,8 +92,8 @@ def _vgg(name: str, layers: int, batch_norm: bool, doc: str) -> Callable[..., VG
 
 
 _OPTIONS = (
-    "any of VGG's arguments, as batch_norm or num_classes. weights: to start from, of torchvision's layout; see "
-    "`load_weights`."
+    "any of VGG's arguments, as batch_norm or num_classes. weights: a file, folder or hub name to start from, of "
+    "torchvision's layout; see `load_weights`."
 )
 vgg11 = _vgg("vgg11", 11, False, f"VGG-11: 133 million parameters; {_OPTIONS}")
 vgg13 = _vgg("vgg13", 13, False, "VGG-13: 133 million parameters; see vgg11.")

@@ -168,7 +168,8 @@ def vit(
     hidden_dim: the width of a token. mlp_dim: the width of the hidden layer of a block. dropout: the probability of a
     zero after each layer. attention_dropout: the same of the attention weights. representation_size: the width of a
     hidden layer before the head. layer_norm_eps: added to the variance in the norms; Hugging Face's ViT needs 1e-12.
-    weights: to start from, of torchvision's, Hugging Face's or timm's layout; see `load_weights`.
+    weights: a file, folder or hub name to start from, of torchvision's, Hugging Face's or timm's layout; see
+    `load_weights`.
     """
     shape = (image_size, patch_size, num_layers, num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
     model = VisionTransformer(*shape, num_classes, representation_size, in_channels, layer_norm_eps)
@@ -190,8 +191,9 @@ def _sized(
 
 
 _CHANGES = (
-    "`changes` override arguments of VisionTransformer. weights: to start from, of torchvision's, Hugging Face's or "
-    "timm's layout; layer_norm_eps is then that of the config.json beside them, if there is one; see `load_weights`."
+    "`changes` override arguments of VisionTransformer. weights: a file, folder or hub name to start from, of "
+    "torchvision's, Hugging Face's or timm's layout; layer_norm_eps is then that of the config.json beside them, if "
+    "there is one; see `load_weights`."
 )
 vit_ti_16 = _sized("vit_ti_16", 16, 12, 3, 192, f"ViT-Ti/16, 5.7 million parameters; {_CHANGES}")
 vit_s_16 = _sized("vit_s_16", 16, 12, 6, 384, "ViT-S/16, 22 million parameters; see vit_ti_16.")

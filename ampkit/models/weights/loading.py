@@ -10,6 +10,7 @@ import numpy as np
 
 from ... import nn
 from ...base.errors import ArgumentError, DTypeError, StateError
+from ...base.files import foreign
 from ...core.dlpack import is_foreign, to_tensor
 from ...core.tensor import Tensor
 from ...nn.state_dict import Keys, mismatch, named
@@ -66,10 +67,7 @@ def load_weights(model: nn.Module, weights: Weights) -> LoadedWeights:
     own = dict(named(model))
     loaded, new = _fitted(where, own, layout, found)
     model.load_state_dict({name: found.state[name] for name in loaded}, strict=False)
-    left_out = [
-        *found.left_out,
-        *(found.origins[name] for name in found.state if name not in own),
-    ]
+    left_out = found.left_out + [found.origins[name] for name in found.state if name not in own]
     return LoadedWeights(str(path or "a dict"), layout.name, tuple(loaded), tuple(new), tuple(left_out), mean, std)
 
 
@@ -129,9 +127,10 @@ def _check_settings(where: str, model: nn.Module, layout: Layout, config: Mappin
 
 def _normalization(path: Path) -> tuple[Any, Any]:
     found = source.beside(path, "preprocessor_config.json")
-    if not isinstance(found.get("image_mean"), list) or not isinstance(found.get("image_std"), list):
+    if "image_mean" not in found or "image_std" not in found:
         return None, None
-    return tuple(map(float, found["image_mean"])), tuple(map(float, found["image_std"]))
+    with foreign(str(path.with_name("preprocessor_config.json")), "lists of numbers as image_mean and image_std"):
+        return tuple(map(float, found["image_mean"])), tuple(map(float, found["image_std"]))
 
 
 def _fitted(where: str, own: Mapping[str, Tensor], layout: Layout, found: Converted) -> tuple[list[str], list[str]]:

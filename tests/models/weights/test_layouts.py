@@ -103,6 +103,16 @@ def test_a_bert_without_pooler_leaves_a_new_one_which_is_said(tmp_path):
     assert "newly initialized: pooler.dense.weight, pooler.dense.bias" in str(model.pretrained)
 
 
+def test_a_bert_of_another_task_is_built_without_its_head(tmp_path):
+    case = CASES["Hugging Face's bert"]
+    folder = write(tmp_path, case, architectures=["BertForSequenceClassification"])
+    whole = ampkit.load(folder / "model.safetensors") | {"classifier.weight": ampkit.ones(2, 8)}
+    ampkit.save(whole, folder / "model.safetensors")
+    model = models.from_pretrained(folder)
+    assert isinstance(model, models.BertModel)
+    assert model.pretrained.left_out == ("classifier.weight",)
+
+
 def test_the_weights_of_a_classifier_start_the_backbone_of_a_segmentation_model():
     classifier = models.resnet50(7, width=2)
     model = models.fcn_resnet50(3, width=2, weights=classifier.state_dict())
@@ -262,6 +272,12 @@ def test_normalization_comes_from_preprocessor_config_json(tmp_path):
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.4, 0.3], "image_std": [1, 2, 3]}')
     found = models.from_pretrained(folder).pretrained
     assert (found.mean, found.std) == ((0.5, 0.4, 0.3), (1.0, 2.0, 3.0))
+    (folder / "preprocessor_config.json").write_text('{"image_mean": ["a"], "image_std": [1, 2, 3]}')
+    with pytest.raises(FileError, match="needs lists of numbers as image_mean and image_std"):
+        models.from_pretrained(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(FileError, match=r"config.json: needs JSON, got one that breaks"):
+        models.from_pretrained(folder)
 
 
 # Tables.
