@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,11 @@ from .rows import Row
 
 Logger = str | Callable[[dict[str, Any]], Any]  # the name of one, or a function of a row
 _WHERE = "default_root_dir"
+
+
+def warn(text: str) -> None:
+    """What a Trainer does with a notice, as the library prints nothing: a RuntimeWarning."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class Directory:

@@ -312,38 +312,43 @@ class TrainingLoop(TrainingState):
         """Take the next step, whatever else is due; its row if it is logged."""
         self._join()
         try:
-            with observe.timed("next_batch"):
-                start, batches = time.perf_counter(), self.next_batches()
+            return self._step(self.done + 1)
         except DataEndedError:
             self.steps = self.done
             return None
-        row, loss = self._step(self.done + 1, batches, start)
-        if row is not None:
-            self._note(row)
-        self.call("on_train_batch_end", loss, _unwrapped(batches[-1]), self.done)
-        return row
 
-    def _step(self, number: int, batches: Sequence[Batch], start: float) -> tuple[StepRow | None, Tensor]:
+    def _step(self, number: int) -> StepRow | None:
+        start = time.perf_counter()
         logged = number % self.settings.log_every == 0 or number in (1, self.steps)
         lr = self._lr if logged else math.nan
+        with observe.timed("next_batch"):
+            batches = self.next_batches()
         self._replay.keep(number, batches)
-        ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
-        # A recorded step shows no ops.
-        update = self._train_step if ranges is not None or self._update is None else self._update
-        try:
-            with nullcontext() if ranges is None else ranges.step(number):
-                result = update(batches, logged or self._records)  # the norm is always part of a recorded step
-        except ScaleCollapseError as error:
-            why = self._replay.step(number)
-            what, _, cure = str(error).partition("\nhelp: ")
-            raise ScaleCollapseError(f"{what}{why.account}", cure=why.cure or cure) from None
+        result = self._updated(number, batches, logged)
         self.schedule.step()
         self._device.call_when_ready((result.loss.array, result.skipped.array), partial(self._check_loss, number))
         self.done = number
         if logged:
             self._device.synchronize()
         self.seconds += time.perf_counter() - start
-        return self._row(number, result, lr) if logged else None, result.loss
+        row = self._row(number, result, lr) if logged else None
+        if row is not None:
+            self._note(row)
+        self.call("on_train_batch_end", result.loss, _unwrapped(batches[-1]), number)
+        return row
+
+    def _updated(self, number: int, batches: Sequence[Batch], logged: bool) -> StepMeasures:
+        ranges = self.ranges if self.ranges is not None and self.ranges.samples_step(number) else None
+        # A recorded step shows no ops.
+        update = self._train_step if ranges is not None or self._update is None else self._update
+        try:
+            with nullcontext() if ranges is None else ranges.step(number):
+                measures: StepMeasures = update(batches, logged or self._records)  # a recorded step has the norm
+                return measures
+        except ScaleCollapseError as error:
+            why = self._replay.step(number)
+            what, _, cure = str(error).partition("\nhelp: ")
+            raise ScaleCollapseError(f"{what}{why.account}", cure=why.cure or cure) from None
 
     def _row(self, number: int, result: StepMeasures, lr: float) -> StepRow:
         assert result.grad_norm is not None

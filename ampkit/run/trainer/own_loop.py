@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -23,7 +22,7 @@ from ..metrics_log import ResumePoint
 from ..step import update
 from ..training_state import TrainingState
 from .callbacks import ModelCheckpoint
-from .directory import Directory, Logger
+from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, on_device
 from .parts import Precision, parts_of
 
@@ -62,8 +61,7 @@ class TrainingSetup(TrainingState):
         self._epochs = None if train_dataloaders is None else Epochs(train_dataloaders)
         self._losses: list[Tensor] = []  # of the batches since the last update
         self._started = time.perf_counter()
-        warn = partial(warnings.warn, category=RuntimeWarning, stacklevel=2)
-        self._directory = Directory(default_root_dir, logger, ModelCheckpoint(), lambda text: warn(text))
+        self._directory = Directory(default_root_dir, logger, ModelCheckpoint(), warn)
         self._stack, self._is_open = ExitStack(), False
         self._resumed: ResumePoint | None = None
 

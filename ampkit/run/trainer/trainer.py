@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +20,7 @@ from ..metrics_log import ResumePoint
 from ..ranks import Ranks
 from ..step import Batch
 from .callbacks import Callback, ModelCheckpoint
-from .directory import Directory, Logger
+from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, iterator, on_device
 from .loop import DataEndedError, Settings, TrainingLoop
 from .parts import Precision, batch_size, loss_and_metrics, parts_of
@@ -92,14 +90,11 @@ class Trainer(TrainingLoop):
         super().__init__(*trained, settings, max_steps, Ranks.present(), chosen)
         self._dtype = found.dtype
         self.max_epochs, self.max_steps, self._loss = max_epochs, max_steps, loss
-        self.notice = partial(warnings.warn, category=RuntimeWarning, stacklevel=2)
-        self._directory = Directory(default_root_dir, logger, self.checkpointing, self._tell, self.ranks.rank == 0)
+        self.notice = warn
+        self._directory = Directory(default_root_dir, logger, self.checkpointing, warn, self.ranks.rank == 0)
         self.checkpoints = self._directory.checkpoints
         self._epochs: Epochs | None = None
         self._held_out: Batches | None = None
-
-    def _tell(self, text: str) -> None:
-        self.notice(text)
 
     # PyTorch Lightning's names
 
@@ -245,7 +240,7 @@ class Trainer(TrainingLoop):
         found = list(islice(self._epochs, self.settings.accumulate))
         if not self.ranks.any(len(found) < self.settings.accumulate):
             return [(on_device(batch, self.settings.device),) for batch in found]
-        if self._epochs.epoch == self.max_epochs and self.done:
+        if self.ranks.any(self._epochs.epoch == self.max_epochs) and self.done:
             raise DataEndedError
         self.save()
         got = f"{self.done * self.settings.accumulate + len(found)} in {self._epochs.epoch + 1} epochs"

@@ -13,6 +13,7 @@ from ampkit.base.errors import ArgumentError, FileError, NonFiniteError, StateEr
 from ampkit.optim.lr_scheduler import LambdaLR
 from ampkit.utils.data import DataLoader, IterableDataset, TensorDataset
 
+pytestmark = pytest.mark.cpu  # but for test_on_a_device.py
 rng = np.random.default_rng(0)
 DATA = TensorDataset(
     ampkit.tensor(rng.standard_normal((40, 6)).astype(np.float32)), ampkit.tensor(rng.integers(0, 3, 40))

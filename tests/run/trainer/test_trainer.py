@@ -16,6 +16,7 @@ from ampkit.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from ampkit.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from ampkit.utils.data import DataLoader, TensorDataset
 
+pytestmark = pytest.mark.cpu  # but for test_on_a_device.py
 rng = np.random.default_rng(0)
 X, Y = rng.standard_normal((56, 6)).astype(np.float32), rng.integers(0, 3, 56)
 DATA = TensorDataset(ampkit.tensor(X), ampkit.tensor(Y))
