@@ -25,8 +25,8 @@ from ..base.limits import Classes, Fraction, ImageShape, Names, Seed
 from ..base.registry import Splits, register_dataset
 from ..core import random
 from ..core.tensor import Tensor
-from . import parquet_files
 from .datasets import BatchDataset, Subset
+from .tables import parquet_files
 
 KEPT = 16  # row groups in the cache
 _SHOWN = 20  # names of columns that an error lists

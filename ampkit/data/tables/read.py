@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from ...base.errors import ConfigError, FileError
 from ...base.files import content, reason
 from ...base.near_names import did_you_mean
-from .. import file_patterns, parquet_files
+from .. import file_patterns
 from ..file_patterns import Patterns
 from ..text_encodings import decode
+from . import parquet_files
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _JSON = (".jsonl", ".ndjson")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..base import files
-from ..base.errors import FileError
-from ..base.files import foreign
-from . import file_patterns
-from .file_patterns import Patterns
+from ...base import files
+from ...base.errors import FileError
+from ...base.files import foreign
+from .. import file_patterns
+from ..file_patterns import Patterns
 
 SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
