@@ -2,7 +2,7 @@
 
     python -m tests.bench.optimizer_steps [--steps 240] [--every 20] [--only muon soap] [--set KEY=VALUE ...]
 
-Trains recipes/text_gpt.toml with each optimizer at three learning rates, all with the same seed, batches, schedule and
+Trains recipes/text_gpt.toml with each optimizer at four learning rates, all with the same seed, batches, schedule and
 weight decay, and evaluates every few steps. Of each optimizer the learning rate with the lowest loss at the end counts.
 Two thresholds are AdamW's: the loss at which it has 90 % of its fall from the first evaluation behind it, and its last
 one. Steps are counted, not seconds: a step of Muon takes 5 iterations of three products of each matrix besides.
@@ -22,9 +22,9 @@ from ampkit.run.loop import EvalRow, fit
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "text_gpt.toml"
 RATES = {
-    "adamw": ["1e-3", "2e-3", "4e-3"],
-    "muon": ["4e-3", "8e-3", "1.6e-2"],
-    "soap": ["2e-3", "4e-3", "8e-3"],
+    "adamw": ["1e-3", "2e-3", "4e-3", "8e-3"],
+    "muon": ["2e-3", "4e-3", "8e-3", "1.6e-2"],
+    "soap": ["1e-3", "2e-3", "4e-3", "8e-3"],
 }
 KEYS = {"muon": ["optimizer.adjust_lr_fn=match_rms_adamw"], "soap": ["optimizer.betas=[0.95, 0.95]"]}
 SHARE = 0.9
