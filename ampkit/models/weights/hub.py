@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from ...base.errors import FileError
@@ -15,41 +16,49 @@ _ONE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 def snapshot(where: str, name: str) -> Path:
     """The folder with config.json, preprocessor_config.json and the weights of the model `name`, owner/model.
 
-    Files are downloaded once; those in the cache are used where there is no network. Raises FileError without the
-    client, without network for files that are not in the cache, and for a model that is not there.
+    Files are downloaded once: a model that is whole in the cache is taken from there, and the network not asked.
+    Raises FileError without the client, without network for files that are not in the cache, and for a model that is
+    not there.
     """
     missing = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
     try:
-        import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise FileError(where, "a file or folder", missing, "pip install 'ampkit[hub]', or download it") from None
-    offline = False
-
-    def fetch(file: str) -> Path | None:
-        nonlocal offline
-        try:
-            return Path(huggingface_hub.hf_hub_download(name, file, local_files_only=offline))
-        except LocalEntryNotFoundError:
-            offline = True
-        except EntryNotFoundError:
-            pass
-        return None
-
+    cached = None
     try:
-        found = _fetched(fetch)
+        cached = _fetched(partial(_fetch, name, cached=True))
+        if cached is not None and (cached / "config.json").is_file():
+            return cached
+        found = _fetched(partial(_fetch, name, cached=False))
+    except LocalEntryNotFoundError:  # without network
+        found = cached
+        if found is None:
+            cure = "connect to the network once, or download the model elsewhere and pass its folder"
+            got = f"{name!r}, which is neither a path nor whole in the cache of the hub, without network"
+            raise FileError(where, "a file or folder of weights", got, cure) from None
     except Exception as error:  # of its libraries for the network, of many types
         raise _refused(where, name, error) from error
-    if found is not None:
-        return found
-    if offline:
-        cure = "connect to the network once, or download the model elsewhere and pass its folder"
-        got = f"{name!r}, which is neither a path nor whole in the cache of the hub, without network"
-        raise FileError(where, "a file or folder of weights", got, cure)
-    raise FileError(where, f"{' or '.join(_ONE[::2])} in the model {name!r} of the hub", "none")
+    if found is None:
+        raise FileError(where, f"{' or '.join(_ONE[::2])} in the model {name!r} of the hub", "none")
+    return found
+
+
+def _fetch(name: str, file: str, cached: bool) -> Path | None:
+    """The file of a model, None if it has none. Raises LocalEntryNotFoundError without network."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file, local_files_only=cached))
+    except EntryNotFoundError as error:
+        if isinstance(error, LocalEntryNotFoundError) and not cached:
+            raise
+        return None
 
 
 def _fetched(fetch: Callable[[str], Path | None]) -> Path | None:
+    """The folder of the files, None if the weights are not there, or not whole."""
     for file in ("config.json", "preprocessor_config.json"):
         fetch(file)
     for file in _ONE:

@@ -87,7 +87,7 @@ def _state(where: str, weights: Weights) -> tuple[State, Path | None]:
     path = None
     if isinstance(weights, Mapping):
         if not source.is_state(weights):
-            raise DTypeError(where, "a dict of tensors by name", f"one of {_listed(tuple(map(repr, weights)))}")
+            raise DTypeError(where, "a dict of tensors by name", f"one with {_listed(tuple(map(repr, weights)))}")
         state: State = {name: _as_tensor(value) for name, value in weights.items()}
     else:
         path = source.find(where, weights)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.errors import FileError
+from ...base.errors import DTypeError, FileError
 from ...base.files import content, foreign
 from ...serialization import load, sharded
 from . import hub
@@ -27,6 +27,8 @@ def find(where: str, weights: PathOrName) -> Path:
     Of a checkpoint in several files it is their index. Raises FileError for what is none of these, and for a folder
     that holds no weights, or several files of them.
     """
+    if not isinstance(weights, (str, os.PathLike)):
+        raise DTypeError(where, "a path, a name or a dict of tensors", f"a {type(weights).__name__}")
     name = os.fspath(weights)
     path = Path(name)
     if _exists(path):

@@ -10,7 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import models, nn
-from ampkit.base.errors import FileError
+from ampkit.base.errors import DTypeError, FileError
 
 STATE = {"weight": ampkit.tensor([[1.0, 2.0]]), "bias": ampkit.tensor([3.0])}
 
@@ -79,6 +79,10 @@ def test_what_holds_no_weights_is_said_in_one_line(tmp_path):
     missing = str(tmp_path / "none.safetensors")
     assert f"or owner/model of the Hugging Face Hub, got {missing!r}, which is not there" in refused(missing)
     assert "which is not there" in refused("models/none.safetensors")
+    with pytest.raises(DTypeError, match="needs a path, a name or a dict of tensors, got a int"):
+        loaded(3)
+    with pytest.raises(DTypeError, match="needs a dict of tensors by name, got one with 'epoch'"):
+        loaded({"epoch": 3})
 
 
 # The hub.
@@ -96,10 +100,10 @@ def hub(monkeypatch):
 
     def hf_hub_download(name, file, local_files_only=False):
         module.asked.append((file, local_files_only))
-        if name != "owner/model":
-            raise errors.RepositoryNotFoundError("404")
         if file not in module.cached and (local_files_only or not module.online):
             raise errors.LocalEntryNotFoundError(file)
+        if name != "owner/model":
+            raise errors.RepositoryNotFoundError("404")
         if not (module.folder / file).is_file():
             raise errors.EntryNotFoundError(file)
         return str(module.folder / file)
@@ -115,7 +119,7 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(hub, tmp_path):
     sharded(tmp_path)
     assert loaded("owner/model") == VALUES
     assert ("model.safetensors", False) in hub.asked and ("model-00002-of-00002.safetensors", False) in hub.asked
-    assert not any("pytorch_model" in file for file, _ in hub.asked)
+    assert not any("pytorch_model" in file for file, local in hub.asked if not local)
 
 
 def test_without_network_a_model_in_the_cache_is_loaded_and_the_network_is_asked_once(hub, tmp_path):
@@ -123,6 +127,14 @@ def test_without_network_a_model_in_the_cache_is_loaded_and_the_network_is_asked
     ampkit.save(STATE, tmp_path / "pytorch_model.bin")
     assert loaded("owner/model") == VALUES
     assert [local for _, local in hub.asked].count(False) == 1
+
+
+def test_the_network_is_not_asked_for_a_model_that_is_whole_in_the_cache(hub, tmp_path):
+    hub.folder, hub.cached = tmp_path, {"model.safetensors", "config.json"}
+    ampkit.save(STATE, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    assert loaded("owner/model") == VALUES
+    assert all(local for _, local in hub.asked)
 
 
 def test_without_network_and_cache_the_error_says_what_to_do(hub, tmp_path):
