@@ -109,9 +109,11 @@ class Run(TrainingLoop):
         return self._objective.loss(model(inputs), *targets[:-1]) * targets[-1]
 
     def join(self) -> None:
-        """Begin to train with the other ranks, which must have the same recipe, code and number of steps done."""
+        """Begin to train with the other ranks, which must have the same recipe, code, data and number of steps done."""
         if self.ranks.size > 1:
-            self.ranks.need_same({"steps done": str(self.done), "code": code_checksum(), **_values(self.recipe)})
+            data = str(self._pipeline.about.get("identity", ""))
+            same = {"steps done": str(self.done), "code": code_checksum(), "data": data, **_values(self.recipe)}
+            self.ranks.need_same(same)
         self._replica = self.ranks.replicate(self.model, **build.parallel(self.recipe))
 
     # what checkpoints hold of it

@@ -203,7 +203,7 @@ class Ranks:
                 if first.get(name) != theirs.get(name):
                     self.in_agreement = True
                     got = f"{name}={first.get(name)} on rank 0, {theirs.get(name)} on rank {rank}"
-                    raise ConfigError("training on several ranks", "the same recipe and code on all", got)
+                    raise ConfigError("training on several ranks", "the same recipe, code and data on all", got)
 
     # cores
 
