@@ -124,7 +124,7 @@ def numbers(batch):
 
 def epochs(loader):
     """The batches up to the end of the last epoch."""
-    while loader.epoch < EPOCHS:
+    for _ in range(EPOCHS - loader.epoch):
         yield from map(numbers, loader)
 
 
