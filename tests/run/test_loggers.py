@@ -5,6 +5,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -82,6 +83,7 @@ def test_tensorboard_drops_the_steps_that_a_resumed_run_writes_again(tmp_path):
         with Loggers(["tensorboard"], Start(tmp_path, {}, done), pytest.fail) as loggers:
             for step in rows:
                 loggers.write(StepRow(step, 10.0 * done + step, 0.1, 1.0, 0, 1.0, 1.0))
+        time.sleep(1)  # files are read in the order of their names, which begin with the second
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1), (2, 2), (3, 23), (4, 24)]

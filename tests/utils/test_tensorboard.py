@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -66,6 +67,7 @@ def test_a_purged_step_is_written_again(tmp_path):
         with writer(tmp_path, purge_step=purge) as board:
             for step in steps:
                 board.add_scalar("loss", step * (10.0 if purge else 1.0), step)
+        time.sleep(1)  # files are read in the order of their names, which begin with the second
     assert [(e.step, e.value) for e in read(tmp_path).Scalars("loss")] == [(1, 1), (2, 2), (3, 30), (4, 40)]
 
 

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
 
-from ... import backends, nn
+from ... import nn
 from ...base import observe
 from ...base.errors import NonFiniteError, ScaleCollapseError
 from ...core.capture.compiled import compile
-from ...core.saved_state import need_keys
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
-from ..checkpoint import Checkpoint, Checkpoints, need_counts
+from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
 from ..ranks import Ranks
 from ..step import Batch, StepMeasures, step
-from ..training_state import TrainingState
-from .callbacks import Callback, ModelCheckpoint, load_states, states
+from .callbacks import Callback
 from .rows import EvalRow, Row, StepRow
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a loop trains; the names, and their meaning, are those of a recipe's [train] section.
-
-    device: of the model. compile: record a step once and replay it.
-    """
-
-    device: str = "cpu"
-    accumulate: int = 1
-    grad_clip: float | None = None
-    log_every: int = 10
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    compile: bool = False
+from .saving import SavedTraining
+from .saving import Settings as Settings
 
 
 class StoppedError(Exception):
@@ -52,7 +35,7 @@ class DataEndedError(Exception):
     """There are no batches for another step."""
 
 
-class TrainingLoop(TrainingState):
+class TrainingLoop(SavedTraining):
     """A training, built and checked. Iterating trains and yields the rows; a new iteration continues.
 
     What it trains, and how far it is, are the attributes of TrainingState: they survive a resume, all others follow
@@ -84,18 +67,12 @@ class TrainingLoop(TrainingState):
         callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | None = None,
     ):
-        super().__init__(model, optimizer, schedule, scaler, average)
-        self.region, self.settings, self.steps, self.ranks = region, settings, steps, ranks
-        self.callbacks, self.checkpoints = tuple(callbacks), checkpoints
-        self.checkpointing = next(each for each in self.callbacks if isinstance(each, ModelCheckpoint))
+        super().__init__((model, optimizer, schedule, scaler, average), settings, steps, ranks, callbacks, checkpoints)
+        self.region, self.stopping = region, False
         self.callback_metrics: dict[str, float] = {}
-        self.should_stop = self.stopping = False
-        self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
         self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
-        self._saved = 0, 0
-        self._device = backends.get(settings.device)
         self._guard, self._replay = Guard(settings.device), Replay(self)
         self._update = _compiled(ref(self)) if settings.compile else None
         self._records = settings.compile and hasattr(self._device, "graph")
@@ -118,21 +95,12 @@ class TrainingLoop(TrainingState):
         """The row of an evaluation of `model`."""
         raise NotImplementedError
 
-    def data_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the data."""
-        raise NotImplementedError
-
     def record(self, row: Row) -> None:
         """Called with each row before any callback sees its values."""
 
     def cures(self, lr: float) -> str:
         """What can be changed where values have grown too large."""
         raise NotImplementedError
-
-    @property
-    def recipe_values(self) -> dict[str, Any]:
-        """The recipe, as checkpoints hold it; {} for a training without one."""
-        return {}
 
     @property
     def dtype(self) -> str:
@@ -217,22 +185,6 @@ class TrainingLoop(TrainingState):
         with self._saved_on_error("a logger"):
             self.record(row)
 
-    def call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of every callback, between two steps."""
-        for callback in self.callbacks:
-            with self._saved_on_error(f"{type(callback).__name__}.{hook}"):
-                getattr(callback, hook)(self, *arguments)
-
-    @contextmanager
-    def _saved_on_error(self, who: str) -> Iterator[None]:
-        """Where the block raises, save the state first, and let a note of the error say who raised it and when."""
-        try:
-            yield
-        except Exception as error:
-            error.add_note(f"raised by {who}, after step {self.done}")
-            self.save()
-            raise
-
     def _check(self, row: Row) -> None:
         if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
             where = f"evaluation after step {row.step}"
@@ -260,51 +212,6 @@ class TrainingLoop(TrainingState):
     def checkpoints_by_default(self) -> bool:
         """Whether a checkpoint is due now, without an interval of steps: after each evaluation."""
         return self.evaluated == self.done
-
-    @property
-    def best(self) -> tuple[int, float] | None:
-        """(step, value) of the best evaluation so far, or None; its checkpoint is kept."""
-        return self.checkpointing.top[0] if self.checkpointing.top else None
-
-    def save(self) -> None:
-        """Save a checkpoint if there is a directory for them, unless this very state was saved already."""
-        self._device.synchronize()
-        if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            self.ranks.agreed(self._write_checkpoint)
-            self._saved = (self.done, self.evaluated)
-
-    def _write_checkpoint(self) -> None:
-        if self.checkpoints is not None and self.ranks.rank == 0:
-            rows, state = self.before_saving(), self.state_dict()
-            for callback in self.callbacks:
-                callback.on_save_checkpoint(self, state)
-            self.checkpoints.save(self.done, state, self.recipe_values, rows, self.checkpointing.steps)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state between two steps, from which `load_state_dict` continues bit for bit."""
-        batches = self.done * self.settings.accumulate  # consumed; prefetched ones do not count
-        best = None if self.best is None else list(self.best)
-        counts = {"steps": self.steps, "batches": batches, "best": best}
-        return {**self.snapshot(), **counts, "data": self.data_state(), "callbacks": states(self.callbacks)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of the same training; another number of steps brings its own schedule.
-
-        Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state of another run.
-        """
-        where = f"{type(self).__name__}.load_state_dict"
-        need_keys(where, state, ("steps", "batches", "counts"))
-        steps, counts = state["steps"], need_counts(where, state["counts"])
-        self.check_state(where, state, counts["done"])
-        self.restore(state, same_length=steps == self.steps)
-        self._saved, best = (self.done, self.evaluated), state.get("best")  # which older checkpoints lack
-        self.checkpointing.top = [] if best is None else [(best[0], best[1])]
-        self.should_stop = False
-        load_states(self.callbacks, state.get("callbacks", {}))
-        self.call("on_load_checkpoint", state)
-
-    def check_state(self, where: str, state: Mapping[str, Any], done: int) -> None:
-        """Raise ArgumentError for a state that is not of this training."""
 
     # a step
 
