@@ -26,6 +26,7 @@ NAMESPACES = {
     "ampkit": ("ampkit", "The names of the package itself. Every function of `ampkit.ops` is one of them, too."),
     "ampkit.nn": ("nn", "Layers and losses."),
     "ampkit.nn.init": ("nn.init", "Initial values of parameters."),
+    "ampkit.nn.lora": ("nn.lora", "Low-rank adaptation, with the words and files of PEFT."),
     "ampkit.nn.utils": ("nn.utils", "Clipping, vectors of parameters, weight and spectral norm."),
     "ampkit.optim": ("optim", "Optimizers. Their state is updated in float32, whatever the parameters' dtype."),
     "ampkit.optim.lr_scheduler": ("optim.lr_scheduler", "Learning-rate schedules. They do not count skipped steps."),

@@ -394,7 +394,7 @@ def test_the_page_of_commands_has_the_options_of_every_command():
 
 def test_the_api_reference_lists_every_public_function_and_layer():
     pages = hook("api_reference").pages()
-    modules = {"functional", "init", "parallel", "utils", "lr_scheduler", "swa_utils"}
+    modules = {"functional", "init", "lora", "parallel", "utils", "lr_scheduler", "swa_utils"}
     for prefix, names in (("ops.", ops.__all__), ("nn", nn.__all__), ("optim", optim.__all__)):
         text = "\n".join(page for name, page in pages.items() if name.startswith(prefix))
         listed = set(re.findall(r"heading: (\w+)", text)) | set(re.findall(r"`(\w+)` is `", text))
