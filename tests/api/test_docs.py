@@ -51,12 +51,13 @@ PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics")
 ALONE = ("README.md", *(f"docs/{page}.md" for page in PAGES_ALONE))
 GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
 GUIDES += ("optimizers", "finetuning", "coming-from-lightning", "coming-from-accelerate", "coming-from-keras")
+ELSEWHERE = ("command-line",)  # tests/cli/test_command_line_page.py
 TESTED_BELOW = ("distributed", "images-of-your-own", "tables-and-text", "pretrained-weights", "add-an-op")
 TESTED_BELOW += ("add-an-optimizer", "add-a-model", "add-a-dataset", "add-a-backend", "add-a-kernel")
 
 
 def test_the_python_code_of_every_page_is_run():
-    run = {ROOT / name for name in ALONE} | {ROOT / f"docs/{name}.md" for name in (*GUIDES, *TESTED_BELOW)}
+    run = {ROOT / name for name in ALONE} | {ROOT / f"docs/{name}.md" for name in (*GUIDES, *TESTED_BELOW, *ELSEWHERE)}
     assert {page for page in PAGES if "```python" in page.read_text()} == run
 
 

@@ -14,8 +14,8 @@ from ampkit.cli import _parse
 from ampkit.cli.train import overrides
 
 ROOT = Path(__file__).parents[2]
-# The command of each names what the page itself defines; test_docs.py runs these.
-OWN_NAMES = {ROOT / "docs/add-a-model.md", ROOT / "docs/add-a-dataset.md"}
+# The commands of each name what the page itself defines; test_docs.py runs these.
+OWN_NAMES = {ROOT / f"docs/{name}.md" for name in ("add-a-model", "add-a-dataset", "tables-and-text")}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "recipes/README.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ |.*&& |mpiexec .*?(?=ampkit))?(ampkit [a-z]+\b.*)$", re.MULTILINE)
@@ -39,7 +39,7 @@ def check(arguments):
     inner = getattr(options, "arguments", None)
     if inner:
         return check(inner)
-    if hasattr(options, "overrides") and "..." not in options.overrides:
+    if hasattr(options, "recipe") and "..." not in options.overrides:
         config.load(options.recipe, overrides(options))
     return None
 
