@@ -52,8 +52,8 @@ def convmixer(
         raise ArgumentError("convmixer", "an odd kernel_size", str(kernel_size))
     patches = nn.Conv2d(in_channels, dim, patch_size, patch_size)
     layers = (_layer(dim, kernel_size) for _ in range(depth))
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(dim, num_classes)
-    return started(nn.Sequential(*_active(patches), *layers, *head), weights)
+    blocks = nn.Sequential(*_active(patches), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return started(blocks.append(nn.Linear(dim, num_classes)), weights)
 
 
 def _layer(dim: int, kernel_size: int) -> nn.Sequential:

@@ -13,6 +13,7 @@ from datetime import datetime
 from importlib import metadata
 from itertools import count
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, Self
 
 from ..base.atomic_file import write
@@ -162,7 +163,8 @@ def bytes_of(path: Path) -> int:
     total = 0
     for each in path.rglob("*"):
         with suppress(OSError):
-            total += each.lstat().st_size
+            found = each.lstat()
+            total += 0 if S_ISDIR(found.st_mode) else found.st_size
     return total
 
 

@@ -596,7 +596,7 @@ def test_keys_of_a_key_lists_its_defaults_by_kind(ampkit, monkeypatch, word):
 
 def test_a_finished_run_says_how_much_it_takes_on_disk(ampkit, tmp_path):
     _, out, _ = ampkit("train", MLP, *SHORT, "--run-dir", "run")
-    number, unit = re.search(r"on disk +│ ([\d.]+) ([kM]B)", out).groups()
+    number, unit = re.search(r"run directory +│ run, ([\d.]+) ([kM]B)", out).groups()
     stored = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert float(number) * {"kB": 1e3, "MB": 1e6}[unit] == pytest.approx(stored, rel=0.1)
 

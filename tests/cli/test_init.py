@@ -51,13 +51,10 @@ def test_every_key_stands_there_with_its_default_and_its_meaning(init, tmp_path)
 
 
 def test_it_asks_for_what_the_data_need(init):
-    status, _, err = init("new", "--yes", "data.name=images")
+    status, _, err = init("new", "--yes", "data.name=table", "data.files=rows.csv")
     assert status == 2
-    assert (
-        err
-        == "ampkit: init: needs data.folder, a directory with a folder per class, to train on (text), got no answer\n"
-        + ("help: give it as data.folder=...\n")
-    )
+    needs = "ampkit: init: needs data.target, the column to learn (text), got no answer\n"
+    assert err == needs + "help: give it as data.target=...\n"
 
 
 def test_it_replaces_no_file(init, tmp_path):

@@ -47,8 +47,8 @@ SMALL = {
     "data={name='images',folder='FOLDER',held_out='FOLDER',shape=[3,16,16],classes=2,batch_size=8,crop=4,flip=true}",
     "digits_cnn": "model.width=4 data.batch_size=8 optimizer.lr=1e-3",
     "digits_mlp": "model.hidden=[16,16] data.batch_size=8",
-    "finetune_images": "model.width=4 train.epochs=19 optimizer.lr=1e-4 data.folder=FOLDER data.shape=[3,16,16] "
-    "data.resize=16 data.random_resized_crop= data.batch_size=8 data.workers=0",
+    "finetune_images": "model.width=4 model.stem=cifar train.epochs=19 optimizer.lr=1e-4 data.folder=FOLDER "
+    "data.shape=[3,16,16] data.resize=16 data.random_resized_crop= data.batch_size=8 data.workers=0",
     "mnist_lenet": "data.batch_size=4 train.epochs=9 data.download=false data.folder=FOLDER",
     "synthetic/alexnet": "model.hidden=8 data.shape=[3,63,63] data.count=48 data.batch_size=2 optimizer.lr=1e-5",
     "synthetic/bert": "model.vocab_size=32 model.hidden_size=16 model.num_hidden_layers=1 model.num_attention_heads=2 "

@@ -182,8 +182,8 @@ class MuonWithAuxAdam(Muon):
         ns_dtype: Iterated = "float32",
         stochastic_rounding: bool = False,
     ):
-        groups = group_options(params, "MuonWithAuxAdam")
         options = hyperparameters(locals() | {"params": None})
+        groups = group_options(params, "MuonWithAuxAdam")
         given = {key: options.pop(key) for key in ("adam_lr", "adam_eps")}
         adam = {"lr": lr if given["adam_lr"] is None else given["adam_lr"], "eps": given["adam_eps"]}
         # Muon's constructor would only check what Optimizer's does.
