@@ -28,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 def recipes() -> str:
     """recipes/README.md, with links as they are within the site."""
     text = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
-    return text.replace("](../docs/", "](").replace("](../README.md#documentation)", "](recipe-keys.md)")
+    return text.replace("](../docs/index.md)", "](recipe-keys.md)").replace("](../docs/", "](")
 
 
 def recipe_keys() -> str:
