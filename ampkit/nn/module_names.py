@@ -21,7 +21,7 @@ def need_matches(where: str, needs: str, patterns: Iterable[str], names: Iterabl
     """Raise ConfigError, with the nearest names, for a pattern that matches none of `names`, nor what lies above."""
     known = list(names)
     for pattern in patterns:
-        if not any(is_below(pattern, name) for name in known):
+        if not isinstance(pattern, str) or not any(is_below(pattern, name) for name in known):
             raise no_match(where, needs, pattern, known)
 
 

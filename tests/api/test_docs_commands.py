@@ -14,8 +14,8 @@ from ampkit.cli import _parse
 from ampkit.cli.train import overrides
 
 ROOT = Path(__file__).parents[2]
-# The commands of each name what the page itself defines; test_docs.py runs these.
-OWN_NAMES = {ROOT / f"docs/{name}.md" for name in ("add-a-model", "add-a-dataset", "tables-and-text")}
+# The commands of each name what the page itself defines; other tests run these.
+OWN_NAMES = {ROOT / f"docs/{name}.md" for name in ("add-a-model", "add-a-dataset", "tables-and-text", "command-line")}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "recipes/README.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ |.*&& |mpiexec .*?(?=ampkit))?(ampkit [a-z]+\b.*)$", re.MULTILINE)

@@ -10,8 +10,8 @@ import pytest
 
 from ampkit import config
 from ampkit.base.errors import AmpkitError, ArgumentError, FileError
-from ampkit.data import parquet_files
 from ampkit.data.parquet import Columns, Table
+from ampkit.data.tables import parquet_files
 from ampkit.run.loop import EvalRow, fit
 from ampkit.utils.data import DataLoader
 

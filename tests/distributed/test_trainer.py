@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from distributed.test_collectives import mpi, mpiexec
@@ -14,7 +15,7 @@ def train(ranks, folder, kind="even"):
     found = mpiexec(ranks, "trainer_program.py", str(folder), kind, seconds=60)
     assert found.returncode == 0, found.stderr
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return sorted(line for line in found.stdout.splitlines() if line.startswith("weights")), rows
+    return sorted(re.findall(r"weights [-\d. ]+", found.stdout)), rows
 
 
 @mpi

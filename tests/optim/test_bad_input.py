@@ -121,25 +121,32 @@ def asked(kind, *kinds):
     return [name for name, p in signature(kind).items() if type(p.default) in kinds]
 
 
-def one():
-    return [nn.Parameter(ampkit.ones(3))]
+def one(kind=None):
+    """A parameter that an optimizer of this kind takes, in a group where it must say how."""
+    parameters = [nn.Parameter(ampkit.ones(2, 3) if kind is optim.Muon else ampkit.ones(3))]
+    return [{"params": parameters, "use_muon": False}] if kind is optim.MuonWithAuxAdam else parameters
+
+
+def another(kind, **options):
+    group = {"params": one(kind)} if kind is not optim.MuonWithAuxAdam else one(kind)[0]
+    return group | options
 
 
 def loaded(kind, key, value):
-    optimizer = kind(one())
+    optimizer = kind(one(kind))
     state = optimizer.state_dict()
     state["param_groups"][0][key] = value
     optimizer.load_state_dict(state)
 
 
 def assigned(kind, key, value):
-    optimizer = kind(one())
+    optimizer = kind(one(kind))
     optimizer.param_groups[0][key] = value
 
 
 WAYS = {
-    "made": lambda kind, key, value: kind(one(), **{key: value}),
-    "added": lambda kind, key, value: kind(one()).add_param_group({"params": one(), key: value}),
+    "made": lambda kind, key, value: kind(one(kind), **{key: value}),
+    "added": lambda kind, key, value: kind(one(kind)).add_param_group(another(kind, **{key: value})),
     "assigned": assigned,
     "loaded": loaded,
 }
@@ -170,11 +177,11 @@ def test_words_that_change_nothing_are_true_false_or_none(kind):
     for key in WORDS & set(signature(kind)):
         for value in ("false", 1, [True]):
             with pytest.raises(ArgumentError, match=f"{kind.__name__}: needs {key} True.*, got "):
-                kind(one(), **{key: value})
+                kind(one(kind), **{key: value})
         if key != "differentiable":
-            kind(one(), **{key: np.bool_(True)})
+            kind(one(kind), **{key: np.bool_(True)})
     with pytest.raises(ArgumentError, match="needs foreach True, False or None, got 'x'"):
-        kind(one()).add_param_group({"params": one(), "foreach": "x"})
+        kind(one(kind)).add_param_group(another(kind, foreach="x"))
 
 
 def test_a_word_in_quotes_is_named_with_its_cure():

@@ -21,6 +21,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "ConstantLR": {}, "LinearLR": {}, "PolynomialLR": {}, "ExponentialLR": {"gamma": 0.9}, "StepLR": {"step_size": 2},
     "MultiStepLR": {"milestones": [2]}, "CosineAnnealingLR": {"T_max": 5}, "CosineAnnealingWarmRestarts": {"T_0": 3},
     "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2}, "OneCycleLR": {"max_lr": 0.1, "total_steps": 10},
+    "WarmupStableDecayLR": {"num_warmup_steps": 1, "num_stable_steps": 1, "num_decay_steps": 2},
     "LambdaLR": {"lr_lambda": lambda n: 0.9**n}, "MultiplicativeLR": {"lr_lambda": lambda n: 0.9},
 }  # fmt: skip
 COMBINED = {
@@ -51,8 +52,9 @@ def step(model: nn.Module, optimizer: optim.Optimizer, scaler: ampkit.GradScaler
 
 
 def use(kind: type[Any]) -> None:
-    model = new_model()
-    optimizer = kind(model.parameters())
+    model: nn.Module = nn.Sequential(nn.Linear(4, 2, bias=False)) if kind is optim.Muon else new_model()
+    groups = [{"params": model.parameters(), "use_muon": False}] if kind is optim.MuonWithAuxAdam else None
+    optimizer = kind(groups or model.parameters())
     if optimizer.needs_closure:
         optimizer.step(lambda: backward(model, optimizer))
     else:
@@ -60,7 +62,7 @@ def use(kind: type[Any]) -> None:
         step(model, optimizer)
         handle.remove()
         optimizer.register_step_post_hook(lambda *args: None)
-        optimizer.add_param_group({"params": [nn.Parameter(ampkit.ones(2))]})
+        optimizer.add_param_group({"params": [nn.Parameter(ampkit.ones(2, 2))], "use_muon": True})
     optimizer.load_state_dict(optimizer.state_dict())
     copy.deepcopy((model, optimizer))
     assert repr(optimizer) and optimizer.state is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...backends.cpu.threads import usable_cpus
+from ...backends.threads import on_this_device
 from ...base.errors import FileError
 from ...base.progress import advanced
 from .files import check, need_readers
@@ -44,7 +45,7 @@ def _faults(paths: Sequence[Path], pixels: bool) -> Iterator[tuple[int, str]]:
 
     pool = ThreadPoolExecutor(usable_cpus())
     try:
-        for number, found in enumerate(pool.map(faults_from, range(0, len(paths), _AT_ONCE)), 1):
+        for number, found in enumerate(pool.map(on_this_device(faults_from), range(0, len(paths), _AT_ONCE)), 1):
             advanced("checking images", min(number * _AT_ONCE, len(paths)), len(paths))
             yield from found
     finally:

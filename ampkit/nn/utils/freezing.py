@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ampkit.base.errors import DTypeError
+from ampkit.core.arguments import type_name
+
 from ..module import Module
 from ..module_names import is_below, need_matches
 from ..modules.norm import _BatchNorm
@@ -16,8 +19,11 @@ def freeze(model: Module, *patterns: str) -> Module:
     "blocks.*.attn", "cls_token". Batch norms below stay in eval mode, also after `model.train()`: they use the running
     statistics that they have, and keep them. Dropout follows `model.train()` as before. An optimizer is to be given
     the parameters that are left: those with requires_grad.
-    Raises ConfigError, with nothing changed, for a pattern that matches nothing.
+    Raises ConfigError, with nothing changed, for a pattern that matches nothing; DTypeError for something that is no
+    Module.
     """
+    if not isinstance(model, Module):
+        raise DTypeError("freeze", "a Module", type_name(type(model)))
     names = [name for name, _ in model.named_parameters()]
     paths = [path for path, _ in model.named_modules() if path]
     need_matches("freeze", "the path of a module or parameter of the model", patterns, [*paths, *names])

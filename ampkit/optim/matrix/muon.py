@@ -185,6 +185,9 @@ class MuonWithAuxAdam(Muon):
         options = hyperparameters(locals() | {"params": None})
         groups = group_options(params, "MuonWithAuxAdam")
         given = {key: options.pop(key) for key in ("adam_lr", "adam_eps")}
+        for key, value in given.items():
+            if value is not None or key == "adam_eps":
+                need_number("MuonWithAuxAdam", key, value, Limits(ge=0))
         adam = {"lr": lr if given["adam_lr"] is None else given["adam_lr"], "eps": given["adam_eps"]}
         # Muon's constructor would only check what Optimizer's does.
         super(Muon, self).__init__([self._with(adam, group) for group in groups], options)

@@ -12,7 +12,7 @@ import pytest
 
 import ampkit
 from ampkit import config
-from ampkit.base.errors import AmpkitError, ArgumentError, ConfigError, FileError
+from ampkit.base.errors import AmpkitError, ConfigError, FileError
 from ampkit.cli import main
 from ampkit.data.tables.features import TableFeatures
 from ampkit.data.tables.read import read
@@ -252,9 +252,9 @@ def test_a_run_whose_table_has_changed_is_not_resumed_nor_evaluated(path, tmp_pa
     made = recipe(path, *KIND)
     list(fit(made, tmp_path / "run" / "checkpoints"))
     write(path, [{**row, "city": "Graz" if row["city"] == "Rom" else row["city"]} for row in flats()])
-    with pytest.raises(ArgumentError, match="needs the table that the run began with, got another one, in city\nhelp"):
+    with pytest.raises(ConfigError, match="needs the table that the run began with, got another one, in city\nhelp"):
         fit(made, tmp_path / "run" / "checkpoints", resume=True)
-    with pytest.raises(ArgumentError, match="evaluate: needs the table"):
+    with pytest.raises(ConfigError, match="evaluate: needs the table"):
         load_run(tmp_path / "run").evaluate()
 
 
