@@ -21,7 +21,7 @@ from ..distributed.environment import launched
 from ..run import doctor
 from . import bench, completion, display, init, keys, launch, plan, report, summary, train, tune, use
 
-DONE, INTERRUPTED = 0, 130  # 130: 128 + SIGINT, as in shells
+DONE, INTERRUPTED, CLOSED_PIPE = 0, 130, 141  # 128 + SIGINT and SIGPIPE, as in shells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options, _console()))
     except KeyboardInterrupt as error:
         return display.print_error("interrupted", error.status if isinstance(error, train.Ended) else INTERRUPTED)
+    except BrokenPipeError:  # what reads the output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails again at its end
+        return CLOSED_PIPE
     except (AmpkitError, MemoryError, OSError) as error:
         return display.print_error(*display.failure(error))
 

@@ -594,6 +594,15 @@ def test_keys_of_a_key_lists_its_defaults_by_kind(ampkit, monkeypatch, word):
     assert "0.001" in row and "learning rate" in row and "sgd" in row
 
 
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly():
+    writes = "import ampkit.cli as c, os; c._console = lambda: [os.write(1, b'x') for _ in iter(int, 1)]"
+    command = [sys.executable, "-c", f"{writes}; raise SystemExit(c.main(['doctor']))"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as found:
+        assert found.stdout.read(1) == b"x"
+        found.stdout.close()
+        assert (found.wait(), found.stderr.read()) == (141, b"")
+
+
 def test_a_finished_run_says_how_much_it_takes_on_disk(ampkit, tmp_path):
     _, out, _ = ampkit("train", MLP, *SHORT, "--run-dir", "run")
     number, unit = re.search(r"run directory +│ run, ([\d.]+) ([kM]B)", out).groups()
