@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +32,8 @@ def snapshot(where: str, name: str) -> Path:
         cached = _fetched(partial(_fetch, name, cached=True))
         if cached is not None and (cached / "config.json").is_file():
             return cached
-        found = _fetched(partial(_fetch, name, cached=False))
+        with _without_warnings():
+            found = _fetched(partial(_fetch, name, cached=False))
     except LocalEntryNotFoundError:  # without network
         found = cached
         if found is None:
@@ -55,6 +58,18 @@ def _fetch(name: str, file: str, cached: bool) -> Path | None:
         if isinstance(error, LocalEntryNotFoundError) and not cached:
             raise
         return None
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Leave out the client's lines about each attempt: the error says what came of them."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _fetched(fetch: Callable[[str], Path | None]) -> Path | None:
