@@ -183,7 +183,8 @@ def _axes(shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
 
 
 def _is_finite(gradient: Array) -> bool:
-    return bool(read_scalar(np.isfinite(gradient).all()))
+    with backends.device_guard(gradient):
+        return bool(read_scalar(np.isfinite(gradient).all()))
 
 
 register_optimizer(SOAP)
