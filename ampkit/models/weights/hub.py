@@ -24,7 +24,7 @@ def snapshot(where: str, name: str) -> Path:
     """
     missing = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
     try:
-        from huggingface_hub.errors import LocalEntryNotFoundError
+        from huggingface_hub import errors
     except ImportError:
         raise FileError(where, "a file or folder", missing, "pip install 'ampkit[hub]', or download it") from None
     cached = None
@@ -34,7 +34,7 @@ def snapshot(where: str, name: str) -> Path:
             return cached
         with _without_warnings():
             found = _fetched(partial(_fetch, name, cached=False))
-    except LocalEntryNotFoundError:  # without network
+    except errors.LocalEntryNotFoundError:  # without network
         found = cached
         if found is None:
             cure = "connect to the network once, or download the model elsewhere and pass its folder"
