@@ -76,7 +76,7 @@ def test_a_run_in_a_notebook_is_one_display_that_is_updated(displays, capsys):
 def test_a_run_elsewhere_prints_its_rows(capsys):
     rows = list(ampkit.progress(fit(config.load("digits_mlp", SHORT))))
     assert len(rows) == 8
-    assert capsys.readouterr().out.splitlines()[-1].startswith("float32  step 6/6  val loss")
+    assert capsys.readouterr().out.strip().splitlines()[-1].startswith("float32  step 6/6  val loss")
 
 
 @pytest.mark.cpu

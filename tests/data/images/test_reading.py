@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import struct
 
@@ -48,6 +49,8 @@ def test_an_orientation_that_there_is_not_changes_nothing(tmp_path):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_mode_has_the_channels_that_are_asked_for(mode, channels, tmp_path):
     image = Image.fromarray(COLOR).convert(mode)
+    if mode == "YCbCr" and int(importlib.metadata.version("pillow").partition(".")[0]) < 13:
+        pytest.skip("Pillow before 13 does not read the TIFF files of this mode that it writes")
     image.save(tmp_path / "a.tiff")
     found = as_array(load_with_channels(tmp_path / "a.tiff", channels))
     assert np.array_equal(found, as_array(image.convert("L" if channels == 1 else "RGB")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from ampkit.data.transforms.geometry import ResizeToCover, resized
 Image = pytest.importorskip("PIL.Image", reason="resizing and colors are Pillow's")
 FOUND = {name: bytes.fromhex(text) for name, text in json.loads(Path(GOLDEN).read_text()).items()}
 DRAW = np.random.default_rng(0)
+# The file's pixels are those of torchvision on Pillow 13, whose resizing rounds otherwise than before.
+OFF = 0 if int(importlib.metadata.version("pillow").partition(".")[0]) >= 13 else 1
 pytestmark = pytest.mark.cpu
 
 
@@ -55,9 +58,11 @@ def test_sizes_and_pixels_are_torchvisions(kind):
     for name, gray, expected in cases:
         size = eval(name.removeprefix(kind.__name__).rpartition(" ")[0])
         values = pixels(gray)
-        assert np.asarray(kind(size)(Image.fromarray(values))).tobytes() == expected, name
+        found = np.asarray(kind(size)(Image.fromarray(values)))
+        wanted = np.frombuffer(expected, np.uint8).reshape(found.shape)
+        assert np.abs(found.astype(int) - wanted).max() <= OFF, name
         array = np.atleast_3d(values).transpose(2, 0, 1)
-        assert kind(size)(array).transpose(1, 2, 0).tobytes() == expected, name
+        assert kind(size)(array).transpose(1, 2, 0).tobytes() == found.tobytes(), name
 
 
 def test_changed_colors_are_torchvisions():
