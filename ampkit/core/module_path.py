@@ -6,7 +6,6 @@ op, pay one test of an empty list.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from ..base.errors import ConfigError
+from ..base.near_names import did_you_mean
 
 
 class ModuleCall(NamedTuple):
@@ -107,8 +107,7 @@ def need_modules(modules: Iterable[str], paths: Iterable[str]) -> None:
     paths = [path for path in paths if path]
     for pattern in modules:
         if not any(matches(pattern, path) for path in paths):
-            close = difflib.get_close_matches(pattern, paths, n=1)
-            cure = f"did you mean {close[0]!r}?" if close else _paths_in_words(paths)
+            cure = did_you_mean(pattern, paths) or _paths_in_words(paths)
             raise ConfigError("Policy, modules", "the path of a module of the model", repr(pattern), cure)
 
 

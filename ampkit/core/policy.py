@@ -6,7 +6,6 @@ to a category, for one 16-bit dtype. `autocast` applies a policy to a block of c
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +20,7 @@ from ..base.context_decorator import decorate
 from ..base.dtypes import LOW, DType, bfloat16, float16, float32, parse
 from ..base.errors import ArgumentError, ConfigError, DeviceError, DTypeError, StateError, switch
 from ..base.html import folded
+from ..base.near_names import did_you_mean
 from ..base.scoped import Scope, ScopedVariable
 from . import module_path
 from .module_path import ModuleCall, match_once, matches, need_modules
@@ -161,9 +161,8 @@ def _module_dtypes(modules: Any) -> tuple[tuple[str, DType], ...]:
 def need_op(where: str, op: Any) -> None:
     """Raise ConfigError, with the nearest name, unless `op` is the name of an op."""
     if not isinstance(op, str) or op not in categories:
-        close = difflib.get_close_matches(op, categories, n=1) if isinstance(op, str) else []
-        cure = f"did you mean {close[0]!r}?" if close else "`ampkit ops` lists them"
-        raise ConfigError(where, "the name of an op", repr(op), cure)
+        near = did_you_mean(op, categories) if isinstance(op, str) else None
+        raise ConfigError(where, "the name of an op", repr(op), near or "`ampkit ops` lists them")
 
 
 def _category(op: str, category: str) -> Cast:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from ampkit.base.errors import ConfigError
+from ampkit.base.near_names import did_you_mean
 from ampkit.core.module_path import matches
 
 _SHOWN = 6  # names, by an error
@@ -28,9 +28,8 @@ def need_matches(where: str, needs: str, patterns: Iterable[str], names: Iterabl
 def no_match(where: str, needs: str, pattern: str, known: Iterable[str]) -> ConfigError:
     """The error for a pattern that matches none of the paths `known`."""
     paths = list(dict.fromkeys(path for name in known for path in _above(name)))
-    close = difflib.get_close_matches(str(pattern), paths, n=1)
     more = ", ..." if len(paths) > _SHOWN else ""
-    cure = f"did you mean {close[0]!r}?" if close else f"the model has {', '.join(paths[:_SHOWN])}{more}"
+    cure = did_you_mean(pattern, paths) or f"the model has {', '.join(paths[:_SHOWN])}{more}"
     return ConfigError(where, needs, repr(pattern), cure)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..base.masked import need_unmasked
+from ..base.near_names import did_you_mean
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.tensor import Tensor
 from .uninitialized import RUN_FIRST, Uninitialized
@@ -135,7 +135,7 @@ def _renamed(module: Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
 def look_up(table: Mapping[str, Any], name: str, what: str) -> Any:
     """`table[name]`. Raises ArgumentError for an unknown name and suggests the nearest one."""
     if name not in table:
-        raise ArgumentError("look-up", f"the name of a {what}", repr(name), _nearest(str(name), table))
+        raise ArgumentError("look-up", f"the name of a {what}", repr(name), did_you_mean(name, table, cutoff=0.7))
     return table[name]
 
 
@@ -160,7 +160,7 @@ def mismatch(where: str, keys: Keys, misfits: Any, cure: str | None, errors: Seq
 
     misfits: (name, shape of the module, shape that came). errors: what hooks refused.
     """
-    near = [(name, _nearest(name, keys.missing_keys)) for name in keys.unexpected_keys[:_MOST]]
+    near = [(name, did_you_mean(name, keys.missing_keys, cutoff=0.7)) for name in keys.unexpected_keys[:_MOST]]
     unlike = [
         f"{name} needs {_list(shape)}, got {_list(actual)}{_transposed_hint(shape, actual)}"
         for name, shape, actual in misfits[:_MOST]
@@ -193,11 +193,6 @@ def _cure(missing: Any, unexpected: Any, state: Mapping[str, Any], own: list[str
     if own and not any(name in own for name in state):
         return None  # what is left without them is nothing
     return "strict=False leaves out what has no counterpart" if missing or unexpected else None
-
-
-def _nearest(name: str, names: Any) -> str | None:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    return f"did you mean {close[0]!r}?" if close else None
 
 
 def _transposed_hint(shape: tuple[int, ...], actual: tuple[int, ...]) -> str:
