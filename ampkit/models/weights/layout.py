@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from ... import ops
 from ...base.errors import ShapeError
 from ...core.tensor import Tensor
 
@@ -158,8 +159,6 @@ def _filled(here: str, groups: tuple[str, ...]) -> str:
 
 
 def _concatenated(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    from ... import ops
-
     shapes = {tuple(value.shape) for value in values}
     if len(shapes) > 1:
         got = ", ".join(map(str, sorted(map(list, shapes))))
