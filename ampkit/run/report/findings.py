@@ -100,7 +100,8 @@ def in_words(
         if later is None:
             yield from _reasons(result, first, unknown, compiled)
         else:
-            yield f"  why is not known: of the steps measured for it, after the turns, it {speed(later)} {first.dtype}"
+            explained = f"in the steps that would explain it, which follow the turns, it {speed(later)} {first.dtype}"
+            yield f"  why is not known: {explained}"
             yield "  other work disturbed these: take a computer that does nothing else meanwhile"
         if not found.faster and result.dtype in units:
             yield f"  its dtype on this CPU: {units[result.dtype]}"
