@@ -105,6 +105,7 @@ def test_a_label_that_is_no_class_is_refused(tmp_path):
         (b"no archive", "a whole archive, got one that breaks"),
         (archive(NAMES[:3]), "data_batch_4.bin, data_batch_5.bin in it, got none"),
     ],
+    ids=["cut short", "text", "files missing"],  # the bytes of an archive hold the time
 )
 def test_a_broken_archive_is_refused(tmp_path, content, message):
     (tmp_path / ARCHIVE).write_bytes(content)
