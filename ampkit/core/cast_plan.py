@@ -5,6 +5,7 @@ Made once per combination, and cached by the op.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ class CastPlan:
     kernels: list[Any]  # the faster ones that the backend has, also those registered later
     tapes: bool  # whether the gradient of some input is wanted
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
+    quantized: Callable[[Any], Any] | None  # from the call's inputs, the kernel that the policy's recipe asks for
 
 
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
@@ -61,6 +63,9 @@ def make_plan(
         _need_to_meet(op, cast, rule, deciding, entries)
     out = _explicit(op, answer) if answer is not None else _answer(op, cast, rule, widest, tensors, deciding)
     casts = _casts(op, cast, widest, answer, out, key, kinds)
+    quantized = _quantized(op, rule, cast, out)
+    if quantized is not None:  # which rounds the weight once, from what the optimizer updates
+        casts = (casts[0], None, *casts[2:])
     floats = [d for d in deciding if d in FLOATS]
     compute = None if op.moves or out not in FLOATS else accumulator(promote(out, *floats))
     if out in FLOATS:
@@ -75,7 +80,12 @@ def make_plan(
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
     kernels = op.forward.kernels_of(backend)
-    return CastPlan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops)
+    return CastPlan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops, quantized)
+
+
+def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:
+    quantizes = rule is not None and rule.recipe is not None and op.quantized is not None
+    return op.quantized(rule.recipe) if quantizes and cast is Cast.LOW and out in LOW else None
 
 
 def _need_tensors(op: Any, key: list[Entry]) -> None:

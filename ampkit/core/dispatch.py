@@ -47,10 +47,11 @@ class Kernel:
     """One implementation for one backend: `run`, its predicate `when` (None: always), a backward of its own or None.
 
     wants_cache: whether it receives the versions of its inputs, under which it can cache values derived from them (see
-    base/version_counter.py), and in a backward the buffers that gradients may be written to.
+    base/version_counter.py), and in a backward the buffers that gradients may be written to. replays: whether second
+    derivatives run the reference forward again, since what it saved is neither an input nor the output.
     """
 
-    __slots__ = ("dtypes", "min_elements", "name", "own_backward", "run", "wants_cache", "when")
+    __slots__ = ("dtypes", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Kernel:
         self.run, self.when, self.wants_cache, self.min_elements = run, when, wants_cache, min_elements
         self.dtypes = dtypes
         self.own_backward: Kernel | None = None
+        self.replays = False
 
     def backward(self, function: Function) -> Function:
         """Decorate the backward that belongs to this kernel: it runs for every node that this kernel made."""

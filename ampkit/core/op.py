@@ -39,6 +39,7 @@ from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
 from .parameter import Parameter
 from .policy import Cast, region
+from .policy.recipe import Recipe
 from .signature import Signature, number_and_type
 from .tensor import Tensor
 
@@ -73,6 +74,8 @@ class Op:
         self.checks: Callable[..., Any] | None = None
         self.saved_for: dict[str, tuple[str, ...]] = {}
         self.stand_ins: dict[str, Callable[[Any], Array]] = {}
+        # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
+        self.quantized: Callable[[Recipe], Callable[[Any], Kernel]] | None = None
         self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)
         self.call = self.signature.call

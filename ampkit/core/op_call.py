@@ -47,7 +47,9 @@ def runner(op: Any) -> Callable[..., Any]:
             if op.checks is not None:
                 call(op.checks, arrays, params)
             # The size test of `choose` is repeated here, to save small arrays a function call.
-            if plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
+            if plan.quantized is not None:
+                kernel = plan.quantized(inputs)
+            elif plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
                 kernel = primitive.choose(plan.backend, call, arrays, params, plan.out)
             if profilers:
                 notify_start(op.name, kernel.name, arrays[0])

@@ -14,6 +14,7 @@ from ..base.errors import ArgumentError, DTypeError, StateError
 from ..base.masked import need_unmasked
 from ..base.near_names import did_you_mean
 from ..core.dlpack import is_foreign, to_tensor
+from ..core.policy import delayed
 from ..core.tensor import Tensor
 from .uninitialized import RUN_FIRST, Uninitialized
 
@@ -38,8 +39,13 @@ def named(module: Module, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def own_entries(part: Module, lead: str) -> Iterator[tuple[str, Any]]:
-    """The Parameters and persistent buffers of one module by name, and the result of its `get_extra_state`."""
+    """The Parameters and persistent buffers of one module by name, each Parameter's delayed scaling (see
+    core/policy/delayed.py), and the result of its `get_extra_state`.
+    """
     yield from _tensors(part, lead)
+    for name, tensor in _tensors(part, lead):
+        if (values := delayed.state_of(tensor)) is not None:
+            yield name + delayed.SUFFIX, Tensor(values)
     if _defines(part, "get_extra_state"):
         yield lead + EXTRA, part.get_extra_state()
 
@@ -70,6 +76,7 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
         raise DTypeError(where, "strings as names", repr(strange[0]))
     own, keys, errors = dict(named(module)), Keys([], []), list[str]()
     state = _prepared(module, _renamed(module, state), strict, keys, errors)
+    scalings = {name: state.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in state}
     absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]
@@ -102,6 +109,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
             there = backends.backend_of(value)
             same = there is backends.backend_of(own[name].array)
             own[name]._write(Tensor(value) if same else there.to_numpy(value))
+    for name in given:
+        delayed.load_state(own[name], scalings.get(name))
     for name, part in extra.items():
         if name in state:
             part.set_extra_state(state[name])

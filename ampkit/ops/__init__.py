@@ -18,6 +18,7 @@ from .indexing.getitem import *
 from .indexing.index_select import *
 from .indexing.scatter_reduce import *
 from .indexing.search import *
+from .linalg import quantized_linear as _quantized_linear  # registers the kernels of `linear` by recipe
 from .linalg.decompositions import *
 from .linalg.distances import *
 from .linalg.einsum import *

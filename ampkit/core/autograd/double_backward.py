@@ -25,7 +25,9 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
     items, compute = node.saved.__dict__, node.plan.compute
     linked = _link_saved(op, node)
     known = {*op.signature.names, op.signature.variadic, "out"}
-    if any(name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()):
+    if node.kernel.replays or any(
+        name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()
+    ):
         return _replay_forward(op, node, dys, linked)
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
@@ -66,7 +68,8 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
         held = held[i] if type(held) is tuple else held
         if held is None and edge is not None:  # its value serves no gradient: any value will do
             other, compute = op.stand_ins.get(op.signature.name_of(i)), node.plan.compute
-            array = zeros(edge[2], compute or edge[3]) if other is None else widen(other(node.saved), compute)
+            value = None if other is None else other(node.saved)
+            array = zeros(edge[2], compute or edge[3]) if value is None else widen(value, compute)
             held = TracedArray(alias(array, edge))
         inputs.append(held)
     out = op.call(op.forward.reference.run, inputs, node.params)

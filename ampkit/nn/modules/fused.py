@@ -166,7 +166,9 @@ def _overrides() -> set[str]:
 
 
 def _have_dtypes_of_their_own(modules: tuple[Module, ...]) -> bool:
-    # Whether an active policy gives one of `modules` another dtype than the module that is running.
+    # Whether an active policy gives one of `modules` another dtype than the module that is running, or quantizes them.
+    if any(rule.recipe is not None for rule in _rules()):
+        return True
     rules = [rule for rule in _rules() if rule.modules]
     if not rules:
         return False

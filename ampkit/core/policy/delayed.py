@@ -1,0 +1,97 @@
+"""DelayedScaling: the scales of a weight's products that follow from the largest magnitudes of earlier steps.
+
+Micikevicius et al. 2022 (arXiv:2209.05433); the formula and its defaults are Transformer Engine's. The state belongs
+to the weight: it is in the `state_dict` of the weight's module, beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...base.dtypes import Array, float32
+from ...base.errors import ArgumentError, ShapeError
+from .recipe import LARGEST, Quantization, Recipe
+
+INPUT, WEIGHT, GRAD_OUTPUT = range(3)  # the rows of `values`
+_NAME = "_delayed_scaling"  # the attribute of a Parameter
+SUFFIX = ".delayed_scaling"  # of the weight's name in a state_dict
+
+
+class DelayedScaling:
+    """Scales and histories for the products of one weight.
+
+    values: float32 [3, 1 + history], on the weight's device: a row for the input, the weight and the gradient of the
+    output; of each the scale of the next step, then the largest magnitudes of the last steps, the newest first.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Array):
+        self.values = values
+
+    def scale(self, row: int) -> Array:
+        """What values are multiplied by in this step: [1, 1] float32."""
+        return self.values[row : row + 1, :1]
+
+    def record(self, row: int, largest: Array, how: Quantization, recipe: Recipe) -> None:
+        """Add the largest magnitude [1, 1] of this step, and set the scale of the next one.
+
+        The scale stays where no step had a value other than 0. Infinities and NaN count as 0.
+        """
+        zero, scale = np.float32(0), self.scale(row)
+        newest = np.where(np.isfinite(largest), largest, zero)
+        history = np.concatenate([newest, self.values[row : row + 1, 1:-1]], 1)
+        top = np.float32(LARGEST[how.format])
+        with np.errstate(divide="ignore", over="ignore"):
+            wanted = (top / history.max(1, keepdims=True)) / np.float32(2**recipe.margin)
+        wanted = np.where(np.isinf(wanted), np.finfo(np.float32).max, wanted)
+        scale = np.where(history.any(1, keepdims=True), wanted, scale)
+        self.values[row : row + 1] = np.concatenate([scale, history], 1)
+
+
+def scaling_of(weight: Any, recipe: Recipe) -> DelayedScaling:
+    """The state of a weight, made with scales of 1 at the first use.
+
+    Raises ArgumentError for a weight that is no Parameter, which has no next step.
+    """
+    if not hasattr(weight, "_dotted_name") or not weight.is_leaf:
+        needs = f'a Parameter as weight, whose history recipe "{recipe.name}" keeps'
+        raise ArgumentError("linear", needs, "another tensor", 'use recipe="current"')
+    found: DelayedScaling | None = vars(weight).get(_NAME)
+    backend = backends.backend_of(weight.array)
+    if found is None:
+        found = vars(weight)[_NAME] = DelayedScaling(_fresh(backend, recipe.history))
+    elif backends.backend_of(found.values) is not backend or found.values.shape[1] != 1 + recipe.history:
+        kept = backend.asarray(backends.backend_of(found.values).to_numpy(found.values))[:, : 1 + recipe.history]
+        found.values = _fresh(backend, recipe.history)
+        found.values[:, : kept.shape[1]] = kept
+    return found
+
+
+def _fresh(backend: Any, history: int) -> Array:
+    values = backend.zeros((3, 1 + history), float32)
+    values[:, 0] = 1
+    return values
+
+
+def state_of(weight: Any) -> Array | None:
+    """The state of a weight, as it is saved; None for one that delayed scaling has not met."""
+    found = vars(weight).get(_NAME)
+    return None if found is None else found.values
+
+
+def load_state(weight: Any, values: Any) -> None:
+    """Set the state of a weight to a copy of `values`, a tensor or an array [3, n]; None forgets it.
+
+    Raises ShapeError for another shape.
+    """
+    if values is None:
+        vars(weight).pop(_NAME, None)
+        return
+    array = getattr(values, "array", values)
+    if len(array.shape) != 2 or array.shape[0] != 3 or array.shape[1] < 2:
+        raise ShapeError("delayed scaling", "a state [3, 1 + history]", str(list(array.shape)))
+    vars(weight)[_NAME] = DelayedScaling(array.astype(np.float32, copy=True))

@@ -1,0 +1,283 @@
+"""Quantized matrices: codes below 16 bits and their scales, and products of two of them.
+
+A matrix [rows, columns] is quantized with the axis that a product sums over last, so `scaled_mm(a, b)` is a @ b.T. A
+block of values shares one scale. Edge blocks are as large as the matrix leaves them, which is what padding with zeros
+gives. A block that holds an infinity or NaN dequantizes to NaN, so that no overflow is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.dtypes import Array, DType, float32
+from ampkit.core import random
+from ampkit.core.casts import cast
+from ampkit.core.dispatch import Primitive
+from ampkit.core.policy.recipe import E2M1, E4M3, INT8, LARGEST, Quantization
+
+# Of each floating-point format: mantissa bits, exponent of the smallest normal value, code of NaN.
+_FORMATS = {E4M3: (3, -6, 0x7F), "float8_e5m2": (2, -14, 0x7E), E2M1: (1, 0, 0)}
+_SIGN = {E4M3: 0x80, "float8_e5m2": 0x80, E2M1: 8}
+_HADAMARD = 16  # the neighbours that are transformed together
+# The signs of the random Hadamard transform in Transformer Engine's NVFP4 recipe, fixed for all tensors.
+_SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
+Draw = tuple[int, int]  # the (seed, call) of a draw of random bits
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A quantized matrix of `shape` [R, C], with blocks of extents [r, c].
+
+    codes: [R, C] uint8 or int8; of a 4-bit format [R, (C + 1) // 2], the even column in the low bits. scales: what the
+    values of each block are multiplied by, [ceil(R / r), ceil(C / c)], float32, or uint8 codes of the format how.scale.
+    factor: float32 of shape [1, 1], a further factor of all values, or None. how: as it was quantized.
+    """
+
+    codes: Array
+    scales: Array
+    factor: Array | None
+    shape: tuple[int, int]
+    how: Quantization
+
+    @property
+    def transposed(self) -> Quantized:
+        """The transpose, of the same memory; of a matrix whose quantization is symmetric and not packed."""
+        return Quantized(self.codes.T, self.scales.T, self.factor, self.shape[::-1], self.how)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return int(self.codes.nbytes + self.scales.nbytes)
+
+
+def quantize(array: Array, how: Quantization, scale: Array | None = None) -> tuple[Quantized, Array | None]:
+    """`array` [R, C] of a floating-point dtype, quantized, and where that is delayed its largest magnitude [1, 1].
+
+    scale: what values are multiplied by, float32 [1, 1], where quantization is delayed. Stochastic rounding takes the
+    next draw of the default random stream. A Hadamard transform pads the columns to a multiple of 16.
+    """
+    draw = random.default.take() if how.stochastic else None
+    codes, scales, factor, largest = _quantize(array, how, scale, draw)
+    columns = array.shape[1] + (-array.shape[1] % _HADAMARD if how.hadamard else 0)
+    return Quantized(codes, scales, factor, (array.shape[0], columns), how), largest
+
+
+def dequantize(quantized: Quantized) -> Array:
+    """The values of a quantized matrix: [R, C] float32."""
+    return _dequantize(quantized.codes, quantized)
+
+
+def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = None) -> Array:
+    """a [M, K] @ b [N, K].T + bias [N] -> [M, N] in `dtype`: exact products, float32 sums and scales, one rounding.
+
+    int8 codes are summed in int32, exactly.
+    """
+    return _scaled_mm(a.codes, a, b, dtype, bias)
+
+
+# quantize
+
+
+def quantize_reference(array: Array, how: Quantization, scale: Array | None, draw: Draw | None) -> Any:
+    values = cast(array, float32)
+    values = _hadamard(values) if how.hadamard else values
+    extents = _extents(how, values.shape)
+    largest = _block_max(values, extents)
+    multiplier, scales, factor = _scales(how, largest) if scale is None else (scale, 1 / scale, None)
+    values = values * _spread(multiplier, extents, values.shape)
+    if how.format == INT8:
+        codes = np.clip(np.rint(np.where(np.isfinite(values), values, 0)), -128, 127).astype(np.int8)
+    else:
+        codes = _encode(values, how, draw)
+    codes = _packed(codes) if how.format == E2M1 else codes
+    return codes, scales, factor, None if scale is None else largest
+
+
+_quantize = Primitive("quantize", "linalg.quantization", quantize_reference)
+
+
+def _extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
+    # The extents of a block: those of `how`, the whole axis for None, at least 1.
+    return tuple([max(1, whole if extent is None else extent) for extent, whole in zip(how.block, shape, strict=True)])
+
+
+def _block_max(values: Array, extents: tuple[int, int]) -> Array:
+    # The largest magnitude of each block; NaN if one is in it.
+    (rows, columns), (r, c) = values.shape, extents
+    padded = np.pad(np.abs(values), ((0, -rows % r), (0, -columns % c)))
+    return padded.reshape(-(-rows // r), r, -(-columns // c), c).max(axis=(1, 3), initial=0)
+
+
+def _spread(blocks: Array, extents: tuple[int, int], shape: tuple[int, int]) -> Array:
+    # One value for each element of a matrix, from one for each block.
+    if blocks.size == 1:
+        return blocks
+    return blocks.repeat(extents[0], 0).repeat(extents[1], 1)[: shape[0], : shape[1]]
+
+
+def _scales(how: Quantization, largest: Array) -> tuple[Array, Array, Array | None]:
+    """What values are multiplied by, what their codes are multiplied by, and the factor of all, from block maxima.
+
+    NaN where a block holds an infinity or NaN. The formulas, with their float32 roundings, are those of Transformer
+    Engine 2, torchao 0.18 and OCP Microscaling 1.0 (scales rounded up), by the name of the recipe.
+    """
+    finite = np.isfinite(largest)
+    largest = np.where(finite, largest, np.float32(1))
+    top = np.float32(LARGEST[how.format])
+    if how.scale == "float8_e8m0fnu":
+        exponents = _e8m0(largest * (1 / top))
+        multiplier = np.ldexp(np.float32(1), 127 - exponents)
+        return np.where(finite, multiplier, np.float32(np.nan)), np.where(finite, exponents, 255).astype(np.uint8), None
+    if how.scale == "float8_e4m3fn":
+        return _two_level_scales(largest, finite, top)
+    if how.epsilon:
+        largest = np.maximum(largest, np.float32(how.epsilon))
+    if how.format == INT8:
+        scales = largest / top
+        return 1 / scales, np.where(finite, scales, np.float32(np.nan)), None
+    with np.errstate(divide="ignore", over="ignore"):
+        multiplier = np.minimum(top / largest, np.finfo(np.float32).max)
+    if how.scale == "power_of_2":
+        multiplier = np.ldexp(np.float32(1), np.frexp(multiplier)[1] - 1)
+    multiplier = np.where(largest == 0, np.float32(1), multiplier)
+    return multiplier, np.where(finite, 1 / multiplier, np.float32(np.nan)), None
+
+
+def _e8m0(values: Array) -> Array:
+    # The biased exponent of the least power of two that is not below each value: int32, 0 to 254.
+    bits = np.ascontiguousarray(values).view(np.int32)
+    exponent, mantissa = bits >> 23, bits & 0x7FFFFF
+    up = (mantissa > 0) & (exponent != 254) & ~((exponent == 0) & (mantissa <= 0x400000))
+    return exponent + up
+
+
+def _two_level_scales(largest: Array, finite: Array, top: np.float32) -> tuple[Array, Array, Array]:
+    # NVFP4 (arXiv:2509.25149, appendix C): E4M3 scales of blocks below one float32 factor of the matrix.
+    limit, one = np.float32(np.finfo(np.float32).max), np.float32(1)
+    e4m3 = np.float32(LARGEST[E4M3])
+    with np.errstate(divide="ignore", over="ignore"):
+        encode = np.minimum(e4m3 * top / largest.max(initial=0).reshape(1, 1), limit)
+        encode = np.where(encode == 0, one, encode)
+        decoding = one / encode
+        codes = _encode(np.minimum(largest * (encode * (one / top)), e4m3), _NEAREST, None)
+        multiplier = np.minimum(one / (decode(codes, E4M3) * decoding), limit)
+    return np.where(finite, multiplier, np.float32(np.nan)), np.where(finite, codes, 0x7F).astype(np.uint8), decoding
+
+
+_NEAREST = Quantization(E4M3)
+
+
+def _hadamard(values: Array) -> Array:
+    # Each 16 neighbours of a row, padded with zeros, times the orthogonal Hadamard matrix, its rows with signs: four
+    # stages of sums and differences, in a fixed order.
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % _HADAMARD)))
+    return _butterflies(padded.reshape(-1, _HADAMARD) * _signs(values)).reshape(padded.shape)
+
+
+def undo_hadamard(values: Array) -> Array:
+    """What the transform of `quantize` made `values` of, [R, C], C a multiple of 16."""
+    return (_butterflies(values.reshape(-1, _HADAMARD)) * _signs(values)).reshape(values.shape)
+
+
+def _signs(values: Array) -> Array:
+    return backends.backend_of(values).asarray(np.asarray(_SIGNS, np.float32))
+
+
+def _butterflies(found: Array) -> Array:
+    for distance in (1, 2, 4, 8):
+        pairs = found.reshape(-1, _HADAMARD // distance // 2, 2, distance)
+        first, second = pairs[:, :, 0], pairs[:, :, 1]
+        found = np.stack([first + second, first - second], 2).reshape(-1, _HADAMARD)
+    return found * np.float32(0.25)
+
+
+# codes
+
+
+def _encode(values: Array, how: Quantization, draw: Draw | None) -> Array:
+    # float32 values as codes of a floating-point format: to nearest even, or stochastically; finite ones saturate.
+    mantissa, least, not_a_number = _FORMATS[how.format]
+    size = np.abs(values)
+    finite = np.isfinite(size)
+    size = np.where(finite, np.minimum(size, np.float32(LARGEST[how.format])), 0)
+    exponent = np.where(size == 0, least, np.maximum(np.frexp(size)[1] - 1, least))
+    steps = np.ldexp(size, mantissa - exponent)  # in units of the last place, exactly
+    steps = np.rint(steps) if draw is None else _up_or_down(steps, draw)
+    magnitude = ((exponent - least) << mantissa) + steps.astype(np.int32)
+    magnitude = np.where(finite, magnitude, not_a_number)
+    return (magnitude | np.where(np.signbit(values), _SIGN[how.format], 0)).astype(np.uint8)
+
+
+def _up_or_down(steps: Array, draw: Draw) -> Array:
+    # Round up where the fraction is above 16 random bits over 65536.
+    bits = backends.backend_of(steps).asarray(random.random_bits(*draw, steps.size).reshape(steps.shape))
+    below = np.floor(steps)
+    return below + ((steps - below) * np.float32(65536) > bits.astype(np.float32))
+
+
+@cache
+def _values(format: str) -> Any:
+    # The float32 value of each of the 256 codes.
+    if format == INT8:
+        return np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
+    if format == "float8_e8m0fnu":
+        return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    return np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, format)).astype(np.float32)
+
+
+def decode(codes: Array, format: str) -> Array:
+    """The float32 values of `codes`, uint8 or int8, of a format, not packed."""
+    if format == INT8:
+        return codes.astype(np.float32)
+    return backends.backend_of(codes).asarray(_values(format)).take(codes)
+
+
+def _packed(codes: Array) -> Array:
+    # Two 4-bit codes of neighbouring columns in a byte, the first in the low bits.
+    codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
+    return codes[:, ::2] | (codes[:, 1::2] << 4)
+
+
+def unpacked(quantized: Quantized) -> Array:
+    """The codes of a quantized matrix, one for each of its values: [R, C]."""
+    if quantized.how.format != E2M1:
+        return quantized.codes
+    pairs = np.stack([quantized.codes & 15, quantized.codes >> 4], 2)
+    return pairs.reshape(len(quantized.codes), -1)[:, : quantized.shape[1]]
+
+
+# back to values, and products
+
+
+def block_scales(quantized: Quantized) -> Array:
+    """The float32 factors of the blocks, without the factor of all."""
+    format = quantized.how.scale
+    return quantized.scales if format in ("float32", "power_of_2") else decode(quantized.scales, format)
+
+
+def dequantize_reference(codes: Array, quantized: Quantized) -> Array:
+    extents = _extents(quantized.how, quantized.shape)
+    values = decode(unpacked(quantized), quantized.how.format)
+    values = values * _spread(block_scales(quantized), extents, quantized.shape)
+    return values if quantized.factor is None else values * quantized.factor
+
+
+_dequantize = Primitive("dequantize", "linalg.quantization", dequantize_reference)
+
+
+def scaled_mm_reference(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+        sums = a.codes.astype(np.float64) @ b.codes.astype(np.float64).T  # of integers below 2 ** 53: exact
+        out = sums.astype(np.float32) * a.scales * b.scales.T
+    else:
+        out = dequantize_reference(a.codes, a) @ dequantize_reference(b.codes, b).T
+    return cast(out if bias is None else out + cast(bias, float32), dtype)
+
+
+_scaled_mm = Primitive("scaled_mm", "linalg.quantization", scaled_mm_reference)
