@@ -239,7 +239,7 @@ def test_a_region_without_a_model_and_one_that_fails_leave_paths_unchecked(model
     ("modules", "says"),
     [
         (["head"], "a dict from module paths to dtypes"),
-        ({"head": "float64"}, "needs float16, bfloat16 or float32, got float64"),
+        ({"head": "float64"}, "needs float16, bfloat16, float32 or a recipe, got float64"),
         ({"head.": "float32"}, "module paths such as"),
         ({3: "float32"}, "module paths such as"),
         ({"head": "low"}, "low"),
