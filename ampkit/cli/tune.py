@@ -17,10 +17,10 @@ from rich.table import Table
 
 from .. import config
 from ..base.atomic_file import write
-from ..debug.choices import Choice
-from ..debug.cost import Cost
-from ..debug.sensitivity import Sensitivity
-from ..debug.tuning import Progress, Tuning, percent
+from ..debug.policy_search.choices import Choice
+from ..debug.policy_search.cost import Cost
+from ..debug.policy_search.sensitivity import Sensitivity
+from ..debug.policy_search.tuning import Progress, Tuning, percent
 from ..run.tune import Trained, TunedRecipe, tune_recipe
 from .display import need_writable, print_line
 from .train import overrides

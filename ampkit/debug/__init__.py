@@ -5,12 +5,13 @@ from .detect import detect_nonfinite, explain
 from .finding import Finding
 from .ledger import Ledger, ledger
 from .planning import plan
+from .policy_search.formats import Laboratory, lab
+from .policy_search.tuning import Tuning, tune
 from .precision_plan import PrecisionPlan
 from .range_rows import Range, Sample, Updates
 from .ranges import Ranges
-from .tuning import Tuning, tune
 
 __all__ = [
-    "Finding", "FlopCounter", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates",
-    "detect_nonfinite", "explain", "ledger", "plan", "tune",
+    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates",
+    "detect_nonfinite", "explain", "lab", "ledger", "plan", "tune",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from ..base.errors import ConfigError, NonFiniteError
 from ..config import Recipe
 from ..core import random
 from ..core.policy import Policy
-from ..debug.tuning import Progress, Timed, Tuning, as_toml, decide, tune
+from ..debug.policy_search.tuning import Progress, Timed, Tuning, as_toml, decide, tune
 from .input_pipeline import input_pipeline
 from .loop import EvalRow, StepRow, fit
 from .step import objective_of

@@ -12,7 +12,7 @@ import pytest
 from ampkit import Policy, cli
 from ampkit.cli import tune
 from ampkit.debug import tuning
-from ampkit.debug.cost import Cost
+from ampkit.debug.policy_search.cost import Cost
 from ampkit.run import tune as run_tune
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")

@@ -13,10 +13,10 @@ import ampkit
 from ampkit import Policy, autocast, backends, debug, nn, ops
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
 from ampkit.debug import cost, tuning
-from ampkit.debug.choices import Choice, Choices, policy_of
-from ampkit.debug.cost import Cost
-from ampkit.debug.search import search
-from ampkit.debug.sensitivity import Evaluation
+from ampkit.debug.policy_search.choices import Choice, Choices, policy_of
+from ampkit.debug.policy_search.cost import Cost
+from ampkit.debug.policy_search.search import search
+from ampkit.debug.policy_search.sensitivity import Evaluation
 
 
 class Cancel(nn.Module):

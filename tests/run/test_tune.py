@@ -13,8 +13,8 @@ from ampkit import Policy, config
 from ampkit.base.errors import ConfigError, DTypeError
 from ampkit.config.sections import Amp
 from ampkit.debug import tuning
-from ampkit.debug.cost import Cost
-from ampkit.debug.tuning import as_toml
+from ampkit.debug.policy_search.cost import Cost
+from ampkit.debug.policy_search.tuning import as_toml
 from ampkit.run import build
 from ampkit.run import tune as run_tune
 from ampkit.run.tune import tune_recipe

@@ -20,6 +20,7 @@ from ...base.near_names import did_you_mean
 
 E4M3, E5M2, E2M1, INT8 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8"
 LARGEST = {E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0, INT8: 127.0}  # the largest finite value of each format
+CODE_BITS = {E4M3: 8, E5M2: 8, E2M1: 4, INT8: 8}
 _SCALES = ("float32", "power_of_2", "float8_e8m0fnu", "float8_e4m3fn")
 
 

@@ -86,7 +86,7 @@ def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = Non
 
 def quantize_reference(array: Array, how: Quantization, scale: Array | None, draw: Draw | None) -> Any:
     values = cast(array, float32)
-    values = _hadamard(values) if how.hadamard else values
+    values = hadamard(values) if how.hadamard else values
     extents = _extents(how, values.shape)
     largest = _block_max(values, extents)
     multiplier, scales, factor = _scales(how, largest) if scale is None else (scale, 1 / scale, None)
@@ -173,15 +173,17 @@ def _two_level_scales(largest: Array, finite: Array, top: np.float32) -> tuple[A
 _NEAREST = Quantization(E4M3)
 
 
-def _hadamard(values: Array) -> Array:
-    # Each 16 neighbours of a row, padded with zeros, times the orthogonal Hadamard matrix, its rows with signs: four
-    # stages of sums and differences, in a fixed order.
+def hadamard(values: Array) -> Array:
+    """Each 16 neighbours of a row, padded with zeros, times the orthogonal Hadamard matrix, its rows with signs.
+
+    Four stages of sums and differences, in a fixed order.
+    """
     padded = np.pad(values, ((0, 0), (0, -values.shape[1] % _HADAMARD)))
     return _butterflies(padded.reshape(-1, _HADAMARD) * _signs(values)).reshape(padded.shape)
 
 
 def undo_hadamard(values: Array) -> Array:
-    """What the transform of `quantize` made `values` of, [R, C], C a multiple of 16."""
+    """What `hadamard` made `values` of, [R, C], C a multiple of 16."""
     return (_butterflies(values.reshape(-1, _HADAMARD)) * _signs(values)).reshape(values.shape)
 
 

@@ -120,7 +120,7 @@ class _LinearCall:
 
 
 def _in_16_bits(rows: Array, saved: Saved, needs: Any) -> Any:
-    return run_op_backward(linear, rows, saved, needs, grad_buffers=(None, None, None))
+    return run_op_backward(linear, rows, saved, needs, versions=((0,),) * 3, grad_buffers=(None,) * 3)
 
 
 def _transposed(found: Quantized | None, how: Quantization) -> Quantized | None:

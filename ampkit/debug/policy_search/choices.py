@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from ..base import observe
-from ..base.dtypes import DType
-from ..base.errors import StateError
-from ..core import module_path, policy
-from ..core.policy import Cast, Policy, autocast
+from ...base import observe
+from ...base.dtypes import DType
+from ...base.errors import StateError
+from ...core import module_path, policy
+from ...core.policy import Cast, Policy, autocast
 
 _MOST_MODULES = 32  # above, the modules of repeated blocks are one choice: each choice costs a forward and backward
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .. import backends
-from ..base.errors import ArgumentError
-from ..base.html import ShowsItsText
-from ..core.policy import Policy, get_autocast_dtype, low
+from ... import backends
+from ...base.errors import ArgumentError
+from ...base.html import ShowsItsText
+from ...core.policy import Policy, get_autocast_dtype, low
+from ..repeat.unchanged import unchanged
 from .choices import Choice, Choices, policy_of
 from .cost import Cost, costs, seconds
-from .repeat.unchanged import unchanged
 from .search import search
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 

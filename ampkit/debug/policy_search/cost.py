@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from .. import backends
-from ..base import observe
-from ..core import module_path
-from ..core.autograd.node import Node
-from ..core.policy import Policy
-from ..core.tensor import Tensor
+from ... import backends
+from ...base import observe
+from ...core import module_path
+from ...core.autograd.node import Node
+from ...core.policy import Policy
+from ...core.tensor import Tensor
+from ..profiler import profile
+from ..repeat.unchanged import unchanged
+from ..saved_memory import SavedMemory
 from .choices import Choice, Choices
-from .profiler import profile
-from .repeat.unchanged import unchanged
-from .saved_memory import SavedMemory
 from .sensitivity import Evaluation
 
 

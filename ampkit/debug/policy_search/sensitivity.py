@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.dtypes import float16, float32
-from ..base.errors import DTypeError, NonFiniteError
-from ..core.autograd.tape import grad
-from ..core.policy import Policy, autocast
-from ..core.tensor import Tensor
-from .repeat.unchanged import need_loss, need_module, unchanged
+from ...base.dtypes import float16, float32
+from ...base.errors import DTypeError, NonFiniteError
+from ...core.autograd.tape import grad
+from ...core.policy import Policy, autocast
+from ...core.tensor import Tensor
+from ..repeat.unchanged import need_loss, need_module, unchanged
 
 _AVERAGED = 19  # batches: (1 + m) / (1 - m) for a momentum m, or beta of Adam, of 0.9
 _SCALES = (65536.0, 4096.0, 256.0, 16.0, 1.0)

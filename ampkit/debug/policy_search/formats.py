@@ -1,0 +1,180 @@
+"""The precision laboratory: which layers of a model survive which format below 16 bits, and at what cost in the loss.
+
+Everything is measured against the 16-bit policy, on the same batches and random numbers: quantization is exact on any
+device, so that the answer does not need the card that runs the format fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ...base.errors import ArgumentError, NonFiniteError
+from ...base.html import ShowsItsText
+from ...core.policy import Policy
+from ...core.policy.recipe import Recipe
+from ...core.policy.recipe import recipe as named
+from .cards import BITS, CARDS
+from .operands import PRODUCTS, Losses, ProductLoss, operand_losses
+from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
+from .tuning import Progress, percent
+
+FORMATS = ("current", "rowwise", "blockwise", "mxfp8", "nvfp4", "int8")
+_SEARCHES = 4  # with another limit, where the layers together err more than one by one
+
+
+class LayerLoss(NamedTuple):
+    """One layer by one recipe, all others in 16 bits: the model's sensitivity, and what happens to each product."""
+
+    layer: str
+    recipe: str
+    sensitivity: Sensitivity
+    products: dict[str, ProductLoss]
+
+
+class FormatLoss(NamedTuple):
+    """Every layer by one recipe: the sensitivity of the model, and with one of the three products alone."""
+
+    recipe: str
+    sensitivity: Sensitivity
+    products: dict[str, Sensitivity]
+
+
+@dataclass(frozen=True, repr=False)
+class Laboratory(ShowsItsText):
+    """What `lab` found; str() is a table. All errors are relative to the 16-bit policy.
+
+    layers: by layer and recipe. formats: by recipe, the most precise first. dtype: of the 16-bit policy.
+    """
+
+    dtype: str
+    layers: tuple[LayerLoss, ...]
+    formats: tuple[FormatLoss, ...]
+
+    def ranking(self) -> list[str]:
+        """The recipes by the predicted error of the loss, the smallest first."""
+        return [each.recipe for each in self.formats]
+
+    def sensitive(self, recipe: str) -> list[str]:
+        """The layers by the error that they cause alone under `recipe`, the largest first."""
+        rows = [row for row in self.layers if row.recipe == recipe]
+        return [row.layer for row in sorted(rows, key=lambda row: -row.sensitivity.error)]
+
+    def policy(self, budget: float) -> Policy:
+        """The policy with the fewest bits whose layers' errors add up to at most `budget`.
+
+        Each layer takes the recipe that errs least among those with its number of bits. Layers move to fewer bits in
+        the order of the error that they add. Raises ArgumentError for a budget that is not positive.
+        """
+        if not (isinstance(budget, (int, float)) and 0 < budget < math.inf):
+            raise ArgumentError("Laboratory.policy", "a budget above 0", repr(budget))
+        chosen: dict[str, LayerLoss] = {}
+        steps = sorted(self._steps(), key=lambda row: row.sensitivity.error)
+        for row in steps:
+            before = chosen.get(row.layer)
+            total = sum(each.sensitivity.error for layer, each in chosen.items() if layer != row.layer)
+            fewer = before is None or BITS[row.recipe] < BITS[before.recipe]
+            if fewer and total + row.sensitivity.error <= budget:
+                chosen[row.layer] = row
+        return Policy(self.dtype, modules={layer: row.recipe for layer, row in sorted(chosen.items())})
+
+    def _steps(self) -> list[LayerLoss]:
+        # Of each layer and number of bits the recipe that errs least.
+        best: dict[tuple[str, int], LayerLoss] = {}
+        for row in self.layers:
+            key = row.layer, BITS[row.recipe]
+            if key not in best or row.sensitivity.error < best[key].sensitivity.error:
+                best[key] = row
+        return list(best.values())
+
+    def __str__(self) -> str:
+        recipes = [each.recipe for each in self.formats]
+        names = list(dict.fromkeys(row.layer for row in self.layers))
+        errors = {(row.layer, row.recipe): percent(row.sensitivity.error) for row in self.layers}
+        width = max([len("all layers"), *map(len, names)])
+        lines = [f"error of the loss that each layer alone is predicted to cause, against {self.dtype}"]
+        lines += [f"{'layer':{width}}" + "".join(f"{name:>20}" for name in recipes)]
+        lines += [f"{name:{width}}" + "".join(f"{errors[name, r]:>20}" for r in recipes) for name in names]
+        lines += [f"{'all layers':{width}}" + "".join(f"{percent(f.sensitivity.error):>20}" for f in self.formats)]
+        for product in PRODUCTS:
+            row = [f.products.get(product) for f in self.formats]
+            cells = "".join(f"{'-' if each is None else percent(each.error):>20}" for each in row)
+            lines.append(f"{'  ' + product:{width}}{cells}")
+        for card in CARDS:
+            if any(name in card.speeds for name in recipes):
+                speeds = "".join(f"{_times(card.speeds.get(name)):>20}" for name in recipes)
+                lines.append(f"{card.name:{width}}{speeds}")
+        return "\n".join([*lines, *dict.fromkeys(f"speed of products on cards: {card.source}" for card in CARDS)])
+
+
+def _times(speed: float | None) -> str:
+    return "-" if speed is None else f"{speed:.2f} x"
+
+
+def lab(
+    model: Any, batches: Iterable[Any], loss: Loss, dtype: Any = "bfloat16", *,
+    formats: Sequence[str | Recipe] = FORMATS, show: Callable[[Progress], None] = lambda progress: None,
+) -> Laboratory:  # fmt: skip
+    """Which layers survive which format below 16 bits: the loss and gradients of `model` by recipes, per layer.
+
+    batches: a few that the model trains on, tuples of Tensors. loss: loss(model, *batch) -> Tensor [], the mean loss of
+    a batch, without autocast. dtype: of everything but the quantized products. formats: names of recipes, or Recipes
+    that need no history: "delayed" is measured as "current", which has the same formats.
+    Each layer alone is quantized by each recipe, then all of them, then one of the three products of all; losses and
+    gradients are compared with those in 16 bits on every batch. The model, its buffers, its gradients and the default
+    random stream stay as they are.
+    Raises ArgumentError without a batch or a layer that runs `linear`, ConfigError for an unknown recipe, DTypeError
+    for parameters that are not float32, NonFiniteError if the 16-bit policy is not finite.
+    """
+    recipes = [_stateless(named(each)) for each in formats]
+    given = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in batches]
+    if not given or not recipes:
+        raise ArgumentError("debug.lab", "at least one batch and one format", f"{len(given)} and {len(recipes)}")
+    evaluation, base = Evaluation(model, loss), Policy(dtype)
+    wide = evaluation.gradients(given[0], base)
+    if not math.isfinite(wide.loss + wide.square()):
+        raise NonFiniteError("debug.lab", f"a loss and gradients that are finite in {dtype}", "others")
+    show(Progress("operands", 0, 1))
+    losses = operand_losses(evaluation, given[0], base, recipes)
+    show(Progress("operands", 1, 1))
+    layers = sorted(losses)
+    if not layers:
+        raise ArgumentError("debug.lab", "a model with a module that calls `linear`", "none")
+    by_layer = [(layer, recipe) for layer in layers for recipe in recipes]
+    pairs = [(base, Policy(dtype, modules={layer: recipe})) for layer, recipe in by_layer]
+    whole = [(recipe, product) for recipe in recipes for product in (None, *PRODUCTS) if _has(recipe, product)]
+    pairs += [(base, Policy(dtype, recipe=_only(recipe, product))) for recipe, product in whole]
+    total = len(pairs) * len(given)
+    found = sensitivities(evaluation, given, pairs, lambda done: show(Progress("sensitivity", done, total)))
+    rows = zip(by_layer, found, strict=False)
+    per_layer = tuple(
+        LayerLoss(layer, recipe.name, each, _of(losses[layer], recipe.name)) for (layer, recipe), each in rows
+    )
+    rest = dict(zip([(recipe.name, product) for recipe, product in whole], found[len(by_layer) :], strict=True))
+    per_format = [
+        FormatLoss(r.name, rest[r.name, None], {p: rest[r.name, p] for p in PRODUCTS if (r.name, p) in rest})
+        for r in recipes
+    ]
+    per_format.sort(key=lambda each: each.sensitivity.error)
+    return Laboratory(base.dtype.name, per_layer, tuple(per_format))
+
+
+def _of(losses: Losses, name: str) -> dict[str, ProductLoss]:
+    return {product: loss for (product, recipe), loss in losses.items() if recipe == name}
+
+
+def _stateless(recipe: Recipe) -> Recipe:
+    return replace(named("current"), name="delayed") if recipe == named("delayed") else recipe
+
+
+def _has(recipe: Recipe, product: str | None) -> bool:
+    return product is None or getattr(recipe, product) is not None
+
+
+def _only(recipe: Recipe, product: str | None) -> Recipe:
+    if product is None:
+        return recipe
+    others: dict[str, Any] = {each: None for each in PRODUCTS if each != product}
+    return replace(recipe, name=f"{recipe.name}, {product}", **others)

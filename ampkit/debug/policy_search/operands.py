@@ -1,0 +1,105 @@
+"""What recipes do to the operands and products of each linear layer, in one step that runs in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.dtypes import Array, float32
+from ...base.observe import BACKWARD, Event, observing
+from ...core import module_path
+from ...core.casts import cast
+from ...core.policy.recipe import LARGEST, Operands, Quantization, Recipe
+from ...ops.linalg.quantization import dequantize, hadamard, quantize, scaled_mm
+from ..repeat.unchanged import unchanged
+from .sensitivity import Evaluation
+
+PRODUCTS = ("forward", "input_gradient", "weight_gradient")
+
+
+class ProductLoss(NamedTuple):
+    """What quantization does to one product of a layer.
+
+    error: the L2 norm of the difference from the product of the operands as they were, relative to that product's.
+    flushed, saturated: of each operand, the share of its values other than 0 that become 0, and that exceed the largest
+    value of the format (delayed scaling alone, whose first scale is 1).
+    """
+
+    error: float
+    flushed: tuple[float, float]
+    saturated: tuple[float, float]
+
+
+Losses = dict[tuple[str, str], ProductLoss]  # by product and recipe name
+
+
+def operand_losses(
+    evaluation: Evaluation, batch: Sequence[Any], policy: Any, recipes: Sequence[Recipe]
+) -> dict[str, Losses]:
+    """By the path of each module that runs `linear`, what each recipe does to its products on `batch`.
+
+    The model runs one step under `policy`, in 16 bits; a module that runs several times is judged by its last call.
+    """
+    found: dict[str, Losses] = {}
+
+    def seen(event: Event) -> None:
+        if event.phase != BACKWARD or event.op is None or event.op.name != "linear" or event.node.module_call is None:
+            return
+        found[event.node.module_call.path] = _of_layer(event, recipes)
+
+    with unchanged(evaluation.model), module_path.follow(), observing(seen):
+        evaluation.backward(evaluation.forward(batch, policy))
+    return found
+
+
+def _of_layer(event: Event, recipes: Sequence[Recipe]) -> Losses:
+    saved, (grad,) = vars(event.node.saved), event.operands
+    input, weight = saved.get("input"), saved.get("weight")
+    rows = {
+        name: array.reshape(-1, array.shape[-1]) for name, array in (("g", grad), ("x", input)) if array is not None
+    }
+    pairs: dict[str, tuple[Array, Array]] = {}
+    if weight is not None and input is not None:
+        pairs["forward"] = rows["x"], weight
+    if weight is not None:
+        pairs["input_gradient"] = rows["g"], weight.T
+    if input is not None:
+        pairs["weight_gradient"] = rows["g"].T, rows["x"].T
+    losses: Losses = {}
+    for product, (first, second) in pairs.items():
+        wide = cast(first, float32), cast(second, float32)
+        exact = wide[0] @ wide[1].T
+        for recipe in recipes:
+            operands: Operands | None = getattr(recipe, product)
+            if operands is not None:
+                losses[product, recipe.name] = _of_product(wide, exact, operands)
+    return losses
+
+
+def _of_product(wide: tuple[Array, Array], exact: Array, operands: Operands) -> ProductLoss:
+    one = np.float32(1)
+    scales = [np.full_like(wide[0][:1, :1], one) if how.delayed else None for how in operands]
+    quantized = [quantize(array, how, scale)[0] for array, how, scale in zip(wide, operands, scales, strict=True)]
+    error = _norm(scaled_mm(*quantized, exact.dtype) - exact) / (_norm(exact) or 1.0)
+    flushed = [_flushed(array, each) for array, each in zip(wide, quantized, strict=True)]
+    saturated = [_saturated(array, how) for array, how in zip(wide, operands, strict=True)]
+    return ProductLoss(error, (flushed[0], flushed[1]), (saturated[0], saturated[1]))
+
+
+def _norm(array: Array) -> float:
+    return float(np.sqrt((array.astype(np.float64) ** 2).sum()))
+
+
+def _flushed(array: Array, quantized: Any) -> float:
+    nonzero = (hadamard(array) if quantized.how.hadamard else array) != 0
+    return _share((dequantize(quantized) == 0) & nonzero, nonzero)
+
+
+def _saturated(array: Array, how: Quantization) -> float:
+    return _share(np.abs(array) > np.float32(LARGEST[how.format]), array != 0) if how.delayed else 0.0
+
+
+def _share(part: Array, whole: Array) -> float:
+    return int(part.sum()) / max(1, int(whole.sum()))
