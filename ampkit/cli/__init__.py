@@ -19,7 +19,7 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, completion, display, init, keys, launch, plan, report, summary, train, tune, use
+from . import bench, completion, display, init, keys, lab, launch, plan, report, summary, train, tune, use
 
 DONE, INTERRUPTED, CLOSED_PIPE = 0, 130, 141  # 128 + SIGINT and SIGPIPE, as in shells
 
@@ -126,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     tuned = _command(commands, "tune", tune.run, "search the fastest policy of a recipe whose loss is near float32's")
     _recipe(tuned)
     tune.add_arguments(tuned, _path)
+    what = "measure which layers of a recipe survive which format below 16 bits, and what the loss becomes"
+    laboratory = _command(commands, "lab", lab.run, what)
+    _recipe(laboratory)
+    lab.add_arguments(laboratory, _path)
     shown = _command(commands, "report", report.run, "write a page of charts that shows runs and compares them")
     report.add_arguments(shown, _path)
     what = "print the scores of a trained run's model on its held-out data"

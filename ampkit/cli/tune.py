@@ -21,7 +21,7 @@ from ..debug.policy_search.choices import Choice
 from ..debug.policy_search.cost import Cost
 from ..debug.policy_search.sensitivity import Sensitivity
 from ..debug.policy_search.tuning import Progress, Tuning, percent
-from ..run.tune import Trained, TunedRecipe, tune_recipe
+from ..run.search.tune import Trained, TunedRecipe, tune_recipe
 from .display import need_writable, print_line
 from .train import overrides
 
@@ -31,24 +31,26 @@ _LONG = 5.0  # seconds: a stage that takes longer says so when it starts
 def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of the command after the recipe's; path: the type of a path."""
     what = "the largest relative error of the loss against float32's: 0.01 (default)"
-    command.add_argument("--error", type=_share, default=0.01, help=what)
+    command.add_argument("--error", type=share, default=0.01, help=what)
     what = "batches that the errors are measured on: 4 (default)"
-    command.add_argument("--batches", type=_count, default=4, metavar="N", help=what)
+    command.add_argument("--batches", type=count, default=4, metavar="N", help=what)
     what = "by default the recipe's, or what autocast uses on its device"
     command.add_argument("--dtype", choices=("bfloat16", "float16"), help=what)
     what = "of the training that verifies; by default train.bench_steps, or at most 300"
-    command.add_argument("--steps", type=_count, metavar="N", help=what)
+    command.add_argument("--steps", type=count, metavar="N", help=what)
     command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
+    """A number above 0, as an argument."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"needs a number above 0, got {text}")
     return value
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number from 1, as an argument."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"needs a number from 1, got {text}")
@@ -60,7 +62,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     recipe = config.load(options.recipe, overrides(options))
     need_writable("--json", options.json)
     start = time.perf_counter()
-    with _Meter(console) as meter:
+    with Meter(console) as meter:
         found = tune_recipe(recipe, options.dtype, options.error, options.batches, options.steps, meter.show)
     console.print(_choices(found.tuning))
     print_line(console, found.tuning.summary())
@@ -76,8 +78,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-class _Meter:
-    # The progress of the stages: a bar on a terminal, elsewhere a line for each, and one ahead of those that are long.
+class Meter:
+    """The progress of stages: a bar on a terminal, elsewhere a line for each, and one ahead of those that are long."""
 
     def __init__(self, console: Console):
         self._console, self._stage, self._start = console, "", 0.0
@@ -93,6 +95,7 @@ class _Meter:
         self._bar.stop()
 
     def show(self, progress: Progress) -> None:
+        """Show how far a stage is."""
         now = time.perf_counter()
         if progress.stage != self._stage:
             self._stage, self._start, self._first = progress.stage, now, progress.done

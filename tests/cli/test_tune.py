@@ -11,9 +11,9 @@ import pytest
 
 from ampkit import Policy, cli
 from ampkit.cli import tune
-from ampkit.debug import tuning
+from ampkit.debug.policy_search import tuning
 from ampkit.debug.policy_search.cost import Cost
-from ampkit.run import tune as run_tune
+from ampkit.run.search import turns
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
 SHORT = [
@@ -29,7 +29,7 @@ SHORT = [
 @pytest.fixture
 def faster(monkeypatch):
     """A machine on which 16 bits take half the time."""
-    result = run_tune._Training.result
+    result = turns.Training.result
 
     def timed(self, name, policy, wide):
         found = result(self, name, policy, wide)
@@ -37,7 +37,7 @@ def faster(monkeypatch):
 
     monkeypatch.setattr(tuning, "costs", lambda e, choices, b, show: {c: Cost(2e-3, 1e-3, 0) for c in choices.all})
     monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [0.5 if p else 1.0 for p in policies])
-    monkeypatch.setattr(run_tune._Training, "result", timed)
+    monkeypatch.setattr(turns.Training, "result", timed)
 
 
 @pytest.mark.usefixtures("faster")
@@ -60,7 +60,7 @@ def test_it_shows_the_choices_the_trainings_and_the_lines_that_a_recipe_takes(ca
 
 @pytest.mark.usefixtures("faster")
 def test_a_value_that_is_not_finite_is_shown_and_is_null_in_the_file(capsys, tmp_path, monkeypatch):
-    out, result = tmp_path / "found.json", run_tune._Training.result
+    out, result = tmp_path / "found.json", turns.Training.result
 
     def failed(self, name, policy, wide):
         found = result(self, name, policy, wide)
@@ -70,7 +70,7 @@ def test_a_value_that_is_not_finite_is_shown_and_is_null_in_the_file(capsys, tmp
             else found
         )
 
-    monkeypatch.setattr(run_tune._Training, "result", failed)
+    monkeypatch.setattr(turns.Training, "result", failed)
     assert cli.main(["tune", MLP, *SHORT, "--steps", "3", "--json", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "default failed: step 1: it [broke]" in shown and "not finite" in shown
@@ -111,7 +111,7 @@ def test_a_long_stage_says_so_when_it_starts(monkeypatch):
     now = iter([0.0, 2.0, 4.0, 20.0])
     monkeypatch.setattr(tune.time, "perf_counter", lambda: next(now))
     console = Console(record=True, width=100)
-    with tune._Meter(console) as meter:
+    with tune.Meter(console) as meter:
         for done in (1, 2, 3, 10):
             meter.show(tuning.Progress("cost", done, 10))
     shown = [line for line in console.export_text().splitlines() if line]  # Rich before 14.3 ends with an empty line

@@ -12,12 +12,12 @@ import ampkit
 from ampkit import Policy, config
 from ampkit.base.errors import ConfigError, DTypeError
 from ampkit.config.sections import Amp
-from ampkit.debug import tuning
+from ampkit.debug.policy_search import tuning
 from ampkit.debug.policy_search.cost import Cost
 from ampkit.debug.policy_search.tuning import as_toml
 from ampkit.run import build
-from ampkit.run import tune as run_tune
-from ampkit.run.tune import tune_recipe
+from ampkit.run.search import turns
+from ampkit.run.search.tune import tune_recipe
 
 MLP = Path(__file__).parents[2] / "recipes" / "digits_mlp.toml"
 
@@ -35,7 +35,7 @@ def recipe(*overrides):
 @pytest.fixture
 def faster(monkeypatch):
     """A machine on which 16 bits save time, the default policy the most; the trainings' errors can be set."""
-    errors, result = {}, run_tune._Training.result
+    errors, result = {}, turns.Training.result
 
     def timed(self, name, policy, wide):
         found = result(self, name, policy, wide)
@@ -45,7 +45,7 @@ def faster(monkeypatch):
 
     monkeypatch.setattr(tuning, "costs", lambda e, choices, b, show: {c: Cost(2e-3, 1e-3, 0) for c in choices.all})
     monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [1.0 - 0.5 * (p is not None) for p in policies])
-    monkeypatch.setattr(run_tune._Training, "result", timed)
+    monkeypatch.setattr(turns.Training, "result", timed)
     return errors
 
 
@@ -73,7 +73,7 @@ def test_the_dtype_is_the_recipes_unless_another_is_asked_for(given, asked, sear
 def test_each_training_is_that_of_its_recipe_alone_though_they_take_turns():
     found = tune_recipe(recipe("model.dropout=0.5"), "float16", batches=1)
     for each, dtype in zip(found.trained, ("float32", "float16"), strict=True):
-        rows = list(run_tune.fit(recipe(f"amp.dtype={dtype}", "model.dropout=0.5")))
+        rows = list(turns.fit(recipe(f"amp.dtype={dtype}", "model.dropout=0.5")))
         assert each.val_loss == rows[-1].val_loss
         assert each.loss == pytest.approx(sum(row.loss for row in rows[:-1]) / 8, rel=1e-12)
 
@@ -113,7 +113,7 @@ def test_where_every_training_is_worse_float32_is_the_answer_and_the_note_says_s
 
 
 def test_a_training_that_fails_is_a_row_that_says_why():
-    training = run_tune._Training(recipe(), None)
+    training = turns.Training(recipe(), None)
     training.run.model.register_forward_hook(lambda module, args, out: out * math.nan)
     for _ in range(9):
         training.advance()
@@ -138,7 +138,6 @@ def test_a_recipe_takes_the_lines_and_runs_the_policy(policy):
     model.net = ampkit.nn.Sequential(*[ampkit.nn.Linear(2, 2) for _ in range(3)])
     region = build.region(spec, model)
     assert (region._policies["cpu"] if policy else None) is policy
-    assert run_tune._under(spec, policy).amp == section
 
 
 def test_what_a_recipe_cannot_tune_is_refused():

@@ -22,7 +22,8 @@ from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 from .tuning import Progress, percent
 
 FORMATS = ("current", "rowwise", "blockwise", "mxfp8", "nvfp4", "int8")
-_SEARCHES = 4  # with another limit, where the layers together err more than one by one
+# Quantizes nothing. Under it no op runs several linear layers as one, so that each product can be seen.
+_NONE = Recipe("none", None, None, None)
 
 
 class LayerLoss(NamedTuple):
@@ -132,7 +133,7 @@ def lab(
     given = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in batches]
     if not given or not recipes:
         raise ArgumentError("debug.lab", "at least one batch and one format", f"{len(given)} and {len(recipes)}")
-    evaluation, base = Evaluation(model, loss), Policy(dtype)
+    evaluation, base = Evaluation(model, loss), Policy(dtype, recipe=_NONE)
     wide = evaluation.gradients(given[0], base)
     if not math.isfinite(wide.loss + wide.square()):
         raise NonFiniteError("debug.lab", f"a loss and gradients that are finite in {dtype}", "others")
@@ -143,7 +144,7 @@ def lab(
     if not layers:
         raise ArgumentError("debug.lab", "a model with a module that calls `linear`", "none")
     by_layer = [(layer, recipe) for layer in layers for recipe in recipes]
-    pairs = [(base, Policy(dtype, modules={layer: recipe})) for layer, recipe in by_layer]
+    pairs = [(base, Policy(dtype, recipe=_NONE, modules={layer: recipe})) for layer, recipe in by_layer]
     whole = [(recipe, product) for recipe in recipes for product in (None, *PRODUCTS) if _has(recipe, product)]
     pairs += [(base, Policy(dtype, recipe=_only(recipe, product))) for recipe, product in whole]
     total = len(pairs) * len(given)

@@ -55,8 +55,10 @@ def operand_losses(
 
 
 def _of_layer(event: Event, recipes: Sequence[Recipe]) -> Losses:
-    saved, (grad,) = vars(event.node.saved), event.operands
+    saved, (grad,), edge = vars(event.node.saved), event.operands, event.node.edges[1]
     input, weight = saved.get("input"), saved.get("weight")
+    if weight is None and edge is not None:  # where the input needs no gradient, it was not saved
+        weight = getattr(edge[0], "array", None)
     rows = {
         name: array.reshape(-1, array.shape[-1]) for name, array in (("g", grad), ("x", input)) if array is not None
     }

@@ -1,0 +1,150 @@
+"""`ampkit lab`: which layers of a recipe's model survive which format below 16 bits, and what its loss becomes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .. import config
+from ..base.atomic_file import write
+from ..base.errors import ArgumentError
+from ..core.policy.recipe import recipe as named
+from ..debug.policy_search.cards import CARDS
+from ..debug.policy_search.formats import FORMATS, Laboratory
+from ..debug.policy_search.operands import PRODUCTS
+from ..debug.policy_search.tuning import percent
+from ..run.search.lab import LabRecipe, lab_recipe
+from .display import need_writable, print_line
+from .train import overrides
+from .tune import Meter, count, share
+
+_FILE = "lab.json"  # in a run directory, for its report
+
+
+def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
+    """The arguments of the command after the recipe's; path: the type of a path."""
+    what = f"recipes of quantization, separated by commas: {','.join(FORMATS)} (default)"
+    command.add_argument("--formats", type=_formats, default=FORMATS, metavar="NAMES", help=what)
+    what = "the largest relative error of the loss for the mixed policy: 0.01 (default)"
+    command.add_argument("--budget", type=share, default=0.01, help=what)
+    what = "batches that the errors are measured on: 4 (default)"
+    command.add_argument("--batches", type=count, default=4, metavar="N", help=what)
+    what = "of each training; by default train.bench_steps, or at most 300"
+    command.add_argument("--steps", type=count, metavar="N", help=what)
+    command.add_argument("--measure-only", action="store_true", help="do not train with the formats afterwards")
+    command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
+    what = "an existing run directory, whose report then shows the results"
+    command.add_argument("--run-dir", type=path, help=what)
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    try:
+        return tuple([named(name.strip()).name for name in text.split(",")])
+    except ArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error).partition("\n")[0]) from None
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Measure the recipe of the command line; returns the exit status."""
+    recipe = config.load(options.recipe, overrides(options))
+    files = [Path(options.json)] if options.json else []
+    files += [Path(options.run_dir) / _FILE] if options.run_dir else []
+    for file in files:
+        need_writable("--json" if options.json == str(file) else "--run-dir", str(file))
+    start = time.perf_counter()
+    with Meter(console) as meter:
+        found = lab_recipe(
+            recipe, options.formats, options.budget, options.batches, options.steps,
+            trains=not options.measure_only, show=meter.show,
+        )  # fmt: skip
+    _print(console, found)
+    console.print(f"whole time: {time.perf_counter() - start:.1f} s")
+    for file in files:
+        write("lab", file, (json.dumps(found.as_json(), indent=2) + "\n").encode())
+    return 0
+
+
+def _print(console: Console, found: LabRecipe) -> None:
+    console.print(_layers(found.found, found.budget))
+    console.print(_operands(found.found))
+    if found.trained:
+        console.print(_trained(found))
+    console.print(_cards(found.found))
+    for each in found.trained:
+        if each.failure:
+            print_line(console, f"{each.timed.name} failed: {each.failure}")
+    print_line(console, f"the fewest bits within {percent(found.budget)}:\n\n{found.toml()}\n{found.policy!r}")
+
+
+def _layers(found: Laboratory, budget: float) -> Table:
+    title = f"error of the loss that each layer alone is predicted to cause, against {found.dtype}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("layer")
+    errors = {(row.layer, row.recipe): row.sensitivity.error for row in found.layers}
+    for name in found.ranking():
+        table.add_column(name, justify="right")
+    for layer in dict.fromkeys(row.layer for row in found.layers):
+        table.add_row(escape(layer), *(_cell(errors[layer, name], budget) for name in found.ranking()))
+    table.add_section()
+    table.add_row("all layers", *(_cell(each.sensitivity.error, budget) for each in found.formats))
+    for product in PRODUCTS:
+        cells = [each.products.get(product) for each in found.formats]
+        table.add_row(f"  {product} alone", *("-" if e is None else _cell(e.error, budget) for e in cells))
+    return table
+
+
+def _cell(error: float, budget: float) -> str:
+    color = "green" if error <= budget / 10 else "yellow" if error <= budget else "red"
+    return f"[{color}]{percent(error)}[/]"
+
+
+def _operands(found: Laboratory) -> Table:
+    table = Table(title="products that change the most: relative error, values flushed to 0", title_justify="left")
+    for column in ("recipe", "layer", "product"):
+        table.add_column(column)
+    for column in ("error", "flushed, first", "flushed, second"):
+        table.add_column(column, justify="right")
+    for name in found.ranking():
+        rows = [
+            (row.layer, product, loss)
+            for row in found.layers
+            if row.recipe == name
+            for product, loss in row.products.items()
+        ]
+        layer, product, loss = max(rows, key=lambda row: row[2].error)
+        table.add_row(name, escape(layer), product, percent(loss.error), *map(percent, loss.flushed))
+    return table
+
+
+def _trained(found: LabRecipe) -> Table:
+    table = Table(title=f"trained for {found.steps} steps from the same seed", title_justify="left")
+    table.add_column("format")
+    for column in ("mean training loss", "validation loss", f"against {found.found.dtype}"):
+        table.add_column(column, justify="right")
+    base = found.trained[0].val_loss
+    for each in found.trained:
+        change = (each.val_loss - base) / abs(base) if base else math.nan
+        shown = f"{change:+.2%}" if math.isfinite(change) else "not finite"
+        table.add_row(each.timed.name, f"{each.loss:.4f}", f"{each.val_loss:.4f}", shown)
+    return table
+
+
+def _cards(found: Laboratory) -> Table:
+    table = Table(title="speed of products, or of steps, on cards: published, against bfloat16", title_justify="left")
+    table.add_column("card")
+    for name in found.ranking():
+        table.add_column(name, justify="right")
+    table.add_column("source")
+    for card in CARDS:
+        if any(name in card.speeds for name in found.ranking()):
+            speeds = [f"{card.speeds[name]:.2f} x" if name in card.speeds else "-" for name in found.ranking()]
+            table.add_row(card.name, *speeds, card.source)
+    return table

@@ -1,0 +1,103 @@
+"""The precision laboratory for a recipe: what its layers lose in each format, and trainings that verify it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.errors import ConfigError
+from ...config import Recipe
+from ...core.policy import Policy
+from ...core.policy.recipe import recipe as named
+from ...debug.policy_search.formats import FORMATS, Laboratory, lab
+from ...debug.policy_search.tuning import Progress, as_toml
+from .turns import Show, Trained, Training, batches_at, shortened, train_in_turns
+
+
+@dataclass(frozen=True)
+class LabRecipe:
+    """What `lab_recipe` found.
+
+    found: what the layers lose. policy: the one with the fewest bits within the budget. trained: the 16-bit policy,
+    each format, and `policy` under the name "mixed", after `steps` steps each; empty if nothing was trained.
+    """
+
+    found: Laboratory
+    policy: Policy
+    budget: float
+    trained: tuple[Trained, ...]
+    steps: int
+
+    def toml(self) -> str:
+        """The [amp] section of a recipe that runs the policy."""
+        return as_toml(self.policy)
+
+    def as_json(self) -> dict[str, Any]:
+        """All numbers as `lab.json` in a run directory holds them; null for what is not finite."""
+        layers = [
+            {"layer": r.layer, "recipe": r.recipe, "error": _number(r.sensitivity.error),
+             "loss_error": _number(r.sensitivity.loss), "gradient_error": _number(r.sensitivity.gradient),
+             "products": {name: _product(each) for name, each in r.products.items()}}
+            for r in self.found.layers
+        ]  # fmt: skip
+        formats = [
+            {"recipe": each.recipe, "error": _number(each.sensitivity.error),
+             "products": {name: _number(found.error) for name, found in each.products.items()}}
+            for each in self.found.formats
+        ]  # fmt: skip
+        trained = [
+            {"name": t.timed.name, "loss": _number(t.loss), "val_loss": _number(t.val_loss),
+             "seconds": _number(t.timed.seconds), "failure": t.failure}
+            for t in self.trained
+        ]  # fmt: skip
+        return {
+            "dtype": self.found.dtype, "layers": layers, "formats": formats, "policy": repr(self.policy),
+            "budget": self.budget, "trained": trained, "steps": self.steps,
+        }  # fmt: skip
+
+
+def lab_recipe(
+    recipe: Recipe, formats: Sequence[str] = FORMATS, budget: float = 0.01, batches: int = 4, steps: int | None = None,
+    trains: bool = True, show: Show = lambda progress: None,
+) -> LabRecipe:  # fmt: skip
+    """Which layers of the recipe's model survive which format, and what the loss becomes.
+
+    The model trains in 16 bits for half of `steps`, and `debug.lab` measures it on the next `batches` batches. Then, if
+    `trains`, the 16-bit policy, each format and the policy within `budget` train for `steps` steps from the same seed,
+    in turns. steps: by default the recipe's train.bench_steps, or as many as it trains, at most 300; the schedule is
+    scaled to that length. The 16-bit dtype is the recipe's, bfloat16 if it trains in float32. show: called as it
+    proceeds. Raises what `fit` and `debug.lab` raise, and ConfigError for parameters in 16 bits.
+    """
+    if recipe.amp.parameters == "low":
+        raise ConfigError("amp.parameters", "float32, so that the formats alone differ", "low")
+    for name in formats:
+        named(name)
+    recipe, base = shortened(recipe, steps), Policy(_dtype(recipe))
+    half = Training(recipe, base)
+    count = half.run.steps
+    for done in range(count // 2):
+        half.advance()
+        show(Progress(f"training in {base.dtype.name}", done + 1, count // 2))
+    given, loss = batches_at(recipe, count // 2, batches)
+    found = lab(half.run.model, given, loss, base.dtype.name, formats=formats, show=show)
+    policy = found.policy(budget)
+    trained: list[Trained] = []
+    if trains:
+        candidates = [(base.dtype.name, base)]
+        candidates += [(name, Policy(base.dtype, recipe=name)) for name in found.ranking()]
+        trained = train_in_turns(recipe, [*candidates, ("mixed", policy)], show)
+    return LabRecipe(found, policy, budget, tuple(trained), count)
+
+
+def _dtype(recipe: Recipe) -> str:
+    return recipe.amp.dtype if recipe.amp.dtype in ("float16", "bfloat16") else "bfloat16"
+
+
+def _product(each: Any) -> dict[str, Any]:
+    return {"error": _number(each.error), "flushed": each.flushed, "saturated": each.saturated}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON has no other numbers

@@ -1,0 +1,128 @@
+"""debug.lab: which layers survive which format below 16 bits, measured against the 16-bit policy."""
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import debug, nn, ops
+from ampkit.base.errors import ArgumentError, ConfigError, NonFiniteError
+from ampkit.core.policy.recipe import recipe
+from ampkit.debug.policy_search.formats import FormatLoss, Laboratory, LayerLoss
+from ampkit.debug.policy_search.sensitivity import Sensitivity
+
+
+class Rescaled(nn.Module):
+    """A linear layer whose weight has rows of magnitudes from 1 to 2^-45, and whose output does not show it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        scale = ampkit.tensor(2.0 ** (-3.0 * np.arange(width)), dtype=ampkit.float32)
+        with ampkit.no_grad():
+            self.linear.weight.mul_(scale[:, None])
+            self.linear.bias.zero_()
+        self.register_buffer("undo", 1 / scale)
+
+    def forward(self, input):
+        return self.linear(input).float() * self.undo
+
+
+def model_and_batches(planted):
+    ampkit.manual_seed(0)
+    layers = [nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)]
+    layers[planted] = Rescaled(16)
+    model = nn.Sequential(*(each for layer in layers for each in (layer, nn.GELU())), nn.Linear(16, 4))
+    draw = np.random.default_rng(0)
+    batches = [
+        (ampkit.tensor(draw.standard_normal((32, 16)).astype("f")), ampkit.tensor(draw.integers(0, 4, 32)))
+        for _ in range(2)
+    ]
+    return model, batches
+
+
+def loss(model, x, t):
+    return ops.cross_entropy(model(x), t)
+
+
+@pytest.mark.parametrize("planted", [0, 1, 2])
+def test_the_layer_that_one_scale_per_matrix_spoils_is_found(planted):
+    model, batches = model_and_batches(planted)
+    found = debug.lab(model, batches, loss, formats=["current", "rowwise"])
+    assert found.sensitive("current")[0] == f"{2 * planted}.linear"
+    assert found.ranking() == ["rowwise", "current"]  # a scale for each row mends it
+    row = next(row for row in found.layers if (row.layer, row.recipe) == (f"{2 * planted}.linear", "current"))
+    assert row.products["forward"].flushed[1] > 0.3  # of the weight
+    assert row.products["forward"].flushed[0] < 0.1  # of the input
+
+
+def test_fewer_bits_lose_more_and_every_product_is_judged():
+    model, batches = model_and_batches(1)
+    found = debug.lab(model, batches, loss, formats=["nvfp4", "mxfp8"])
+    assert found.ranking() == ["mxfp8", "nvfp4"]
+    assert {row.layer for row in found.layers} == {"0", "2.linear", "4", "6"}
+    for row in found.layers:
+        assert set(row.products) == {"forward", "weight_gradient", *(["input_gradient"] if row.layer != "0" else [])}
+    assert all(set(each.products) == {"forward", "input_gradient", "weight_gradient"} for each in found.formats)
+    text = str(found)
+    assert "2.linear" in text and "all layers" in text and "mxfp8" in text
+
+
+def test_a_product_that_stays_in_16_bits_is_left_out():
+    model, batches = model_and_batches(1)
+    found = debug.lab(model, batches, loss, formats=["rowwise_with_gw_hp"])
+    assert set(found.formats[0].products) == {"forward", "input_gradient"}
+
+
+def test_the_model_its_gradients_and_the_random_stream_stay_as_they_were():
+    model, batches = model_and_batches(1)
+    before, state = [p.detach().numpy().copy() for p in model.parameters()], ampkit.get_rng_state()
+    debug.lab(model, batches, loss, formats=["nvfp4", "delayed"])  # with random bits, and with a history
+    assert all((p.detach().numpy() == kept).all() for p, kept in zip(model.parameters(), before, strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert ampkit.get_rng_state() == state
+    assert set(model.state_dict()) == set(dict(model.named_parameters())) | {"2.undo"}
+
+
+def laboratory(errors):
+    rows = [LayerLoss(layer, name, Sensitivity(error, 0.0), {}) for (layer, name), error in errors.items()]
+    names = dict.fromkeys(name for _, name in errors)
+    return Laboratory("bfloat16", tuple(rows), tuple(FormatLoss(name, Sensitivity(0.0, 0.0), {}) for name in names))
+
+
+ERRORS = {
+    ("a", "mxfp8"): 0.001, ("a", "current"): 0.002, ("a", "nvfp4"): 0.02,
+    ("b", "mxfp8"): 0.003, ("b", "current"): 0.001, ("b", "nvfp4"): 0.004,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("budget", "modules"),
+    [
+        (0.0005, {}),
+        (0.0015, {"a": "mxfp8"}),
+        (0.002, {"a": "mxfp8", "b": "current"}),
+        (0.005, {"a": "mxfp8", "b": "nvfp4"}),
+        (0.024, {"a": "nvfp4", "b": "nvfp4"}),
+    ],
+)
+def test_the_policy_has_the_fewest_bits_within_the_budget(budget, modules):
+    assert laboratory(ERRORS).policy(budget) is ampkit.Policy("bfloat16", modules=modules)
+
+
+def test_a_budget_is_above_0():
+    with pytest.raises(ArgumentError, match="a budget above 0, got 0"):
+        laboratory(ERRORS).policy(0)
+
+
+def test_bad_input_is_refused():
+    model, batches = model_and_batches(0)
+    with pytest.raises(ArgumentError, match="at least one batch and one format, got 0 and 6"):
+        debug.lab(model, [], loss)
+    with pytest.raises(ConfigError, match="got 'mxfp9'"):
+        debug.lab(model, batches, loss, formats=["mxfp9"])
+    with pytest.raises(ArgumentError, match="a model with a module that calls `linear`, got none"):
+        debug.lab(nn.Conv1d(1, 1, 1), [(batches[0][0][:, None],)], lambda m, x: m(x).sum())
+    with ampkit.no_grad():
+        model[0].linear.weight.fill_(float("nan"))
+    with pytest.raises(NonFiniteError, match="finite in bfloat16"):
+        debug.lab(model, batches, loss, formats=[recipe("mxfp8")])
