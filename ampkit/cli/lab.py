@@ -21,12 +21,10 @@ from ..debug.policy_search.cards import CARDS
 from ..debug.policy_search.formats import FORMATS, Laboratory
 from ..debug.policy_search.operands import PRODUCTS
 from ..debug.policy_search.tuning import percent
-from ..run.search.lab import LabRecipe, lab_recipe
+from ..run.search.lab import LAB, LabRecipe, lab_recipe
 from .display import need_writable, print_line
 from .train import overrides
 from .tune import Meter, count, share
-
-_FILE = "lab.json"  # in a run directory, for its report
 
 
 def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
@@ -56,7 +54,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Measure the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))
     files = [Path(options.json)] if options.json else []
-    files += [Path(options.run_dir) / _FILE] if options.run_dir else []
+    files += [Path(options.run_dir) / LAB] if options.run_dir else []
     for file in files:
         need_writable("--json" if options.json == str(file) else "--run-dir", str(file))
     start = time.perf_counter()

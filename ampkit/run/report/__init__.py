@@ -42,6 +42,7 @@ _PARTS = {
     "library": "uplot/uPlot.iife.min.js",
     "charts": "charts.js",
     "precision": "precision.js",
+    "formats": "formats.js",
     "steps": "steps.js",
     "script": "page.js",
 }

@@ -12,8 +12,9 @@ from ...config.read import parse_toml
 from ...debug import Ledger
 from ..measure import MEASURED
 from ..metrics_log import read
+from ..search.lab import LAB
 from .precision_data import precision_data
-from .sound import Check, is_environment, is_logged, is_measured, is_ranges_row, parsed, plain
+from .sound import Check, is_environment, is_lab, is_logged, is_measured, is_ranges_row, parsed, plain
 
 DIGITS = 7  # significant, of the numbers in a report: as many as float32 has
 
@@ -26,7 +27,8 @@ class RunData:
     metric of the logged steps. evaluations: likewise, of the evaluations. precision: what 16 bits lose of each layer,
     see `precision_data`; None if the run did not look. environment: of each start: when, after which step, the version,
     the number of ranks, and what was found there. measured: the plan and ledger of its steps, see `measure`, None if
-    there are none. notes: a line for each file that is missing or damaged.
+    there are none. lab: what its layers lose in formats below 16 bits, see `LabRecipe.as_json`, None if that is not
+    known. notes: a line for each file that is missing or damaged.
     """
 
     name: str
@@ -37,6 +39,7 @@ class RunData:
     precision: dict[str, Any] | None = None
     environment: list[Any] = field(default_factory=list)
     measured: dict[str, Any] | None = None
+    lab: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -61,6 +64,7 @@ def read_run(path: Path) -> RunData:
     if data := read(path / "environment.jsonl"):
         run.environment = _rows(data, "environment.jsonl", run, is_environment)
     _read_measured(path / MEASURED, run)
+    _read_lab(path / LAB, run)
     return run
 
 
@@ -97,6 +101,18 @@ def _read_measured(path: Path, run: RunData) -> None:
         run.measured = found
     except (ValueError, TypeError, RecursionError):
         run.notes.append(f"{MEASURED} cannot be read: plan and ledger are left out")
+
+
+def _read_lab(path: Path, run: RunData) -> None:
+    if (data := read(path)) is None:
+        return
+    try:
+        found = parsed(data)
+        if not is_lab(found):
+            raise ValueError
+        run.lab = found
+    except (ValueError, RecursionError):
+        run.notes.append(f"{LAB} cannot be read: the formats below 16 bits are left out")
 
 
 def _rows(data: bytes, name: str, run: RunData, check: Check = is_logged) -> list[Mapping[str, Any]]:

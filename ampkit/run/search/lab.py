@@ -15,6 +15,8 @@ from ...debug.policy_search.formats import FORMATS, Laboratory, lab
 from ...debug.policy_search.tuning import Progress, as_toml
 from .turns import Show, Trained, Training, batches_at, shortened, train_in_turns
 
+LAB = "lab.json"  # in a run directory: LabRecipe.as_json, which its report shows
+
 
 @dataclass(frozen=True)
 class LabRecipe:

@@ -145,6 +145,7 @@ drawNotes();
 drawSummary();
 drawCurves();
 drawPrecision();
+drawFormats();
 drawSteps();
 drawRecipes();
 redraw();

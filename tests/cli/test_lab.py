@@ -1,0 +1,67 @@
+"""`ampkit lab`: its tables, its file in a run directory, the report of that run, and how it refuses bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ampkit import cli
+from ampkit.run.report import read_run
+
+MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
+SHORT = [
+    "train.epochs=", "train.eval_every=", "train.threads=1", "model.hidden=[16]", "data.batch_size=16",
+    "amp.dtype=bfloat16",
+]  # fmt: skip
+
+
+def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    run = tmp_path / "run"
+    assert cli.main(["train", MLP, *SHORT, "train.steps=2", "--run-dir", str(run)]) == 0
+    capsys.readouterr()
+    arguments = ["--formats", "nvfp4,mxfp8", "--steps", "4", "--batches", "1", "--run-dir", str(run)]
+    assert cli.main(["lab", MLP, *SHORT, *arguments]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        "all layers",
+        "input_gradient alone",
+        "validation loss",
+        "B300",
+        "the fewest bits within 1 %",
+        "[amp]",
+    ):
+        assert text in shown
+    written = json.loads((run / "lab.json").read_text())
+    assert [each["recipe"] for each in written["formats"]] == ["mxfp8", "nvfp4"]  # the more precise first
+    assert [each["name"] for each in written["trained"]] == ["bfloat16", "mxfp8", "nvfp4", "mixed"]
+    losses = [each["loss"] for each in written["trained"]]
+    assert losses[0] != losses[1] != losses[2]
+    assert read_run(run).lab == written
+
+
+def test_it_can_measure_alone(capsys, tmp_path):
+    out = tmp_path / "lab.json"
+    arguments = ["--formats", "int8", "--steps", "2", "--batches", "1", "--measure-only", "--json", str(out)]
+    assert cli.main(["lab", MLP, *SHORT, *arguments]) == 0
+    assert "mean training loss" not in capsys.readouterr().out
+    assert json.loads(out.read_text())["trained"] == []
+
+
+def test_an_unknown_format_is_refused_with_the_nearest_one(capsys):
+    with pytest.raises(SystemExit) as status:
+        cli.main(["lab", MLP, "--formats", "mxfp9"])
+    assert status.value.code == 2
+    assert "got 'mxfp9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"layers": 3}'])
+def test_a_report_leaves_a_damaged_file_out(tmp_path, text):
+    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "lab.json").write_text(text)
+    found = read_run(tmp_path)
+    assert found.lab is None
+    assert found.notes == ["lab.json cannot be read: the formats below 16 bits are left out"]
