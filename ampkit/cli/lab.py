@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .. import config
 from ..base.atomic_file import write
-from ..base.errors import ArgumentError
+from ..base.errors import ConfigError
 from ..core.policy.recipe import recipe as named
 from ..debug.policy_search.cards import CARDS
 from ..debug.policy_search.formats import FORMATS, Laboratory
@@ -46,7 +46,7 @@ def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
 def _formats(text: str) -> tuple[str, ...]:
     try:
         return tuple([named(name.strip()).name for name in text.split(",")])
-    except ArgumentError as error:
+    except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error).partition("\n")[0]) from None
 
 

@@ -12,7 +12,7 @@ from ampkit.run.report import read_run
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
 SHORT = [
-    "train.epochs=", "train.eval_every=", "train.threads=1", "model.hidden=[16]", "data.batch_size=16",
+    "train.epochs=", "train.steps=2", "train.eval_every=", "train.threads=1", "model.hidden=[16]", "data.batch_size=16",
     "amp.dtype=bfloat16",
 ]  # fmt: skip
 
@@ -20,7 +20,7 @@ SHORT = [
 def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "140")
     run = tmp_path / "run"
-    assert cli.main(["train", MLP, *SHORT, "train.steps=2", "--run-dir", str(run)]) == 0
+    assert cli.main(["train", MLP, *SHORT, "--run-dir", str(run)]) == 0
     capsys.readouterr()
     arguments = ["--formats", "nvfp4,mxfp8", "--steps", "4", "--batches", "1", "--run-dir", str(run)]
     assert cli.main(["lab", MLP, *SHORT, *arguments]) == 0
@@ -51,9 +51,7 @@ def test_it_can_measure_alone(capsys, tmp_path):
 
 
 def test_an_unknown_format_is_refused_with_the_nearest_one(capsys):
-    with pytest.raises(SystemExit) as status:
-        cli.main(["lab", MLP, "--formats", "mxfp9"])
-    assert status.value.code == 2
+    assert cli.main(["lab", MLP, "--formats", "mxfp9"]) == 2
     assert "got 'mxfp9'" in capsys.readouterr().err
 
 

@@ -57,18 +57,16 @@ def operand_losses(
 def _of_layer(event: Event, recipes: Sequence[Recipe]) -> Losses:
     saved, (grad,), edge = vars(event.node.saved), event.operands, event.node.edges[1]
     input, weight = saved.get("input"), saved.get("weight")
-    if weight is None and edge is not None:  # where the input needs no gradient, it was not saved
-        weight = getattr(edge[0], "array", None)
-    rows = {
-        name: array.reshape(-1, array.shape[-1]) for name, array in (("g", grad), ("x", input)) if array is not None
-    }
-    pairs: dict[str, tuple[Array, Array]] = {}
-    if weight is not None and input is not None:
-        pairs["forward"] = rows["x"], weight
+    rows, pairs = grad.reshape(-1, grad.shape[-1]), dict[str, tuple[Array, Array]]()
     if weight is not None:
-        pairs["input_gradient"] = rows["g"], weight.T
+        pairs["input_gradient"] = rows, weight.T
+    elif edge is not None:  # where the input needs no gradient, the weight was not saved
+        weight = getattr(edge[0], "array", None)
     if input is not None:
-        pairs["weight_gradient"] = rows["g"].T, rows["x"].T
+        values = input.reshape(-1, input.shape[-1])
+        pairs["weight_gradient"] = rows.T, values.T
+        if weight is not None:
+            pairs["forward"] = values, weight
     losses: Losses = {}
     for product, (first, second) in pairs.items():
         wide = cast(first, float32), cast(second, float32)
