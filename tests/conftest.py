@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from ampkit import backends, set_default_device
 from ampkit.backends.cpu.memory import empty_cache
 from ampkit.backends.cpu.threads import usable_cpus
 
+CHANGING = re.compile(r" at 0x[0-9a-f]{6}|\\x1f\\x8b|PK\\x03\\x04")  # an address; gzip's and zip's bytes, which hold a time
 MOST_MEMORY = 3 << 30  # bytes that a process of the suite may hold between two files of tests
 
 
@@ -46,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Idle OpenMP threads sleep: spinning, they take the CPU from whatever else runs. Read when oneDNN is loaded, later.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # child processes would compile ampkit's files anew, in a second
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", f"{tempfile.gettempdir()}/ampkit_bytecode_{os.getuid()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; child processes inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config.option, "dist", "no") == "load":  # -n: a worker that has run its share takes from the others'
@@ -62,6 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if device != "cpu":
         gpu = backends.get(_device_name(config))
         gpu.call_when_ready = lambda arrays, then: then(*[a.item() if a.size == 1 else a.get() for a in arrays])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse ids that differ between processes: pytest-xdist's workers must collect the same tests."""
+    if odd := [item.nodeid for item in items if CHANGING.search(item.nodeid)]:
+        raise pytest.UsageError(f"needs ids without addresses and bytes of archives, got {odd[0]}")
 
 
 def pytest_collection_finish() -> None:
