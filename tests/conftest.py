@@ -32,13 +32,13 @@ from ampkit import backends, set_default_device
 from ampkit.backends.cpu.memory import empty_cache
 from ampkit.backends.cpu.threads import usable_cpus
 
-CHANGING = re.compile(r" at 0x[0-9a-f]{6}|\\x1f\\x8b|PK\\x03\\x04")  # an address; gzip's and zip's bytes, which hold a time
+CHANGING = re.compile(r" at 0x[0-9a-f]{6}|\\x1f\\x8b|PK\\x03\\x04")  # an address; gzip or zip, which hold a time
 MOST_MEMORY = 3 << 30  # bytes that a process of the suite may hold between two files of tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
-    every = "compile the CUDA kernels for each architecture that is supported, not for the oldest and the newest alone"
+    every = "compile the CUDA kernels for each architecture that is supported, not for the oldest alone"
     parser.addoption("--all-architectures", action="store_true", help=every)
     parser.addoption("--contract", action="store_true", help="emulated kernels round a * b + c once, as a GPU does")
     parser.addoption(

@@ -105,8 +105,10 @@ def assert_same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", [ampkit.float32, ampkit.bfloat16, ampkit.float16], ids=lambda d: d.name)
-@pytest.mark.parametrize("build", [mlp, cnn, gpt])
+@pytest.mark.parametrize(
+    ("build", "dtype"),
+    [*((build, ampkit.float16) for build in (mlp, cnn, gpt)), (gpt, ampkit.bfloat16), (mlp, ampkit.float32)],
+)
 def test_a_compiled_step_gives_the_bits_of_eager_ones(build, dtype, device):
     eager, compiled = Training(build, dtype), Training(build, dtype, compiled=True)
     losses = [[float(t.step(x, y)) for x, y in batches(8)] for t in (eager, compiled)]
@@ -278,7 +280,7 @@ def test_a_call_of_a_ninth_signature_runs_eagerly(device):
     runs = [Training(mlp, ampkit.float32, c) for c in (False, True)]
     for run in runs:
         for rows in range(1, 11):
-            for batch in batches(4, rows):
+            for batch in batches(2, rows):
                 run.step(*batch)
     assert_same(*(run.state() for run in runs))
     assert len(runs[1].step._variants) == 8
@@ -548,7 +550,7 @@ def test_compile_refuses_what_is_not_callable():
         ampkit.compile(mlp(), warmup=0)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_recipe_trains_compiled_as_it_does_eagerly(dtype, device):
     small = ["train.epochs=", "train.steps=9", "train.log_every=3", "train.eval_every=", "model.hidden=[16]"]
     overrides = [*small, "train.device=cuda", f"amp.dtype={dtype}", "train.ema=0.5"]
@@ -572,8 +574,7 @@ def test_a_recipe_on_the_device_reads_it_only_where_it_logs(emulation, device):
     assert emulated_cupy.waits[0] == before
 
 
-@pytest.mark.parametrize("compiled", ["false", "true"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("compiled", "dtype"), [("false", "float32"), ("true", "bfloat16")])
 def test_a_step_that_is_not_finite_changes_no_weight_before_the_host_learns_of_it(compiled, dtype, device):
     small = ["train.epochs=", "train.steps=40", "train.log_every=1", "model.hidden=[16]", "train.device=cuda"]
     run = fit(load(MLP, [*small, f"amp.dtype={dtype}", f"train.compile={compiled}"]))

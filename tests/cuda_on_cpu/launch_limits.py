@@ -25,13 +25,13 @@ def refusal(code: str, name: str, threads: int, dynamic: int, opted: int = BLOCK
     """
     if (not dynamic and threads <= ANY_THREADS) or nvrtc_compiler.missing():
         return None
-    found = (_refusal(resource_usage(code, name, arch), arch, threads, dynamic, opted) for arch in _archs(opted))
-    return next((text for text in found if text), None)
+    arch = _arch(opted)
+    return _refusal(resource_usage(code, name, arch), arch, threads, dynamic, opted)
 
 
-def _archs(opted: int) -> list[str]:
-    """Where the attribute can be `opted`; the one with the most shared memory, which refuses it, if nowhere."""
-    return [arch for arch in ARCHS if opted <= BLOCK_SHARED_OPT_IN[arch]] or [ARCHS[-1]]
+def _arch(opted: int) -> str:
+    """With the least shared memory of those that the attribute fits; with the most, which refuses it, if none."""
+    return next((arch for arch in ARCHS if opted <= BLOCK_SHARED_OPT_IN[arch]), ARCHS[-1])
 
 
 @cache

@@ -74,10 +74,9 @@ def need_close(found, expected, rtol):
 
 
 @mpi
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_train_as_one_process_does_with_parts_of_the_same_batches(ranks, recipe, tmp_path):
+def test_ranks_train_as_one_process_does_with_parts_of_the_same_batches(recipe, tmp_path):
     path = recipe()
-    assert train(ranks, tmp_path / "many", path).returncode == 0
+    assert train(2, tmp_path / "many", path).returncode == 0
     assert main(["train", str(path), "--run-dir", str(tmp_path / "one")]) == 0
     need_close(rows_of(tmp_path / "many"), rows_of(tmp_path / "one"), 2e-5)
 

@@ -44,7 +44,7 @@ def test_each_precision_starts_logs_every_step_evaluates_and_gives_its_result():
     assert plain.ledger.memory["16-bit copies of weights"] == 0 < half.ledger.memory["16-bit copies of weights"]
 
 
-def test_what_was_measured_stands_without_a_ledger(monkeypatch):
+def test_a_bench_takes_as_many_steps_as_the_recipe_says_and_stands_without_a_ledger(monkeypatch):
     failing = """
 import ampkit.run.bench
 from ampkit.base.errors import StateError
@@ -54,16 +54,13 @@ ampkit.run.bench.measure = fail
 raise SystemExit(ampkit.run.bench.worker())
 """
     monkeypatch.setattr("ampkit.run.bench._WORKER", failing)
-    result = list(bench(recipe(), ["float32"]))[-1][1]
+    events = list(bench(recipe("train.steps=", "train.epochs=9", "train.bench_steps=2"), ["float32"]))
+    assert events[0][1].steps == 2  # as many as the recipe says for a bench
+    assert [event.step for _, event in events if isinstance(event, StepRow)] == [1, 2]
+    result = events[-1][1]
     assert (result.error, result.ledger) == (None, None)
     assert result.accuracy is not None
     assert result.peak_bytes is not None
-
-
-def test_a_bench_takes_as_many_steps_as_the_recipe_says_for_it():
-    events = list(bench(recipe("train.steps=", "train.epochs=9", "train.bench_steps=2"), ["float32"]))
-    assert events[0][1].steps == 2
-    assert [event.step for _, event in events if isinstance(event, StepRow)] == [1, 2]
 
 
 def test_a_run_that_fails_gives_a_result_that_says_why():

@@ -30,8 +30,9 @@ def same(first, second):
     return first.keys() == second.keys() and all(np.array_equal(value, second[name]) for name, value in first.items())
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn", "text", "tokens"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [*((kind, "bfloat16") for kind in ("mlp", "cnn", "text", "tokens")), ("text", "float32")]
+)
 def test_a_loaded_run_has_the_weights_and_the_scores_of_the_run(kind, dtype, tmp_path):
     run, evaluations = trained(tmp_path, kind, f"amp.dtype={dtype}")
     before = get_rng_state()
@@ -121,10 +122,10 @@ def test_generated_bytes_follow_from_the_seed_and_are_the_likeliest_at_temperatu
 def test_draws_follow_the_distribution(tmp_path):
     trained(tmp_path, "text")
     found = load_run(tmp_path)
-    drawn = [next(found.generate(b"a", 1, seed=seed)) for seed in range(2000)]
+    drawn = [next(found.generate(b"a", 1, seed=seed)) for seed in range(500)]
     expected = ampkit.softmax(found(np.array([[97]]))[0, -1], 0).numpy(force=True)
-    counts = np.bincount(drawn, minlength=256) / 2000
-    assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() < 0.05  # Kolmogorov-Smirnov: p below 1e-4
+    counts = np.bincount(drawn, minlength=256) / 500
+    assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() < 0.1  # Kolmogorov-Smirnov: p below 1e-4
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):

@@ -1,7 +1,7 @@
 """Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
 
-All entries are compiled for sm_80 (A100) and sm_120 (RTX 50), the oldest and the newest, and with --all-architectures
-for sm_89 (RTX 40) and sm_100 (B200), too, with the compiler's least effort, which says whether they are C++ that the
+All entries are compiled for sm_80 (A100), the oldest architecture, and with --all-architectures for sm_89 (RTX 40),
+sm_100 (B200) and sm_120 (RTX 50), too, with the compiler's least effort, which says whether they are C++ that the
 architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
 """
 
@@ -18,8 +18,8 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-FULL, OTHERS = "sm_90", ("sm_89", "sm_100")  # FULL: with optimization, where the price in registers shows
-ARCHS = dict.fromkeys(("sm_80", "sm_120", *OTHERS), QUICK) | {FULL: ()}
+FULL, OTHERS = "sm_90", ("sm_89", "sm_100", "sm_120")  # FULL: with optimization, where the price in registers shows
+ARCHS = dict.fromkeys(("sm_80", *OTHERS), QUICK) | {FULL: ()}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that are compiled in full
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
