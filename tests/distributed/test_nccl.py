@@ -54,11 +54,10 @@ def test_data_parallel_training_equals_that_of_one_process():
     assert found.stdout.count("data parallelism is right") == 2
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_streams_are_in_order_and_a_recorded_step_contains_the_collectives(ranks):
-    found = mpiexec(ranks, "gpu_program.py", "emulated", seconds=200)
+def test_streams_are_in_order_and_a_recorded_step_contains_the_collectives():
+    found = mpiexec(2, "gpu_program.py", "emulated", seconds=200)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.count("collectives of GPUs are right") == ranks
+    assert found.stdout.count("collectives of GPUs are right") == 2
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def compare(device, forms, shape, p=0.0, alone=False, asked=(True,) * 4, factor=
 @pytest.mark.parametrize("cols", COLS)
 def test_sums_norms_and_gradients_are_those_of_float64(cols, forms, device, launches):
     residual, branch, norm = forms
-    found = compare(device, forms, (7, cols), factor=8 if cols > 1 else 100)
+    rows = 7 if cols < 2000 else 2  # a block each, in emulation a long time
+    found = compare(device, forms, (rows, cols), factor=8 if cols > 1 else 100)
     assert found == [residual, norm, residual, branch, residual, residual]
     assert launches == ["add_layer_norm_forward", "add_layer_norm_backward"]
 
