@@ -1,8 +1,9 @@
 """Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
 
-All entries are compiled for sm_80 (A100), the oldest architecture, and with --all-architectures for sm_89 (RTX 40),
-sm_100 (B200) and sm_120 (RTX 50), too, with the compiler's least effort, which says whether they are C++ that the
-architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values in registers.
+All entries are compiled for sm_80 (A100), the oldest architecture, and with --all-architectures a sample of each file
+for sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50), too, with the compiler's least effort, which says whether they
+are C++ that the architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values
+in registers.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-FULL, OTHERS = "sm_90", ("sm_89", "sm_100", "sm_120")  # FULL: with optimization, where the price in registers shows
-ARCHS = dict.fromkeys(("sm_80", *OTHERS), QUICK) | {FULL: ()}
+OLDEST, OTHERS = "sm_80", ("sm_89", "sm_100", "sm_120")
+FULL = "sm_90"  # with optimization, where the price in registers shows
+ARCHS = dict.fromkeys((OLDEST, *OTHERS), QUICK) | {FULL: ()}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
-SAMPLE = 20  # entries of a file that are compiled in full
+SAMPLE = 20  # entries of a file that stand for all: no source asks for its architecture
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
 
 
@@ -35,7 +37,7 @@ def compiled(request):
 
 
 def _names(source, arch):
-    return entries(source) if ARCHS[arch] else _sample(entries(source))
+    return entries(source) if arch == OLDEST else _sample(entries(source))
 
 
 def _words(name):
