@@ -80,7 +80,7 @@ from .ops import *
 from .run.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from .run.trainer.own_loop import setup
 from .run.trainer.trainer import Trainer
-from .serialization import load, save
+from .serialization import load, onnx, save
 
 newaxis = None
 
@@ -108,7 +108,7 @@ def report(*runs):
 
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
 _PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
-_PARTS |= {"distributions", "func", "special", "utils"}
+_PARTS |= {"distributions", "func", "onnx", "special", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

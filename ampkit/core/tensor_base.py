@@ -15,6 +15,7 @@ from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, Sta
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from ..base.tensor_text import tensor_text
 from .autograd.grad_mode import is_grad_enabled
+from .capture.recorder import recorders
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -37,6 +38,12 @@ class ReadAlias:
 
     def __get__(self, instance: Any, owner: type[Any]) -> Any:
         return self if instance is None else getattr(instance, self._name)
+
+
+def note_host_read(tensor: Any) -> None:
+    """Tell recorders that the values of a tensor are read on the host."""
+    for recorder in recorders:
+        recorder.read_on_host(tensor)
 
 
 class TensorBase:
@@ -125,6 +132,7 @@ class TensorBase:
         Raises StateError for a tensor that requires grad where operations are recorded, unless force=True.
         """
         self._need_values_for_numpy(force)
+        note_host_read(self)
         return backends.backend_of(self.exposed()).to_numpy(self.array)
 
     def _need_values_for_numpy(self, force: bool) -> None:
@@ -134,6 +142,7 @@ class TensorBase:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy or (copy is None and dtype is not None and dtype != self.array.dtype):  # new memory
             self._need_values_for_numpy(force=False)
+            note_host_read(self)
             return np.array(backends.backend_of(self.array).to_numpy(self.array), dtype=dtype)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
@@ -141,6 +150,7 @@ class TensorBase:
         """The value of a tensor of one element as a Python number; waits for the device. Else raises ShapeError."""
         if self.array.size != 1:
             raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
+        note_host_read(self)
         return backends.backend_of(self.array).to_numpy(self.array).item()
 
     def __format__(self, spec: str) -> str:
@@ -148,6 +158,7 @@ class TensorBase:
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; waits for the device."""
+        note_host_read(self)
         return backends.backend_of(self.array).to_numpy(self.array).tolist()
 
     def __float__(self) -> float:

@@ -14,6 +14,7 @@ from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
 
+from ..capture.recorder import recorders
 from ..fp_errors import ignore_fp_errors
 from ..tensor import Tensor
 from .grad_mode import grad_scope, no_grad
@@ -70,6 +71,8 @@ def need_float(self: Tensor) -> None:
 def write(self: Tensor, values: Any) -> Tensor:
     """Overwrite self with constants, an array or a number: its gradient is zeros from now on. -> self."""
     need_changeable(self)
+    for recorder in recorders:
+        recorder.written(self, values)
     with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = values
     self.changed()
@@ -82,6 +85,8 @@ def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
     if made._tape_edge is not None:
         need_views_on_tape(self)
+    for recorder in recorders:
+        recorder.written(self, made.array)
     with ignore_fp_errors(), backends.device_guard(self.array):
         self.array[...] = made.array
     self.changed()

@@ -12,6 +12,12 @@ class Recorder:
     def changed(self, tensor: Any) -> None:
         """A tensor's values changed in place."""
 
+    def written(self, tensor: Any, values: Any) -> None:
+        """A whole tensor is about to get `values`, an array or a number, in place; `changed` follows."""
+
+    def read_on_host(self, tensor: Any) -> None:
+        """A tensor's values are read as Python numbers or as a NumPy array."""
+
     def read(self, tensor: Any, dtype: Any, copy: Any) -> None:
         """A cached cast of a tensor to `dtype` was read."""
 

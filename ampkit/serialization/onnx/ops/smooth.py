@@ -1,0 +1,85 @@
+"""Smooth activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..graph import Graph, Value
+from ..registry import onnx_op
+
+
+@onnx_op("sigmoid")
+def sigmoid(g: Graph, input: Value) -> Any:
+    return g.Sigmoid(input)
+
+
+@onnx_op("logsigmoid")
+def logsigmoid(g: Graph, input: Value) -> Any:
+    return g.Neg(g.Softplus(g.Neg(input)))
+
+
+@onnx_op("softsign")
+def softsign(g: Graph, input: Value) -> Any:
+    return g.Softsign(input)
+
+
+@onnx_op("tanhshrink")
+def tanhshrink(g: Graph, input: Value) -> Any:
+    return g.Sub(input, g.Tanh(input))
+
+
+@onnx_op("silu")
+def silu(g: Graph, input: Value) -> Any:
+    return g.Mul(input, g.Sigmoid(input))
+
+
+@onnx_op("softplus")
+def softplus(g: Graph, input: Value, beta: float, threshold: float) -> Any:
+    scaled = g.Mul(input, g.constant(beta))
+    return g.Where(
+        g.Greater(scaled, g.constant(threshold)), input, g.Div(g.Softplus(scaled), g.constant(beta))
+    )
+
+
+@onnx_op("mish")
+def mish(g: Graph, input: Value) -> Any:
+    return g.Mul(input, g.Tanh(g.Softplus(input)))
+
+
+@onnx_op("gelu")
+def gelu(g: Graph, input: Value, approximate: str) -> Any:
+    return gelu_of(g, input, approximate)
+
+
+def gelu_of(g: Graph, x: Value, approximate: str) -> Any:
+    """x Phi(x) by erf, or by tanh of x + 0.044715 x^3: Hendrycks & Gimpel 2016, arXiv:1606.08415."""
+    if approximate == "tanh":
+        cubic = g.Mul(g.constant(0.044715), g.Mul(x, g.Mul(x, x)))
+        inner = g.Tanh(g.Mul(g.constant(math.sqrt(2 / math.pi)), g.Add(x, cubic)))
+    else:
+        inner = g.Erf(g.Mul(x, g.constant(1 / math.sqrt(2))))
+    return g.Mul(g.Mul(x, g.constant(0.5)), g.Add(inner, g.constant(1)))
+
+
+@onnx_op("elu")
+def elu(g: Graph, input: Value, alpha: float) -> Any:
+    return g.Elu(input, alpha=float(alpha))
+
+
+@onnx_op("selu")
+def selu(g: Graph, input: Value) -> Any:
+    return g.Selu(input)
+
+
+@onnx_op("celu")
+def celu(g: Graph, input: Value, alpha: float) -> Any:
+    scaled = g.Elu(g.Div(input, g.constant(alpha)))
+    return g.Mul(scaled, g.constant(alpha))
+
+
+@onnx_op("glu")
+def glu(g: Graph, input: Value, dim: int) -> Any:
+    half = input.shape[dim] // 2
+    left, right = g.Split(input, g.sizes(half, half), axis=dim, outputs=2)
+    return g.Mul(left, g.Sigmoid(right))
