@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     use.add_predict(predicted, _path)
     generated = _command(commands, "generate", use.generate, "continue a text with a trained run's language model")
     use.add_generate(generated, _path)
-    what = "write a trained run's model as safetensors, with its recipe and a model card"
+    what = "write a trained run's model as safetensors with its recipe and a model card, or as ONNX"
     use.add_export(_command(commands, "export", use.export, what), _path)
     keys.add_arguments(_command(commands, "keys", keys.run, "list the keys of a recipe: type, default, meaning"))
     shells = partial(completion.run, parser=parser)

@@ -19,6 +19,7 @@ from ..base.errors import ConfigError
 from ..base.registry import DATASETS
 from ..config import Recipe
 from ..run.export import export as write_export
+from ..run.export import export_onnx
 from ..run.metrics import Scores
 from ..run.trained import Trained, generates_bytes, load_run
 from ..serialization import save
@@ -140,18 +141,34 @@ def generate(options: argparse.Namespace, console: Console) -> int:
 def add_export(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of `ampkit export`."""
     _run_argument(command, path)
-    what = "a new or empty directory (RUN/export); or a file *.safetensors, for the weights alone"
+    what = "a new or empty directory (RUN/export); a file *.safetensors, for the weights alone; or a file *.onnx"
     command.add_argument("--to", type=path, metavar="DIR", help=what)
+    what = "safetensors (default), or onnx: the model as a graph, which needs the extra onnx (RUN/model.onnx)"
+    command.add_argument("--format", choices=("safetensors", "onnx"), help=what)
 
 
 def export(options: argparse.Namespace, console: Console) -> int:
-    """Write a run's model as safetensors, with the recipe and a model card."""
-    found, to = _loaded(options), Path(options.to or Path(options.directory) / "export")
-    if to.suffix == ".safetensors":
+    """Write a run's model as safetensors, with the recipe and a model card, or as an ONNX file."""
+    to = Path(options.to or Path(options.directory) / ("model.onnx" if options.format == "onnx" else "export"))
+    is_onnx = to.suffix == ".onnx"
+    if options.format is not None and is_onnx != (options.format == "onnx"):
+        needs = "a file *.onnx" if options.format == "onnx" else "a directory, or a file *.safetensors"
+        raise ConfigError("--to", f"{needs}, for --format {options.format}", str(to))
+    found = _loaded(options)
+    if is_onnx:
+        verified = export_onnx(found, to)
+        files = [to]
+    elif to.suffix == ".safetensors":
         save({name: value.detach() for name, value in found.model.state_dict().items()}, to)
         files = [to]
     else:
         files = write_export(found, to, options.directory)
     for file in files:
         print_line(console, f"{file}  {bytes_in_words(file.stat().st_size)}")
+    if is_onnx:
+        print_line(console, _EQUAL if verified else _UNVERIFIED)
     return 0
+
+
+_EQUAL = "ONNX Runtime's outputs on random inputs are ampkit's, within 1e-4 of the largest"
+_UNVERIFIED = "not run: `pip install onnxruntime` lets this command compare its outputs with ampkit's"

@@ -1,17 +1,21 @@
-"""A trained model as files for others: safetensors, the recipe, and a model card in Hugging Face's form."""
+"""A trained model as files for others: safetensors, the recipe, and a model card in Hugging Face's form; or ONNX."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..base.atomic_file import write
 from ..base.errors import FileError
 from ..base.registry import DATASETS
 from ..config import dump
-from ..serialization import save
+from ..core.tensor import Tensor
+from ..serialization import onnx, save
 from .report import read_run
 from .run_dir import version
 from .trained import EXPORTED, Trained, generates_bytes
@@ -41,6 +45,37 @@ def export(found: Trained, folder: str | Path, run: str | Path | None = None) ->
     for name, text in texts.items():
         write("export", folder / name, text.encode())
     return [folder / name for name in (EXPORTED, *texts)]
+
+
+def export_onnx(found: Trained, file: str | Path) -> bool:
+    """Write a model as the ONNX file `file`, in float32; returns whether ONNX Runtime, where it is installed, ran it.
+
+    The input is a batch as the model was trained on (images normalized), of any number of samples, and of tokens of any
+    length. Beside the graph the file holds text: the recipe, the step, and as JSON the classes, mean and std, and of a
+    table how its rows become numbers. Raises what `onnx.export` raises.
+    """
+    about: dict[str, Any] = {"classes": found.classes, "mean": found.mean, "std": found.std, "step": found.step}
+    about |= {"table": found.about["table"]} if "table" in found.about else {}
+    metadata = {"recipe": dump(found.recipe)} | {name: json.dumps(value) for name, value in about.items()}
+    batch, verify = _batch(found), find_spec("onnxruntime") is not None
+    dynamic = {0: "batch", 1: "length"} if batch.ndim == 2 and not batch.is_floating_point() else {0: "batch"}
+    names: dict[str, Any] = {"input_names": ["input"], "dynamic_shapes": {"input": dynamic}}
+    onnx.export(found.model, (batch,), file, **names, verify=verify, metadata=metadata)
+    return verify
+
+
+def _batch(found: Trained) -> Tensor:
+    """Two samples as the model takes them, with values drawn at random."""
+    recipe, draw = found.recipe, np.random.default_rng(0)
+    samples, sizes = DATASETS[recipe.data.name].samples, found.about.get("sizes", {})
+    if samples in ("tokens", "masked tokens"):
+        length = recipe.model.block_size if samples == "tokens" else recipe.data.length
+        values: Any = draw.integers(0, recipe.model.vocab_size, (2, length))
+    elif samples == "speech":
+        values = draw.normal(size=(2, found.model.num_features, recipe.data.length)).astype(np.float32)
+    else:
+        values = draw.random((2, *(sizes.get("shape") or recipe.data.shape)), np.float32)
+    return Tensor(values).to(recipe.train.device)
 
 
 def _empty(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from ... import backends
 from ...base.dtypes import FLOATS
 from ...base.errors import ArgumentError
 from ...base.near_names import did_you_mean
-from ...core.nested import tensors_in, with_tensors
+from ...core.nested import tensors_in
 from ...core.tensor import Tensor
 from .trace import WHERE
 
@@ -49,16 +49,18 @@ def output_names(out: Any) -> list[str]:
     return [f"output_{i}" for i in range(len(list(tensors_in(out))))]
 
 
-def chosen_names(what: str, given: Sequence[str] | None, defaults: Sequence[str]) -> list[str]:
-    """The names that the caller gave, the first of them where there are fewer, and the defaults for the rest."""
+def chosen_names(
+    what: str, given: Sequence[str] | None, defaults: Sequence[str], taken: Sequence[str] = ()
+) -> list[str]:
+    """The names that the caller gave, in order, and the defaults for the rest. Raises ArgumentError for two alike."""
     if given is not None and (isinstance(given, str) or any(not isinstance(n, str) or not n for n in given)):
         raise ArgumentError(WHERE, f"{what} as a list of names", repr(given)[:80])
     names = [*(given or ())]
     if len(names) > len(defaults):
         raise ArgumentError(WHERE, f"at most {len(defaults)} {what}, of {', '.join(defaults)}", str(len(names)))
     names += defaults[len(names) :]
-    if len(set(names)) < len(names):
-        raise ArgumentError(WHERE, f"{what} that differ", ", ".join(names))
+    if len({*names, *taken}) < len(names) + len(taken):
+        raise ArgumentError(WHERE, f"{what} that differ", ", ".join([*taken, *names]))
     return names
 
 
@@ -129,10 +131,3 @@ def with_other_values(tensor: Tensor) -> Tensor:
     if other.dtype in FLOATS:
         other = (other * np.float32(0.75) + np.float32(0.125)).astype(other.dtype)
     return Tensor(backends.backend_of(tensor.array).asarray(other))
-
-
-def replaced(arguments: Any, tensors: Sequence[Tensor]) -> Any:
-    """The arguments (args, kwargs) with other tensors in their places."""
-    return with_tensors(arguments, iter(tensors))
-
-

@@ -143,7 +143,8 @@ class _Sizes:
         if any(one.ndim != first.ndim or one.dtype != first.dtype for one in several):
             return None
         changed = [i for i in range(first.ndim) if any(one.shape[i] != first.shape[i] for one in several)]
-        kept = [one[tuple([slice(0, 1) if i in changed else slice(None) for i in range(first.ndim)])] for one in several]
+        index = tuple([slice(0, 1) if i in changed else slice(None) for i in range(first.ndim)])
+        kept = [one[index] for one in several]
         if not changed or any(not (one == least).all() for one, least in zip(several, kept, strict=True)):
             return None
         lengths = self._vector([np.array(one.shape, int64) for one in several])
@@ -184,16 +185,13 @@ class _Sizes:
         return Value(found.name, int64) if factor.denominator == 1 else made.Div(found, made.ints(factor.denominator))
 
 
-def output_shapes(
-    shapes: Sequence[Sequence[int]], several: Sequence[Sequence[Sequence[int]]], axes: Sequence[Axis]
-) -> list[list[int | str | None]]:
+def output_shapes(runs: Sequence[Sequence[Sequence[int]]], axes: Sequence[Axis]) -> list[list[int | str | None]]:
     """The shapes of the outputs: a dynamic axis has the name of its size, or None if it is computed from one.
 
-    shapes: in the first run. several: in that of each of `axes`.
+    runs: the shapes of the outputs in the first run, then in that of each of `axes`.
     """
     return [
-        [_dimension([n, *(others[k][i] for others in several)], axes) for i, n in enumerate(shape)]
-        for k, shape in enumerate(shapes)
+        [_dimension(lengths, axes) for lengths in zip(*several, strict=True)] for several in zip(*runs, strict=True)
     ]
 
 
@@ -204,5 +202,3 @@ def _dimension(lengths: Sequence[int], axes: Sequence[Axis]) -> int | str | None
     if product is not None and product.factor == 1 and len(product.powers) == 1 and product.powers[0][1] == 1:
         return product.powers[0][0].name
     return None
-
-

@@ -72,7 +72,8 @@ def model_proto(
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # of its checker and its inference, of several types
         got = str(error).strip().partition("\n")[0]
-        raise StateError(WHERE, "a graph that onnx.checker accepts", got, "tensors without elements have no file") from error
+        cure = "an axis without elements may be why; otherwise this is a mistake in ampkit"
+        raise StateError(WHERE, "a graph that onnx.checker accepts", got, cure) from error
     return model
 
 
@@ -87,8 +88,13 @@ def _node(helper: Any, node: Node) -> Any:
     return helper.make_node(node.kind, node.inputs, node.outputs, name=node.outputs[0], doc_string=None, **attributes)
 
 
+_TYPES = {"float16": 10, "float64": 11, "bfloat16": 16, "float32": 1, "uint8": 2, "int8": 3, "int16": 5, "int32": 6}
+_TYPES |= {"int64": 7, "bool": 9}  # TensorProto.DataType, by the names of dtypes
+
+
 def _type(dtype: DType | None) -> int:
-    return int(need_onnx().helper.np_dtype_to_tensor_dtype(dtype))
+    assert dtype is not None
+    return _TYPES[dtype.name]
 
 
 def _tensor(name: str, array: Any) -> Any:

@@ -4,10 +4,10 @@
     def silu(g, input):
         return g.Mul(input, g.Sigmoid(input))
 
-Such a function takes the graph and the arguments of the op's reference, in its order: a `Value` for each tensor, numbers
-as constants, None, and the other parameters as they are. It returns the value of the result, or a list of values where
-the op has several results. The op's floating-point tensors come in the dtype that the op computes in, as in its
-reference, and the result is rounded to the dtype that the op returned.
+Such a function takes the graph and the arguments of the op's reference, in its order: a `Value` for each tensor, and
+for a number in place of one; None; and the other parameters as they are. It returns the value of the result, or a list
+of values where the op has several results. The op's floating-point tensors come in the dtype that the op computes in,
+as in its reference, and the result is rounded to the dtype that the op returned.
 """
 
 from __future__ import annotations

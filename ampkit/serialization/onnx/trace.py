@@ -184,6 +184,11 @@ def recording(trace: Trace) -> Iterator[None]:
         recorders.remove(trace)
 
 
+def is_in_onnx_export() -> bool:
+    """Whether a model is being exported, so that its code may take a path that ONNX has nodes for."""
+    return any(isinstance(recorder, Trace) for recorder in recorders)
+
+
 def live_calls(trace: Trace, ends: Sequence[Source]) -> list[Call]:
     """The calls that `ends` depend on, in order."""
     needed, waiting = set[int](), [source.call for source in ends if source.call is not None]

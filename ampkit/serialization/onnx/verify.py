@@ -77,5 +77,3 @@ def _need_close(name: str, got: Any, want: Any, allowed: float) -> None:
     if not off <= allowed * max(scale, 1e-3) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         needs = f"output {name} of ONNX Runtime within {allowed:g} of the largest value, {scale:.3g}"
         raise StateError(WHERE, needs, f"a difference of {off:.3g}")
-
-

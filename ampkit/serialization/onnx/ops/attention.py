@@ -33,8 +33,9 @@ def self_attention(g: Graph, input: Value, num_heads: int, dropout_p: float, dra
     _, t, width = input.shape
     each = width // (3 * num_heads)
     packed = g.transpose(g.reshape(input, 0, 0, 3, num_heads, each), 2, 0, 3, 1, 4)
-    parts = [g.squeeze(part, 0) for part in g.Split(packed, g.ints(1, 1, 1), axis=0, outputs=3)]
-    found = _attention(g, *parts, None, None, (t, t) if is_causal else None, 1 / math.sqrt(each), 4)
+    query, key, value = (g.squeeze(part, 0) for part in g.Split(packed, g.ints(1, 1, 1), axis=0, outputs=3))
+    lengths = (t, t) if is_causal else None
+    found = _attention(g, query, key, value, None, None, lengths, 1 / math.sqrt(each), 4)
     return g.reshape(g.transpose(found, 0, 2, 1, 3), 0, 0, width // 3)
 
 

@@ -136,9 +136,7 @@ _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
 @onnx_op("scatter_reduce")
-def scatter_reduce(
-    g: Graph, input: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool
-) -> Any:
+def scatter_reduce(g: Graph, input: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool) -> Any:
     if reduce not in _REDUCTIONS or not include_self:
         needs = f"scatter_reduce by {', '.join(_REDUCTIONS)} with include_self=True"
         raise ArgumentError(WHERE, needs, f"{reduce!r}, {include_self} in {g.label}")

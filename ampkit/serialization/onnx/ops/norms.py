@@ -27,9 +27,7 @@ def _shape(normalized_shape: Any) -> tuple[int, ...]:
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
-def _layer_norm(
-    g: Graph, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
-) -> Any:
+def _layer_norm(g: Graph, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> Any:
     scale = weight or g.constant(np.ones(shape, g.dtype))
     return g.LayerNormalization(x, scale, bias, axis=-len(shape), epsilon=float(eps))
 
@@ -59,9 +57,7 @@ def rms_norm(g: Graph, input: Value, normalized_shape: Any, weight: Value | None
 
 
 @onnx_op("group_norm")
-def group_norm(
-    g: Graph, input: Value, num_groups: int, weight: Value | None, bias: Value | None, eps: float
-) -> Any:
+def group_norm(g: Graph, input: Value, num_groups: int, weight: Value | None, bias: Value | None, eps: float) -> Any:
     ones, zeros = g.constant(np.ones(num_groups, g.dtype)), g.constant(np.zeros(num_groups, g.dtype))
     rows = g.reshape(input, 0, num_groups, -1)
     found = g.reshape(g.InstanceNormalization(rows, ones, zeros, epsilon=float(eps)), *input.shape)

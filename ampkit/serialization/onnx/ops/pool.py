@@ -132,5 +132,3 @@ def _window_elements(size: Sequence[int], windows: Sequence[int]) -> Any:
         taps = np.minimum(first[:, None] + np.arange((end - first).max()), end[:, None] - 1)
         flat = (flat[:, None, :, None] * n + taps[None, :, None, :]).reshape(len(flat) * m, -1)
     return flat
-
-

@@ -26,9 +26,7 @@ def interpolate(g: Graph, input: Value, axes: Any) -> Any:
 
 
 @onnx_op("grid_sample")
-def grid_sample(
-    g: Graph, input: Value, grid: Value, mode: str, padding_mode: str, align_corners: bool | None
-) -> Any:
+def grid_sample(g: Graph, input: Value, grid: Value, mode: str, padding_mode: str, align_corners: bool | None) -> Any:
     names = {"bilinear": "linear", "bicubic": "cubic"} if g.opset >= 20 else {}
     corners = int(bool(align_corners))
     return g.GridSample(input, grid, mode=names.get(mode, mode), padding_mode=padding_mode, align_corners=corners)

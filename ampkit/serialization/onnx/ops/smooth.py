@@ -37,9 +37,7 @@ def silu(g: Graph, input: Value) -> Any:
 @onnx_op("softplus")
 def softplus(g: Graph, input: Value, beta: float, threshold: float) -> Any:
     scaled = g.Mul(input, g.constant(beta))
-    return g.Where(
-        g.Greater(scaled, g.constant(threshold)), input, g.Div(g.Softplus(scaled), g.constant(beta))
-    )
+    return g.Where(g.Greater(scaled, g.constant(threshold)), input, g.Div(g.Softplus(scaled), g.constant(beta)))
 
 
 @onnx_op("mish")
