@@ -109,6 +109,21 @@ for use in (lambda: FSDP(3), lambda: nested_tensor("x")):
     ]
 
 
+def test_a_script_exports_to_onnx_and_finds_no_exporter_of_pytorch(run_aliased):
+    pytest.importorskip("onnx", reason="needs onnx, of the extra onnx")
+    code = """
+import io, torch
+file = io.BytesIO()
+torch.onnx.export(torch.nn.Linear(2, 1), (torch.ones(3, 2),), file, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+print(len(file.getvalue()) > 100, torch.onnx.is_in_onnx_export())
+try:
+    torch.onnx.register_custom_op_symbolic("a::b", print, 9)
+except AttributeError as error:
+    print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == ["True False", "ampkit has no torch.onnx.register_custom_op_symbolic"]
+
+
 def test_the_version_is_pytorchs_and_metadata_says_so_too(run_aliased):
     code = """
 import importlib.metadata, importlib.util, torch, ampkit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -84,3 +86,32 @@ def test_a_damaged_export_and_its_best_weights_are_refused(run, tmp_path):
     (tmp_path / "out/model.json").write_text("{}")
     with pytest.raises(ampkit.FileError, match="needs the files of `ampkit export`"):
         ampkit.load_run(tmp_path / "out")
+
+
+@pytest.mark.cpu
+def test_an_onnx_file_says_what_its_input_and_output_mean(run, tmp_path, capsys):
+    onnx = pytest.importorskip("onnx", reason="needs onnx, of the extra onnx")
+    assert cli.main(["export", str(run), "--format", "onnx"]) == 0
+    assert str(run / "model.onnx") in capsys.readouterr().out
+    model = onnx.load(run / "model.onnx")
+    about = {each.key: each.value for each in model.metadata_props}
+    assert about.pop("recipe") == config.dump(ampkit.load_run(run).recipe)
+    assert {name: json.loads(text) for name, text in about.items()} == {
+        "classes": [], "mean": [0.0], "std": [1.0], "step": 4
+    }  # fmt: skip
+    (given,) = model.graph.input
+    assert [d.dim_param or d.dim_value for d in given.type.tensor_type.shape.dim] == ["batch", 1, 8, 8]
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "onnx", "--to", "m.safetensors"], "--to: needs a file *.onnx, for --format onnx"),
+        (["--format", "safetensors", "--to", "m.onnx"], "--to: needs a directory, or a file *.safetensors"),
+        (["--format", "pickle"], "unknown --format 'pickle'"),
+    ],
+)
+def test_a_file_whose_name_says_another_format_is_refused(run, words, said, capsys):
+    assert cli.main(["export", str(run), *words]) == 2
+    assert said in capsys.readouterr().err

@@ -64,6 +64,13 @@ def chosen_names(
     return names
 
 
+def of_inputs(dynamic_axes: Any, output_names: Sequence[str] | None) -> Any:
+    """PyTorch's dynamic_axes without those of outputs, which follow from the inputs'."""
+    if not isinstance(dynamic_axes, Mapping):
+        return dynamic_axes
+    return {name: axes for name, axes in dynamic_axes.items() if name not in (output_names or ())}
+
+
 def dynamic_axes_of(given: Any, names: Sequence[str], parameters: Sequence[str], inputs: Sequence[Tensor]) -> Dynamic:
     """The names of dynamic sizes, by input and axis.
 

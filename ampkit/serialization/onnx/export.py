@@ -44,8 +44,9 @@ def export(
     replaced at once, or a binary file object. input_names, output_names: of tensors, in order; by default the
     parameters of `forward`, and output, or the keys of a dict. opset_version: of ONNX's operators, from 18, by default
     20. dynamic_shapes: by input, the names of axes that may have another length, `{"image": {0: "batch"}}`;
-    dynamic_axes is its older name. verify: also run the file in ONNX Runtime and compare. metadata: text by name, kept
-    in the file. The other arguments are accepted for PyTorch's sake with values that change nothing.
+    dynamic_axes is its older name, where those of outputs may stand too, which follow from the inputs'. verify: also
+    run the file in ONNX Runtime and compare. metadata: text by name, kept in the file. The other arguments are accepted
+    for PyTorch's sake with values that change nothing.
 
     The file holds what this run computed: one path through Python code, and as constants what that code made without
     the inputs. Weights have the names of the state_dict; tied ones are stored once. Inside `autocast` casts are nodes:
@@ -64,7 +65,8 @@ def export(
     if not export_params or keep_initializers_as_inputs:
         raise ArgumentError(WHERE, "weights as constants of the file", "export_params or keep_initializers_as_inputs")
     opset = need_opset(opset_version)
-    runs = Runs(ModelCall.of(model, args, kwargs), input_names, dynamic_shapes or dynamic_axes, opset)
+    dynamic = dynamic_shapes or arguments.of_inputs(dynamic_axes, output_names)
+    runs = Runs(ModelCall.of(model, args, kwargs), input_names, dynamic, opset)
     first, others = runs.all()
     axes = [axis for axis, _ in others]
     generalize(first.graph, [run.graph for _, run in others], axes)

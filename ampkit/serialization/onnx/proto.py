@@ -65,7 +65,7 @@ def model_proto(
         [_tensor(name, array) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", graph.opset)]
-    model = helper.make_model(made, opset_imports=opsets, producer_name="ampkit", producer_version=_version())
+    model = helper.make_model(made, opset_imports=opsets, producer_name="ampkit")
     model.ir_version = _IR_VERSION if graph.opset <= 21 else helper.find_min_ir_version_for(opsets)
     helper.set_model_props(model, dict(metadata))
     try:
@@ -75,12 +75,6 @@ def model_proto(
         cure = "an axis without elements may be why; otherwise this is a mistake in ampkit"
         raise StateError(WHERE, "a graph that onnx.checker accepts", got, cure) from error
     return model
-
-
-def _version() -> str:
-    from ... import __version__
-
-    return __version__
 
 
 def _node(helper: Any, node: Node) -> Any:
