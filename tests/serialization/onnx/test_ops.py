@@ -60,6 +60,7 @@ REFUSED = {
     "a graph that onnx.checker accepts": {"group_norm(0x4x5, 2, 4, 4)"},
 }
 
+# A new op has a function in ampkit/serialization/onnx/ops, or stands here.
 WITHOUT = """
     affine_grid alpha_masked binary_cross_entropy binary_cross_entropy_with_logits
     bitwise_left_shift bitwise_right_shift cholesky cross_entropy cross_entropy_probabilities ctc_loss cummax cummin
