@@ -29,11 +29,19 @@ int16: DType = np.dtype(np.int16)
 int8: DType = np.dtype(np.int8)
 uint8: DType = np.dtype(np.uint8)
 bool_: DType = np.dtype(np.bool_)
+# Below 16 bits: dtypes of storage, which arithmetic refuses; see `formats.py`.
+float8_e4m3fn: DType = public_dtypes.STORED["float8_e4m3fn"]
+float8_e4m3fnuz: DType = public_dtypes.STORED["float8_e4m3fnuz"]
+float8_e5m2: DType = public_dtypes.STORED["float8_e5m2"]
+float8_e5m2fnuz: DType = public_dtypes.STORED["float8_e5m2fnuz"]
+float8_e8m0fnu: DType = public_dtypes.STORED["float8_e8m0fnu"]
+float4_e2m1fn_x2: DType = public_dtypes.STORED["float4_e2m1fn_x2"]
 
 FLOATS = frozenset({float64, float32, float16, bfloat16})
 LOW = frozenset({float16, bfloat16})  # the 16-bit formats that a policy can ask for
 NAMES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)}
 KNOWN = frozenset(NAMES.values())
+NARROW = frozenset(public_dtypes.STORED.values())  # the formats below 16 bits
 _ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
 
 

@@ -31,12 +31,18 @@ FORMATS: dict[str, tuple[Any, str, str]] = {
     "uint64": (np.uint64, "", "u64"),
     "uint32": (np.uint32, "", "u32"),
     "uint16": (np.uint16, "", "u16"),
+    # Below 16 bits: see STORED.
     "float8_e4m3fn": (ml_dtypes.float8_e4m3fn, "float signed", "f8e4m3fn"),
     "float8_e4m3fnuz": (ml_dtypes.float8_e4m3fnuz, "float signed", "f8e4m3fnuz"),
     "float8_e5m2": (ml_dtypes.float8_e5m2, "float signed", "f8e5m2"),
     "float8_e5m2fnuz": (ml_dtypes.float8_e5m2fnuz, "float signed", "f8e5m2fnuz"),
     "float8_e8m0fnu": (ml_dtypes.float8_e8m0fnu, "float", "f8e8m0fnu"),
-    "float4_e2m1fn_x2": (ml_dtypes.float4_e2m1fn, "float signed", "f4e2m1fnx2"),
+    "float4_e2m1fn_x2": ([("float4_e2m1fn_x2", np.uint8)], "float signed", "f4e2m1fnx2"),
+}
+# The dtypes in which arrays of NumPy and CuPy hold the formats below 16 bits: a byte with the name of its format, which
+# both move, and neither computes with. float4_e2m1fn_x2 has two values in a byte.
+STORED: dict[str, np.dtype[Any]] = {
+    name: np.dtype([(name, np.uint8)]) for name in FORMATS if name.startswith(("float8", "float4"))
 }
 _COMPLEX = {"float64": "complex128", "float32": "complex64", "bfloat16": "complex64"}
 _REAL = {"complex128": "float64", "complex64": "float32"}
@@ -123,6 +129,7 @@ def _made(name: str) -> Any:
 
 _NAMED: dict[str, Any] = {name: _made(name) for name in FORMATS}
 DTYPES: dict[np.dtype[Any], dtype] = {each.dtype: each for each in _NAMED.values()}
+DTYPES |= {stored: _NAMED[name] for name, stored in STORED.items()}
 
 
 def dtype_named(name: str) -> Any:
@@ -140,3 +147,9 @@ int16: dtype = _NAMED["int16"]
 int8: dtype = _NAMED["int8"]
 uint8: dtype = _NAMED["uint8"]
 bool_: dtype = _NAMED["bool"]
+float8_e4m3fn: dtype = _NAMED["float8_e4m3fn"]
+float8_e4m3fnuz: dtype = _NAMED["float8_e4m3fnuz"]
+float8_e5m2: dtype = _NAMED["float8_e5m2"]
+float8_e5m2fnuz: dtype = _NAMED["float8_e5m2fnuz"]
+float8_e8m0fnu: dtype = _NAMED["float8_e8m0fnu"]
+float4_e2m1fn_x2: dtype = _NAMED["float4_e2m1fn_x2"]

@@ -102,6 +102,11 @@ def random_bits(seed: int, call: int, count: int, start: int = 0) -> np.ndarray[
     return stream.random_raw(-(-count // 4)).astype("<u8", copy=False).view("<u2")[:count]
 
 
+def random_words(seed: int, call: int, count: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """`count` 32-bit words of draw `call` of `seed`. -> [count] uint32."""
+    return philox(seed, call).random_raw(-(-count // 2)).astype("<u8", copy=False).view("<u4")[:count]
+
+
 def _seed(seed: Any) -> int:
     if not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ArgumentError("manual_seed", "an integer from 0 to 2**64 - 1", repr(seed))
