@@ -44,7 +44,24 @@ from .base.errors import (
     StateError,
 )
 from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
-from .base.public_dtypes import bfloat16, dtype, float16, float32, float64, int8, int16, int32, int64, uint8
+from .base.public_dtypes import (
+    bfloat16,
+    dtype,
+    float4_e2m1fn_x2,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
 from .base.public_dtypes import bool_ as bool
 from .base.public_dtypes import float16 as half
 from .base.public_dtypes import float32 as float

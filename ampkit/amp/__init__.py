@@ -85,7 +85,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> An
 def _floating(dtype: Any) -> DType:
     found = dtypes.parse(dtype)
     if not dtypes.is_float(found):
-        raise DTypeError("custom_fwd", "a floating-point dtype to cast to", found.name)
+        raise DTypeError("custom_fwd", "a floating-point dtype to cast to", dtypes.name_of(found))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ..base.dtypes import Array as Array
-from ..base.dtypes import DType, need_native
+from ..base.dtypes import DType, need_native, stored
 from ..base.errors import DeviceError
 from ..base.masked import need_unmasked
 from . import cuda as cuda
@@ -110,6 +110,7 @@ def plain(array: Any, where: str) -> Array:
     element by element. Arrays of other backends stay as they are. Raises DTypeError for a dtype that no tensor has,
     or in another byte order, ArgumentError for a np.ma.MaskedArray that hides elements.
     """
+    array = stored(array)
     need_native(array.dtype, where)
     if not isinstance(array, (np.ndarray, np.generic)) or _BY_TYPE.get(type(array), cpu) is not cpu:
         return array

@@ -40,9 +40,11 @@ float4_e2m1fn_x2: DType = public_dtypes.STORED["float4_e2m1fn_x2"]
 FLOATS = frozenset({float64, float32, float16, bfloat16})
 LOW = frozenset({float16, bfloat16})  # the 16-bit formats that a policy can ask for
 NAMES = {d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)}
-KNOWN = frozenset(NAMES.values())
 NARROW = frozenset(public_dtypes.STORED.values())  # the formats below 16 bits
-_ACCUMULATOR = {float16: float32, bfloat16: float32, float32: float32, float64: float64}
+DIFFERENTIABLE = FLOATS | NARROW  # through which gradients flow
+NAMED = NAMES | public_dtypes.STORED  # what a tensor can have, by name
+KNOWN = frozenset(NAMED.values())
+_ACCUMULATOR = {**dict.fromkeys((float32, *LOW, *NARROW), float32), float64: float64}
 
 
 def parse(dtype: Any) -> DType:
@@ -58,15 +60,27 @@ def parse(dtype: Any) -> DType:
     if not isinstance(dtype, (str, type, np.dtype)):  # of which NumPy would make structures, with a warning
         raise DTypeError("dtype", f"one of {', '.join(NAMES)}", f"a {type(dtype).__name__}")
     try:
-        found = NAMES[dtype] if isinstance(dtype, str) else np.dtype(dtype).newbyteorder("=")
-        return NAMES[found.name]
+        return NAMED[dtype if isinstance(dtype, str) else np.dtype(dtype).newbyteorder("=").name]
     except (KeyError, TypeError, ValueError):
         raise DTypeError("dtype", f"one of {', '.join(NAMES)}", repr(given)) from None
 
 
 def _numpy_dtype(dtype: Any) -> Any:
-    """NumPy's dtype of one of ampkit; anything else as it is."""
-    return dtype.dtype if isinstance(dtype, public_dtypes.dtype) else dtype
+    """The dtype of arrays of one of ampkit; anything else as it is."""
+    if not isinstance(dtype, public_dtypes.dtype):
+        return dtype
+    return public_dtypes.STORED.get(dtype.name, dtype.dtype)
+
+
+def name_of(dtype: DType) -> str:
+    """The name of a dtype: "float8_e4m3fn", where NumPy's own is that of a structure of 8 bits."""
+    return str(public_dtypes.DTYPES[dtype].name) if dtype in public_dtypes.DTYPES else dtype.name
+
+
+def stored(array: Any) -> Any:
+    """An array as tensors hold it: of an 8-bit dtype of ml_dtypes a view of its bytes with the name of the format."""
+    found = public_dtypes.STORED.get(array.dtype.name)
+    return array if found is None else np.asarray(array).view(found)
 
 
 def need_native(dtype: DType, where: str) -> None:
@@ -100,7 +114,7 @@ def set_default(dtype: Any) -> None:
     """Let `default` be another floating-point dtype. Raises DTypeError for others."""
     global _default
     if not is_float(parse(dtype)):
-        raise DTypeError("set_default_dtype", "a floating-point dtype", parse(dtype).name)
+        raise DTypeError("set_default_dtype", "a floating-point dtype", name_of(parse(dtype)))
     _default = parse(dtype)
     for observer in default_observers:
         observer()
@@ -127,7 +141,7 @@ def is_float(dtype: DType) -> bool:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The format that sums over `dtype` are carried in: float32 for 16-bit formats, int64 for integers and bool."""
+    """The format that sums over `dtype` are carried in: float32 for narrower formats, int64 for integers and bool."""
     return _ACCUMULATOR.get(dtype, int64)
 
 
@@ -135,11 +149,15 @@ def accumulator(dtype: DType) -> DType:
 def promote(*dtypes: DType) -> DType:
     """The narrowest dtype that holds values of all `dtypes`; bool < integers < floats.
 
-    float16 with bfloat16 gives float32, and an integer never widens a float.
+    float16 with bfloat16 gives float32, and an integer never widens a float. Raises DTypeError for a format below 16
+    bits beside another dtype.
     """
+    if not NARROW.isdisjoint(dtypes) and len({*dtypes}) > 1:
+        got = " and ".join(map(name_of, dtypes))
+        raise DTypeError("promotion", "dtypes with arithmetic", got, "cast first: x.to(ampkit.bfloat16)")
     floats = {d for d in dtypes if d in FLOATS}
     if not floats:
-        return np.result_type(*dtypes)
+        return dtypes[0] if dtypes[0] in NARROW else np.result_type(*dtypes)
     if len(floats) == 1:
         return next(iter(floats))
     return float64 if float64 in floats else float32
@@ -167,18 +185,17 @@ class finfo:
     """Limits of a floating-point format, PyTorch's names: bits, eps, max, min, tiny, smallest_normal, resolution,
     dtype. resolution: 10 to the power of the decimal digits that the format keeps, with a minus.
 
-    By default of the default dtype. Of the 8-bit formats of ml_dtypes too, which no tensor has. Raises DTypeError for
-    another dtype.
+    By default of the default dtype; of float4_e2m1fn_x2 those of one of its two values. Raises DTypeError for another
+    dtype.
     """
 
     def __init__(self, dtype: Any = None):
-        dtype = default() if dtype is None else _numpy_dtype(dtype)
-        narrow = isinstance(dtype, np.dtype) and dtype.name.startswith("float8")
-        if not narrow and not is_float(parse(dtype)):
-            raise DTypeError("finfo", "a floating-point dtype", parse(dtype).name, "use iinfo")
-        found = dtype if narrow else parse(dtype)
-        info: Any = ml_dtypes.finfo(found)
-        self.dtype, self.bits = found.name, int(info.bits)
+        found = default() if dtype is None else parse(dtype)
+        if found not in DIFFERENTIABLE:
+            raise DTypeError("finfo", "a floating-point dtype", found.name, "use iinfo")
+        self.dtype = name_of(found)
+        info: Any = ml_dtypes.finfo(getattr(ml_dtypes, self.dtype.removesuffix("_x2")) if found in NARROW else found)
+        self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
         self.resolution = 10.0 ** -int(info.precision)

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from .dtypes import (
+    NARROW,
     Array,
     DType,
     float4_e2m1fn_x2,
@@ -25,8 +26,10 @@ from .dtypes import (
     float8_e8m0fnu,
     float32,
     float64,
+    name_of,
     uint8,
 )
+from .errors import DTypeError
 
 
 class Format(NamedTuple):
@@ -67,6 +70,7 @@ FORMATS: dict[DType, Format] = {
     float4_e2m1fn_x2: Format(5, 1, 1, 0x7, 0x7, 0x8, 0x8, True, ml_dtypes.float4_e2m1fn),
 }
 _INFINITY = 0x7F800000
+CURE = "cast it: x.to(ampkit.bfloat16)"  # for what asks for arithmetic
 
 
 def is_packed(dtype: DType) -> bool:
@@ -157,3 +161,11 @@ def codes_shape(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
 def values_shape(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
     """The shape of the values of codes of `shape`."""
     return (*shape[:-1], shape[-1] * 2) if is_packed(dtype) else tuple(shape)
+
+
+def need_arithmetic(where: str, *values: Any) -> None:
+    """Raise DTypeError where a tensor or an array among `values` is of a format below 16 bits."""
+    for value in values:
+        dtype = getattr(getattr(value, "array", value), "dtype", None)
+        if dtype in NARROW:
+            raise DTypeError(where, "a dtype with arithmetic", name_of(dtype), CURE)

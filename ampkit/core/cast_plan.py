@@ -10,8 +10,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base import dtypes
-from ..base.dtypes import FLOATS, LOW, DType, accumulator, bool_, float32, float64, int64, promote
+from ..base.dtypes import (
+    FLOATS,
+    LOW,
+    NARROW,
+    DType,
+    accumulator,
+    bool_,
+    float32,
+    float64,
+    int64,
+    name_of,
+    promote,
+    uint8,
+)
 from ..base.errors import DTypeError
+from ..base.formats import CURE
 from . import policy
 from .arguments import type_name
 from .policy import Cast, Policy
@@ -31,7 +45,8 @@ class CastPlan:
     kernels: list[Any]  # the faster ones that the backend has, also those registered later
     tapes: bool  # whether the gradient of some input is wanted
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
-    quantized: Callable[[Any], Any] | None  # from the call's inputs, the kernel that the policy's recipe asks for
+    quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that the policy's recipe asks for
+    codes: DType | None = None  # the format below 16 bits whose bytes the op moves
 
 
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
@@ -49,6 +64,8 @@ def make_plan(
     answer: the caller's explicit dtype. wanted: per input, whether its gradient is.
     Raises DTypeError for a banned op and for dtypes that do not meet.
     """
+    if not NARROW.isdisjoint(map(_dtype, key)) or answer in NARROW:
+        return _plan_of_formats(op, answer, key, wanted, backend)
     cast = op.cast if rule is None else rule.category(op.name)
     kinds = op.signature.kinds(len(key))
     _need_tensors(op, key)
@@ -86,6 +103,24 @@ def make_plan(
 def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:
     quantizes = rule is not None and rule.recipe is not None and op.quantized is not None
     return op.quantized(rule.recipe) if quantizes and cast is Cast.LOW and out in LOW else None
+
+
+def _plan_of_formats(op: Any, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str) -> CastPlan:
+    """The plan of a cast from or to a format below 16 bits, or of an op that moves its bytes, viewed as uint8.
+
+    Raises DTypeError for every other op: there is no arithmetic in these formats, as in PyTorch.
+    """
+    kinds = op.signature.kinds(len(key))
+    stored = tuple(map(_dtype, key))
+    read = {d for d, is_array in zip(stored, kinds, strict=True) if is_array}
+    found = next((d for d in stored if d in NARROW), answer)
+    moves = op.opaque and answer is None and read == {found}
+    if not (moves or (op.casts and answer is not None)):
+        got = ", ".join(name_of(d) if d is not None else "a number" for d in stored if d is not None or len(stored) > 1)
+        raise DTypeError(op.name, "a dtype with arithmetic", name_of(answer) if answer in NARROW else got, CURE)
+    casts = tuple([uint8 if d in NARROW else None for d in stored]) if moves else ()
+    out, tapes = uint8 if moves else answer, any(wanted) and op.backward_primitive is not None
+    return CastPlan(casts, None, out, stored, False, True, backend, [], tapes, (), codes=found if moves else None)
 
 
 def _need_tensors(op: Any, key: list[Entry]) -> None:

@@ -1,7 +1,7 @@
 """DLPack import and export: share memory with another library without a copy (dmlc/dlpack, dlpack.h, version 0.8).
 
 NumPy makes and reads the capsules of CPU memory, CuPy those of GPU memory. NumPy has no bfloat16: a bfloat16 array is
-exported as uint16, and the type code in the capsule is rewritten to kDLBfloat.
+exported as uint16, and the type code in the capsule is rewritten to kDLBfloat. So are formats below 16 bits.
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ from .. import backends
 from ..backends.bool_bytes import need_bool_bytes
 from ..base import dtypes
 from ..base.errors import DTypeError, StateError, switch
+from ..base.formats import is_packed
 from ..base.masked import need_unmasked
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat
+# kDLFloat8_*, kDLFloat4_e2m1fn, of which two lanes of 4 bits are one element (DLPack 1.1)
+_NARROW = {
+    10: dtypes.float8_e4m3fn, 11: dtypes.float8_e4m3fnuz, 12: dtypes.float8_e5m2, 13: dtypes.float8_e5m2fnuz,
+    14: dtypes.float8_e8m0fnu, 17: dtypes.float4_e2m1fn_x2,
+}  # fmt: skip
+_CODES = {dtype: code for code, dtype in _NARROW.items()}
 _GPU = (2, 13)  # DLDeviceType: kDLCUDA, kDLCUDAManaged
 
 
@@ -62,11 +69,31 @@ def export(tensor: Tensor, **options: Any) -> Any:
     if tensor.requires_grad:
         raise StateError("__dlpack__", "a tensor that requires no grad", "one that does", "use .detach()")
     options.pop("max_version", None)  # always an unversioned capsule, whose type code may be rewritten
+    if tensor.array.dtype in dtypes.NARROW:
+        return _export_codes(tensor, options)
     if tensor.array.dtype != dtypes.bfloat16:
         return tensor.exposed().__dlpack__(**options)
     capsule = tensor.exposed().view(np.uint16).__dlpack__(**options)
     _type_of(capsule).code = _BFLOAT
     return capsule
+
+
+def _export_codes(tensor: Tensor, options: dict[str, Any]) -> Any:
+    capsule = tensor.exposed().view(np.uint8).__dlpack__(**options)
+    about = _type_of(capsule)
+    about.code = _CODES[tensor.array.dtype]
+    about.bits, about.lanes = (4, 2) if is_packed(tensor.array.dtype) else (8, 1)
+    return capsule
+
+
+def _stored_as(capsule: Any) -> dtypes.DType | None:
+    """The dtype of a capsule that NumPy lacks, which is made one of unsigned integers; None for others."""
+    about = _type_of(capsule)
+    found = dtypes.bfloat16 if about.code == _BFLOAT else _NARROW.get(about.code)
+    if found is None or about.bits * about.lanes != 8 * found.itemsize:
+        return None
+    about.code, about.bits, about.lanes = _UINT, 8 * found.itemsize, 1
+    return found
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -84,15 +111,13 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         capsule, location = ext_tensor.__dlpack__(), ext_tensor.__dlpack_device__()
     except (BufferError, TypeError) as error:  # what the protocol raises for memory that cannot be shared
         raise DTypeError("from_dlpack", "memory that can be shared", str(error)) from None
-    low = _type_of(capsule).code == _BFLOAT
-    if low:
-        _type_of(capsule).code = _UINT
+    held = _stored_as(capsule)
     gpu: Any = backends.get(f"cuda:{location[1]}") if location[0] in _GPU else None
     try:
         array = (np if gpu is None else gpu.xp).from_dlpack(_Capsule(capsule, location))
-    except (BufferError, RuntimeError) as error:  # NumPy's for a dtype it lacks, such as float8
+    except (BufferError, RuntimeError) as error:  # NumPy's for a dtype it lacks
         raise DTypeError("from_dlpack", f"one of {', '.join(dtypes.NAMES)}", str(error)) from None
-    made = array.view(dtypes.bfloat16) if low else array
+    made = array if held is None else array.view(held)
     dtypes.parse(made.dtype)
     need_bool_bytes("from_dlpack", made)
     copied = copy is not None and switch("from_dlpack", "copy", copy)

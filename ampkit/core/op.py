@@ -63,11 +63,13 @@ class Op:
         view: bool,
         mixes: bool = True,
         factors: str = "",
+        opaque: bool = False,
+        casts: bool = False,
     ):
         self.name = reference.__name__.rstrip("_")
         update_wrapper(self, reference)
         self.cast, self.moves, self.integers, self.view, self.mixes = cast, moves, integers, view, mixes
-        self.factors = factors.split()
+        self.factors, self.opaque, self.casts = factors.split(), opaque or view, casts
         self.ours = reference.__module__.startswith("ampkit.")
         self.forward = Primitive(self.name, reference.__module__.removeprefix("ampkit.ops."), reference)
         self.backward_primitive: Primitive | None = None
@@ -270,6 +272,8 @@ def op(
     cure: str | None = None,
     mixes: bool = True,
     factors: str = "",
+    opaque: bool = False,
+    casts: bool = False,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Define an op; see the head of this file.
 
@@ -279,13 +283,14 @@ def op(
     run plain array code on the tape. view: the output shares the input's memory. cure: for a BANNED op, what to use
     instead. mixes: False raises for tensors with axes of several dtypes outside of a region. factors: the parameters,
     separated by spaces, that beside 16-bit tensors are read in float32 where they are a number or a 0-d tensor; in all
-    others such a number is rounded to the tensors' dtype first.
+    others such a number is rounded to the tensors' dtype first. opaque: elements are moved without being read, those of
+    formats below 16 bits too; of a view always. casts: it casts to and from these formats.
     Raises ArgumentError for a name that is taken.
     """
 
     def define(reference: Callable[..., Any]) -> Op:
         kind: Any = type("Op", (Op,), {"__module__": __name__})
-        made: Op = kind(reference, cast, moves, integers, view, mixes, factors)
+        made: Op = kind(reference, cast, moves, integers, view, mixes, factors, opaque, casts)
         kind.__call__ = made.signature.entry(op_call.runner(made))
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
-from ..base.dtypes import FLOATS, DType, bool_, rounded
+from ..base.dtypes import DIFFERENTIABLE, FLOATS, NARROW, DType, bool_, rounded
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
 from . import dispatch
@@ -101,7 +101,7 @@ def runner(op: Any) -> Callable[..., Any]:
                 node.module_call = current()
             if made is not first:
                 _attach(made, node)
-            elif out.dtype in FLOATS:
+            elif out.dtype in DIFFERENTIABLE:
                 made._edge = (node, 0, out.shape, out.dtype)
         if observers:
             read = tuple([a for a in arrays if hasattr(a, "dtype")])
@@ -128,7 +128,7 @@ def _attach(outs: tuple[Tensor, ...], node: Node) -> None:
     saved = [v for v in node.saved.__dict__.values() if type(v) is type(outs[0].array)]
     node.others = [o._version_counter for o in outs[1:] if _shares_memory(o.array, saved)] if saved else ()
     for i, one in enumerate(outs):
-        if one.array.dtype in FLOATS:
+        if one.array.dtype in DIFFERENTIABLE:
             one._edge = (node, i, *node.outputs[i])
 
 
@@ -150,15 +150,21 @@ def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]
         array = arrays[i]
         if type(array) is float or type(array) is int:
             arrays[i] = rounded(array, dtype)
+        elif array.dtype in NARROW:  # an op that moves bytes
+            arrays[i] = array.view(dtype)
         elif array.dtype != dtype:
             region = scope().value
             arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 
 
 def _round(out: Any, plan: CastPlan) -> Any:
+    if type(out) is tuple and plan.codes is not None:
+        return tuple([_round(each, plan) for each in out])
     if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
         return (_round(out[0], plan), *out[1:])
-    return out if out.dtype not in FLOATS and plan.out in FLOATS else cast(out, plan.out)
+    if plan.codes is not None:
+        return out.view(plan.codes)
+    return out if out.dtype not in DIFFERENTIABLE and plan.out in FLOATS else cast(out, plan.out)
 
 
 def _save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:

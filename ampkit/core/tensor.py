@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import backends
 from ..base import dtypes, observe
-from ..base.dtypes import KNOWN, LOW, Array, DType
+from ..base.dtypes import KNOWN, LOW, NARROW, Array, DType
 from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
 from ..base.version_counter import VersionCounter, come_back, leave
@@ -202,6 +202,8 @@ class Tensor(TensorBase, TensorMethods):
         held = self._grad.array
         if self._grad._scale_tag is not tag:
             self._grad._scale_tag = combine_tags(held, self._grad._scale_tag, tag)
+        if held.dtype in NARROW:
+            raise DTypeError("backward", "one gradient", f"two to add in {self.dtype.name}", "use x.bfloat16() once")
         if self._grad._edge is not None:
             self._grad.changed()  # from create_graph=True: the tape may have saved it
         if held.dtype in LOW:
@@ -293,7 +295,10 @@ class Tensor(TensorBase, TensorMethods):
         if new.shape != self.array.shape:
             raise ShapeError("data", f"shape {tuple(self.shape)}", f"{tuple(new.shape)}")
         with ignore_fp_errors(), backends.device_guard(self.array):
-            self.array[...] = new
+            if self.array.dtype in NARROW or new.dtype in NARROW:
+                backends.backend_of(self.array).copy(self.array, new)
+            else:
+                self.array[...] = new
         self.changed()
 
     def _numbers(self, values: Any) -> Array:
@@ -368,7 +373,7 @@ class Tensor(TensorBase, TensorMethods):
         if (shared := pickled(self)) is not None:
             return shared
         values = backends.backend_of(self.array).to_numpy(self.array)
-        what = (type(self), values.dtype.name, values.shape, values.tobytes(), self.requires_grad)
+        what = (type(self), self.dtype.name, values.shape, values.tobytes(), self.requires_grad)
         return _unpickle, (*what, str(self.device)), vars(self) or None
 
     def _copy_gradient_of(self, gradient: Tensor) -> None:

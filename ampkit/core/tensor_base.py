@@ -10,8 +10,9 @@ import numpy as np
 from .. import backends
 from ..backends import Array, Device
 from ..base import public_dtypes
-from ..base.dtypes import bool_, default, int64, is_float
+from ..base.dtypes import NARROW, bool_, default, float32, int64, is_float
 from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, StateError, switch
+from ..base.formats import FORMATS, is_packed
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from ..base.tensor_text import tensor_text
 from .autograd.grad_mode import is_grad_enabled
@@ -127,13 +128,35 @@ class TensorBase:
     # conversions
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """The values as a NumPy array, which shares the memory of a CPU tensor. bfloat16 is `ml_dtypes.bfloat16`.
+        """The values as a NumPy array, which shares the memory of a CPU tensor. bfloat16 and the 8-bit formats are
+        those of ml_dtypes.
 
-        Raises StateError for a tensor that requires grad where operations are recorded, unless force=True.
+        Raises StateError for a tensor that requires grad where operations are recorded, unless force=True, DTypeError
+        for float4_e2m1fn_x2, whose pairs NumPy has no dtype for.
         """
         self._need_values_for_numpy(force)
+<<<<<<< HEAD
         note_host_read(self)
         return backends.backend_of(self.exposed()).to_numpy(self.array)
+=======
+        return self._of_numpy(backends.backend_of(self.exposed()).to_numpy(self.array))
+
+    def _of_numpy(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if values.dtype not in NARROW:
+            return values
+        if is_packed(values.dtype):
+            cure = "use x.view(ampkit.uint8).numpy(), or ampkit.ops.cast_to(x, ampkit.float32).numpy()"
+            raise DTypeError("numpy()", "a tensor of one value per element", self.dtype.name, cure)
+        return values.view(FORMATS[values.dtype].values)
+
+    def _numbers_on_host(self, array: Array) -> np.ndarray[Any, Any]:
+        """Elements as numbers of NumPy: of float4_e2m1fn_x2 pairs [..., 2], of other formats below 16 bits float32."""
+        values = backends.backend_of(array).to_numpy(array)
+        if values.dtype not in NARROW:
+            return values
+        codes = values.view(np.uint8)[..., None] if is_packed(values.dtype) else values.view(np.uint8)
+        return backends.cpu.decode(codes, values.dtype, float32)
+>>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def _need_values_for_numpy(self, force: bool) -> None:
         if self.requires_grad and not switch("numpy()", "force", force) and is_grad_enabled():
@@ -142,24 +165,38 @@ class TensorBase:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy or (copy is None and dtype is not None and dtype != self.array.dtype):  # new memory
             self._need_values_for_numpy(force=False)
+<<<<<<< HEAD
             note_host_read(self)
             return np.array(backends.backend_of(self.array).to_numpy(self.array), dtype=dtype)
+=======
+            return np.array(self._of_numpy(backends.backend_of(self.array).to_numpy(self.array)), dtype=dtype)
+>>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number; waits for the device. Else raises ShapeError."""
+<<<<<<< HEAD
         if self.array.size != 1:
             raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
         note_host_read(self)
         return backends.backend_of(self.array).to_numpy(self.array).item()
+=======
+        if self.array.size != 1 or is_packed(self.array.dtype):
+            raise ShapeError("item()", "a tensor of one element", f"{self.dtype.name} of shape {tuple(self.shape)}")
+        return self._numbers_on_host(self.array).item()
+>>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; waits for the device."""
+<<<<<<< HEAD
         note_host_read(self)
         return backends.backend_of(self.array).to_numpy(self.array).tolist()
+=======
+        return self._numbers_on_host(self.array).tolist()
+>>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def __float__(self) -> float:
         return float(self.item())
@@ -186,13 +223,13 @@ class TensorBase:
         return (self[i] for i in range(len(self)))  # type: ignore[index]  # a Tensor
 
     def __repr__(self) -> str:
-        return tensor_text(self.array, backends.backend_of(self.array).to_numpy, self._suffixes())
+        return tensor_text(self.array, self._numbers_on_host, self._suffixes())
 
     def _suffixes(self) -> Iterator[str]:
         """What the repr says beside the values: PyTorch's words, in its order."""
         if self.device.type != "cpu":
             yield f"device='{self.device}'"
-        if not self.numel() and self.ndim != 1:
+        if (not self.numel() and self.ndim != 1) or is_packed(self.array.dtype):
             yield f"size={tuple(self.shape)}"
         plain = (default(), int64, bool_) if self.numel() else (default(),)
         if self.array.dtype not in plain:

@@ -40,18 +40,22 @@ def tensor(data: Any, dtype: Any = None, device: str | None = None, requires_gra
 def _array(values: Any, wanted: dtypes.DType | None) -> Array:
     if hasattr(values, "dtype") and hasattr(values, "shape") and not isinstance(values, _NO_VALUES):
         need_unmasked(values, "tensor")
+        values = dtypes.stored(values)
+        if wanted in dtypes.NARROW or values.dtype in dtypes.NARROW:
+            kind = dtypes.parse(values.dtype) if wanted is None else wanted
+            return np.asarray(backends.backend_of(values).cast(values, kind))
         kind = wanted if wanted is not None and values.dtype.kind in "biu" else dtypes.parse(values.dtype)
         return np.array(_of_bools(values), kind if wanted is None else wanted)
     found: set[dtypes.DType] = set()
     plain = _plain(values, found)
     kind = wanted or (dtypes.promote(*found) if found else dtypes.default())
     try:
-        made = np.array(plain, dtypes.float64 if dtypes.is_float(kind) else kind)
+        made = np.array(plain, dtypes.float64 if kind in dtypes.DIFFERENTIABLE else kind)
     except (ValueError, OverflowError) as error:
         if "cannot convert" in str(error) or isinstance(error, OverflowError):
             raise ArgumentError("tensor", f"numbers that {kind.name} holds", str(error)) from None
         raise ShapeError("tensor", "nested lists of equal lengths", str(error).partition(".")[0]) from None
-    return made.astype(kind, copy=False)
+    return backends.cpu.cast(made, kind) if kind in dtypes.NARROW else made.astype(kind, copy=False)
 
 
 def _plain(values: Any, found: set[dtypes.DType]) -> Any:
@@ -72,8 +76,9 @@ def _plain(values: Any, found: set[dtypes.DType]) -> Any:
     if not hasattr(values, "dtype") or isinstance(values, _NO_VALUES):
         return _converted(values, found)
     need_unmasked(values, "tensor")
-    found.add(dtypes.parse(values.dtype))
-    return _of_bools(values)
+    kind = dtypes.parse(values.dtype)
+    found.add(kind)
+    return _of_bools(backends.cpu.cast(dtypes.stored(values), dtypes.float32) if kind in dtypes.NARROW else values)
 
 
 def _of_bools(values: Any) -> Any:
@@ -153,7 +158,9 @@ BY_NAME = {
 
 def type_of(value: Tensor) -> str:
     """The older name of a tensor's dtype and device: "torch.cuda.HalfTensor"."""
-    return next(name for name, kind in BY_NAME.items() if kind.__instancecheck__(value))
+    space = "torch" if value.device.type == "cpu" else "torch.cuda"
+    newer = f"{space}.{value.dtype.name.capitalize()}Tensor"
+    return next((name for name, kind in BY_NAME.items() if kind.__instancecheck__(value)), newer)
 
 
 def type_named(name: Any) -> Any:

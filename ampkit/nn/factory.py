@@ -16,7 +16,7 @@ def new_parameter(shape: tuple[int, ...], device: Any = None, dtype: Any = None)
     """A Parameter of zeros, to be initialized; float32 on the default device unless dtype or device says otherwise."""
     wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
-        raise DTypeError("Parameter", "a floating-point dtype", wanted.name)
+        raise DTypeError("Parameter", "a floating-point dtype", dtypes.name_of(wanted))
     # Not `empty`, whose memory would return to the cache once an optimizer moves the values to its own.
     return Parameter(Tensor(backends.get(device).zeros(shape, wanted)))
 

@@ -30,7 +30,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             device, dtype = value.device, value.dtype
         elif isinstance(value, int) and not isinstance(value, bool):
             device = value  # the number of a GPU
-        elif isinstance(value, str) and value not in dtypes.NAMES and device is None:
+        elif isinstance(value, str) and value not in dtypes.NAMED and device is None:
             device = value
         elif value is not None and not isinstance(value, bool):
             dtype = value
@@ -39,7 +39,7 @@ def destination(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         raise ArgumentError(where, "a device, a dtype or both", ", ".join(sorted(unknown)) or f"{len(args)} arguments")
     wanted = None if dtype is None else dtypes.parse(dtype)
     if wanted is not None and not dtypes.is_float(wanted):
-        raise DTypeError(where, "a floating-point dtype", wanted.name)
+        raise DTypeError(where, "a floating-point dtype", dtypes.name_of(wanted))
     return None if device is None else Device(backends.get(device).device), wanted
 
 

@@ -50,6 +50,7 @@ from .pointwise.arithmetic import *
 from .pointwise.comparison import *
 from .pointwise.conversion import *
 from .pointwise.error_function import *
+from .pointwise.formats import *
 from .pointwise.gamma_function import *
 from .pointwise.logit_and_entropy import *
 from .pointwise.piecewise_activations import *

@@ -18,6 +18,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, OutOfMemoryError, RangeError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.arguments import MOST, Checks, shown
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.nested import tensors_in
@@ -297,6 +298,7 @@ def check_floating(where: str, input: Tensor) -> None:
     """Raise DTypeError unless the elements are floating-point numbers."""
     if not input.is_floating_point():
         raise DTypeError(where, "a floating-point tensor", input.dtype.name, "cast it: x.float()")
+    need_arithmetic(where, input)
 
 
 def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> None:
@@ -314,7 +316,7 @@ def check_index_range(name: str, index: Any, length: int, lowest: int = 0) -> No
 def check_integer_index(name: str, index: Any) -> None:
     """Raise DTypeError for an index of floats or booleans."""
     if plain(index).dtype.kind not in "iu":
-        raise DTypeError(name, "an index of integers", plain(index).dtype.name)
+        raise DTypeError(name, "an index of integers", dtypes.name_of(plain(index).dtype))
 
 
 def axis_length(input: Any, dim: int) -> int:

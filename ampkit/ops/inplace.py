@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.format_casts import byte_of
 from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError, StateError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core import random
 from ampkit.core.arguments import is_number, shown
 from ampkit.core.autograd.grad_mode import enable_grad
@@ -86,7 +88,7 @@ def fill_(self: Tensor, value: Tensor | float) -> Tensor:
 
 def _check_fill_value(where: str, self: Tensor, number: float) -> float:
     # Return `number`; ArgumentError if self's integer dtype cannot represent it once truncated.
-    if not dtypes.is_float(self.array.dtype) and self.array.dtype != dtypes.bool_:
+    if self.array.dtype not in dtypes.DIFFERENTIABLE and self.array.dtype != dtypes.bool_:
         if not math.isfinite(number):
             raise ArgumentError(where, f"a number that {self.dtype.name} holds", f"{number}", "cast first: x.float()")
         check_representable(where, self.array.dtype, int(number))
@@ -185,6 +187,7 @@ def random_(self: Tensor, *bounds: int, generator: random.Stream | None = None) 
     Without bounds, to the largest integer that the dtype holds exactly. Raises ArgumentError for an empty range, and as
     `randint` for one that the dtype does not hold.
     """
+    need_arithmetic("random_", self)
     if len(bounds) > 2:
         raise ArgumentError("random_", "at most two bounds", f"{len(bounds)}")
     low, high = bounds if len(bounds) == 2 else (0, bounds[0] if bounds else _exact_integers(self))
@@ -214,9 +217,10 @@ def fill_diagonal_(self: Tensor, fill_value: float, wrap: bool = False) -> Tenso
     if self.ndim < 2 or (self.ndim > 2 and len(set(self.shape)) > 1):
         raise ShapeError("fill_diagonal_", "two axes, or more of equal lengths", f"shape {tuple(self.shape)}")
     with ignore_fp_errors(), backends.device_guard(self.array):
-        values = self.array.copy()
-        np.fill_diagonal(values, _check_fill_value("fill_diagonal_", self, fill_value), wrap)
-    return write(self, values)
+        narrow, number = self.array.dtype in dtypes.NARROW, _check_fill_value("fill_diagonal_", self, fill_value)
+        values = (self.array.view(dtypes.uint8) if narrow else self.array).copy()
+        np.fill_diagonal(values, byte_of(number, self.array.dtype) if narrow else number, wrap)
+    return write(self, values.view(self.array.dtype))
 
 
 def _fill_random(self: Tensor, draw: Callable[[np.random.Generator], Any], generator: random.Stream | None) -> Tensor:
@@ -234,8 +238,12 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if not isinstance(value, (Tensor, int, float)):
         value = _assignable(value)
     source = getattr(value, "array", value)
-    if dtypes.is_float(getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.array.dtype)):
+    given = getattr(source, "dtype", dtypes.float32 if isinstance(source, float) else self.array.dtype)
+    if given in dtypes.DIFFERENTIABLE:
         need_float(self)
+    if not dtypes.NARROW.isdisjoint((self.array.dtype, given)) and not isinstance(value, (int, float)):
+        value = to(value, dtype=self.dtype) if isinstance(value, Tensor) else tensor(value, self.dtype, self.device)
+        source = value.array
     parts = parse_index(index)
     need_changeable(self)
     several = not isinstance(value, (int, float)) and getattr(source, "ndim", 2) > 1
@@ -243,7 +251,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         value = _for_mask(self, value)
         source = getattr(value, "array", value)
     try:
-        if type(value) is int and dtypes.is_float(self.array.dtype):
+        if type(value) is int and self.array.dtype in dtypes.DIFFERENTIABLE:
             source = value = float(value)  # which ml_dtypes takes beyond 64 bits too
         with backends.device_guard(self.array, source, *parts, where="x[index] = value"):
             if is_recorded(self, value):
@@ -284,7 +292,11 @@ def _assignable(value: Any) -> Any:
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:
     first, parts = split_mixed_index(parts) if any(hasattr(part, "dtype") for part in parts) else (None, parts)
-    target = self.array if first is None else self.array[first]
+    array = self.array
+    if array.dtype in dtypes.NARROW:
+        value = value.view(dtypes.uint8) if hasattr(value, "dtype") else byte_of(value, array.dtype)
+        array = array.view(dtypes.uint8)
+    target = array if first is None else array[first]
     with ignore_fp_errors():
         assign_last_wins(target, parts, value)
     self.changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.base.dtypes import FLOATS, bool_, default, is_float, parse, promote, set_default
+from ampkit.base.dtypes import DIFFERENTIABLE, bool_, default, is_float, parse, promote, set_default
 from ampkit.base.errors import DTypeError, StateError
 from ampkit.base.memory_format import strided
 from ampkit.base.public_dtypes import DTYPES, dtype
@@ -165,7 +165,7 @@ def promote_types(type1: Any, type2: Any) -> dtype:
 
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether an in-place op may store a result of dtype from_ in dtype to: not floats in integers, nothing in bool."""
-    ranks = [2 if d in FLOATS else int(d != bool_) for d in map(parse, (from_, to))]
+    ranks = [2 if d in DIFFERENTIABLE else int(d != bool_) for d in map(parse, (from_, to))]
     return ranks[0] <= ranks[1]
 
 

@@ -210,7 +210,7 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
     if self.requires_grad:
         raise DTypeError("view", needs, f"{wanted.name} for {self.dtype.name}, which requires grad")
     try:
-        out = Tensor(self.array.view(wanted))
+        out = Tensor(_same_bytes(self.array, wanted))
     except ValueError:
         got = f"{wanted.name} for {self.dtype.name} of shape {tuple(self.shape)}, strides {self.stride()}"
         raise DTypeError("view", needs, got) from None
@@ -218,6 +218,12 @@ def _view(f: Any, self: Tensor, shape: tuple[Any, ...]) -> Tensor:
         need_bool_bytes("view", out.array)
     out._version_counter = self._version_counter
     return out
+
+
+def _same_bytes(array: Any, dtype: Any) -> Any:
+    # NumPy views a byte with a name as one without, or as another of one byte, but not as wider ones.
+    plain = array.view(dtypes.uint8) if array.dtype in dtypes.NARROW else array
+    return plain.view(dtypes.uint8).view(dtype) if dtype in dtypes.NARROW else plain.view(dtype)
 
 
 def _same_memory(self: Tensor, reshaped: Callable[[], Tensor]) -> Tensor:

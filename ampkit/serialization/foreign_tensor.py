@@ -1,20 +1,18 @@
-"""ForeignTensor: a tensor of a file in a dtype that ampkit has no arithmetic for, such as float8 or complex64."""
+"""ForeignTensor: a tensor of a file in a dtype that no tensor of ampkit has, such as complex64."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import ml_dtypes
 import numpy as np
 
+from .. import backends
 from ..base import dtypes
 from ..base.errors import DTypeError
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
 
-_FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 DTYPES = {name: np.dtype(name) for name in ("complex64", "complex128", "uint16", "uint32", "uint64")}
-DTYPES |= {name: np.dtype(getattr(ml_dtypes, name)) for name in _FLOAT8}
 
 
 # What makes a tensor of another layout one that can be read, by the first word of its format.
@@ -38,7 +36,7 @@ class ForeignTensor:
         self._array, self.format, self.shape, self.name = array, format, Shape(shape), name
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The values in NumPy's or ml_dtypes's dtype. Raises DTypeError for a format that these lack."""
+        """The values in NumPy's dtype. Raises DTypeError for a format that these lack."""
         if self._array is None:
             needs = f"a tensor of {', '.join([*dtypes.NAMES, *DTYPES])}"
             raise DTypeError("numpy", needs, self._said(), _IN_PYTORCH.get(self.format.partition("_")[0]))
@@ -49,8 +47,7 @@ class ForeignTensor:
         values = self.numpy()
         if values.dtype.kind == "c":
             raise DTypeError("to", "a tensor of real numbers", self._said(), "use x.numpy().real and x.numpy().imag")
-        return Tensor(values.astype(np.float32).astype(dtypes.parse(dtype)) if values.dtype.kind == "V" else
-                      values.astype(dtypes.parse(dtype)))  # fmt: skip
+        return Tensor(backends.cpu.cast(values, dtypes.parse(dtype)))
 
     def refuse(self, where: str) -> NoReturn:
         """Raise the error for a use of this tensor in `where`."""

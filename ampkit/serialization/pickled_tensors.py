@@ -16,7 +16,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..backends.bool_bytes import as_bools
-from ..base import public_dtypes
+from ..base import dtypes, public_dtypes
 from ..base.dtypes import NAMES, bool_
 from ..base.errors import DTypeError, FileError
 from ..core.parameter import Parameter
@@ -38,7 +38,7 @@ _QUANTIZED = {"QInt8": "int8", "QUInt8": "uint8", "QInt32": "int32"}
 _FOREIGN = {"ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 _KINDS = STORAGES | _FOREIGN | _QUANTIZED
 _AXES = 64  # of an array of NumPy
-_ALL = NAMES | DTYPES
+_ALL = dtypes.NAMED | DTYPES
 
 
 class PickledTensors:
@@ -166,7 +166,7 @@ def _tensor_of_dtype(
 ) -> Any:
     if not isinstance(storage, Tensor) or not isinstance(dtype, public_dtypes.dtype):
         raise TypeError("a tensor of another form")
-    whole = _as(storage.array, dtype.dtype)
+    whole = _as(storage.array, DTYPES.get(dtype.name) or dtypes.parse(dtype))
     if isinstance(whole, Tensor):
         whole._version_counter = storage._version_counter
     return _tensor(whole, offset, size, stride, tracked, hooks, bits)

@@ -19,7 +19,7 @@ import numpy as np
 from .. import backends
 from ..backends import Device
 from ..base import public_dtypes
-from ..base.dtypes import NAMES
+from ..base.dtypes import NAMED, NAMES, name_of
 from ..base.errors import DTypeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -154,13 +154,15 @@ class _Pickler:
         if memory not in self._keys:
             self._keys[memory] = str(len(self.storages))
             self.storages.append(tensor)
-        self.put(_Name("torch._utils._rebuild_tensor_v2"), path)
+        known = _STORAGE_OF.get(tensor.dtype.name)  # PyTorch's newer dtypes have no storage of their own
+        self.put(_Name(f"torch._utils._rebuild_tensor_v{2 if known else 3}"), path)
         self.written.write(b"(")
-        storage = _Name(f"torch.{_STORAGE_OF[tensor.dtype.name]}Storage")
+        storage = _Name(f"torch.{known}Storage" if known else "torch.storage.UntypedStorage")
         self.put(("storage", storage, self._keys[memory], place, tensor.numel()), path)
         self.written.write(b"Q")
         strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim))
-        for argument in (0, tuple(tensor.shape), strides, tensor.requires_grad, OrderedDict[str, Any]()):
+        arguments: list[Any] = [0, tuple(tensor.shape), strides, tensor.requires_grad, OrderedDict[str, Any]()]
+        for argument in arguments if known else [*arguments, tensor.dtype]:
             self.put(argument, path)
         self.written.write(b"tR")
 
@@ -175,7 +177,7 @@ _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
     _NumPyDType: lambda v: _Call("numpy.dtype", (v.name, False, True), (), (3, v.order, None, None, None, -1, -1, 0)),
     Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
     Shape: lambda v: _Call("torch.Size", (tuple(v),)),
-    (np.dtype, public_dtypes.dtype): lambda v: _Call(f"torch.{v.name}", None) if v in NAMES.values() else None,
+    (np.dtype, public_dtypes.dtype): lambda v: _Call(f"torch.{_dtype_name(v)}", None) if _dtype_name(v) else None,
     bytes: lambda v: _Call("_codecs.encode", (v.decode("latin1"), "latin1")),
     complex: lambda v: _Call("builtins.complex", (v.real, v.imag)),
     np.ndarray: lambda v: _array(v) if v.dtype.kind in "biuf" and v.dtype in NAMES.values() else None,
@@ -185,6 +187,12 @@ _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
     Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
     PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
 }
+
+
+def _dtype_name(dtype: Any) -> str | None:
+    # None for a dtype that no tensor has.
+    name: str = dtype.name if isinstance(dtype, public_dtypes.dtype) else name_of(dtype)
+    return name if name in NAMED else None
 
 
 def _array(values: np.ndarray[Any, Any]) -> _Call:

@@ -9,13 +9,21 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from ..backends.bool_bytes import as_bools
+from ..base.dtypes import (
+    float4_e2m1fn_x2,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
+)
 from ..base.errors import FileError
 from ..base.files import foreign, reason
 from ..core.tensor import Tensor
@@ -23,15 +31,14 @@ from .foreign_tensor import DTYPES, ForeignTensor
 
 KEY = "ampkit"  # the entry of __metadata__ that holds the description
 _MOST = 100_000_000  # bytes of a header, as in the reference implementation
-_FORMATS = {
+_FORMATS: dict[str, Any] = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "BOOL": np.bool_,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
+    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8, "F8_E4M3": float8_e4m3fn,
+    "F8_E5M2": float8_e5m2, "F8_E8M0": float8_e8m0fnu, "F8_E4M3FNUZ": float8_e4m3fnuz,
+    "F8_E5M2FNUZ": float8_e5m2fnuz, "F4": float4_e2m1fn_x2,
 }  # fmt: skip
-_FOREIGN = {
-    "C64": "complex64", "U16": "uint16", "U32": "uint32", "U64": "uint64", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}  # fmt: skip
+NAMES = {np.dtype(dtype): name for name, dtype in _FORMATS.items()}
+_FOREIGN = {"C64": "complex64", "U16": "uint16", "U32": "uint32", "U64": "uint64"}
 _AXES = 64  # of an array of NumPy
 Place = Callable[[Any], Any]
 
@@ -104,11 +111,19 @@ def _entry(name: str, entry: dict[str, Any]) -> _Entry:
     if type(kind) is not str or not all(type(n) is int and 0 <= n < 2**63 for n in (*shape, begin, end)):
         raise ValueError(f"a dtype, shape or offset of {name!r} that is none")
     dtype = _FORMATS.get(kind) or DTYPES.get(_FOREIGN.get(kind, ""))
+    if kind == "F4":  # of two values in a byte; the shape counts values
+        shape = _shape_of_pairs(name, shape)
     if dtype is not None and math.prod(shape) * np.dtype(dtype).itemsize != end - begin:
         raise ValueError(f"{end - begin} bytes for {name!r} of {kind} {shape}")
     if len(shape) > _AXES:
         raise ValueError(f"{len(shape)} axes of {name!r}, where {_AXES} are the most")
     return _Entry(name, kind, tuple(shape), begin, end)
+
+
+def _shape_of_pairs(name: str, shape: Sequence[int]) -> list[int]:
+    if not shape or shape[-1] % 2:
+        raise ValueError(f"an odd number of values of 4 bits in the rows of {name!r} {shape}")
+    return [*shape[:-1], shape[-1] // 2]
 
 
 def _check_order(entries: list[_Entry], size: int) -> None:

@@ -16,10 +16,12 @@ import safetensors
 import safetensors.numpy
 
 from .. import backends
+from ..base.dtypes import NARROW, DType
 from ..base.errors import DTypeError
 from ..base.files import panicked, reason
+from ..base.formats import values_shape
 from ..core.tensor import Tensor
-from .safetensors_reader import KEY
+from .safetensors_reader import KEY, NAMES
 
 
 def encode(obj: Any) -> bytes:
@@ -35,12 +37,27 @@ def encode(obj: Any) -> bytes:
     arrays = {
         name: np.asarray(backends.backend_of(t.array).to_numpy(t.array), order="C") for name, t in tensors.items()
     }
+    narrow = {name: values.dtype for name, values in arrays.items() if values.dtype in NARROW}
+    arrays |= {name: arrays[name].view(np.uint8) for name in narrow}
     try:
-        return safetensors.numpy.save(arrays, {KEY: json.dumps(description, separators=(",", ":"))})
+        written = safetensors.numpy.save(arrays, {KEY: json.dumps(description, separators=(",", ":"))})
+        return _with_formats(written, narrow) if narrow else written
     except BaseException as error:
         if panicked(error):  # Rust panics if Python cannot allocate the bytes
             raise MemoryError(f"writing {len(arrays)} tensors: {reason(error)}") from error
         raise
+
+
+def _with_formats(file: bytes, narrow: Mapping[str, DType]) -> bytes:
+    """A file whose header names the formats of bytes: not every release of safetensors takes them all."""
+    start = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:start])
+    for name, dtype in narrow.items():
+        header[name]["dtype"] = NAMES[dtype]
+        header[name]["shape"] = values_shape(header[name]["shape"], dtype)
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[start:]
 
 
 # The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.

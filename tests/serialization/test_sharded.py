@@ -86,17 +86,17 @@ def with_foreign_ones(folder):
 def test_a_tensor_of_another_dtype_leaves_the_rest_of_the_file_readable(tmp_path):
     found = with_foreign_ones(tmp_path)
     assert found["b"].tolist() == [1, 1]
-    assert {name: found[name].format for name in "ucf"} == {"u": "uint16", "c": "complex64", "f": "float8_e4m3fn"}
+    assert {name: found[name].format for name in "uc"} == {"u": "uint16", "c": "complex64"}
     assert found["u"].to(ampkit.int32).tolist() == [1, 65535]
-    assert found["f"].to(ampkit.float32).tolist() == [0.5, 2]
+    assert found["f"].dtype is ampkit.float8_e4m3fn and found["f"].tolist() == [0.5, 2]
     assert found["c"].numpy().tolist() == [1 + 2j]
 
 
 def test_it_is_converted_by_name_and_refused_in_any_other_use(tmp_path):
-    found = with_foreign_ones(tmp_path)["f"]
-    assert repr(found) == "ForeignTensor(float8_e4m3fn, [2])"
+    found = with_foreign_ones(tmp_path)["u"]
+    assert repr(found) == "ForeignTensor(uint16, [2])"
     for use in (lambda: found + 1, lambda: found.float(), lambda: found[0], lambda: len(found), lambda: 2 * found):
-        with pytest.raises(DTypeError, match=r"float8_e4m3fn of shape \[2\] as 'f'\nhelp: convert it: x.to\("):
+        with pytest.raises(DTypeError, match=r"uint16 of shape \[2\] as 'u'\nhelp: convert it: x.to\("):
             use()
     with pytest.raises(DTypeError, match="needs a tensor of real numbers, got one of complex64"):
         with_foreign_ones(tmp_path)["c"].to(ampkit.float32)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import NARROW, DType
 from ampkit.base.errors import OutOfMemoryError
+from ampkit.base.formats import decode_reference, encode_reference, values_of
 from ampkit.base.masked import need_unmasked
 
-from . import caching_allocator
+from .. import format_casts
+from . import caching_allocator, formats
 from .copies import convert, copy, fill
 
 _SMALL = 512  # elements; below, one call of NumPy is cheapest
@@ -56,6 +58,8 @@ class CPU:
 
     def cast(self, array: HostArray, dtype: DType) -> HostArray:
         """`array` rounded to the nearest value of `dtype`, ties to even."""
+        if dtype in NARROW or array.dtype in NARROW:
+            return format_casts.cast(self, array, dtype)
         if array.size > _SMALL:
             if 0 in array.strides and (once := without_broadcast(array)).size < array.size:
                 out = self.empty(array.shape, dtype)
@@ -66,7 +70,23 @@ class CPU:
 
     def copy(self, target: HostArray, source: HostArray) -> None:
         """Write `source`, broadcast, into `target`, rounded to nearest even."""
-        copy(target, source if source.shape == target.shape else np.broadcast_to(source, target.shape))
+        if target.dtype in NARROW or source.dtype in NARROW:
+            format_casts.copy(self, target, source)
+        else:
+            copy(target, source if source.shape == target.shape else np.broadcast_to(source, target.shape))
+
+    def encode(self, values: HostArray, dtype: DType, saturate: bool) -> HostArray:
+        """The uint8 codes of floating-point values in a format below 16 bits, rounded to nearest even."""
+        by_kernel = values.size >= formats.MIN_ELEMENTS and formats.encodes(values, dtype)
+        with np.errstate(all="ignore"):
+            return (formats.encode if by_kernel else encode_reference)(values, dtype, saturate)
+
+    def decode(self, codes: HostArray, dtype: DType, to: DType) -> HostArray:
+        """The values of uint8 codes of a format below 16 bits, in the floating-point dtype `to`."""
+        if codes.size >= formats.MIN_ELEMENTS and formats.decodes(to):
+            return formats.decode(codes, dtype, to)
+        with np.errstate(all="ignore"):
+            return decode_reference(codes, dtype, values_of(dtype).astype(to))
 
     def to_numpy(self, array: HostArray) -> HostArray:
         return array

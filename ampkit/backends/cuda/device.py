@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import Array, DType
+from ampkit.base.dtypes import NARROW, Array, DType
 from ampkit.base.errors import AmpkitError, DeviceError, UnsupportedError
+from ampkit.base.formats import decode_reference, encode_reference, values_of
 
+from .. import format_casts
 from . import allocator, install
 from .detection import device_problem, one_line, two_of_cupy, why_not
-from .launch import elementwise
+from .launch import elementwise, formats
 from .libs.cublaslt import CublasLt, CublasLtMemoryError
 from .libs.cudnn import Cudnn
 from .memory_stats import Usage
@@ -176,6 +178,9 @@ class CUDA:
 
     def cast(self, array: Array, dtype: DType) -> Array:
         """Round `array` to the nearest value of `dtype`, ties to even, in the same memory layout."""
+        if dtype in NARROW or array.dtype in NARROW:
+            with self.here():
+                return format_casts.cast(self, array, dtype)
         if dtype in STORED and array.dtype in STORED:
             with suppress(UnsupportedError):
                 return elementwise.forward("Copy", (array,), dtype)
@@ -185,7 +190,21 @@ class CUDA:
     def copy(self, target: Array, source: Array) -> None:
         """Write `source`, broadcast, into `target`, rounded to nearest even."""
         with self.here():
-            target[...] = source
+            if target.dtype in NARROW or source.dtype in NARROW:
+                format_casts.copy(self, target, source)
+            else:
+                target[...] = source
+
+    def encode(self, values: Array, dtype: DType, saturate: bool) -> Array:
+        """The uint8 codes of floating-point values in a format below 16 bits, rounded to nearest even."""
+        return (formats.encode if formats.encodes(values, dtype) else encode_reference)(values, dtype, saturate)
+
+    def decode(self, codes: Array, dtype: DType, to: DType) -> Array:
+        """The values of uint8 codes of a format below 16 bits, in the floating-point dtype `to`."""
+        if formats.decodes(codes, dtype, to):
+            return formats.decode(codes, dtype, to)
+        with np.errstate(all="ignore"):
+            return decode_reference(codes, dtype, self.constant(values_of(dtype).astype(to)))
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.base.dtypes import LOW, DType, accumulator, float32, float64
-from ampkit.base.errors import ShapeError
+from ampkit.base.dtypes import LOW, NARROW, DType, accumulator, float32, float64, name_of
+from ampkit.base.errors import DTypeError, ShapeError
 
 from ..blocked_sum import blocked_sum
 from ..casts import cast, is_traced
@@ -114,6 +114,9 @@ def is_dense(array: Any) -> bool:
 
 def sum_gradients(held: Any, gradient: Any) -> Any:
     """The sum of two gradients of one shape, traced if one of them is."""
+    if held.dtype in NARROW:
+        cure = "cast it once: x = x.to(ampkit.bfloat16)"
+        raise DTypeError("backward", "one gradient", f"several to add in {name_of(held.dtype)}", cure)
     return _add(held, gradient) if is_traced(held) or is_traced(gradient) else sum_of_two(held, gradient)
 
 

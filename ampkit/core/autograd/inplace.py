@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampkit import backends
+from ampkit.backends.format_casts import byte_of
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
 
@@ -53,7 +54,7 @@ def is_recorded(*items: Any) -> bool:
 
 def fitting(self: Tensor, made: Tensor) -> Tensor:
     """`made` as it can be written into self: of its shape, and rounded to its dtype. Raises DTypeError, ShapeError."""
-    if dtypes.is_float(made.array.dtype):
+    if made.array.dtype in dtypes.DIFFERENTIABLE:
         need_float(self)
     if self.array.dtype == dtypes.bool_ != made.array.dtype:
         raise DTypeError("in-place change", "True and False, for bool", made.dtype.name, "cast first: x.int()")
@@ -64,7 +65,7 @@ def fitting(self: Tensor, made: Tensor) -> Tensor:
 
 def need_float(self: Tensor) -> None:
     """Raise DTypeError for a tensor that cannot hold floats."""
-    if not dtypes.is_float(self.array.dtype):
+    if self.array.dtype not in dtypes.DIFFERENTIABLE:
         raise DTypeError("in-place change", f"whole numbers, for {self.dtype.name}", "floats", "cast first: x.float()")
 
 
@@ -74,11 +75,21 @@ def write(self: Tensor, values: Any) -> Tensor:
     for recorder in recorders:
         recorder.written(self, values)
     with ignore_fp_errors(), backends.device_guard(self.array):
-        self.array[...] = values
+        _assign(self.array, values)
     self.changed()
     if is_recorded(self):
         move(self, None)
     return self
+
+
+def _assign(target: Any, values: Any) -> None:
+    # An array or a number.
+    if target.dtype in dtypes.NARROW and not hasattr(values, "dtype"):
+        target.view(dtypes.uint8)[...] = byte_of(values, target.dtype)
+    elif target.dtype in dtypes.NARROW or getattr(values, "dtype", None) in dtypes.NARROW:
+        backends.backend_of(target).copy(target, values)
+    else:
+        target[...] = values
 
 
 def take(self: Tensor, made: Tensor) -> Tensor:
@@ -88,7 +99,7 @@ def take(self: Tensor, made: Tensor) -> Tensor:
     for recorder in recorders:
         recorder.written(self, made.array)
     with ignore_fp_errors(), backends.device_guard(self.array):
-        self.array[...] = made.array
+        _assign(self.array, made.array)
     self.changed()
     if made._tape_edge is not None and self._tape_edge is None:
         self.exposed()  # a leaf until now: its memory may be known outside

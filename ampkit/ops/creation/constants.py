@@ -12,8 +12,9 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.bool_bytes import need_bool_bytes
+from ampkit.backends.format_casts import byte_of
 from ampkit.base import dtypes
-from ampkit.base.dtypes import DType, bool_, int64
+from ampkit.base.dtypes import DIFFERENTIABLE, NARROW, DType, bool_, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -34,7 +35,11 @@ def tensor_from_values(
     default = dtypes.default() if default is None else default
     wanted = default if dtype is None else dtypes.parse(dtype)
     with ignore_fp_errors():
-        made = np.asarray(values).astype(wanted, copy=False)
+        made = (
+            backends.cpu.cast(np.asarray(values), wanted)
+            if wanted in NARROW
+            else np.asarray(values).astype(wanted, copy=False)
+        )
     there = backends.get(device)
     return Tensor(there.constant(made) if constant else there.asarray(made), requires_grad)
 
@@ -49,9 +54,13 @@ def parse_size(where: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 def _filled(shape: tuple[int, ...], value: Any, dtype: DType, device: Any, requires_grad: bool) -> Tensor:
     # The value is converted once, not at every element of an array in its own dtype.
     with ignore_fp_errors():
-        one = np.asarray(value).astype(dtype)
+        one = _element(value, dtype)
     made = backends.cpu.full(shape, one) if one.ndim == 0 else np.full(shape, one)
     return Tensor(backends.get(device).constant(made), requires_grad)
+
+
+def _element(value: Any, dtype: DType) -> Any:
+    return np.asarray(byte_of(value, dtype)).view(dtype) if dtype in NARROW else np.asarray(value).astype(dtype)
 
 
 def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -61,7 +70,7 @@ def full(size: Any, fill_value: float, *, dtype: Any = None, device: Any = None,
     """
     kind = {bool: bool_, int: int64}.get(type(fill_value), dtypes.default())
     wanted = kind if dtype is None else dtypes.parse(dtype)
-    if not dtypes.is_float(wanted):
+    if wanted not in DIFFERENTIABLE:
         check_representable("full", wanted, fill_value)
     return _filled(parse_size("full", (size,)), fill_value, wanted, device, requires_grad)
 
@@ -90,7 +99,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     check_addressable("eye", (n, m))
     wanted = dtypes.default() if dtype is None else dtypes.parse(dtype)
     made = backends.cpu.full((n, m), np.zeros((), wanted))
-    made.reshape(-1)[: m * min(n, m) : m + 1] = 1
+    made.reshape(-1)[: m * min(n, m) : m + 1] = _element(1, wanted)
     return Tensor(backends.get(device).constant(made), requires_grad)
 
 
@@ -201,7 +210,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """
     labels = tensor.array
     if labels.dtype.kind not in "iu":
-        raise DTypeError("one_hot", "integers", labels.dtype.name)
+        raise DTypeError("one_hot", "integers", dtypes.name_of(labels.dtype))
     classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
     check_addressable("one_hot", (labels.size, max(classes, 0)))
     check_values("one_hot", labels, (labels < 0) | (labels >= classes), f"classes from 0 to {classes - 1}")

@@ -24,7 +24,7 @@ def draw_dtype(dtype: DType) -> Any:
 
 def check_float(where: str, dtype: DType) -> None:
     if not dtypes.is_float(dtype):
-        raise DTypeError(where, "a floating-point dtype", dtype.name)
+        raise DTypeError(where, "a floating-point dtype", dtypes.name_of(dtype))
 
 
 def check_bounds(where: str, dtype: DType, a: float, b: float) -> None:

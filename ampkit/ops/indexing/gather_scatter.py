@@ -24,7 +24,7 @@ from .getitem import advanced_getitem, getitem, put_into_zeros
 __all__ = ["gather", "masked_scatter", "scatter_add", "take", "take_along_dim"]
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def gather(input: Array, dim, index: Index, *, sparse_grad: CompatArg = False):
     """out[i][j] = input[index[i][j]][j] for dim 0, and so on: index [...] no longer than input on other axes -> [...].
 

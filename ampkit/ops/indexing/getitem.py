@@ -133,7 +133,7 @@ def basic_getitem_backward(dy, saved, needs, index):
     return apply(put_into_zeros, dy, index, saved.shape)
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def advanced_getitem(input: Array, index):
     """input[index] for an index that contains arrays, as a copy."""
     return input[index], Saved(shape=input.shape)

@@ -35,7 +35,7 @@ def _check_slice_index(name: str, index: Any, ndim: int) -> None:
         raise ShapeError(name, needs, f"shape {tuple(index.shape)}")
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def index_select(input: Array, dim, index: Index):
     """The slices of input along `dim` at index [n]. Raises RangeError for an index out of range."""
     check_index_range("index_select", plain(index), axis_length(input, dim))

@@ -10,6 +10,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import accumulator, bfloat16, is_float
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.arguments import without_numpy
 from ampkit.core.casts import to_accumulator
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -24,6 +25,7 @@ __all__ = ["argwhere", "bucketize", "isin", "nonzero", "searchsorted", "unique",
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Indices of the nonzero elements in row-major order: [n, axes] int64; as_tuple=True: one tensor [n] per axis."""
+    need_arithmetic("nonzero", input)
     if as_tuple:
         return tuple(Tensor(f) for f in np.nonzero(np.atleast_1d(input.array)))
     if not input.ndim:
@@ -57,6 +59,7 @@ def unique(
 
     return_inverse: also the index of each input element in the result; return_counts: also the counts; int64.
     """
+    need_arithmetic("unique", input)
     at = None if dim is None else normalize_axis_of("unique", input, dim)
     stored = input.array.dtype
     wide = input.array.astype(accumulator(stored)) if is_float(stored) else input.array
@@ -91,6 +94,7 @@ def unique_consecutive(
 
     return_inverse: also the index of each input element in the result; return_counts: also the run lengths; int64.
     """
+    need_arithmetic("unique_consecutive", input)
     at = None if dim is None else normalize_axis_of("unique_consecutive", input, dim)
     rows = input.array.reshape(-1) if at is None else np.moveaxis(input.array, at, 0)
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
@@ -108,6 +112,7 @@ def isin(
     elements: Tensor | float, test_elements: Tensor | float, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
     """Whether each of `elements` is among `test_elements` (tensors or a number), as bool; invert: whether it is not."""
+    need_arithmetic("isin", elements, test_elements)
     backend = next(
         (backends.backend_of(e.array) for e in (elements, test_elements) if isinstance(e, Tensor)), backends.cpu
     )
@@ -134,6 +139,7 @@ def searchsorted(
     sorted_sequence [n], input [...] -> [...], or sequences [..., n] with input [..., m] -> [..., m]; int64, or int32.
     side="right" is right=True. sorter: indices that sort the sequences. Raises ShapeError for shapes that do not match.
     """
+    need_arithmetic("searchsorted", sorted_sequence, input)
     if not sorted_sequence.ndim:
         raise ShapeError("searchsorted", "a sorted_sequence [..., n]", "shape ()")
     if side not in (None, "left", "right") or (side == "left" and right):

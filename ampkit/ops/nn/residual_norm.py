@@ -44,7 +44,7 @@ def add_layer_norm(
     need_probability("add_layer_norm", dropout_p, "dropout_p")
     wanted = dtypes.promote(residual.array.dtype, branch.array.dtype) if dtype is None else dtypes.parse(dtype)
     if not dtypes.is_float(wanted):
-        raise DTypeError("add_layer_norm", "a floating-point dtype", wanted.name)
+        raise DTypeError("add_layer_norm", "a floating-point dtype", dtypes.name_of(wanted))
     return add_layer_norm_unchecked(residual, branch, normalized_shape, weight, bias, eps, float(dropout_p), wanted)
 
 

@@ -40,7 +40,8 @@ def to(
 
     `to(x, float16)`, `to(x, "cuda")`, `to(x, other)`, or by keyword. non_blocking has no effect on a CPU.
     memory_format: as for `contiguous`; preserve_format keeps the order of the axes in memory.
-    Rounds to nearest, ties to even. Returns input itself if nothing changes, unless copy=True.
+    Rounds to nearest, ties to even; in float8_e4m3fn what is too large becomes the largest, 448, in other dtypes inf or
+    NaN, as in PyTorch (see `cast_to`). Returns input itself if nothing changes, unless copy=True.
     Raises DTypeError, DeviceError or ArgumentError for an unknown dtype, device or format.
     """
     for item in target:
@@ -48,7 +49,7 @@ def to(
             dtype, device = item.array.dtype, item.device
         elif isinstance(item, int) and not isinstance(item, bool):
             device = item  # the number of a GPU
-        elif isinstance(item, str) and item not in dtypes.NAMES:
+        elif isinstance(item, str) and item not in dtypes.NAMED:
             device = item
         elif item is not None and not isinstance(item, bool):
             dtype = item
@@ -62,13 +63,13 @@ def to(
 def _cast(input: Tensor, dtype: dtypes.DType) -> Tensor:
     if input.array.dtype == dtype:
         return input
-    if input.array.dtype in dtypes.FLOATS and dtype in dtypes.FLOATS:
+    if input.array.dtype in dtypes.DIFFERENTIABLE and dtype in dtypes.DIFFERENTIABLE:
         return to_(input, dtype=dtype)
     with ignore_fp_errors():
         return Tensor(backends.backend_of(input.array).cast(input.array, dtype))
 
 
-@op(cast=Cast.WIDEST, moves=True)
+@op(cast=Cast.WIDEST, moves=True, casts=True)
 def to_(input: Array, *, dtype):
     """input rounded to another floating-point format."""
     return input, Saved()
@@ -84,7 +85,7 @@ def _move(input: Tensor, device: Any) -> Tensor:
     return input if backends.backend_of(input.array) is there else to_device(input, device=there.device)
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def to_device(input: Array, *, device):
     """A copy of input on another device: from GPU to GPU directly, else through the host's memory."""
     here = backends.backend_of(input)
@@ -98,7 +99,7 @@ def to_device_backward(dy, saved, needs, device):
     return backends.to_backend(dy, backends.get(saved.device))
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def clone(input: Array, *, memory_format=preserve_format):
     """A copy, whose axes are stored in the order of memory_format; the gradient passes through.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ampkit.base.dtypes import FLOATS, bool_, float32, float64, int64, is_float
 from ampkit.base.errors import ArgumentError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.autograd.traced_array import apply, plain
 from ampkit.core.op import Array, Op, Saved, op
 from ampkit.core.policy import Cast
@@ -118,6 +119,7 @@ log1p = _unary("log1p", np.log1p, lambda dy, x: dy / (1 + x), "log(1 + input), a
 
 def float_power(input: Tensor | float, exponent: Tensor | float) -> Tensor:
     """input to the power exponent, broadcast, in float64; one of them may be a number."""
+    need_arithmetic("float_power", input, exponent)
     wide = [to(t, float64) if isinstance(t, Tensor) else float(t) for t in (input, exponent)]
     return pow(*wide)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit.base.dtypes import FLOATS, bool_, finfo
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.autograd.traced_array import TracedArray, plain
 from ampkit.core.cast_plan import result_type
 from ampkit.core.fp_errors import ignore_fp_errors
@@ -89,7 +90,7 @@ def clamp_backward(dy, saved, needs):
     )
 
 
-@op(cast=Cast.WIDEST, moves=True, numpy=np.where)
+@op(cast=Cast.WIDEST, moves=True, numpy=np.where, opaque=True)
 def where_(condition: Index, input: Array, other: Array):
     """input where condition, else other; broadcast."""
     return np.where(condition, input, other), Saved(condition=condition)
@@ -121,6 +122,7 @@ def where(condition: Tensor, input: Tensor | float | None = None, other: Tensor 
     Raises DTypeError for a condition that is not bool, ShapeError if the shapes do not broadcast.
     """
     if input is None and other is None:
+        need_arithmetic("where", condition)
         return tuple(Tensor(found) for found in np.nonzero(np.atleast_1d(condition.array)))
     if input is None or other is None:
         raise ArgumentError("where", "input and other, or neither", "one of them")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit.base.dtypes import LOW, accumulator, default, promote
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, check_choice
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.arguments import without_numpy
 from ampkit.core.tensor import Tensor
 
@@ -75,6 +76,7 @@ def _rounded(found: Tensor, *operands: Any) -> Tensor:
 
 
 def _trapezoid_areas(where: str, y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
+    need_arithmetic(where, y, x)
     at = normalize_axis(where, dim, y.ndim)
     if not y.ndim:
         raise ShapeError(where, "at least one axis", "shape ()")

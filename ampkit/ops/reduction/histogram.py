@@ -10,6 +10,7 @@ import numpy as np
 
 from ampkit.base.dtypes import LOW, DType, accumulator, float32, rounded
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 
@@ -87,6 +88,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     Raises DTypeError for integers, ArgumentError for bins below 1, min above max and, on the CPU, an input whose range
     is not finite.
     """
+    need_arithmetic("histc", input)
     check_floating("histc", input)
     check_count("histc", "bins", bins)
     if not -math.inf < min <= max < math.inf:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit.base.dtypes import DType, accumulator, default, float32, float64, promote
 from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import add_reduce, blocked_mean, blocked_sum
 from ampkit.core.casts import cast
@@ -203,5 +204,6 @@ def _covariances(input: Tensor, correction: int, fweights: Tensor | None, aweigh
 
 
 def _result_dtype(input: Tensor, aweights: Tensor | None) -> DType:
+    need_arithmetic("cov", input)
     floats = [t.array.dtype for t in (input, aweights) if t is not None and t.is_floating_point()]
     return promote(*floats) if floats else default()

@@ -26,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@op(cast=Cast.WIDEST, moves=True)
+@op(cast=Cast.WIDEST, moves=True, opaque=True)
 def cat_(tensors: Arrays, dim=0):
     """`cat` of at least one tensor."""
     return np.concatenate(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
@@ -68,7 +68,7 @@ def _reshape_empty(tensors: list[Tensor], dim: int) -> list[Tensor]:
     return [reshape(t, empty) if isinstance(t, Tensor) and t.array.shape == (0,) else t for t in tensors]
 
 
-@op(cast=Cast.WIDEST, moves=True)
+@op(cast=Cast.WIDEST, moves=True, opaque=True)
 def stack_(tensors: Arrays, dim=0):
     """`stack` of at least one tensor."""
     return np.stack(tensors, dim), Saved()

@@ -25,7 +25,7 @@ from .view import flatten, movedim, reshape, transpose
 __all__ = ["flip", "fliplr", "flipud", "repeat", "repeat_interleave", "roll", "rot90", "tile"]
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def repeat_(input: Array, sizes):
     """input tiled `sizes` times along each axis."""
     return np.tile(input, sizes), Saved(shape=input.shape)
@@ -57,7 +57,7 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
     return repeat_(input, (1,) * (input.ndim - len(sizes)) + sizes)
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def repeat_interleave_(input: Array, repeats, dim):
     """Each element along `dim` `repeats` times in a row."""
     if not input.size:  # NumPy would count to `repeats`
@@ -106,7 +106,7 @@ def _repeated_positions(repeats: Tensor, length: int) -> Tensor:
     return Tensor(np.repeat(np.arange(length, like=repeats.array), repeats.array))
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def flip_(input: Array, dims):
     """input with the order along `dims` reversed."""
     return np.flip(input, dims).copy(), Saved()
@@ -123,7 +123,7 @@ def flip(input: Tensor, *dims: Any) -> Tensor:
     return flip_(input, normalize_axes("flip", over, input.ndim) if over else ())
 
 
-@op(cast=Cast.KEEP, moves=True)
+@op(cast=Cast.KEEP, moves=True, opaque=True)
 def roll_(input: Array, shifts, dims):
     """input rolled along `dims`: elements shifted past the end re-enter at the start."""
     return np.roll(input, shifts, dims), Saved()
