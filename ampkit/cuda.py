@@ -156,7 +156,7 @@ def _held(device: str) -> dict[str, int]:
     for item in gc.get_objects():
         kind = type(item)  # a proxy's __class__ may be anything
         if issubclass(kind, Arena):
-            arrays = [item.master, *item.copies.values()], [item.gradient], [*item.moments.values()]
+            arrays = [item.master, *item.copies.values()], [item.gradient], item.moment_arrays()
         elif issubclass(kind, Parameter) and item._arena_segment is None:
             arrays = _of_parameter(item)
         else:

@@ -215,7 +215,7 @@ def _held(optimizers: list[Optimizer]) -> dict[str, int]:
         "parameters": sum(arena.master.nbytes for arena in arenas),
         "16-bit copies of weights": sum(copy.nbytes for arena in arenas for copy in arena.copies.values()),
         "gradients": sum(arena.gradient.nbytes for arena in arenas),
-        "moments": others + sum(moment.nbytes for arena in arenas for moment in arena.moments.values()),
+        "moments": others + sum(flat.nbytes for arena in arenas for flat in arena.moment_arrays()),
     }
 
 

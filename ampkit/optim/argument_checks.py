@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from ..base.dtypes import accumulator
+from ..base.dtypes import accumulator, float64
 from ..base.errors import ArgumentError, DTypeError, StateError, unquoted
 from ..base.limits import Limits
 from ..core.arguments import holds_items, shown
@@ -26,7 +26,7 @@ IMPLEMENTATION_FLAGS = ("foreach", "fused", "capturable")
 # PyTorch's flags of how a step is computed, which are no hyperparameters
 STEP_FLAGS = (*IMPLEMENTATION_FLAGS, "differentiable")
 # of the groups of a saved state: what loading leaves as it is
-NOT_LOADED = frozenset({"params", *STEP_FLAGS, "stochastic_rounding"})
+NOT_LOADED = frozenset({"params", *STEP_FLAGS, "stochastic_rounding", "state_dtype"})
 
 # hyperparameters
 
@@ -229,6 +229,18 @@ def need_updatable_where_shared(where: str, parameters: Iterable[Any], stochasti
             got = f"{dtype.name} with strides {parameter.stride()}"
             needs, cure = "shared parameters as contiguous float32 or float64", "cast the model before share_memory()"
             raise StateError(where, needs, got, cure)
+
+
+def need_state_dtype(where: str, parameters: Iterable[Any], state_dtype: str, differentiable: bool) -> None:
+    """Raise DTypeError for a float64 parameter with moments in 32 bits or fewer, ArgumentError for recorded steps."""
+    if state_dtype == "float32":
+        return
+    if differentiable:
+        raise ArgumentError(where, "state_dtype float32 with differentiable=True", repr(state_dtype))
+    for number, parameter in enumerate(parameters):
+        if parameter.array.dtype == float64:
+            got = f"{parameter._dotted_name or f'parameter {number}'!r} in float64"
+            raise DTypeError(where, f"float32 or 16-bit parameters for state_dtype={state_dtype!r}", got)
 
 
 # saved states

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backends
 from ..backends import Array
 from ..core.autograd.traced_array import TracedArray
 from ..core.dispatch import Primitive
 from .flat.arena import Span
-from .flat.memory import RandomBits, chunks, narrow, round_stochastically, select_into
+from .flat.memory import RandomBits, chunks, narrow
+from .flat.moments import Moment, part, store, values_of
 from .optimizer import Optimizer
 from .param_group import ParamGroup
 
@@ -27,7 +27,8 @@ class Step(NamedTuple):
     rule: the optimizer's class. options: the hyperparameters of the group. values: those that live on the device, 0-d
     float64 (betas: [2]). steps: how many steps came before, skipped ones not counted, 0-d int64 on the device.
     all_finite: 0-d bool on the device, whether to step, or None for always. l2: the coefficient of the weights that is
-    added to their gradients. random_bits: for the stochastic rounding of 16-bit master weights.
+    added to their gradients. random_bits: for the stochastic rounding of 16-bit master weights; that of the
+    n-th moment takes the n-th draw after it.
     """
 
     rule: type[Elementwise]
@@ -54,7 +55,7 @@ class Step(NamedTuple):
         return 1.0 if self.l2 else 1 - self.values["lr"] * self.options["weight_decay"]
 
 
-def _update(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step) -> None:
+def _update(weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step) -> None:
     scalars = scalars_of(step, gradient.dtype)
     for chunk in chunks(weights.size):
         update_chunk(weights, gradient, moments, copies, step, scalars, chunk)
@@ -66,17 +67,19 @@ def scalars_of(step: Step, dtype: Any) -> list[Any]:
 
 
 def update_chunk(
-    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array],
+    weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array],
     step: Step, scalars: list[Any], chunk: slice,
 ) -> None:  # fmt: skip
     """Update one slice of flat memory in place; a skipped step rewrites the 16-bit copies alone."""
-    dtype, stored = gradient.dtype, [None if array is None else array[chunk] for array in (weights, *moments)]
-    in_place = step.all_finite is None and weights.dtype == dtype
-    new = stored if in_place else [None if array is None else _copy_as(array, dtype) for array in stored]
+    dtype, flats = gradient.dtype, (weights, *moments)
+    stored = [None if flat is None else part(flat, chunk.start, chunk.stop) for flat in flats]
+    in_place = step.all_finite is None and all(flat is None or flat.dtype == dtype for flat in stored)
+    new = stored if in_place else [None if flat is None else values_of(flat, dtype) for flat in stored]
     step.rule.update_elements(new[0], _effective_gradient(new[0], gradient[chunk], step), new[1:], scalars)
-    for old, updated in () if in_place else zip(stored, new, strict=True):
+    for number, (old, updated) in enumerate(() if in_place else zip(stored, new, strict=True)):
         if updated is not None:
-            _store(old, updated, step, chunk.start)
+            bits = None if step.random_bits is None else step.random_bits.later(number).skip(chunk.start)
+            store(old, updated, bits, step.all_finite)
     for copy in copies:
         narrow(stored[0], copy[chunk])
 
@@ -87,24 +90,10 @@ def _update_recorded(weights: Any, gradient: Any, moments: Sequence[Any], copies
     step.rule.update_elements(weights, _effective_gradient(weights, gradient, step), moments, scalars)
 
 
-def _copy_as(array: Array, dtype: Any) -> Array:
-    return array.copy() if array.dtype == dtype else backends.backend_of(array).cast(array, dtype)
-
-
 def _effective_gradient(p: Array, g: Array, step: Step) -> Array:
     # Of what is minimized, L2 penalty included; without either it is the memory of the gradient itself.
     g = -g if step.options.get("maximize") else g
     return g + p * step.l2 if step.l2 else g
-
-
-def _store(out: Array, new: Array, step: Step, start: int) -> None:
-    if out.dtype == new.dtype:
-        select_into(out, new, step.all_finite)
-        return
-    assert step.random_bits is not None
-    if step.all_finite is not None:
-        new = np.where(step.all_finite, new, _copy_as(out, new.dtype))
-    round_stochastically(new, out, step.random_bits.skip(start))
 
 
 # (flat master weights, gradient, moments or None, 16-bit copies, Step): one pass, in place

@@ -12,6 +12,7 @@ from ..base.limits import NotNegative, Probability
 from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
+from .flat.moments import StateDtype
 
 
 class Lion(Elementwise):
@@ -21,6 +22,7 @@ class Lion(Elementwise):
     of the paper). maximize=True climbs. One moment per weight; its state has no step. Computed in float32, float64 for
     float64 parameters.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Chen et al. 2023, arXiv:2302.06675, algorithm 2.
     """
@@ -39,6 +41,7 @@ class Lion(Elementwise):
         *,
         maximize: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 

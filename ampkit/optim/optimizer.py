@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
-from ..base.errors import ArgumentError, DTypeError, switch
+from ..base.errors import ArgumentError, DTypeError, check_choice, switch
 from ..base.limits import Limits
 from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
@@ -32,10 +32,21 @@ from .flat.arena import Span, adopt, gradients_of, spans
 from .flat.follow import follow
 from .flat.groups import Groups
 from .flat.memory import read_scalar
+from .flat.moments import STATE_DTYPES, storage_of
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
-from .state import Entry, State, copy_custom_state, custom_state, load_entries, need_entry, snapshot, state_entry
+from .state import (
+    Entry,
+    State,
+    copy_custom_state,
+    custom_state,
+    in_state_dtypes,
+    load_entries,
+    need_entry,
+    snapshot,
+    state_entry,
+)
 
 
 class Optimizer(OptimizerHooks):
@@ -54,6 +65,7 @@ class Optimizer(OptimizerHooks):
     """
 
     moments: tuple[str, ...] = ()
+    non_negative: tuple[str, ...] = ()  # those of them that are never below 0
     device_keys: tuple[str, ...] = ("lr",)
     # Of the hyperparameters that have PyTorch's names; those in the annotations of a subclass's constructor are added.
     limits: ClassVar[LimitsByName] = {
@@ -232,6 +244,7 @@ class Optimizer(OptimizerHooks):
         checks.check_limits(where, options, self.limits)
         checks.need_flags(where, options, sorted(self.flags))
         checks.need_implementation_flags(where, **{key: options[key] for key in STEP_FLAGS if key in options})
+        check_choice(where, "state_dtype", options.get("state_dtype", "float32"), *STATE_DTYPES)
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
         where = f"{type(self).__name__}, parameter group"
@@ -244,12 +257,13 @@ class Optimizer(OptimizerHooks):
             raise ArgumentError(where, needs, options["differentiable"], "give it to the constructor")
         if not self.differentiable:
             checks.need_updatable_where_shared(where, parameters, options.get("stochastic_rounding", False))
+        checks.need_state_dtype(where, parameters, storage_of(options).state_dtype, self.differentiable)
         return parameters, options
 
     def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
         first = sum(len(group["params"]) for group in self.param_groups)
         members = [] if self.differentiable else parameters
-        segments = adopt(self, members, first, options.get("stochastic_rounding", False))
+        segments = adopt(self, members, first, storage_of(options))
         group = ParamGroup({"params": parameters, **options}, segments, self.device_keys, weakref.ref(self))
         self._groups.add(group)
 
@@ -320,7 +334,7 @@ class Optimizer(OptimizerHooks):
             raise ArgumentError(f"{type(self).__name__}.state", "a parameter of the optimizer", shown(parameter))
         if entry is None:
             group = next(group for group in self.param_groups if found in group.segments)
-            made = adopt(self, [parameter], found.number, group.get("stochastic_rounding", False))
+            made = adopt(self, [parameter], found.number, storage_of(group))
             group.hold([*(segment for segment in group.segments if segment is not found), *made])
         else:
             where = f"{type(self).__name__}.state"
@@ -376,6 +390,7 @@ class Optimizer(OptimizerHooks):
         for group, saved in zip(self.param_groups, options, strict=True):
             group.check(saved)
         entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
+        entries = in_state_dtypes(where, entries, groups, self.param_groups, self.non_negative)
         checked = self._need_entries(where, entries)
         for group, saved in zip(self.param_groups, options, strict=True):
             group.set_checked(saved)
@@ -402,10 +417,11 @@ class Optimizer(OptimizerHooks):
             for arena in group.arenas:
                 load_entries(arena, [s for s in group.segments if s.arena is arena], checked, self._state_array)
 
-    def _state_array(self, segment: Segment, name: str) -> Array:
+    def _state_array(self, segment: Segment, name: str) -> Any:
+        # A state array, flat.
         if name in self.moments:
-            return segment.view(segment.arena.moment(name))
-        return segment.state_array(name, self.state_shapes(segment)[name])
+            return segment.moment(name)
+        return segment.state_array(name, self.state_shapes(segment)[name]).reshape(-1)
 
     # copies and pickles: arenas are not copied; a copy makes its own around its own parameters
 

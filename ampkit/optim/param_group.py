@@ -64,6 +64,9 @@ class ParamGroup(MutableMapping[str, Any]):
         if key == "stochastic_rounding" and value is not self._options.get(key, False):
             cure = "give stochastic_rounding when the optimizer is made: it decides the dtype of the master weights"
             raise _fixed("another rounding", cure)
+        if key == "state_dtype" and value != self._options.get(key, "float32"):
+            cure = "give state_dtype when the optimizer is made; load_state_dict converts the state of another one"
+            raise _fixed("another dtype of the moments", cure)
         options = {key: hyperparameter(value, self._options.get("differentiable", False))}
         self.check(options)
         self.set_checked(options)

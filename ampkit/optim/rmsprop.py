@@ -12,6 +12,7 @@ from ..base.limits import NotNegative, Probability
 from ..base.registry import register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step, has_momentum
+from .flat.moments import StateDtype
 from .param_group import ParamGroup
 
 
@@ -23,12 +24,14 @@ class RMSprop(Elementwise):
     change nothing; differentiable=True records it. Computed in float32, float64 for float64 parameters.
     alpha: decay rate of the running means. centered: divide by the standard deviation of the gradient.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Hinton, Srivastava, Swersky 2012, Neural Networks for Machine Learning, lecture 6e; Graves 2013,
     arXiv:1308.0850, eq. 38-45, for the variance, with eps outside of the root, as in PyTorch.
     """
 
     moments = ("square_avg", "momentum_buffer", "grad_avg")
+    non_negative = ("square_avg",)
     device_keys = ("lr", "momentum")
 
     def __init__(
@@ -46,6 +49,7 @@ class RMSprop(Elementwise):
         differentiable: bool = False,
         *,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 

@@ -13,6 +13,7 @@ from ..base.limits import NotNegative, Number
 from ..base.registry import Fault, register_optimizer
 from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step, has_momentum
+from .flat.moments import StateDtype
 from .param_group import ParamGroup
 
 
@@ -24,6 +25,7 @@ class SGD(Elementwise):
     float64 for float64 parameters.
     dampening: of the gradient that enters b. nesterov: look ahead along the momentum.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Sutskever et al. 2013, ICML; the form with lr outside of b is PyTorch's.
     """
@@ -46,6 +48,7 @@ class SGD(Elementwise):
         differentiable: bool = False,
         fused: bool | None = None,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,13 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes
-from ..base.errors import ArgumentError
+from ..base.dtypes import float32, uint8
+from ..base.errors import ArgumentError, check_choice
 from ..core.tensor import Tensor
 from .argument_checks import to_python
 from .flat.arena import Arena
+from .flat.blockwise import Blockwise
+from .flat.moments import IN_8_BITS, SCALE, STATE_DTYPES, Moment, scale_shape, storage_of, store, widened
 from .flat.segment import Segment
 
 
@@ -52,11 +57,34 @@ class State(defaultdict[Any, Any]):
 Entry = tuple[int, dict[str, Any]]  # the steps that a parameter has taken, and its state arrays by name
 
 
+def in_state_dtypes(
+    where: str, entries: dict[int, dict[str, Any]], saved: Sequence[Any], groups: Sequence[Any], names: tuple[str, ...]
+) -> dict[int, dict[str, Any]]:
+    """The states of parameters as the optimizer's `groups` can take them, with a warning where that rounds them.
+
+    entries: by number, in the order of the `saved` groups. names: of the moments that are never below 0.
+    Raises ArgumentError for a group that was saved with a state_dtype that is none.
+    """
+    numbers, changes = iter(entries), dict[str, None]()
+    found = dict(entries)
+    for before, group in zip(saved, groups, strict=True):
+        was, now = to_python(before.get("state_dtype", "float32")), storage_of(group).state_dtype
+        check_choice(where, "state_dtype", was, *STATE_DTYPES)
+        for number in islice(numbers, len(before["params"])):
+            if was != now and entries[number]:
+                found[number] = widened(entries[number], was, names)
+                changes[f"{was} to {now}"] = None
+    if changes:
+        said = f"{where}: moments go from {', '.join(changes)}, the state_dtype of this optimizer"
+        warnings.warn(said, RuntimeWarning, stacklevel=3)
+    return found
+
+
 def state_entry(segment: Segment, taken: int, counts_steps: bool) -> dict[str, Tensor]:
     """The state of a parameter that has taken so many steps, as views: step, state arrays, wider master weights."""
     if not taken:
         return {}
-    arrays = {name: Tensor(segment.view(flat)) for name, flat in segment.arena.moments.items()}
+    arrays = {name: Tensor(array) for name, array in segment.moment_arrays().items()}
     arrays |= {name: Tensor(array) for name, array in segment.extra_state.items()}
     if segment.has_wider_master:
         arrays["master"] = Tensor(segment.master_weights())
@@ -81,10 +109,11 @@ def need_entry(
     for name, value in entry.items():
         if name != "step" and value is not None:
             array = need_array(where, name, value)
-            if array.shape != (segment.shape if name == "master" else shapes.get(name)):
+            if array.shape != _shape_of(segment, name, shapes):
                 needs = f"state {', '.join(shapes)} in the shape of {segment.describe()}"
                 raise ArgumentError(where, needs, f"{name} {list(array.shape)}")
             arrays[name] = array
+    _need_pairs(where, segment, arrays)
     step = to_python(entry.get("step", 1 if arrays else 0))
     if not isinstance(step, (int, float)) or not 0 <= step < 2**53:
         raise ArgumentError(where, f"the step of {segment.describe()} as a count from 0", repr(step))
@@ -94,6 +123,24 @@ def need_entry(
     if not step:  # moments that a first step begins, which PyTorch's Adagrad saves before it
         arrays = {name: array for name, array in arrays.items() if name == "master"}
     return int(step), arrays
+
+
+def _shape_of(segment: Segment, name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    if name == "master":
+        return segment.shape
+    if segment.arena.state_dtype in IN_8_BITS and name.endswith(SCALE) and name.removesuffix(SCALE) in shapes:
+        return scale_shape(segment.stop - segment.start)
+    return shapes.get(name)
+
+
+def _need_pairs(where: str, segment: Segment, arrays: dict[str, Any]) -> None:
+    # In 8 bits a moment is codes with scales, or floats, which are rounded.
+    for name in segment.arena.names if segment.arena.state_dtype in IN_8_BITS else ():
+        is_codes = name in arrays and arrays[name].dtype == uint8
+        if is_codes is not (name + SCALE in arrays):
+            needs = f"{name} of {segment.describe()} as codes in uint8 with {name}{SCALE}, or as floats"
+            got = f"uint8 without {name}{SCALE}" if is_codes else f"{name}{SCALE} without codes"
+            raise ArgumentError(where, needs, got)
 
 
 def need_array(where: str, name: str, value: Any) -> Any:
@@ -124,9 +171,20 @@ def load_entries(
         if master is not None and segment.has_wider_master:
             segment.set_master_weights(arena.backend.asarray(master, arena.dtype))
         for name in {*arena.moments, *segment.extra_state, *arrays}:
-            target = array_of(segment, name)
-            with backends.device_guard(target):
-                target[...] = arena.backend.asarray(arrays[name], arena.dtype) if name in arrays else 0
+            if not name.endswith(SCALE):
+                with backends.device_guard(arena.master):
+                    _load_array(array_of(segment, name), arrays.get(name), arrays.get(name + SCALE), arena)
+
+
+def _load_array(target: Moment, values: Any, scales: Any, arena: Arena) -> None:
+    # A saved array, or None for zeros; of a moment in 8 bits its codes, where it has `scales`.
+    if isinstance(target, Blockwise) and scales is not None:
+        target.codes[...] = arena.backend.asarray(values, uint8).reshape(-1)
+        target.scales[...] = arena.backend.asarray(scales, float32)
+    else:
+        size = target.codes.size if isinstance(target, Blockwise) else target.size
+        zeros = arena.backend.zeros((size,), arena.dtype)
+        store(target, zeros if values is None else arena.backend.asarray(values, arena.dtype).reshape(-1))
 
 
 def snapshot(entry: dict[str, Any]) -> dict[str, Any]:

@@ -106,17 +106,18 @@ class Snapshot:
         for arena in (arena for group in groups for arena in group.arenas):
             # Padding too, which an update that makes NaN of 0 writes to.
             with backends.device_guard(arena.master):
-                kept = {name: moment.copy() for name, moment in arena.moments.items()}
+                kept = [{name: flat.copy() for name, flat in held.items()} for held in (arena.moments, arena.scales)]
                 self._arenas.append((arena, arena.master.copy(), kept))
 
     def put_back(self) -> None:
         """Give all of them the values of then."""
-        for arena, master, moments in self._arenas:
+        for arena, master, kept_moments in self._arenas:
             with backends.device_guard(arena.master):
                 arena.master[...] = master
                 arena.gradient[...] = 0
-                for name, moment in arena.moments.items():
-                    moment[...] = moments.get(name, 0)
+                for held, values in zip((arena.moments, arena.scales), kept_moments, strict=True):
+                    for name, flat in held.items():
+                        flat[...] = values.get(name, 0)
         put_back([kept[:3] for kept in self.tensors])
         for item, state in self._stateful:
             item.load_state_dict(deepcopy(state))

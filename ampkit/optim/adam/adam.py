@@ -14,6 +14,7 @@ from ampkit.base.registry import register_optimizer
 
 from ..argument_checks import hyperparameters
 from ..elementwise import Elementwise, Step
+from ..flat.moments import StateDtype
 from ..param_group import ParamGroup
 
 
@@ -25,11 +26,13 @@ class Adam(Elementwise):
     PyTorch's choice of implementation, change nothing: every step is one pass over flat memory; differentiable=True
     records it. Computed in float32, float64 for float64 parameters; b^t in float64.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Kingma, Ba 2015, arXiv:1412.6980, algorithm 1; Reddi et al. 2018, arXiv:1904.09237, algorithm 2.
     """
 
     moments = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+    non_negative = ("exp_avg_sq", "max_exp_avg_sq")
     device_keys = ("lr", "betas")
 
     def __init__(
@@ -48,6 +51,7 @@ class Adam(Elementwise):
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 
@@ -96,6 +100,7 @@ class AdamW(Adam):
         differentiable: bool = False,
         fused: bool | None = None,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         # Adam's constructor would only fill in other defaults.
         super(Adam, self).__init__(params, {**hyperparameters(locals()), "decoupled_weight_decay": True})

@@ -15,6 +15,7 @@ from ..argument_checks import hyperparameters
 from ..elementwise import Elementwise, Step
 from ..flat.arena import Span
 from ..flat.memory import select_into
+from ..flat.moments import StateDtype
 from ..flat.segment import Segment
 from ..param_group import ParamGroup
 
@@ -29,11 +30,13 @@ class NAdam(Elementwise):
     float64.
     momentum_decay: how fast mu_t approaches b1.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Dozat 2016, Incorporating Nesterov Momentum into Adam, ICLR workshop, as PyTorch takes it.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
+    non_negative = ("exp_avg_sq",)
     device_keys = ("lr", "betas")
 
     def __init__(
@@ -51,6 +54,7 @@ class NAdam(Elementwise):
         capturable: bool = False,
         differentiable: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 

@@ -13,6 +13,7 @@ from ampkit.base.registry import register_optimizer
 
 from ..argument_checks import hyperparameters
 from ..elementwise import Elementwise, Step
+from ..flat.moments import StateDtype
 
 
 class RAdam(Elementwise):
@@ -23,11 +24,13 @@ class RAdam(Elementwise):
     parameter. maximize=True climbs. foreach and capturable change nothing; differentiable=True records it. Computed in
     float32, float64 for float64 parameters; r and b^t in float64.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range.
     Liu et al. 2019, arXiv:1908.03265, algorithm 2, with PyTorch's 5 for the paper's 4, and its eps.
     """
 
     moments = ("exp_avg", "exp_avg_sq")
+    non_negative = ("exp_avg_sq",)
     device_keys = ("lr", "betas")
 
     def __init__(
@@ -44,6 +47,7 @@ class RAdam(Elementwise):
         capturable: bool = False,
         differentiable: bool = False,
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 

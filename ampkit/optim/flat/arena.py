@@ -18,7 +18,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends import Array, Backend
-from ampkit.base.dtypes import LOW, DType, accumulator, bool_, int64
+from ampkit.base.dtypes import LOW, DType, accumulator, bool_, float32, int64
 from ampkit.base.errors import DeviceError
 from ampkit.base.version_counter import VersionCounter
 from ampkit.core import random
@@ -26,9 +26,12 @@ from ampkit.core.parameter import Parameter
 from ampkit.core.shared_memory import block_of
 from ampkit.core.storage import overlapping
 
+from .blockwise import BLOCK, Blockwise, Code, code_of
 from .memory import CHUNK, RandomBits, narrow, round_stochastically
+from .moments import IN_8_BITS, Moment, Storage, part, stored_dtype
 from .segment import Segment, mark_all_updated
 
+_DEFAULT = Storage()
 ALIGNMENT = 256  # bytes: what CUDA's allocator promises, and a multiple of every cache line and vector width
 
 
@@ -37,20 +40,32 @@ class Arena:
 
     master: flat master weights, float32 or float64; with stochastic rounding in the 16-bit dtype of the parameters. A
     parameter in memory that processes share has an arena of its own, whose master is that memory.
-    gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, in `dtype`. copies: flat 16-bit copies
-    of the master weights by dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
+    gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, as `state_dtype` says in `dtype`, in
+    bfloat16 or the codes of 8 bits, whose scales are in `scales`. copies: flat 16-bit copies of the master weights by
+    dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
     skipped ones are not among. step_classes: a number per segment, on the host; those of one number are equal in
-    `steps`, since they have been present at the same steps. random_bits: what this step's stochastic rounding draws
-    from, else None.
+    `steps`, since they have been present at the same steps. random_bits: what this step's stochastic rounding of
+    weights draws from, else None; the moments draw from the calls after it.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
     parameters and gradients are views of.
     """
 
-    def __init__(self, owner: Any, backend: Backend, master: DType, parameters: Sequence[tuple[int, Parameter]]):
+    def __init__(
+        self,
+        owner: Any,
+        backend: Backend,
+        master: DType,
+        parameters: Sequence[tuple[int, Parameter]],
+        state_dtype: str = "float32",
+    ):
         self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
+        self.state_dtype, self.names = state_dtype, getattr(owner, "moments", ())
+        self._non_negative = getattr(owner, "non_negative", ())
         alignment, self._starts, self.size = ALIGNMENT // master.itemsize, list[int](), 0
+        if state_dtype in IN_8_BITS:  # so that a block of codes has elements of one parameter
+            alignment = BLOCK
         for _, parameter in parameters:
             self._starts.append(self.size)
             self.size += -(-parameter.array.size // alignment) * alignment
@@ -59,6 +74,7 @@ class Arena:
         self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
         self.random_bits: RandomBits | None = None
         self.moments: dict[str, Array] = {}
+        self.scales: dict[str, Array] = {}
         self.copies: dict[DType, Array] = {}
         self.steps = backend.zeros((len(parameters),), int64)
         self.step_classes = [0] * len(parameters)
@@ -107,11 +123,22 @@ class Arena:
             self.copies[dtype] = self._aligned_zeros(dtype)
         return self.copies[dtype]
 
-    def moment(self, name: str) -> Array:
+    def moment(self, name: str) -> Moment:
         """The flat moment `name`; created on first use, as zeros."""
         if name not in self.moments:
-            self.moments[name] = self._aligned_zeros(self.dtype)
-        return self.moments[name]
+            self.moments[name] = self._aligned_zeros(stored_dtype(self.state_dtype, self.dtype))
+            if self.state_dtype in IN_8_BITS:
+                self.scales[name] = self.backend.zeros((self.size // BLOCK,), float32)
+                self.moments[name][...] = self._code(name).zero
+        flat = self.moments[name]
+        return Blockwise(flat, self.scales[name], self._code(name)) if name in self.scales else flat
+
+    def _code(self, name: str) -> Code:
+        return code_of(self.state_dtype, name in self._non_negative)
+
+    def moment_arrays(self) -> list[Array]:
+        """The flat arrays that hold moments, and their scales."""
+        return [*self.moments.values(), *self.scales.values()]
 
     def nonfinite_scratch(self) -> Array:
         """A flat bool array of CHUNK elements (fewer in a smaller arena), for the finite check to work in."""
@@ -125,7 +152,10 @@ class Arena:
         for segment in segments:
             if segment.needs_refresh:
                 segment.master_weights()
-        self.random_bits = RandomBits(*random.default.take()) if self.master.dtype in LOW else None
+        rounds_moments = self.state_dtype != "float32"
+        self.random_bits = RandomBits(*random.default.take()) if rounds_moments or self.master.dtype in LOW else None
+        for _ in self.names if rounds_moments else ():
+            random.default.take()
         if len(segments) != len(self.step_classes) or len(set(self.step_classes)) > 1:
             self._split_step_classes(segments)
 
@@ -198,9 +228,9 @@ class Span:
         """How many steps these segments have taken, skipped ones not counted: 0-d int64 on the device."""
         return self.arena.steps[self.first : self.first + 1].reshape(())
 
-    def moment(self, name: str) -> Array:
-        """The flat moment `name`; zeros before the first step."""
-        return self.arena.moment(name)[self.start : self.stop]
+    def moment(self, name: str) -> Moment:
+        """The flat moment `name`, as it is stored; zeros before the first step."""
+        return part(self.arena.moment(name), self.start, self.stop)
 
     def commit(self, all_finite: Array | None) -> None:
         """End an update: round a widened master, count the step if `all_finite`, advance the parameters' versions."""
@@ -232,16 +262,14 @@ def spans(segments: list[Segment], of_equal_steps: bool = False) -> list[Span]:
     return [Span(run) for run in runs]
 
 
-def adopt(
-    owner: Any, parameters: Sequence[Parameter], first: int = 0, stochastic_rounding: bool = False
-) -> list[Segment]:
+def adopt(owner: Any, parameters: Sequence[Parameter], first: int = 0, storage: Storage = _DEFAULT) -> list[Segment]:
     """Move `parameters` into new arenas of the optimizer `owner`; values, versions and gradients stay the same.
 
     -> the segments, arena by arena, which the optimizer has to hold.
 
     A parameter whose memory other tensors share, or other code may write to, stays there (see flat/follow.py). A
     parameter leaves the arena that it was in, whose optimizer raises when it is used. first: the number that the
-    optimizer gives to the first parameter. stochastic_rounding: 16-bit parameters have no float32 master weights.
+    optimizer gives to the first parameter. storage: what the options of its group say of memory.
     Raises DeviceError for parameters on several devices.
     """
     by_kind: dict[tuple[str, DType, int, bool], list[tuple[int, Parameter]]] = {}
@@ -249,7 +277,7 @@ def adopt(
     overlaps = overlapping([parameter.array for parameter in parameters]) if any(mirrored) else mirrored
     for number, parameter in enumerate(parameters, first):
         dtype: DType = parameter.array.dtype
-        master = dtype if stochastic_rounding else accumulator(dtype)
+        master = dtype if storage.stochastic_rounding else accumulator(dtype)
         # Overlapping parameters are updated in turn.
         alone = overlaps[number - first] or block_of(parameter.array) is not None
         key = str(parameter.device), master, number + 1 if alone else 0, mirrored[number - first]
@@ -260,7 +288,8 @@ def adopt(
         raise DeviceError(where, "parameters on one device", got, cure)
     found: list[Segment] = []
     for (_, dtype, _, mirrors), members in by_kind.items():
-        found += Arena(owner, backends.backend_of(members[0][1].array), dtype, members).move_in(members, mirrors)
+        backend = backends.backend_of(members[0][1].array)
+        found += Arena(owner, backend, dtype, members, storage.state_dtype).move_in(members, mirrors)
     return found
 
 

@@ -18,6 +18,7 @@ from ampkit.core.storage import address, overlapping
 
 from ..argument_checks import need_updatable_where_shared
 from .arena import Arena
+from .moments import copy_moment, storage_of
 from .segment import Segment
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ def follow(owner: Any, group: ParamGroup) -> None:
     DeviceError for one on another device.
     """
     moved = [segment for segment in group.segments if not segment.owns_parameter()]
-    where, stochastic_rounding = type(owner).__name__, group.get("stochastic_rounding", False)
+    where, storage = type(owner).__name__, storage_of(group)
     for segment in moved:
         segment.need_parameter(where)
         _need_state_that_fits(where, segment)
-    need_updatable_where_shared(where, [segment.parameter for segment in moved], stochastic_rounding)
+    need_updatable_where_shared(where, [segment.parameter for segment in moved], storage.stochastic_rounding)
     for members in _kinds([s for s in moved if not _is_in_place(s)]):
         numbered = [(segment.number, segment.parameter) for segment in members]
         dtype = members[0].parameter.array.dtype
-        master = dtype if stochastic_rounding else accumulator(dtype)
-        made = Arena(owner, members[0].arena.backend, master, numbered).move_in(numbered, mirrors=True)
+        master = dtype if storage.stochastic_rounding else accumulator(dtype)
+        backend = members[0].arena.backend
+        made = Arena(owner, backend, master, numbered, storage.state_dtype).move_in(numbered, mirrors=True)
         take_over(made, members)
         left = set(members)
         group.hold([*(segment for segment in group.segments if segment not in left), *made])
@@ -89,5 +91,5 @@ def take_over(made: Sequence[Segment], before: Sequence[Segment | None]) -> None
         if old is not None and old.shape == new.shape:
             new.extra_state = old.extra_state
             with backends.device_guard(new.gradient):
-                for name, flat in old.arena.moments.items():
-                    new.view(new.arena.moment(name))[...] = old.view(flat)
+                for name in old.arena.moments:
+                    copy_moment(new.moment(name), old.moment(name), new.arena.dtype)

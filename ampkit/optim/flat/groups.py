@@ -11,6 +11,7 @@ from typing import Any
 from ..param_group import ParamGroup
 from .arena import adopt
 from .follow import take_over
+from .moments import storage_of
 from .segment import Segment
 
 
@@ -64,7 +65,7 @@ class Groups(list[ParamGroup]):
     ) -> list[Segment]:
         owner: Any = self._owner()
         members = [] if owner.differentiable else parameters
-        segments = adopt(owner, members, first, options.get("stochastic_rounding", False))
+        segments = adopt(owner, members, first, storage_of(options))
         for _, neighbours in groupby(segments, lambda segment: segment.arena):
             made = list(neighbours)
             take_over(made, [before.get(id(segment.parameter)) for segment in made])

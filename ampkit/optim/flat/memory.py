@@ -48,6 +48,10 @@ class RandomBits(NamedTuple):
         """The stream from `count` elements further on."""
         return self._replace(start=self.start + count)
 
+    def later(self, draws: int) -> RandomBits:
+        """The stream of the draw so many later."""
+        return self._replace(call=self.call + draws)
+
 
 def _round_stochastically(values: Array, out: Array, random_bits: RandomBits) -> None:
     backend = backends.backend_of(values)

@@ -14,7 +14,9 @@ from ampkit.base.errors import StateError
 from ampkit.core.parameter import Parameter
 from ampkit.core.tensor import note_changes
 
+from .blockwise import BLOCK
 from .memory import narrow
+from .moments import SCALE, Moment, part
 
 if TYPE_CHECKING:
     from .arena import Arena
@@ -68,6 +70,16 @@ class Segment:
     def view(self, flat: Array) -> Array:
         """This segment of one of the arena's flat arrays, in the parameter's shape."""
         return flat[self.start : self.stop].reshape(self.shape)
+
+    def moment(self, name: str) -> Moment:
+        """This segment of the flat moment `name`, flat."""
+        return part(self.arena.moment(name), self.start, self.stop)
+
+    def moment_arrays(self) -> dict[str, Array]:
+        """The moments by name, in the parameter's shape; beside those in 8 bits, whose codes these are, the scales."""
+        found = {name: self.view(flat) for name, flat in self.arena.moments.items()}
+        blocks = slice(self.start // BLOCK, -(-self.stop // BLOCK))
+        return found | {name + SCALE: scales[blocks] for name, scales in self.arena.scales.items()}
 
     def state_array(self, name: str, shape: tuple[int, ...]) -> Array:
         """The extra state `name`, of `shape`; created as zeros on first use."""

@@ -19,6 +19,7 @@ from ..elementwise import Step
 from ..elementwise import update as update_elements
 from ..flat.arena import Span
 from ..flat.memory import narrow, select_into
+from ..flat.moments import StateDtype, store, values_of
 from ..flat.segment import Segment
 from ..optimizer import Optimizer
 from ..param_group import ParamGroup
@@ -78,6 +79,7 @@ class Muon(Optimizer):
     iteration; PyTorch's is bfloat16, whose singular values were off by up to 0.04 (docs/optimizers.md).
     Computed in float32, float64 for float64 parameters, whose iteration is in float64 too.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
+    state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
     Raises ArgumentError for options out of range, and for a parameter of fewer than two dimensions.
     Jordan et al. 2024, https://kellerjordan.github.io/posts/muon; "match_rms_adamw": Liu et al. 2025, arXiv:2502.16982.
     """
@@ -101,6 +103,7 @@ class Muon(Optimizer):
         maximize: bool = False,
         ns_dtype: Iterated = "float32",
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         super().__init__(params, hyperparameters(locals()))
 
@@ -129,14 +132,23 @@ class Muon(Optimizer):
         master = span.master
         for segment in span.segments:
             if segment.stop > segment.start:
-                slot = self._slot(segment, master[segment.start - span.start : segment.stop - span.start])
-                muon_update(slot, group.device["lr"], group.device["momentum"], all_finite, group)
+                flat = master[segment.start - span.start : segment.stop - span.start]
+                self._update_matrix(segment, flat, group, all_finite)
 
-    def _slot(self, segment: Segment, master: Array) -> Slot:
+    def _update_matrix(self, segment: Segment, master: Array, group: ParamGroup, all_finite: Array | None) -> None:
+        stored, arena = segment.moment("momentum_buffer"), segment.arena
+        is_wide = stored.dtype == arena.dtype
+        momentum = stored if is_wide else values_of(stored, arena.dtype)
+        slot = self._slot(segment, master, momentum)
+        muon_update(slot, group.device["lr"], group.device["momentum"], all_finite, group)
+        if not is_wide:
+            assert arena.random_bits is not None
+            store(stored, momentum, arena.random_bits.later(1).skip(segment.start), all_finite)
+
+    def _slot(self, segment: Segment, master: Array, momentum: Array) -> Slot:
         arena, shape = segment.arena, (segment.shape[0], -1)
-        momentum = segment.view(arena.moment("momentum_buffer")).reshape(shape)
         copies = [flat[segment.start : segment.stop] for flat in arena.copies.values()]
-        return Slot(master.reshape(shape), segment.gradient.reshape(shape), momentum, copies)
+        return Slot(master.reshape(shape), segment.gradient.reshape(shape), momentum.reshape(shape), copies)
 
 
 def is_orthogonal(group: Any) -> bool:
@@ -159,6 +171,7 @@ class MuonWithAuxAdam(Muon):
     """
 
     moments = ("momentum_buffer", "exp_avg", "exp_avg_sq")
+    non_negative = ("exp_avg_sq",)
     device_keys = ("lr", "momentum", "betas")
     counts_steps = True
     flags = Muon.flags | {"use_muon"}
@@ -181,6 +194,7 @@ class MuonWithAuxAdam(Muon):
         maximize: bool = False,
         ns_dtype: Iterated = "float32",
         stochastic_rounding: bool = False,
+        state_dtype: StateDtype = "float32",
     ):
         options = hyperparameters(locals() | {"params": None})
         groups = group_options(params, "MuonWithAuxAdam")

@@ -14,18 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from ampkit import backends
 from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.copies import copy
-from ampkit.backends.cpu.native.arrays import Function, HostArray, supported
+from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
 from ampkit.backends.cpu.native.library import library
 from ampkit.base.dtypes import float32
 from ampkit.kernels.shared.optim import rule_of
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Step, scalars_of, update
-from ampkit.optim.flat.memory import narrow, read_scalar
+from ampkit.optim.flat.blockwise import Blockwise, Code, decode, encode
+from ampkit.optim.flat.memory import RandomBits, narrow, read_scalar
 from ampkit.optim.swa_utils import lerp
 
 _update, _lerp = Function("optimizer_update", "paaaaaaapfi"), Function("lerp", "aafi")
+_update_rounded = Function("optimizer_update_rounded", "paaaaaaapfippuui")
+_decode, _encode = Function("decode", "aapa"), Function("encode", "aaapiuui")
+_three = ctypes.c_void_p * 3
 _power_sum, _scale = Function("power_sum", "ai", ctypes.c_double), Function("scale_gradients", "af")
 
 
@@ -80,8 +85,35 @@ def update_cpu(
     held, numbers = (*moments, None, None)[:3], numbers_of(step)
     rule, maximize = rule_of(step), bool(step.options.get("maximize"))
     assert rule is not None
-    _update(_address_of(rule), weights, gradient, *held, *two_copies(copies), address(numbers), step.l2, maximize)
+    flats = [moment.codes if isinstance(moment, Blockwise) else moment for moment in held]
+    args = _address_of(rule), weights, gradient, *flats, *two_copies(copies), address(numbers), step.l2, maximize
+    if all(moment is None or moment.dtype == float32 for moment in held):
+        _update(*args)
+    else:
+        assert step.random_bits is not None
+        in_8_bits = [moment if isinstance(moment, Blockwise) else None for moment in held]
+        scales = [0 if moment is None else address(moment.scales) for moment in in_8_bits]
+        codes = [0 if moment is None else address(_table(moment.code)) for moment in in_8_bits]
+        _update_rounded(*args, _three(*scales), _three(*codes), *step.random_bits)
     return None
+
+
+def _table(code: Code) -> HostArray:
+    return code.on(backends.get("cpu"))
+
+
+@decode.on("cpu", when=lambda codes, scales, code: library() is not None and codes.flags.c_contiguous)
+def decode_cpu(codes: HostArray, scales: HostArray, code: Code) -> HostArray:
+    values = empty(codes.shape, float32)
+    _decode(codes, scales, address(_table(code)), values)
+    return values
+
+
+@encode.on("cpu", when=lambda values, codes, *rest: on_host(values) and codes.flags.c_contiguous)
+def encode_cpu(
+    values: HostArray, codes: HostArray, scales: HostArray, code: Code, random_bits: RandomBits | None
+) -> None:
+    _encode(values, codes, scales, address(_table(code)), random_bits is None, *(random_bits or (0, 0, 0)))
 
 
 @narrow.on("cpu")

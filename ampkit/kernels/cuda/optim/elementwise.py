@@ -59,6 +59,8 @@ def _is_rule(
 
 def _supports(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
     """Whether a kernel takes these master weights: float32, or 16-bit ones that are aligned for wide accesses."""
+    if any(moment is not None and moment.dtype != float32 for moment in moments):
+        return False
     low = weights.dtype in LOW and width_of(float32, weights, gradient, *moments, *copies) > 1
     return gradient.dtype == float32 and (weights.dtype == float32 or low)
 
