@@ -166,7 +166,8 @@ def _disk_use(folder: Path) -> str:
 
 def _logs(run: Run, directory: RunDirectory) -> tuple[MetricsLog, RangesLog]:
     after, mark = _resume_point(run)
-    about = {"ranks": run.ranks.size, "per_step": run.per_step, "unit": run.unit}
+    dtypes = run.precisions().named()
+    about = {"ranks": run.ranks.size, "per_step": run.per_step, "unit": run.unit, "precisions": dtypes}
     log = directory.begin(run.recipe, after, mark, about)
     return log, RangesLog(directory.path / "ranges.jsonl", run.ranges, after)
 
@@ -188,6 +189,8 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
         threads = run.recipe.train.threads
         console.print(f"training on {size} ranks, this one with {threads} thread{'s' if threads != 1 else ''}")
     for line in (*directory.notices, *run.notes):
+        display.print_line(console, line)
+    for line in run.precisions().lines():
         display.print_line(console, line)
     if run.pretrained is not None:
         display.print_line(console, f"starting from {run.pretrained}")

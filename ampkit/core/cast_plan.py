@@ -45,7 +45,7 @@ class CastPlan:
     kernels: list[Any]  # the faster ones that the backend has, also those registered later
     tapes: bool  # whether the gradient of some input is wanted
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
-    quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that the policy's recipe asks for
+    quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that a recipe asks for
     codes: DType | None = None  # the format below 16 bits whose bytes the op moves
 
 

@@ -135,10 +135,7 @@ class TensorBase:
         for float4_e2m1fn_x2, whose pairs NumPy has no dtype for.
         """
         self._need_values_for_numpy(force)
-<<<<<<< HEAD
         note_host_read(self)
-        return backends.backend_of(self.exposed()).to_numpy(self.array)
-=======
         return self._of_numpy(backends.backend_of(self.exposed()).to_numpy(self.array))
 
     def _of_numpy(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -156,7 +153,6 @@ class TensorBase:
             return values
         codes = values.view(np.uint8)[..., None] if is_packed(values.dtype) else values.view(np.uint8)
         return backends.cpu.decode(codes, values.dtype, float32)
->>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def _need_values_for_numpy(self, force: bool) -> None:
         if self.requires_grad and not switch("numpy()", "force", force) and is_grad_enabled():
@@ -165,38 +161,24 @@ class TensorBase:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy or (copy is None and dtype is not None and dtype != self.array.dtype):  # new memory
             self._need_values_for_numpy(force=False)
-<<<<<<< HEAD
             note_host_read(self)
-            return np.array(backends.backend_of(self.array).to_numpy(self.array), dtype=dtype)
-=======
             return np.array(self._of_numpy(backends.backend_of(self.array).to_numpy(self.array)), dtype=dtype)
->>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def item(self) -> Any:
         """The value of a tensor of one element as a Python number; waits for the device. Else raises ShapeError."""
-<<<<<<< HEAD
-        if self.array.size != 1:
-            raise ShapeError("item()", "a tensor of one element", f"shape {tuple(self.shape)}")
-        note_host_read(self)
-        return backends.backend_of(self.array).to_numpy(self.array).item()
-=======
         if self.array.size != 1 or is_packed(self.array.dtype):
             raise ShapeError("item()", "a tensor of one element", f"{self.dtype.name} of shape {tuple(self.shape)}")
+        note_host_read(self)
         return self._numbers_on_host(self.array).item()
->>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers; waits for the device."""
-<<<<<<< HEAD
         note_host_read(self)
-        return backends.backend_of(self.array).to_numpy(self.array).tolist()
-=======
         return self._numbers_on_host(self.array).tolist()
->>>>>>> c3c15293 (Let tensors have formats below 16 bits: float8_e4m3fn, float8_e5m2, float8_e8m0fnu, float4_e2m1fn_x2)
 
     def __float__(self) -> float:
         return float(self.item())

@@ -1,5 +1,6 @@
 """What 16 bits do to a model: where a NaN came from, what each layer loses, and what runs in which dtype."""
 
+from ..amp.precisions import Precisions, precisions
 from ..utils.flop_counter import FlopCounter
 from .detect import detect_nonfinite, explain
 from .finding import Finding
@@ -12,6 +13,6 @@ from .range_rows import Range, Sample, Updates
 from .ranges import Ranges
 
 __all__ = [
-    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Range", "Ranges", "Sample", "Tuning", "Updates",
-    "detect_nonfinite", "explain", "lab", "ledger", "plan", "tune",
+    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges", "Sample", "Tuning",
+    "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ class Run(TrainingLoop):
         self.per_step, self.unit = self._pipeline.samples_per_batch * recipe.train.accumulate, self._pipeline.unit
         model = build.model(recipe, self._pipeline.about, starts=not from_checkpoint)
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
-        region = build.region(recipe, model)
+        region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
         average = build.average(recipe, model)

@@ -177,7 +177,12 @@ def bytes_of_runs(folder: Path) -> tuple[int, int]:
 def environment(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
     """A start of a run after `step` steps: when, the version, `about`, and what `ampkit doctor` finds here."""
     found = {finding.topic: finding.found.partition(" at /")[0] for finding in examine()}
-    return {"started": _now(), "step": step, "ampkit": version(), **about, "found": found}
+    return {**start(step, about), "found": found}
+
+
+def start(step: int, about: Mapping[str, Any]) -> dict[str, Any]:
+    """A start of a run after `step` steps, without what is found here."""
+    return {"started": _now(), "step": step, "ampkit": version(), **about}
 
 
 def version() -> str:

@@ -57,17 +57,19 @@ class Code:
     __hash__ = object.__hash__  # there is one of each, see `code_of`
     __eq__ = object.__eq__
 
-    def on(self, backend: Any) -> Array:
-        """The table in LAYOUT, as bytes on a device."""
-        if self not in _TABLES.setdefault(backend, {}):
+    def beside(self, array: Array) -> Array:
+        """The table in LAYOUT, as bytes on the device of `array`."""
+        backend = backends.backend_of(array)
+        key = self, backend, backend.device_of(array)
+        if key not in _TABLES:
             record = np.zeros(1, LAYOUT)
             for name in LAYOUT.names or ():
                 record[name] = getattr(self, name)
-            _TABLES[backend][self] = backend.asarray(record.view(uint8))
-        return _TABLES[backend][self]
+            _TABLES[key] = backend.asarray(record.view(uint8))
+        return _TABLES[key]
 
 
-_TABLES: dict[Any, dict[Code, Array]] = {}  # by backend
+_TABLES: dict[Any, Array] = {}  # by code, backend and device
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from ...base.file_lock import LOCK_NAME, Lock
 from ..checkpoint import Checkpoint, Checkpoints
 from ..loggers import LOGGERS, Loggers, Start
 from ..metrics_log import MetricsLog, ResumePoint
+from ..run_dir import start
 from .callbacks import ModelCheckpoint
 from .rows import Row
 
@@ -116,6 +118,16 @@ class Directory:
 
     def _sync(self) -> Mapping[str, Any] | None:
         return None if self._log is None else self._log.sync()
+
+    def note(self, about: Mapping[str, Any], done: int) -> None:
+        """Append a start after `done` steps to environment.jsonl, where reports find it."""
+        if self.path is not None and self.writes:
+            try:
+                with (self.path / "environment.jsonl").open("a") as file:
+                    file.write(json.dumps(start(done, about)) + "\n")
+            except OSError as error:
+                got = f"{str(self.path)!r}: {error.strerror or error}"
+                raise FileError(_WHERE, "a directory that can be written", got) from error
 
     def record(self, row: Row | Mapping[str, Any]) -> None:
         """Write a row everywhere."""

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 from ... import nn
+from ...amp.precisions import Precisions, precisions
 from ...base import observe
 from ...base.errors import NonFiniteError, ScaleCollapseError
 from ...core.capture.compiled import compile
@@ -51,6 +52,7 @@ class TrainingLoop(SavedTraining):
     """
 
     ranges: Any = None
+    wire_dtype: str = "float32"  # in which the ranks average gradients
     lower_scale = "scaler=ampkit.GradScaler(init_scale=1024)"  # what begins with a lower loss scale
 
     def __init__(
@@ -115,6 +117,11 @@ class TrainingLoop(SavedTraining):
     def join(self) -> None:
         """Begin to train with the other ranks."""
         self._replica = self.ranks.replicate(self.model)
+
+    def precisions(self) -> Precisions:
+        """In which dtypes it trains."""
+        with self.region:
+            return precisions(self.model, self.optimizer, self.wire_dtype if self.ranks.size > 1 else None)
 
     # the order of things
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -45,7 +46,8 @@ class Trainer(TrainingLoop):
     of `ampkit.run.loggers.LOGGERS`, and functions that are called with each row as a dict, such as `print`.
     default_root_dir: where metrics.jsonl and checkpoints are written; None writes nothing. val_check_interval: updates
     between evaluations; None evaluates after each epoch, of data whose length is known, and at the end.
-    log_every_n_steps: updates between rows. scaler: by default a GradScaler for float16.
+    log_every_n_steps: updates between rows. scaler: by default a GradScaler for float16. enable_model_summary: print
+    the dtypes of the training, see `debug.precisions`, before its first step.
     On several ranks of ampkit.distributed each gives batches of its own, as many as the others.
     `done` (global_step) counts the updates, `callback_metrics` has the newest values, `should_stop` ends the training.
     Raises ArgumentError or DTypeError for arguments that do not fit.
@@ -70,6 +72,7 @@ class Trainer(TrainingLoop):
         val_check_interval: int | None = None,
         log_every_n_steps: int = 10,
         scaler: GradScaler | None = None,
+        enable_model_summary: bool = True,
     ):
         counts = {"max_epochs": max_epochs, "max_steps": max_steps, "val_check_interval": val_check_interval}
         counts |= {"accumulate_grad_batches": accumulate_grad_batches, "log_every_n_steps": log_every_n_steps}
@@ -88,7 +91,7 @@ class Trainer(TrainingLoop):
         )
         trained = found.model, found.optimizer, found.schedule, found.scaler, found.average, found.region
         super().__init__(*trained, settings, max_steps, Ranks.present(), chosen)
-        self._dtype = found.dtype
+        self._dtype, self._shows, self._shown = found.dtype, enable_model_summary, False
         self.max_epochs, self.max_steps, self._loss = max_epochs, max_steps, loss
         self.notice = warn
         self._directory = Directory(default_root_dir, logger, self.checkpointing, warn, self.ranks.rank == 0)
@@ -130,6 +133,7 @@ class Trainer(TrainingLoop):
             stack.enter_context(self._directory.locked(ckpt_path is not None or self.done > 0))
             self.steps = self._length_of_training()
             self._load(ckpt_path)
+            self._show_precisions()
             self.before_saving = stack.enter_context(self._directory.written(self.resumed, self._resume_point()))
             try:
                 self._train()
@@ -141,6 +145,15 @@ class Trainer(TrainingLoop):
                 for callback in self.callbacks:
                     callback.on_exception(self, error)
                 raise
+
+    def _show_precisions(self) -> None:
+        # Once: a later fit goes on in the same.
+        if self._shown or self.ranks.rank:
+            return
+        self._shown, found = True, self.precisions()
+        self._directory.note({"precisions": found.named()}, self.done)
+        if self._shows:
+            sys.stdout.write(f"{found}\n")
 
     def _train(self) -> None:
         self.call("on_fit_start")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ampkit import backends
 from ampkit.backends.cpu.caching_allocator import address
 from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
@@ -93,19 +92,15 @@ def update_cpu(
         assert step.random_bits is not None
         in_8_bits = [moment if isinstance(moment, Blockwise) else None for moment in held]
         scales = [0 if moment is None else address(moment.scales) for moment in in_8_bits]
-        codes = [0 if moment is None else address(_table(moment.code)) for moment in in_8_bits]
+        codes = [0 if moment is None else address(moment.code.beside(weights)) for moment in in_8_bits]
         _update_rounded(*args, _three(*scales), _three(*codes), *step.random_bits)
     return None
-
-
-def _table(code: Code) -> HostArray:
-    return code.on(backends.get("cpu"))
 
 
 @decode.on("cpu", when=lambda codes, scales, code: library() is not None and codes.flags.c_contiguous)
 def decode_cpu(codes: HostArray, scales: HostArray, code: Code) -> HostArray:
     values = empty(codes.shape, float32)
-    _decode(codes, scales, address(_table(code)), values)
+    _decode(codes, scales, address(code.beside(codes)), values)
     return values
 
 
@@ -113,7 +108,7 @@ def decode_cpu(codes: HostArray, scales: HostArray, code: Code) -> HostArray:
 def encode_cpu(
     values: HostArray, codes: HostArray, scales: HostArray, code: Code, random_bits: RandomBits | None
 ) -> None:
-    _encode(values, codes, scales, address(_table(code)), random_bits is None, *(random_bits or (0, 0, 0)))
+    _encode(values, codes, scales, address(code.beside(codes)), random_bits is None, *(random_bits or (0, 0, 0)))
 
 
 @narrow.on("cpu")

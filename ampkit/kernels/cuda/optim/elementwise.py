@@ -17,12 +17,14 @@ import numpy as np
 from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
-from ampkit.base.dtypes import LOW, Array, float32, float64
+from ampkit.base.dtypes import LOW, Array, bfloat16, float32, float64, uint8
 from ampkit.kernels.shared.optim import rule_of
 from ampkit.optim.adam import Adam
 from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
+from ampkit.optim.flat.blockwise import Blockwise, Code, decode, encode
 from ampkit.optim.flat.memory import RandomBits, narrow, round_stochastically
+from ampkit.optim.flat.moments import Moment
 from ampkit.optim.lr_scheduler.schedule import advance_schedule
 from ampkit.optim.sgd import SGD
 
@@ -90,18 +92,77 @@ def _has_rule(
     return rule_of(step) is not None and _supports(weights, gradient, moments, copies)
 
 
+def _numbers_of(step: Step, backend: Any) -> Array:
+    """The rule's scalars as float32 on the device."""
+    scalars = scalars_of(step, float32)
+    numbers = backend.empty((len(scalars),), float32)
+    for i, scalar in enumerate(scalars):
+        numbers[i] = scalar
+    return numbers
+
+
 @update.on("cuda", when=_has_rule)
 def update_cuda(
     weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
 ) -> None:
     """Compute the rule's scalars on the device, then update in one launch."""
-    scalars = scalars_of(step, float32)
-    numbers = backends.backend_of(weights).empty((len(scalars),), float32)
-    for i, scalar in enumerate(scalars):
-        numbers[i] = scalar
+    numbers = _numbers_of(step, backends.backend_of(weights))
     rule, arrays = rule_of(step), (gradient, *moments, *[None] * (3 - len(moments)))
     assert rule is not None
     _launch_update(("update", rule), weights, arrays, copies, step, numbers, step.all_finite, np.float32(step.l2))
+
+
+def _takes_rounded(
+    weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step
+) -> bool:
+    """Whether a kernel takes an update whose moments are all stored in bfloat16, or all in 8 bits."""
+    kinds = {moment.dtype for moment in moments if moment is not None}
+    flats = weights, gradient, *map(_flat_of, moments), *copies
+    low = weights.dtype in LOW and width_of(float32, *flats) > 1
+    plain = gradient.dtype == float32 and (weights.dtype == float32 or low)
+    return rule_of(step) is not None and plain and kinds in ({bfloat16}, {uint8})
+
+
+def _flat_of(moment: Moment | None) -> Array | None:
+    return moment.codes if isinstance(moment, Blockwise) else moment
+
+
+@update.on("cuda", when=_takes_rounded)
+def update_rounded_cuda(
+    weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step
+) -> None:
+    """Compute the rule's scalars on the device, then decode, update and round in one launch."""
+    backend, rule = backends.backend_of(weights), rule_of(step)
+    assert rule is not None
+    held, low_copies = (*moments, *[None] * (3 - len(moments))), copies_16bit(copies)
+    in_8_bits = [moment if isinstance(moment, Blockwise) else None for moment in held]
+    scales = [None if moment is None else moment.scales for moment in in_8_bits]
+    codes = [None if moment is None else moment.code.beside(weights) for moment in in_8_bits]
+    flats = gradient, *map(_flat_of, held)
+    width = width_of(float32, weights, *flats, *low_copies)
+    stored = next(moment.dtype for moment in held if moment is not None)
+    entry, blocks = typed("update_rounded", rule, weights.dtype, stored, width), grid_for(weights.size, 8)
+    last = np.float32(step.l2), np.bool_(step.options["maximize"]), np.int64(weights.size)
+    random = _random_arguments(backend, step.random_bits)
+    arrays = *flats, *low_copies, *random, *scales, *codes, _numbers_of(step, backend), step.all_finite
+    launch("optim/rounded_moments", entry, blocks, BLOCK, weights, *arrays, *last)
+
+
+@encode.on("cuda", when=lambda values, codes, *rest: values.dtype == float32 and in_order(values, codes))
+def encode_cuda(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
+    backend = backends.backend_of(values)
+    random = *_random_arguments(backend, random_bits), np.bool_(random_bits is None), np.int64(values.size)
+    arrays = values, codes, scales, code.beside(values)
+    launch("optim/rounded_moments", "encode_blocks", grid_for(values.size, 8), BLOCK, *arrays, *random)
+
+
+@decode.on("cuda", when=lambda codes, scales, code: in_order(codes, scales))
+def decode_cuda(codes: Array, scales: Array, code: Code) -> Array:
+    backend = backends.backend_of(codes)
+    values = backend.empty(codes.shape, float32)
+    arrays = codes, scales, code.beside(codes), values
+    launch("optim/rounded_moments", "decode_blocks", grid_for(codes.size, 1), BLOCK, *arrays, np.int64(codes.size))
+    return values
 
 
 def _supports_narrow(master: Array, copy: Array) -> bool:

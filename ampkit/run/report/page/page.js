@@ -114,12 +114,12 @@ function drawRecipes() {
   }
 }
 
-// Where a run started, and what ampkit doctor found there.
-function machine({ started, step, ampkit, ranks: size, found }) {
+// Where a run started, in which dtypes it trains, and what ampkit doctor found there.
+function machine({ started, step, ampkit, ranks: size, precisions, found }) {
   const row = ([topic, what]) => element("tr", {}, element("th", { scope: "row" }, topic), element("td", {}, what));
   const several = size > 1 ? `, on ${size} ranks` : "";
   const title = `Started ${started}${step ? ` after step ${step}` : ""} with ampkit ${ampkit}${several}`;
-  const table = element("table", {}, element("caption", {}, title), element("tbody", {}, ...Object.entries(found ?? {}).map(row)));
+  const table = element("table", {}, element("caption", {}, title), element("tbody", {}, ...Object.entries({ ...precisions, ...found }).map(row)));
   return scrolled(title, table);
 }
 
