@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .. import backends
 from ..backends import Array, Backend
 from ..base import dtypes, observe
-from ..base.errors import ArgumentError, DTypeError, check_choice, switch
+from ..base.errors import ArgumentError, DTypeError, switch
 from ..base.limits import Limits
 from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
@@ -32,7 +32,7 @@ from .flat.arena import Span, adopt, gradients_of, spans
 from .flat.follow import follow
 from .flat.groups import Groups
 from .flat.memory import read_scalar
-from .flat.moments import STATE_DTYPES, storage_of
+from .flat.moments import need_state_dtype, storage_of
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
@@ -244,7 +244,7 @@ class Optimizer(OptimizerHooks):
         checks.check_limits(where, options, self.limits)
         checks.need_flags(where, options, sorted(self.flags))
         checks.need_implementation_flags(where, **{key: options[key] for key in STEP_FLAGS if key in options})
-        check_choice(where, "state_dtype", options.get("state_dtype", "float32"), *STATE_DTYPES)
+        need_state_dtype(where, options.get("state_dtype", "float32"))
 
     def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
         where = f"{type(self).__name__}, parameter group"

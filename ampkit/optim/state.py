@@ -15,12 +15,12 @@ from .. import backends
 from ..backends import Array
 from ..base import dtypes
 from ..base.dtypes import float32, uint8
-from ..base.errors import ArgumentError, check_choice
+from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
 from .argument_checks import to_python
 from .flat.arena import Arena
 from .flat.blockwise import Blockwise
-from .flat.moments import IN_8_BITS, SCALE, STATE_DTYPES, Moment, scale_shape, storage_of, store, widened
+from .flat.moments import IN_8_BITS, SCALE, Moment, need_state_dtype, scale_shape, storage_of, store, widened
 from .flat.segment import Segment
 
 
@@ -69,7 +69,7 @@ def in_state_dtypes(
     found = dict(entries)
     for before, group in zip(saved, groups, strict=True):
         was, now = to_python(before.get("state_dtype", "float32")), storage_of(group).state_dtype
-        check_choice(where, "state_dtype", was, *STATE_DTYPES)
+        need_state_dtype(where, was)
         for number in islice(numbers, len(before["params"])):
             if was != now and entries[number]:
                 found[number] = widened(entries[number], was, names)
@@ -170,7 +170,7 @@ def load_entries(
         master = arrays.pop("master", None)
         if master is not None and segment.has_wider_master:
             segment.set_master_weights(arena.backend.asarray(master, arena.dtype))
-        for name in {*arena.moments, *segment.extra_state, *arrays}:
+        for name in dict.fromkeys((*arena.moments, *segment.extra_state, *arrays)):
             if not name.endswith(SCALE):
                 with backends.device_guard(arena.master):
                     _load_array(array_of(segment, name), arrays.get(name), arrays.get(name + SCALE), arena)

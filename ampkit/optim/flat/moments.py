@@ -9,6 +9,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, bfloat16, uint8
+from ampkit.base.errors import ArgumentError, one_of
 
 from .blockwise import BLOCK, Blockwise, code_of
 from .memory import RandomBits, narrow, round_stochastically, select_into
@@ -28,6 +29,12 @@ class Storage(NamedTuple):
 
     stochastic_rounding: bool = False
     state_dtype: str = "float32"
+
+
+def need_state_dtype(where: str, value: Any) -> None:
+    """Raise ArgumentError unless `value` is one of STATE_DTYPES, a name."""
+    if not isinstance(value, str) or value not in STATE_DTYPES:  # ampkit.bfloat16 equals its name
+        raise ArgumentError(where, f"state_dtype {one_of(STATE_DTYPES)}", repr(value))
 
 
 def storage_of(options: Mapping[str, Any]) -> Storage:

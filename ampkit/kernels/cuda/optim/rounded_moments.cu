@@ -25,31 +25,54 @@ HELPER void random_words(const RandomBits& bits, int64 i, int (&to)[EACH]) {
     }
 }
 
-// part(at, n): for the EACH elements from i on of which there are `count`, four at a time or, where V is 1 and at the end,
-// one by one; n is a number of the type that tells how many.
-template <int N> struct Several { static constexpr int VALUE = N; };
-template <int V, typename Part>
-__device__ __forceinline__ void for_each_of_lane(int64 i, int64 count, const Part& part) {
+// The EACH elements from i on of which there are `count`, four at a time or, where V is 1 and at the end, one by one.
+template <int V, typename T>
+__device__ __forceinline__ void load_lane(const T* from, int64 i, int64 count, T (&to)[EACH]) {
 #pragma unroll
     for (int j = 0; j < EACH; j += 4) {
         if (V == 4 && i + j + 4 <= count) {
-            part(j, Several<4>());
+            Pack<T, 4> pack = Pack<T, 4>::load(from + i + j);
+            for (int k = 0; k < 4; k++) to[j + k] = pack.value[k];
         } else {
-#pragma unroll
-            for (int k = j; k < j + 4; k++)
-                if (i + k < count) part(k, Several<1>());
+            for (int k = j; k < j + 4; k++) to[k] = i + k < count ? from[i + k] : T{};
         }
     }
 }
 
-template <int N>
-__device__ __forceinline__ float (&part_of(float* values, Several<N>))[N] {
-    return reinterpret_cast<float(&)[N]>(*values);
+template <int V, typename T>
+__device__ __forceinline__ void store_lane(T* to, int64 i, int64 count, const T (&from)[EACH]) {
+#pragma unroll
+    for (int j = 0; j < EACH; j += 4) {
+        if (V == 4 && i + j + 4 <= count) {
+            Pack<T, 4> pack;
+            for (int k = 0; k < 4; k++) pack.value[k] = from[j + k];
+            pack.store(to + i + j);
+        } else {
+            for (int k = j; k < j + 4; k++)
+                if (i + k < count) to[i + k] = from[k];
+        }
+    }
 }
 
 template <int V, typename T>
 __device__ __forceinline__ void read_lane(const T* from, int64 i, int64 count, float (&to)[EACH]) {
-    for_each_of_lane<V>(i, count, [&](int j, auto n) { load_floats(from + i + j, part_of(to + j, n)); });
+    T stored[EACH];
+    load_lane<V>(from, i, count, stored);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) to[j] = to_float(stored[j]);
+}
+
+template <int V, typename M>
+__device__ __forceinline__ void store_weights(const MasterWeights<M>& weights, int64 i, int64 count, float (&p)[EACH]) {
+#pragma unroll
+    for (int j = 0; j < EACH; j += 4) {
+        if (V == 4 && i + j + 4 <= count) {
+            weights.template store<4>(i + j, reinterpret_cast<float(&)[4]>(p[j]));
+        } else {
+            for (int k = j; k < j + 4; k++)
+                if (i + k < count) weights.template store<1>(i + k, reinterpret_cast<float(&)[1]>(p[k]));
+        }
+    }
 }
 
 // A flat moment; data is null for none. scales, code: of one in 8 bits.
@@ -67,10 +90,11 @@ struct Moment {
     template <int V>
     __device__ __forceinline__ void write(int64 i, int64 count, float (&from)[EACH], const RandomBits& bits) const {
         int words[EACH];
+        S rounded[EACH];
         random_words(bits, i, words);
 #pragma unroll
-        for (int j = 0; j < EACH; j++) from[j] = round_stochastically<S>(from[j], unsigned(words[j]));
-        for_each_of_lane<V>(i, count, [&](int j, auto n) { store_floats(data + i + j, part_of(from + j, n)); });
+        for (int j = 0; j < EACH; j++) rounded[j] = from_float<S>(round_stochastically<S>(from[j], unsigned(words[j])));
+        store_lane<V>(data, i, count, rounded);
     }
 };
 
@@ -82,11 +106,11 @@ struct Moment<unsigned char> {
 
     template <int V>
     __device__ __forceinline__ void read(int64 i, int64 count, float (&to)[EACH]) const {
+        unsigned char codes[EACH];
+        load_lane<V>(data, i, count, codes);
         float scale = scales[i / CODE_BLOCK];
-        for_each_of_lane<V>(i, count, [&](int j, auto n) {
-            auto codes = Pack<unsigned char, decltype(n)::VALUE>::load(data + i + j);
-            for (int k = 0; k < decltype(n)::VALUE; k++) to[j + k] = code->values[codes.value[k]] * scale;
-        });
+#pragma unroll
+        for (int j = 0; j < EACH; j++) to[j] = code->values[codes[j]] * scale;
     }
 
     template <int V>
@@ -105,12 +129,10 @@ struct Moment<unsigned char> {
             if (i + j < count) largest = Max::combine(largest, fabsf(from[j]));
         float scale = block_scale(*code, warp_max(largest));
         if (threadIdx.x % 32 == 0) scales[i / CODE_BLOCK] = scale;
-        for_each_of_lane<V>(i, count, [&](int j, auto n) {
-            Pack<unsigned char, decltype(n)::VALUE> codes;
-            for (int k = 0; k < decltype(n)::VALUE; k++)
-                codes.value[k] = (unsigned char)block_code(*code, from[j + k], scale, words[j + k]);
-            codes.store(data + i + j);
-        });
+        unsigned char codes[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++) codes[j] = (unsigned char)block_code(*code, from[j], scale, words[j]);
+        store_lane<V>(data, i, count, codes);
     }
 };
 
@@ -154,9 +176,7 @@ __global__ void update_rounded(M* master, const float* gradient, S* moment_0, S*
 #pragma unroll
         for (int k = 0; k < 3; k++)
             if (has[k]) moments[k].template write<V>(i, count, m[k], {seed, call + k + 1, draws, start});
-        for_each_of_lane<V>(i, count, [&](int j, auto n) {
-            weights.template store<decltype(n)::VALUE>(i + j, part_of(p + j, n));
-        });
+        store_weights<V>(weights, i, count, p);
     });
 }
 
