@@ -103,7 +103,8 @@ def _moments(optimizer: Optimizer) -> str:
         names = [name for name in optimizer.moments if needs(group, name)]
         for arena in group.arenas:
             words = arena.dtype.name if arena.state_dtype == "float32" else _STORED[arena.state_dtype]
-            found.append((f"{', '.join(names)} in {words}" if names else "none", arena.size))
+            size = sum(segment.stop - segment.start for segment in group.segments if segment.arena is arena)
+            found.append((f"{', '.join(names)} in {words}" if names else "none", size))
     return _by_size(found) if found else "as the optimizer's own step keeps them"
 
 

@@ -200,7 +200,7 @@ def test_memory_is_what_the_dtype_says_and_the_ledger_knows_it():
 
 @LOW
 @pytest.mark.parametrize("way", ["state", "pickle", "deepcopy"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["AdamW", "RMSprop", "Muon"])
 def test_a_run_goes_on_bit_for_bit(kind, way, state_dtype):
     parameters, optimizer = made(kind, state_dtype=state_dtype)
     train(parameters, optimizer)

@@ -20,6 +20,7 @@ from ampkit import backends
 from ampkit.base.dtypes import Array, float32, int32, uint8
 from ampkit.core import random
 from ampkit.core.dispatch import Primitive
+from ampkit.core.fp_errors import ignore_fp_errors
 
 from .memory import RandomBits
 
@@ -131,6 +132,7 @@ def _decode(codes: Array, scales: Array, code: Code) -> Array:
     return values[codes.astype(np.int64)] * np.repeat(scales, BLOCK)[: codes.size]
 
 
+@ignore_fp_errors()  # of 0 / 0 in a block of zeros
 def _encode(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
     backend, sizes = backends.backend_of(values), np.abs(values)
     padded = backend.zeros((len(scales) * BLOCK,), float32)
