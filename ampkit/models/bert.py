@@ -16,7 +16,7 @@ from ..base.limits import Layers, Positive, Probability, Size
 from ..base.registry import Fault, divides, register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_probability, check_sizes, new_parameter
-from ..nn.modules.fused import norm_of_sum
+from ..nn.modules.fused import linear_gelu, norm_of_sum
 from .token_models import need_tokens, preset_sizes
 from .weights import Weights, started
 
@@ -153,7 +153,7 @@ class BertLayer(nn.Module):
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
         x = self.attention(x, allowed)
-        return self.output(ops.gelu(self.intermediate.dense(x)), x)
+        return self.output(linear_gelu(x, self.intermediate.dense), x)
 
 
 class BertModel(nn.Module):
@@ -214,7 +214,7 @@ class BertLMPredictionHead(nn.Module):
         self.decoder.bias = self.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.decoder(self.transform.LayerNorm(ops.gelu(self.transform.dense(x))))
+        return self.decoder(self.transform.LayerNorm(linear_gelu(x, self.transform.dense)))
 
 
 class BertForMaskedLM(nn.Module):

@@ -16,7 +16,7 @@ from ..base.limits import Classes, Factor, Size
 from ..base.registry import register_model
 from ..core.tensor import Tensor
 from ..nn.factory import check_sizes
-from ..nn.modules.fused import chain, norm_add_relu
+from ..nn.modules.fused import chain, conv_norm_add_relu
 from .weights import Weights, started
 
 Stem = Literal["imagenet", "cifar"]
@@ -41,8 +41,8 @@ class BasicBlock(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv2(chain(x, self.conv1, self.bn1, self.relu))
-        return norm_add_relu(out, self.bn2, x if self.downsample is None else self.downsample(x), self.relu)
+        out = chain(x, self.conv1, self.bn1, self.relu)
+        return conv_norm_add_relu(out, self.conv2, self.bn2, x, self.downsample, self.relu)
 
 
 class Bottleneck(nn.Module):
@@ -63,8 +63,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = chain(x, self.conv1, self.bn1, self.relu)
-        out = self.conv3(chain(out, self.conv2, self.bn2, self.relu))
-        return norm_add_relu(out, self.bn3, x if self.downsample is None else self.downsample(x), self.relu)
+        out = chain(out, self.conv2, self.bn2, self.relu)
+        return conv_norm_add_relu(out, self.conv3, self.bn3, x, self.downsample, self.relu)
 
 
 class ResNet(nn.Module):

@@ -8,6 +8,7 @@ from ..core.parameter import Parameter as Parameter
 from . import functional as functional
 from . import init as init
 from . import lora as lora
+from . import quantization as quantization
 from . import parallel as parallel
 from . import utils as utils
 from .modules.activation import *
@@ -30,7 +31,7 @@ from .modules.shape import *
 from .modules.transformer import *
 
 if not _typing.TYPE_CHECKING:  # type checkers take the names from the imports
-    _PARTS = ("functional", "init", "lora", "parallel", "utils")
+    _PARTS = ("functional", "init", "lora", "parallel", "quantization", "utils")
     __all__ = [
         name
         for name, value in globals().items()

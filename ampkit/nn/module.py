@@ -30,6 +30,7 @@ class Module(ModuleHooks):
 
     training: bool
     _stays_in_eval = False  # see nn.utils.freeze
+    _runs_fused = False  # whether it computes the activation after it and the sum with a residual: see nn.quantization
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

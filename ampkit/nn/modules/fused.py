@@ -17,7 +17,7 @@ from .. import hooks
 from ..module import Module
 from .activation import GELU, ReLU
 from .dropout import Dropout
-from .linear import Linear
+from .linear import Identity, Linear
 from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
 
 
@@ -78,6 +78,22 @@ def _fused_sum(residual: Tensor, branch: Tensor, dropout: Any, norm: Any, normed
     )
 
 
+def conv_norm_add_relu(
+    input: Tensor, conv: Module, norm: Module, before: Tensor, downsample: Module | None, relu: Module
+) -> Tensor:
+    """The end of a residual block: `relu` of the sum of `norm` of `conv` of input and of `downsample` of `before`."""
+    if conv._runs_fused and type(norm) is Identity and type(relu) is ReLU:
+        return conv.run(input, "relu", before if downsample is None else downsample(before))
+    out = conv(input)
+    return norm_add_relu(out, norm, before if downsample is None else downsample(before), relu)
+
+
+def linear_gelu(input: Tensor, linear: Module) -> Tensor:
+    """gelu of `linear` of input."""
+    found: Tensor = linear.run(input, "gelu") if linear._runs_fused else ops.gelu(linear(input))
+    return found
+
+
 def norm_add_relu(input: Tensor, norm: Module, residual: Tensor, relu: Module) -> Tensor:
     """`relu` of the sum of `norm` of `input` and the residual, as one op for a BatchNorm and a ReLU that allow it."""
     alike = residual.array.shape == input.array.shape and residual.array.dtype == input.array.dtype
@@ -134,6 +150,9 @@ def chain(input: Any, *modules: Module) -> Any:
     for at, module in enumerate(modules):
         if at < after:
             continue
+        if getattr(module, "_runs_fused", False):
+            input, after = _run_fused(input, module, modules, at + 1)
+            continue
         length = _LENGTHS.get(type(module), 0)
         fused = _fusion_of(modules[at : at + length]) if length else None
         if fused:
@@ -142,6 +161,17 @@ def chain(input: Any, *modules: Module) -> Any:
         else:
             input = module(input)
     return input
+
+
+def _run_fused(input: Any, layer: Any, modules: tuple[Module, ...], after: int) -> tuple[Any, int]:
+    """The output of a layer that computes the activation after it, and the index of the first module left."""
+    while after < len(modules) and type(modules[after]) is Identity:
+        after += 1
+    follower = modules[after] if after < len(modules) else None
+    if type(follower) not in (ReLU, GELU) or _has_hooks(follower):
+        return layer(input), after
+    activation = "relu" if type(follower) is ReLU else "gelu_tanh" if follower.approximate == "tanh" else "gelu"
+    return layer.run(input, activation), after + 1
 
 
 def _fusion_of(modules: tuple[Module, ...]) -> Callable[..., Tensor] | None:

@@ -32,7 +32,7 @@ MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
 
 # from the enumerations of dnnl_types.h
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 1, 17, 33, 41, 80, 129, 145, 161
-TRAINING, DIRECT_CONVOLUTION = 64, 1
+TRAINING, INFERENCE, DIRECT_CONVOLUTION = 64, 96, 1
 _QUERY = {
     SRC: 129,
     DIFF_SRC: 130,
@@ -43,7 +43,8 @@ _QUERY = {
     SCRATCHPAD: 136,
 }
 _IMPLEMENTATION = 8
-_KINDS: dict[Any, int] = {dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.float32: 3, dtypes.int32: 4, dtypes.uint8: 6}
+_KINDS: dict[Any, int] = {dtypes.float16: 1, dtypes.bfloat16: 2, dtypes.float32: 3, dtypes.int32: 4, dtypes.int8: 5}
+_KINDS[dtypes.uint8] = 6
 _ANY = 1  # the format tag by which oneDNN chooses the layout
 
 
@@ -165,12 +166,12 @@ class Call:
     kind: the name in dnnl_<kind>_primitive_desc_create; arguments: those of that function, after the engine.
     uses: per argument, its number (SRC, DST, ...) and its layout; None takes the layout that oneDNN chose.
     refuse: prefixes of implementation names that are too slow to use. avoid: the prefix of some that are used only
-    where there is no other.
+    where there is no other. constants: further arguments and their arrays, the same in every call, such as scales.
     Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only a refused implementation.
     """
 
     __slots__ = (
-        "_count", "_execute", "_execution", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts",
+        "_constants", "_count", "_execute", "_execution", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts",
         "primitive", "primitive_desc", "scratch_bytes",
     )  # fmt: skip
 
@@ -181,6 +182,7 @@ class Call:
         uses: Sequence[tuple[int, Layout | None]],
         refuse: tuple[str, ...] = ("ref", "simple"),
         avoid: str = "",
+        constants: Sequence[tuple[int, HostArray]] = (),
     ):
         lib = _need()
         slow = lib.cdll
@@ -197,6 +199,8 @@ class Call:
         self.scratch_bytes = int(slow.dnnl_memory_desc_get_size(scratch)) if scratch else 0
         self._scratch = create(slow, "memory_create", Handle(scratch), lib.engine, Handle(0)) if scratch else None
         pairs += [_Argument(SCRATCHPAD, self._scratch)] if scratch else []
+        self._constants = [(array, _constant(array)) for _, array in constants]
+        pairs += [_Argument(a, memory) for (a, _), (_, memory) in zip(constants, self._constants, strict=True)]
         self._count, self._row = len(pairs), array_type(_Argument, len(pairs))(*pairs)
         self._set, self._wait = lib.pydll.dnnl_memory_set_data_handle, lib.pydll.dnnl_stream_wait
         self._execute, self._stream = slow.dnnl_primitive_execute, lib.stream
@@ -248,6 +252,12 @@ class Call:
         if status := self._execute(self.primitive, self._stream, self._count, self._row):
             raise OneDNNError("primitive_execute", status)
         self._wait(self._stream)
+
+
+def _constant(array: HostArray) -> Handle:
+    # The memory object of an array that stays where it is.
+    lib = _need()
+    return create(lib.cdll, "memory_create", Layout.of(array).handle, lib.engine, Handle(address(array)))
 
 
 def packing_reorder(source: Layout, target: Layout) -> Call:

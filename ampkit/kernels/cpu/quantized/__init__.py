@@ -1,0 +1,1 @@
+"""CPU kernels of 8-bit codes."""
