@@ -8,8 +8,8 @@ from ..core.parameter import Parameter as Parameter
 from . import functional as functional
 from . import init as init
 from . import lora as lora
-from . import quantization as quantization
 from . import parallel as parallel
+from . import quantization as quantization
 from . import utils as utils
 from .modules.activation import *
 from .modules.attention import *

@@ -148,8 +148,8 @@ def quantize(
 ) -> Module:
     """A copy of `model` for inference whose Linear and Conv2d layers compute in int8.
 
-    calibration_batches: a few that are like those to come; each a Tensor, or a tuple of the model's arguments. observer:
-    how ranges follow from the values seen: "minmax", "percentile" or "entropy". skip: layers that stay as they are, by
+    calibration_batches: a few like those to come; each a Tensor, or a tuple of the model's arguments. observer: how
+    ranges follow from the values seen: "minmax", "percentile" or "entropy". skip: layers that stay as they are, by
     path, with `*` for any one part; all below a path is skipped too. Batch norms are folded into the layers before
     them. A layer outside of Linear and Conv2d, or with a padding_mode other than zeros, stays as it is.
     Raises ArgumentError without a batch or a layer to quantize, ConfigError for a `skip` that matches nothing,

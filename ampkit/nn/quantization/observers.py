@@ -56,7 +56,7 @@ class MinMaxObserver:
 
 
 class HistogramObserver(MinMaxObserver):
-    """Counts of values in bins of one width, a power of two, which doubles where values need it: nothing is forgotten."""
+    """Counts of values in bins of one width, a power of two, which doubles where values need it: none is forgotten."""
 
     def __init__(self, where: str = "HistogramObserver"):
         super().__init__(where)

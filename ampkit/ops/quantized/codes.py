@@ -32,6 +32,9 @@ class QParams(NamedTuple):
         return int8 if self.signed else uint8
 
 
+ONE = QParams(1.0)  # of codes that are the numbers themselves
+
+
 def to_codes(values: Array, qparams: QParams) -> Array:
     """saturate(round(values * (1 / scale) + zero_point)), in float32, to the nearest, ties to even."""
     limits = np.iinfo(qparams.dtype)
@@ -40,7 +43,7 @@ def to_codes(values: Array, qparams: QParams) -> Array:
 
 
 @op(cast=Cast.KEEP, integers="refuse")
-def quantize_per_tensor(input: Array, qparams: Any = QParams(1.0)):  # noqa: B008 - immutable
+def quantize_per_tensor(input: Array, qparams: Any = ONE):
     """The codes of `input` [...] under one scale and zero point: -> [...] uint8 or int8; see `to_codes`.
 
     Infinite values saturate. Raises NonFiniteError for NaN, which no code stands for.
@@ -66,8 +69,8 @@ dequantize_per_tensor = Primitive("dequantize_per_tensor", "quantized.codes", _v
 class QuantizedTensor(Tensor):
     """A tensor that is held as codes: layers in int8 pass them on, and whatever else reads it sees float32 values.
 
-    codes: a tensor of uint8 or int8. qparams: what they stand for. The values are computed when they are first read, and
-    kept.
+    codes: a tensor of uint8 or int8. qparams: what they stand for. The values are computed when they are first read,
+    and kept.
     """
 
     def __init__(self, codes: Tensor, qparams: QParams):

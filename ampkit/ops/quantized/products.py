@@ -25,7 +25,7 @@ from ..linalg.matmul import as_matrix
 from ..nn.conv import geometry_of
 from ..nn.conv_products import convolve
 from ..pointwise.smooth_activations import gelu
-from .codes import QParams, dequantize_per_tensor, to_codes
+from .codes import ONE, QParams, dequantize_per_tensor, to_codes
 
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
 
@@ -33,7 +33,7 @@ ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
 @op(cast=Cast.FP32)
 def linear_int8(
     input: Index, weight: Index, weight_scale: Array, bias: Array | None = None, residual: Index | None = None,
-    input_qparams: Any = QParams(1.0), activation="", output_qparams: Any = None, residual_qparams: Any = None,
+    input_qparams: Any = ONE, activation="", output_qparams: Any = None, residual_qparams: Any = None,
 ):  # fmt: skip
     """activation(input times the transpose of weight, plus bias, plus residual), all three but the bias as codes.
 
@@ -63,7 +63,7 @@ def linear_int8_check(
 def conv2d_int8(
     input: Index, weight: Index, weight_scale: Array, bias: Array | None = None, residual: Index | None = None,
     stride=1, padding=0, dilation=1, groups: int = 1,
-    input_qparams: Any = QParams(1.0), activation="", output_qparams: Any = None, residual_qparams: Any = None,
+    input_qparams: Any = ONE, activation="", output_qparams: Any = None, residual_qparams: Any = None,
 ):  # fmt: skip
     """activation(the convolution of input with weight, plus bias, plus residual), all three but the bias as codes.
 

@@ -171,8 +171,8 @@ class Call:
     """
 
     __slots__ = (
-        "_constants", "_count", "_execute", "_execution", "_handles", "_row", "_scratch", "_set", "_stream", "_wait", "layouts",
-        "primitive", "primitive_desc", "scratch_bytes",
+        "_constants", "_count", "_execute", "_execution", "_handles", "_row", "_scratch", "_set", "_stream", "_wait",
+        "layouts", "primitive", "primitive_desc", "scratch_bytes",
     )  # fmt: skip
 
     def __init__(
