@@ -19,7 +19,22 @@ from ..core.op import ops
 from ..core.policy import Policy
 from ..distributed.environment import launched
 from ..run import doctor
-from . import bench, completion, display, init, keys, lab, launch, plan, report, summary, train, tune, use
+from . import (
+    bench,
+    completion,
+    display,
+    init,
+    keys,
+    lab,
+    launch,
+    plan,
+    quantize,
+    report,
+    summary,
+    train,
+    tune,
+    use,
+)  # fmt: skip
 
 DONE, INTERRUPTED, CLOSED_PIPE = 0, 130, 141  # 128 + SIGINT and SIGPIPE, as in shells
 
@@ -140,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     use.add_generate(generated, _path)
     what = "write a trained run's model as safetensors with its recipe and a model card, or as ONNX"
     use.add_export(_command(commands, "export", use.export, what), _path)
+    what = "convert a trained run's layers to int8 for inference, and show what that loses and saves"
+    quantize.add_arguments(_command(commands, "quantize", quantize.run, what), _path)
     keys.add_arguments(_command(commands, "keys", keys.run, "list the keys of a recipe: type, default, meaning"))
     shells = partial(completion.run, parser=parser)
     what = "print a script that completes commands, recipes and keys in a shell"

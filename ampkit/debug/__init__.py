@@ -13,6 +13,6 @@ from .range_rows import Range, Sample, Updates
 from .ranges import Ranges
 
 __all__ = [
-    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges", "Sample", "Tuning",
-    "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
+    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges", "Sample",
+    "Tuning", "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..base.atomic_file import write
+from ..base.dtypes import int8
 from ..base.errors import FileError
 from ..base.registry import DATASETS
 from ..config import dump
 from ..core.tensor import Tensor
+from ..nn.quantization import Layout
 from ..serialization import onnx, save
 from .report import read_run
 from .run_dir import version
@@ -36,6 +39,8 @@ def export(found: Trained, folder: str | Path, run: str | Path | None = None) ->
     state = {name: value.detach() for name, value in found.model.state_dict().items()}
     about: dict[str, Any] = {"step": found.step, "averaged": found.averaged}
     about |= {"classes": found.classes, "mean": found.mean, "std": found.std}
+    if (layout := _layout(found)) is not None:
+        about["quantization"] = asdict(layout)
     texts = {
         "config.toml": dump(found.recipe),
         "model.json": json.dumps(about, indent=1) + "\n",
@@ -78,6 +83,10 @@ def _batch(found: Trained) -> Tensor:
     return Tensor(values).to(recipe.train.device)
 
 
+def _layout(found: Trained) -> Layout | None:
+    return vars(found.model).get("quantization")
+
+
 def _empty(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,13 +126,21 @@ def _metadata(found: Trained) -> str:
     return f"---\nlibrary_name: ampkit\npipeline_tag: {task}\ntags:\n- ampkit\n- mixed-precision\n---"
 
 
+def _weights(model: Any) -> list[Any]:
+    # Parameters, and the codes that some became.
+    return [*model.parameters(), *(tensor for tensor in model.buffers() if tensor.array.dtype == int8)]
+
+
 def _training(found: Trained) -> str:
-    recipe, count = found.recipe, sum(parameter.numel() for parameter in found.model.parameters())
+    recipe, count = found.recipe, sum(tensor.numel() for tensor in _weights(found.model))
     dtype = recipe.amp.dtype
     data = (DATASETS[recipe.data.name].load.__doc__ or "").strip().partition("\n")[0]
     precision = "in float32" if dtype == "float32" else f"with products in {dtype} (autocast) and float32 weights"
     if recipe.amp.parameters == "low":
         precision = f"with weights and products in {dtype}"
+    if (layout := _layout(found)) is not None:
+        low = f", {len(layout.bfloat16)} in bfloat16" if layout.bfloat16 else ""
+        precision += f"; {len(layout.int8)} layers were converted to int8 after training{low}"
     average = ", and are the moving average of the weights" if found.averaged else ""
     return (
         f"{count:,} parameters, trained by ampkit {version()} {precision}. Data: {data} The weights have had "
@@ -150,7 +167,11 @@ def _usage(found: Trained) -> str:
 found = ampkit.load_run("FOLDER")  # this folder: the model in eval mode, with its classes and normalization
 {use}
 ```
+{"" if _layout(found) else _IN_PYTORCH}
+{_normalization(found)}"""
 
+
+_IN_PYTORCH = """
 In PyTorch, by a module of the same structure, whose names the weights have:
 
 ```python
@@ -158,8 +179,7 @@ from safetensors.torch import load_file
 
 model.load_state_dict(load_file("model.safetensors"))
 ```
-
-{_normalization(found)}"""
+"""
 
 
 def _normalization(found: Trained) -> str:

@@ -23,6 +23,7 @@ from ..data import imagefolder
 from ..data.augment import normalize
 from ..data.tables.features import TableFeatures
 from ..data.tables.read import Format, read
+from ..nn import quantization
 from ..serialization import load
 from . import build
 from .checkpoint import Checkpoint, Checkpoints
@@ -177,7 +178,7 @@ class Trained:
 
     def evaluate(self) -> Scores:
         """The scores over the held-out data of the recipe, which must be where it was."""
-        pipeline = _kept_random(lambda: input_pipeline(self.recipe))
+        pipeline = kept_random(lambda: input_pipeline(self.recipe))
         pipeline.need_same_data("evaluate", self.about)
         objective = objective_of(self.recipe, self.about)
         scores = evaluate(self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective)
@@ -209,7 +210,7 @@ def load_run(
     if device is not None:
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": device})})
     about: Mapping[str, Any] = found.state.get("data", {})
-    model, averaged = _kept_random(lambda: _model(recipe, found.state, average))
+    model, averaged = kept_random(lambda: _model(recipe, found.state, average))
     classes, mean, std = (tuple(about.get(name, other)) for name, other in _WITHOUT.items())
     averaged = about.get("averaged", averaged)  # noted where the average is all there is
     return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path, about)
@@ -249,7 +250,10 @@ def _checkpoint(directory: Path, weights: str) -> Checkpoint:
 
 def _model(recipe: Recipe, state: Mapping[str, Any], average: bool) -> tuple[nn.Module, bool]:
     """The model with the weights of a state, and whether they are the average."""
-    model = build.model(recipe, state.get("data"))
+    about = state.get("data") or {}
+    model = build.model(recipe, about)
+    if "quantization" in about:
+        model = quantization.restore(model, quantization.Layout(**about["quantization"]))
     averages = build.average(recipe, model) if average and "average" in state else None
     if averages is None:
         model.load_state_dict(state["model"])
@@ -258,7 +262,7 @@ def _model(recipe: Recipe, state: Mapping[str, Any], average: bool) -> tuple[nn.
     return averages.module, True
 
 
-def _kept_random(make: Any) -> Any:
+def kept_random(make: Any) -> Any:
     """What `make` returns, without a change of the default random stream."""
     state = random.get_rng_state()
     try:

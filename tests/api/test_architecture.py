@@ -177,7 +177,7 @@ def test_only_the_command_line_imports_the_terminals_libraries():
 
 def test_no_other_framework_is_imported():
     used = {name: found for name in MODULES if (found := top_packages(name) & FOREIGN)}
-    assert used == {"debug.policy_search.search": {"scipy"}}  # inside a function: docs/decisions/0024-policy-search.md
+    assert used == {"base.search": {"scipy"}}  # inside a function: docs/decisions/0024-policy-search.md
 
 
 def test_no_module_bears_the_name_of_a_public_function():

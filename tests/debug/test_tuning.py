@@ -12,10 +12,10 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, backends, debug, nn, ops
 from ampkit.base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError
+from ampkit.base.search import search
 from ampkit.debug.policy_search import cost, tuning
 from ampkit.debug.policy_search.choices import Choice, Choices, policy_of
 from ampkit.debug.policy_search.cost import Cost
-from ampkit.debug.policy_search.search import search
 from ampkit.debug.policy_search.sensitivity import Evaluation
 
 

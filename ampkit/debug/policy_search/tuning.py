@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from ... import backends
 from ...base.errors import ArgumentError
 from ...base.html import ShowsItsText
+from ...base.search import search
 from ...core.policy import Policy, get_autocast_dtype, low
 from ..repeat.unchanged import unchanged
 from .choices import Choice, Choices, policy_of
 from .cost import Cost, costs, seconds
-from .search import search
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 
 _RETRIES = 2  # searches with another limit, where the choices together err more or less than they do one by one

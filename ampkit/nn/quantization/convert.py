@@ -125,7 +125,7 @@ def convert(model: Module, *, bfloat16: Iterable[str] = (), float32: Iterable[st
         raise StateError("convert", "a prepared model", "one without observers", "call prepare(model, batch) before")
     low, wide = set(bfloat16), set(float32)
     chosen = {path: layer for path, layer in found.items() if path not in low | wide}
-    codes = {path: returns_codes(layer, chosen.values()) for path, layer in chosen.items()}
+    codes = {path: layer.returns_codes_to(chosen.values()) for path, layer in chosen.items()}
     made = {path: layers.in_int8(layer, path, codes[path]) for path, layer in chosen.items()}
     for path, layer in found.items():
         layers.end_observation(layer)
@@ -135,34 +135,6 @@ def convert(model: Module, *, bfloat16: Iterable[str] = (), float32: Iterable[st
             layer.__class__ = layers.BFLOAT16[type(layer)]
     model.__dict__["quantization"] = Layout(codes, tuple(sorted(low)), model.__dict__.pop("_folded", {}))
     return model
-
-
-def returns_codes(layer: Any, chosen: Iterable[Any]) -> bool:
-    """Whether all who read the output of an observed layer are among `chosen`."""
-    readers = layer.readers.of(layer)
-    return bool(readers) and readers <= {id(each) for each in chosen}
-
-
-def quantize(
-    model: Module, calibration_batches: Iterable[Any], *, observer: str = "minmax", skip: Iterable[str] = ()
-) -> Module:
-    """A copy of `model` for inference whose Linear and Conv2d layers compute in int8.
-
-    calibration_batches: a few like those to come; each a Tensor, or a tuple of the model's arguments. observer: how
-    ranges follow from the values seen: "minmax", "percentile" or "entropy". skip: layers that stay as they are, by
-    path, with `*` for any one part; all below a path is skipped too. Batch norms are folded into the layers before
-    them. A layer outside of Linear and Conv2d, or with a padding_mode other than zeros, stays as it is.
-    Raises ArgumentError without a batch or a layer to quantize, ConfigError for a `skip` that matches nothing,
-    DeviceError for a model that is not on the CPU, NonFiniteError for values that are not finite, StateError for a
-    layer that no batch reaches.
-    Jacob et al. 2017, arXiv:1712.05877.
-    """
-    batches = list(calibration_batches)
-    if not batches:
-        raise ArgumentError("quantize", "at least one calibration batch", "none", "pass a few of the training data")
-    prepared = prepare(model, batches[0], observer=observer, skip=skip)
-    calibrate(prepared, batches)
-    return convert(prepared)
 
 
 def restore(model: Module, layout: Layout) -> Module:

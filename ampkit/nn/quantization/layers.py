@@ -7,6 +7,7 @@ the library hand over to a layer whose `_runs_fused` is True.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from ampkit import ops
 from ampkit.base.dtypes import bfloat16, float32, int8, int32
 from ampkit.base.errors import NonFiniteError, StateError
-from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
 from ampkit.ops.quantized.codes import MAX_CODE, QParams, QuantizedTensor, quantize_per_tensor
@@ -50,6 +50,7 @@ class _Observed(_Fused):
     output_observer: MinMaxObserver
     readers: Readers
     trial: Any  # the layer in int8, which runs in its place while it is not None
+    macs: int  # multiply-adds of its last call
 
     def run(self, input: Tensor, activation: str = "", residual: Tensor | None = None) -> Tensor:
         self.readers.read(self, input, residual)
@@ -60,7 +61,13 @@ class _Observed(_Fused):
         out = _activated(out if residual is None else out + Tensor(residual.array), activation)
         self.output_observer(out)
         self.readers.made(self, out)
+        self.macs = out.numel() * self.weight.numel() // len(self.weight)
         return out
+
+    def returns_codes_to(self, chosen: Iterable[Any]) -> bool:
+        """Whether all who read the output are among the observed layers `chosen`."""
+        readers = self.readers.of(self)
+        return bool(readers) and readers <= {id(each) for each in chosen}
 
 
 class ObservedLinear(_Observed, Linear):
@@ -184,13 +191,13 @@ def observe(layer: Any, observer: Any, readers: Readers, path: str) -> None:
     """Make `layer`, at `path`, an observed one."""
     layer.__class__ = OBSERVED[type(layer)]
     layer.input_observer, layer.output_observer = observer(path), observer(path)
-    layer.readers, layer.trial = readers, None
+    layer.readers, layer.trial, layer.macs = readers, None, 0
 
 
 def end_observation(layer: Any) -> None:
     """Make an observed layer the one that it was."""
     layer.__class__ = kind_of(layer)
-    for name in ("input_observer", "output_observer", "readers", "trial"):
+    for name in ("input_observer", "output_observer", "readers", "trial", "macs"):
         layer.__dict__.pop(name, None)
 
 
@@ -237,12 +244,3 @@ def quantized_weight(weight: Any, path: str) -> tuple[Any, Any]:
     scale[scale < np.finfo(np.float32).tiny] = 1
     codes = np.rint(wide / scale.reshape(-1, *(1,) * (wide.ndim - 1)))
     return np.clip(codes, -MAX_CODE, MAX_CODE).astype(int8), scale
-
-
-def relative_error(layer: Any, path: str, input: Tensor) -> float:
-    """|int8 - float32| / |float32| of the outputs of an observed layer for `input`, in the L2 norm."""
-    with no_grad():
-        wide = super(_Fused, layer).forward(input).array
-        narrow = in_int8(layer, path, False).eval().run(input).array
-    norm = float(np.linalg.norm(wide))
-    return float(np.linalg.norm(wide - narrow)) / norm if norm else 0.0
