@@ -19,6 +19,7 @@ from .activation import GELU, ReLU
 from .dropout import Dropout
 from .linear import Identity, Linear
 from .norm import BatchNorm1d, BatchNorm2d, LayerNorm
+from .pool import MaxPool2d
 
 
 def _batch_norm_relu(input: Tensor, norm: Any, relu: ReLU) -> Tensor:
@@ -167,11 +168,20 @@ def _run_fused(input: Any, layer: Any, modules: tuple[Module, ...], after: int) 
     """The output of a layer that computes the activation after it, and the index of the first module left."""
     while after < len(modules) and type(modules[after]) is Identity:
         after += 1
-    follower = modules[after] if after < len(modules) else None
-    if type(follower) not in (ReLU, GELU) or _has_hooks(follower):
-        return layer(input), after
-    activation = "relu" if type(follower) is ReLU else "gelu_tanh" if follower.approximate == "tanh" else "gelu"
-    return layer.run(input, activation), after + 1
+    activation = _activation(modules[after]) if after < len(modules) else ""
+    out, after = layer.run(input, activation), after + bool(activation)
+    if after < len(modules) and type(modules[after]) is MaxPool2d and not _has_hooks(modules[after]):
+        return layer.pool(out, modules[after]), after + 1
+    return out, after
+
+
+def _activation(module: Module) -> str:
+    """The activation of a module as `run` takes it, "" for another module."""
+    if type(module) is ReLU and not _has_hooks(module):
+        return "relu"
+    if type(module) is GELU and not _has_hooks(module):
+        return "gelu_tanh" if module.approximate == "tanh" else "gelu"
+    return ""
 
 
 def _fusion_of(modules: tuple[Module, ...]) -> Callable[..., Tensor] | None:

@@ -23,6 +23,7 @@ from ampkit.ops.quantized.products import conv2d_int8, linear_int8
 from ..module import Module
 from ..modules.conv import Conv2d
 from ..modules.linear import Linear
+from ..modules.pool import MaxPool2d
 from .observers import MinMaxObserver
 from .readers import Readers
 
@@ -37,6 +38,10 @@ class _Fused(Module):
 
     def run(self, input: Tensor, activation: str = "", residual: Tensor | None = None) -> Tensor:
         """activation(the layer's output + residual); activation: one of `ops.quantized.products.ACTIVATIONS`."""
+        raise NotImplementedError
+
+    def pool(self, output: Tensor, pool: MaxPool2d) -> Any:
+        """What `pool` returns for an output of `run`."""
         raise NotImplementedError
 
 
@@ -63,6 +68,12 @@ class _Observed(_Fused):
         self.readers.made(self, out)
         self.macs = out.numel() * self.weight.numel() // len(self.weight)
         return out
+
+    def pool(self, output: Tensor, pool: MaxPool2d) -> Any:
+        found = pool(Tensor(output.array))
+        if isinstance(found, Tensor):  # without indices
+            self.readers.passed_on(output, found)
+        return found
 
     def returns_codes_to(self, chosen: Iterable[Any]) -> bool:
         """Whether all who read the output are among the observed layers `chosen`."""
@@ -108,6 +119,11 @@ class _Quantized(_Fused):
         out = self._product(codes, None, given, "", None, None)
         out = _activated(out + residual, activation)
         return out if result is None else _as_tensor(quantize_per_tensor(out, result), result)
+
+    def pool(self, output: Tensor, pool: MaxPool2d) -> Any:
+        if not isinstance(output, QuantizedTensor) or pool.return_indices:
+            return pool(output)
+        return QuantizedTensor(pool(output.codes), output.qparams)  # the larger number has the larger code
 
     def _codes(self, input: Tensor) -> tuple[Tensor, QParams]:
         # Codes of a plain tensor are kept with it: query, key and value read the same.

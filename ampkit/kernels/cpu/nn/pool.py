@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import address
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, supported
+from ampkit.backends.cpu.native.arrays import MIN_FUSED, Function, HostArray, need_view, supported
+from ampkit.backends.cpu.onednn.library import library
+from ampkit.backends.cpu.onednn.pooling import max_pool
 from ampkit.backends.cpu.resample import (
     AxisTaps,
     ImageMap,
@@ -20,10 +22,11 @@ from ampkit.backends.cpu.resample import (
     resample,
 )
 from ampkit.base.conv_geometry import ConvGeometry
-from ampkit.base.dtypes import DType, uint8
+from ampkit.base.dtypes import DType, int8, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import channels_are_last
 from ampkit.kernels.shared.pool import Pooling, register_pools
+from ampkit.ops.nn import pool
 
 from ..pointwise import LAUNCHER
 
@@ -62,6 +65,20 @@ def _maxima_gradient(grad: HostArray, taps: HostArray, w: ConvGeometry, dtype: D
     flat = [planes(array, last) for array in (grad, taps)]
     _backward(planes_to_write(out, last), *flat, grad.shape[1] if last else 1, address(_table(w)))
     return out
+
+
+def _are_codes(input: HostArray, *options: Any) -> bool:
+    # return_indices, the last option, asks for positions too.
+    return input.dtype in (uint8, int8) and input.ndim == 4 and not options[-1] and library() is not None
+
+
+@pool.max_pool2d.on("cpu", when=_are_codes)
+def max_pool2d_codes(
+    input: HostArray, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, return_indices: bool,
+    *, dtype: DType,
+) -> HostArray:  # fmt: skip
+    w = pool.pool_geometry("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode, 2)
+    return need_view(max_pool(input, w))
 
 
 # means
