@@ -54,7 +54,7 @@ def evaluate(options: argparse.Namespace, console: Console) -> int:
 
 def _scores(found: Trained, scores: Scores) -> Table:
     recipe = found.recipe
-    title = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}"
+    title = f"{recipe.model.name} on {recipe.data.name}, {found.precision}"
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_row("weights", f"of step {found.step}" + (", their moving average" if found.averaged else ""))
     add_scores(table, scores)

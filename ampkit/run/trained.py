@@ -62,15 +62,20 @@ class Trained:
     path: Path
     about: Mapping[str, Any]
 
+    @property
+    def precision(self) -> str:
+        """The dtype of the run's products, and int8 where layers were converted to it (see `ampkit quantize`)."""
+        return self.recipe.amp.dtype + (" and int8" if "quantization" in vars(self.model) else "")
+
     def __repr__(self) -> str:
         recipe, average = self.recipe, ", moving average" if self.averaged else ""
-        what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}, step {self.step}{average}"
+        what = f"{recipe.model.name} on {recipe.data.name}, {self.precision}, step {self.step}{average}"
         return f"Trained({what}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str:
         recipe, count = self.recipe, sum(parameter.numel() for parameter in self.model.parameters())
         facts = {"model": f"{recipe.model.name}, {count:,} parameters", "data": recipe.data.name}
-        facts |= {"precision": recipe.amp.dtype, "updates": self.step, "from": self.path}
+        facts |= {"precision": self.precision, "updates": self.step, "from": self.path}
         if self.averaged:
             facts["weights"] = "their moving average"
         if self.classes:

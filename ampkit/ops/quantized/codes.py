@@ -5,7 +5,8 @@ Jacob, Kligys, Chen, Zhu, Tang, Howard, Adam, Kalenichenko 2017, arXiv:1712.0587
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from ampkit.core.tensor import Tensor
 MAX_CODE = 127  # of weights, whose codes are symmetric: -127 to 127
 
 
-class QParams(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QParams:
     """Quantization parameters of codes: value = (code - zero_point) * scale. signed: int8, else uint8."""
 
     scale: float

@@ -30,7 +30,7 @@ from .codes import ONE, QParams, dequantize_per_tensor, to_codes
 ACTIVATIONS = ("", "relu", "gelu", "gelu_tanh")
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="float")
 def linear_int8(
     input: Index, weight: Index, weight_scale: Array, bias: Array | None = None, residual: Index | None = None,
     input_qparams: Any = ONE, activation="", output_qparams: Any = None, residual_qparams: Any = None,
@@ -59,7 +59,7 @@ def linear_int8_check(
     _need_rows("linear_int8", kernel[0], weight_scale=weight_scale, bias=bias)
 
 
-@op(cast=Cast.FP32)
+@op(cast=Cast.FP32, integers="float")
 def conv2d_int8(
     input: Index, weight: Index, weight_scale: Array, bias: Array | None = None, residual: Index | None = None,
     stride=1, padding=0, dilation=1, groups: int = 1,

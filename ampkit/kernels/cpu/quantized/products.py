@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.channels_last import empty_channels_last, to_channels_last
+from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn.gemm import as_rows
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
 from ampkit.backends.cpu.onednn.quantized import (
@@ -86,7 +87,8 @@ def linear_int8_cpu(
 
     key = rows.shape, rows.dtype, input_qparams, activation, output_qparams
     out = empty((len(rows), len(weight)), float32 if output_qparams is None else output_qparams.dtype)
-    return _ready(versions, weight, key, make)(rows, out).reshape(*input.shape[:-1], len(weight))
+    made = _ready(versions, weight, key, make)(rows, out).reshape(*input.shape[:-1], len(weight))
+    return made if output_qparams is not None else in_format(made, dtype)
 
 
 @conv2d_int8.on("cpu", when=_fits, wants_cache=True)
@@ -110,4 +112,5 @@ def conv2d_int8_cpu(
     out = empty_channels_last(shape, float32 if output_qparams is None else output_qparams.dtype)
     if residual is not None:
         np.copyto(out, residual)
-    return ready(to_channels_last(input, input.dtype), out)
+    made = ready(to_channels_last(input, input.dtype), out)
+    return made if output_qparams is not None else in_format(made, dtype)
