@@ -14,7 +14,8 @@ from ampkit import optim
 class OptimizerCase(NamedTuple):
     """What the tests of optimizers need to know of one.
 
-    kind: the optimizer. formula: see above. options: sets of them; tests of anything but the formula take the last.
+    kind: the optimizer. formula: see above; None of one whose formula has a test of its own. options: sets of them;
+    tests of anything but the formula take the last.
     state: the names of its state in a state_dict, PyTorch's where PyTorch has the optimizer.
     """
 
@@ -204,5 +205,11 @@ CASES = [
         asgd,
         [{}, {"lr": 0.5, "lambd": 0.1, "alpha": 0.5, "t0": 1.5, "weight_decay": 0.1}],
         ["step", "ax", "eta", "mu"],
+    ),
+    OptimizerCase(
+        optim.AdamWScheduleFree,
+        None,  # its average counts the steps of a group, not of a parameter
+        [{"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.1, "warmup_steps": 2, "r": 0.5}],
+        ["step", "z", "exp_avg_sq"],
     ),
 ]

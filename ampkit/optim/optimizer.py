@@ -67,6 +67,7 @@ class Optimizer(OptimizerHooks):
     moments: tuple[str, ...] = ()
     non_negative: tuple[str, ...] = ()  # those of them that are never below 0
     device_keys: tuple[str, ...] = ("lr",)
+    stepped_keys: tuple[str, ...] = ()  # those of device_keys that a step changes
     # Of the hyperparameters that have PyTorch's names; those in the annotations of a subclass's constructor are added.
     limits: ClassVar[LimitsByName] = {
         **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), Limits(ge=0)),

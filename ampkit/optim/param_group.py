@@ -38,7 +38,9 @@ class ParamGroup(MutableMapping[str, Any]):
         backend = backends.get(None) if parameters[0] is None else backends.backend_of(parameters[0].array)
         values = {key: np.array(to_python(options[key]), dtypes.float64) for key in device_keys if key in options}
         self.device: dict[str, Array] = {key: backend.asarray(value) for key, value in values.items()}
-        self.scheduled: set[str] = set()  # keys that a schedule set on the device, whose value the host does not know
+        self._stepped: tuple[str, ...] = getattr(owner(), "stepped_keys", ())
+        # Keys whose value the host does not know: those that a schedule, or a step, sets on the device.
+        self.scheduled = set(self._stepped)
 
     def may_be_set(self, key: str) -> bool:
         """Whether the hyperparameter `key` is not 0, or a schedule may have set it on the device."""
@@ -86,7 +88,8 @@ class ParamGroup(MutableMapping[str, Any]):
             value = self.device[key]
             with backends.device_guard(value):
                 value[...] = backends.backend_of(value).asarray(to_python(options[key]), dtypes.float64)
-            self.scheduled.discard(key)
+            if key not in self._stepped:
+                self.scheduled.discard(key)
         self._options.update(options)
 
     def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:

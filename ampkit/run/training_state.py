@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import nn
 from ..amp.grad_scaler import GradScaler
+from ..optim.adam.schedule_free import averaged, begin_training
 from .checkpoint import need_counts, restore, state_of
 
 
@@ -26,10 +27,17 @@ class TrainingState:
         self.done, self.evaluated, self.skipped, self.seconds = 0, 0, 0, 0.0
 
     def snapshot(self) -> dict[str, Any]:
-        """The state between two steps, for `restore`."""
+        """The state between two steps, for `restore`.
+
+        Of an AdamWScheduleFree it is that of its eval mode: the weights are those that are evaluated and used later.
+        """
         average = {} if self.average is None else {"average": self.average.state_dict()}
         counts = {name: getattr(self, name) for name in ("done", "evaluated", "skipped", "seconds")}
-        return {**state_of(self.model, self.optimizer, self.schedule, self.scaler), **average, "counts": counts}
+        with averaged(self.optimizer) as switched:
+            state = state_of(self.model, self.optimizer, self.schedule, self.scaler)
+            if switched:  # the tensors of the model are not copies
+                state["model"] = {name: tensor.clone() for name, tensor in state["model"].items()}
+        return {**state, **average, "counts": counts}
 
     def restore(self, state: Mapping[str, Any], same_length: bool = True) -> None:
         """Load a `snapshot`. Without same_length the schedule keeps the constants of its constructor.
@@ -39,5 +47,6 @@ class TrainingState:
         counts = need_counts("restore", state["counts"])
         parts = self.model, self.optimizer, self.schedule, self.scaler
         restore(state, *parts, same_length=same_length, average=self.average)
+        begin_training(self.optimizer)
         self.done, self.evaluated, self.skipped = counts["done"], counts["evaluated"], counts["skipped"]
         self.seconds = counts["seconds"]

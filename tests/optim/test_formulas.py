@@ -15,7 +15,7 @@ from ampkit.core.dispatch import reference_only
 SHAPES = [(7, 5), (5,), (2, 3, 4), (), (260, 270)]
 
 
-VARIANTS = [(case.kind, case.formula, options) for case in CASES for options in case.options]
+VARIANTS = [(case.kind, case.formula, options) for case in CASES if case.formula for options in case.options]
 NAMES = [f"{kind.__name__}-{options}" for kind, _, options in VARIANTS]
 KINDS = [(case.kind, case.formula, case.options[-1]) for case in CASES]
 STATES = {case.kind.__name__: case.state for case in CASES}

@@ -27,6 +27,7 @@ KINDS = {
     "tokens": ["text_gpt.toml", *GPT, 'data={name="synthetic_tokens", count=30, batch_size=4}', "schedule.warmup=3"],
     "mlp": ["digits_mlp.toml", "model.hidden=[8]", "data.batch_size=500"],  # three batches in an epoch
     "sgd": ["digits_mlp.toml", "model.hidden=[8]", 'optimizer={name="sgd", lr=0.1, momentum=0.9, nesterov=true}'],
+    "free": ["digits_mlp.toml", "model.hidden=[8]", 'optimizer={name="adamwschedulefree", lr=0.05, warmup_steps=3}'],
     "cnn": [
         "digits_cnn.toml",
         "model.width=4",

@@ -25,6 +25,8 @@ HELPER float sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 
 RULE(Adam, 3, MEAN(a, n[3]) MEAN_SQUARE(b, n[4], n[5]) c = has[2] ? larger(c, b) : b;
      p = p * n[2] - a / (sqrtf(c) / n[1] + n[6]) * n[0];)
+RULE(AdamWScheduleFree, 2, a = n[7] == 1.0f ? p : a; MEAN_SQUARE(b, 1.0f - n[4], n[4])
+     float d = g / (sqrtf(b) / n[3] + n[5]) + p * n[6]; p = p + (a - p) * n[1]; p = p + d * n[2]; a = a - d * n[0];)
 RULE(SGD, 1, a = a * n[1] + g * n[2]; float step = !has[0] ? g : n[3] != 0.0f ? g + a * n[1] : a; p -= step * n[0];)
 RULE(Adadelta, 2, MEAN_SQUARE(a, n[1], n[2]) float step = sqrtf(b + n[3]) / sqrtf(a + n[3]) * g;
      b = b * n[1] + step * step * n[2]; p -= step * n[0];)

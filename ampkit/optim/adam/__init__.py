@@ -3,5 +3,6 @@
 from .adam import Adam, Adamax, AdamW
 from .nadam import NAdam
 from .radam import RAdam
+from .schedule_free import AdamWScheduleFree
 
-__all__ = ["Adam", "AdamW", "Adamax", "NAdam", "RAdam"]
+__all__ = ["Adam", "AdamW", "AdamWScheduleFree", "Adamax", "NAdam", "RAdam"]

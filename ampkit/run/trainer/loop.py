@@ -18,6 +18,7 @@ from ...core.capture.compiled import compile
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
+from ...optim.adam.schedule_free import averaged, begin_training, end_training
 from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
 from ..ranks import Ranks
@@ -127,6 +128,12 @@ class TrainingLoop(SavedTraining):
 
     def __iter__(self) -> Iterator[Row]:
         self._join()
+        try:
+            yield from self._rows()
+        finally:
+            end_training(self.optimizer)
+
+    def _rows(self) -> Iterator[Row]:
         while not self.finished:
             row = self._evaluate() if self._evaluation_is_due() else self.advance()
             if row is not None:
@@ -161,16 +168,17 @@ class TrainingLoop(SavedTraining):
         return every is not None and step % every == 0
 
     def _evaluate(self) -> EvalRow | None:
-        try:
-            model = self.evaluated_model
-            self.ranks.copy_buffers(model)
-            row = self.scores(model, self._until_stopped(self.held_out()))
-        except StoppedError:
-            self.model.train()
-            return None
-        self.evaluated = self.done
-        self._note(row)
-        self.call("on_validation_end")
+        with averaged(self.optimizer):
+            try:
+                model = self.evaluated_model
+                self.ranks.copy_buffers(model)
+                row = self.scores(model, self._until_stopped(self.held_out()))
+            except StoppedError:
+                self.model.train()
+                return None
+            self.evaluated = self.done
+            self._note(row)
+            self.call("on_validation_end")
         return row
 
     @property
@@ -195,7 +203,8 @@ class TrainingLoop(SavedTraining):
     def _check(self, row: Row) -> None:
         if isinstance(row, EvalRow) and not math.isfinite(row.val_loss):
             where = f"evaluation after step {row.step}"
-            why = self._replay.evaluation(self.evaluated_model, self.held_out())
+            with averaged(self.optimizer):
+                why = self._replay.evaluation(self.evaluated_model, self.held_out())
             lr = float(self.optimizer.param_groups[0].get("initial_lr", self._lr))
             raise self._not_finite(where, f"{row.val_loss}", lr, why)
         if self.finished and self.skipped == self.done:
@@ -232,6 +241,7 @@ class TrainingLoop(SavedTraining):
             return None
 
     def _step(self, number: int) -> StepRow | None:
+        begin_training(self.optimizer)
         start = time.perf_counter()
         logged = number % self.settings.log_every == 0 or number in (1, self.steps)
         lr = self._lr if logged else math.nan

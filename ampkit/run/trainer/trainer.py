@@ -15,6 +15,7 @@ from ...base.errors import ArgumentError, StateError
 from ...core import random
 from ...core.autograd.grad_mode import no_grad
 from ...core.tensor import Tensor
+from ...optim.adam.schedule_free import averaged
 from ...optim.lr_scheduler import LRScheduler
 from ..metrics import RunningSums
 from ..metrics_log import ResumePoint
@@ -200,7 +201,8 @@ class Trainer(TrainingLoop):
 
     def validate(self, dataloaders: Batches) -> dict[str, float]:
         """The metrics of the model, or of its average, over the batches: `val_loss` and what the loss adds."""
-        row = self.scores(self.evaluated_model, self._wrapped("dataloaders", dataloaders)).values()
+        with averaged(self.optimizer):
+            row = self.scores(self.evaluated_model, self._wrapped("dataloaders", dataloaders)).values()
         del row["step"]
         return row
 
@@ -212,7 +214,8 @@ class Trainer(TrainingLoop):
         """
         model, call = self.evaluated_model, forward or _forward
         batches = self._wrapped("dataloaders", dataloaders)
-        return [output for output, _ in self._in_eval_mode(model, batches, call)]
+        with averaged(self.optimizer):
+            return [output for output, _ in self._in_eval_mode(model, batches, call)]
 
     def scores(self, model: nn.Module, batches: Iterator[Batch]) -> EvalRow:
         """The row of an evaluation of `model`; random numbers that it draws do not count."""

@@ -30,6 +30,7 @@ RULES = [
     (optim.Adam, {"weight_decay": 0.1, "amsgrad": True, "maximize": True}),
     (optim.AdamW, {"weight_decay": 100.0}),  # of which nothing stays, at this rate
     (optim.AdamW, {"eps": 1e-3, "betas": (0.5, 0.9)}),
+    (optim.AdamWScheduleFree, {"weight_decay": 0.1, "warmup_steps": 2}),
     (optim.SGD, {}),
     (optim.SGD, {"momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1, "maximize": True}),
     (optim.SGD, {"momentum": 0.8, "nesterov": True}),

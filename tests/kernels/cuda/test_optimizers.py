@@ -24,6 +24,7 @@ RULES = [  # an optimizer, its options, and which of its moments are there
     (optim.Adam, {}, (1, 1, 0)),
     (optim.Adam, {"weight_decay": 0.1}, (1, 1, 1)),
     (optim.AdamW, {"weight_decay": 0.1, "decoupled": True, "eps": 1e-3}, (1, 1, 0)),
+    (optim.AdamWScheduleFree, {"weight_decay": 0.1, "decoupled": True, "warmup_steps": 4}, (1, 1)),
     (optim.SGD, {"weight_decay": 0.1}, (0,)),
     (optim.SGD, {"dampening": 0.3}, (1,)),
     (optim.SGD, {"nesterov": True, "weight_decay": 0.1}, (1,)),
@@ -40,7 +41,15 @@ RULES = [  # an optimizer, its options, and which of its moments are there
     (optim.Rprop, {"step_sizes": (1e-3, 0.5)}, (1, 1)),
 ]
 OPTIONS = {"eps": 1e-8, "weight_decay": 0.0, "maximize": False, "dampening": 0.0, "nesterov": False, "alpha": 0.9}
-OPTIONS |= {"lr_decay": 0.0, "momentum_decay": 4e-3, "rho": 0.9, "etas": (0.5, 1.2)}
+OPTIONS |= {
+    "r": 0.5,
+    "weight_lr_power": 2.0,
+    "warmup_steps": 0,
+    "lr_decay": 0.0,
+    "momentum_decay": 4e-3,
+    "rho": 0.9,
+    "etas": (0.5, 1.2),
+}
 SIZES = [0, 1, 5, 64, 1027, 4 * kernels.BLOCK * 3 + 2]
 
 
@@ -98,7 +107,8 @@ def given(device, rule, size=1030, off=0, all_finite=None, copies=(), steps=4, l
         if kind is optim.Adam and used[2]:
             np.maximum(moments[2], moments[1], out=moments[2])  # as it always is
         values = {"lr": scalar(device, 1e-2), "betas": scalar(device, (0.9, 0.99)), "momentum": scalar(device, 0.9)}
-        values |= {"mu_product": scalar(device, 0.7), "eta": scalar(device, 0.1)}
+        values |= {"mu_product": scalar(device, 0.7), "eta": scalar(device, 0.1), "k": scalar(device, 2)}
+        values |= {"weight_sum": scalar(device, 3e-4), "lr_max": scalar(device, 0.0)}
         values["mu"] = scalar(device, options.get("mu", 0.25))
         penalty = 0.0 if options.get("decoupled") else options.get("weight_decay", 0.0)
         flag, count = (
