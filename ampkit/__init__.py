@@ -28,6 +28,7 @@ from .backends.precision import get_float32_matmul_precision, set_float32_matmul
 from .base import collector as _collector  # what it registers
 from .base import missing_names as _missing_names
 from .base import observe
+from .base import progress as _progress
 from .base.dtypes import finfo, iinfo
 from .base.errors import (
     AmpkitError,
@@ -110,10 +111,13 @@ def load_run(run, weights="last", *, average=True, device=None):  # noqa: F811  
 
 
 def progress(run):
-    """Train a run with a progress bar, in a notebook one display: see `ampkit.cli.notebook.progress`, which this is."""
+    """Train a run, or a Trainer, with a progress bar: see `ampkit.cli.notebook.progress`, which this is."""
     from .cli import notebook
 
     return notebook.progress(run)
+
+
+_progress.register_display(progress)
 
 
 def report(*runs):

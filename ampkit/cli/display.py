@@ -180,8 +180,10 @@ def add_scores(table: Table, row: EvalRow | Scores) -> None:
 
 def scores(row: EvalRow | Scores) -> list[tuple[str, str]]:
     """(title, value) of an evaluation's scores that apply, as text."""
-    values = ((title, show, getattr(row, name)) for name, (title, show) in _SCORES.items())
-    return [(title, show(value)) for title, show, value in values if value is not None]
+    named = dict(row.metrics) if isinstance(row, EvalRow) else {}  # those of a Trainer's own loss
+    known = {name: value for name in _SCORES if (value := named.pop(name, getattr(row, name))) is not None}
+    found = [(_SCORES[name][0], _SCORES[name][1](value)) for name, value in known.items()]
+    return found + [(name, _number(value)) for name, value in named.items()]
 
 
 def _seconds(value: float) -> str:

@@ -11,23 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from ..base.atomic_file import write
-from ..run.loop import EvalRow, Row, Run, StepRow
+from ..run.loop import EvalRow, Row, StepRow
 from ..run.report import name_apart, page, read_run
+from ..run.trainer.loop import TrainingLoop
 from . import display
 from .progress import ProgressMeter, scaling, scores_in_words, sparkline
 
 _BETWEEN = 0.1  # seconds between updates of a bar
 
 
-def progress(run: Run) -> Iterator[Row]:
+def progress(run: TrainingLoop) -> Iterator[Row]:
     """Train, as iterating over `run` does, with a progress bar: in a notebook one display, else on the terminal.
 
-    Yields the rows of metrics.
+    run: of a recipe, or a Trainer. Yields the rows of metrics.
     """
     if in_notebook():
         yield from _in_a_cell(run)
         return
-    label = run.recipe.amp.dtype, run.steps, run.per_step, run.unit
+    label = run.dtype, run.steps, run.per_step, run.unit
     with ProgressMeter(display.console(sys.stdout), *label, done=lambda: run.done) as meter:
         for row in run:
             meter.show(row)
@@ -40,7 +41,7 @@ def in_notebook() -> bool:
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
-def _in_a_cell(run: Run) -> Iterator[Row]:
+def _in_a_cell(run: TrainingLoop) -> Iterator[Row]:
     ipython: Any = import_module("IPython.display")
     bar, shown = Bar(run), 0.0
     handle = ipython.display(ipython.HTML(bar.html()), display_id=True)
@@ -56,7 +57,7 @@ def _in_a_cell(run: Run) -> Iterator[Row]:
 class Bar:
     """A run's progress as HTML: a bar, the last metrics with the course of the loss, and a line per evaluation."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: TrainingLoop):
         self._run, self._losses = run, list[float]()
         self._last: StepRow | None = None
         self._evaluations: list[str] = []
@@ -72,8 +73,10 @@ class Bar:
     def html(self) -> str:
         """What is shown now."""
         run, words = self._run, self._words()
-        bar = f'<progress value="{run.done}" max="{run.steps}" style="vertical-align:middle"></progress>'
-        lines = [f"{escape(run.recipe.amp.dtype)} {bar} {run.done}/{run.steps} {escape(words)}"]
+        known = "" if run.steps is None else f' value="{run.done}" max="{run.steps}"'
+        bar = f'<progress{known} style="vertical-align:middle"></progress>'
+        done = f"{run.done}" if run.steps is None else f"{run.done}/{run.steps}"
+        lines = [f"{escape(run.dtype)} {bar} {done} {escape(words)}"]
         return f'<div style="font-family:monospace">{"<br>".join([*lines, *map(escape, self._evaluations)])}</div>'
 
     def _words(self) -> str:

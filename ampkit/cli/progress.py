@@ -42,7 +42,8 @@ class ProgressMeter:
 
     On a terminal, a bar that moves with every step, below it the loss with a sparkline, the rate, the loss scale,
     gradient norm and memory of the last row, and above it a line for each evaluation, which stays. Elsewhere, a line
-    per row. label: what is trained. unit: what the rate counts, samples or tokens, `per_step` of them in a step. every:
+    per row. label: what is trained. steps: in all, None if that is unknown. unit: what the rate counts, samples or
+    tokens, `per_step` of them in a step. every:
     without a terminal, leave out steps that it does not divide, except for the first and the last. done: tells the
     steps done so far; by default they are those of the rows.
     """
@@ -51,7 +52,7 @@ class ProgressMeter:
         self,
         console: Console,
         label: str,
-        steps: int,
+        steps: int | None,
         per_step: int,
         unit: str,
         every: int = 1,
@@ -107,7 +108,8 @@ class ProgressMeter:
         return list(self._bar.get_renderables())
 
     def _print(self, step: int, line: str) -> None:
-        self.console.print(escape(f"{self.label}  step {step}/{self.steps}  {line}"), soft_wrap=True)
+        of = "" if self.steps is None else f"/{self.steps}"
+        self.console.print(escape(f"{self.label}  step {step}{of}  {line}"), soft_wrap=True)
 
     def _lines(self) -> Iterable[str]:
         if self._row is not None:

@@ -31,7 +31,7 @@ _INPUTS = {"images": "IMAGE", "rows": "ROWS.csv"}  # of `ampkit predict`
 
 def _run_argument(command: argparse.ArgumentParser, path: Any) -> None:
     command.add_argument("directory", type=path, metavar="RUN", help="the directory of the run")
-    what = "whose weights: last (default), or best, those of the least validation loss"
+    what = "whose weights: last (default), or best, those of the best evaluation"
     command.add_argument("--weights", default="last", choices=("last", "best"), help=what)
     command.add_argument("--device", help="where to compute: cpu, cuda or cuda:<index>; by default as in training")
 

@@ -75,6 +75,8 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
         yield Fault("train", "either steps or epochs", got, "`train.epochs=` unsets a key")
     if train.epochs is not None and data is not None and DATASETS[data.name].loading == "text":
         yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
+    if data is not None and train.monitor not in (scores := _scores(data)):
+        yield Fault("train.monitor", one_of(scores), repr(train.monitor))
     if train.patience is not None and train.eval_every is None:
         yield Fault("train.patience", "train.eval_every, as it counts evaluations", "none")
     warmup = getattr(schedule, "warmup", 0)
@@ -82,6 +84,15 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
         steps = getattr(train, key)
         if steps is not None and warmup >= steps:
             yield Fault("schedule.warmup", f"less than train.{key}, {steps}", str(warmup))
+
+
+def _scores(data: Any) -> list[str]:
+    """The names of what evaluations on a data set give."""
+    if getattr(data, "task", None) == "regression":
+        return ["val_loss", "rmse", "r2"]
+    samples = DATASETS[data.name].samples
+    others = {"speech": ["char_error_rate"], "pixel labels": ["accuracy", "mean_iou"]}
+    return ["val_loss", *others.get(samples, ["accuracy"])]
 
 
 def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:

@@ -177,11 +177,12 @@ class Train(Section):
     dropout. device: where to train. grad_clip: the largest norm of the gradients. accumulate: batches whose gradients
     are averaged for an update. ema: the decay of an exponential moving average of the weights, which evaluations then
     use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end.
-    patience: evaluations in a row without a smaller validation loss, after which training ends; unset, it goes on.
-    eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
-    after each evaluation; the end, Ctrl-C and the least validation loss so far always leave one. keep: the newest
-    checkpoints that are kept. keep_best: those of the least validation losses, kept beside them. threads: of matrix
-    products; unset, as many as are set, which config.toml records. compile: record a step once and replay it. loggers:
+    monitor: the score of evaluations that says which is best. patience: evaluations in a row without a better one,
+    after which training ends; unset, it goes on. eval_batches: held-out batches of an evaluation; unset, all.
+    checkpoint_every: steps between checkpoints; unset, one after each evaluation; the end, Ctrl-C and the best
+    evaluation so far always leave one. keep: the newest checkpoints that are kept. keep_best: those of the best
+    evaluations, kept beside them. threads: of matrix products; unset, as many as are set, which config.toml records.
+    compile: record a step once and replay it. loggers:
     where rows of metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 
@@ -195,6 +196,7 @@ class Train(Section):
     ema: Fraction | None = None
     log_every: Count = 10
     eval_every: Count | None = None
+    monitor: Literal["val_loss", "accuracy", "mean_iou", "char_error_rate", "rmse", "r2"] = "val_loss"
     patience: Count | None = None
     eval_batches: Count | None = None
     checkpoint_every: Count | None = None

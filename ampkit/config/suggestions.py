@@ -29,6 +29,7 @@ SYNONYMS = {
     "save_steps": "train.checkpoint_every",
     "save_total_limit": "train.keep",
     "save_top_k": "train.keep_best",
+    "metric_for_best_model": "train.monitor",
     "early_stopping": "train.patience",
     "early_stopping_patience": "train.patience",
     "logging_steps": "train.log_every",

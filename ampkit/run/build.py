@@ -84,8 +84,8 @@ def parallel(recipe: Recipe) -> dict[str, Any]:
 def callbacks(recipe: Recipe) -> list[Callback]:
     """What keeps the best checkpoints and, with train.patience, ends the training early."""
     train = recipe.train
-    patience = [] if train.patience is None else [EarlyStopping(patience=train.patience)]
-    return [ModelCheckpoint(save_top_k=train.keep_best, keep=train.keep), *patience]
+    patience = [] if train.patience is None else [EarlyStopping(train.monitor, patience=train.patience)]
+    return [ModelCheckpoint(monitor=train.monitor, save_top_k=train.keep_best, keep=train.keep), *patience]
 
 
 def steps(recipe: Recipe, pipeline: InputPipeline) -> int:

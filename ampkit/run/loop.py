@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from ..base.errors import ArgumentError, ConfigError
 from ..config import Recipe, continued
 from ..core import random
 from ..core.autograd.grad_mode import is_grad_enabled
-from ..core.capture.compiled import shared_memory
 from ..core.saved_state import need_count
 from ..core.tensor import Tensor
 from ..debug.repeat.learning_rate import Training
@@ -96,8 +94,7 @@ class Run(TrainingLoop):
 
     def scores(self, model: nn.Module, batches: Iterator[Batch]) -> EvalRow:
         """The row of an evaluation of `model`, in the recipe's precision."""
-        with shared_memory(self._device) if self._records else nullcontext():
-            return EvalRow(self.done, *evaluate(model, batches, self.region, self._objective, self.ranks))
+        return EvalRow(self.done, *evaluate(model, batches, self.region, self._objective, self.ranks))
 
     def loss_of(self, model: nn.Module, inputs: Tensor, *targets: Tensor) -> Tensor:
         """The loss of a batch by `model`: the run's, or the average of its weights.

@@ -200,6 +200,8 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
             "optimizer={name='adamw',momentum=0.9}",
             "needs a known key, got 'momentum'\nhelp: known: name, lr",
         ),
+        ("train.monitor=rmse", "train.monitor: needs 'val_loss' or 'accuracy', got 'rmse'"),
+        ("train.monitor=f1", "train.monitor: needs one of val_loss, accuracy"),
         ("model.batch_size=3", "model.batch_size: needs a known key, got 'batch_size'\nhelp: did you mean data.batch"),
         ("model.hidden=[4, 0]", "model.hidden[1]: needs at least 1, got 0"),
         ("amp.overrides.softmax=lo", "amp.overrides.softmax: needs one of low, float32"),

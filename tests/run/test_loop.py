@@ -71,6 +71,17 @@ def test_eval_every_evaluates_on_the_way_as_well():
     assert [row.step for row in rows if isinstance(row, EvalRow)] == [4, 6]
 
 
+def test_monitor_says_which_evaluation_is_best():
+    found = {}
+    for name in ("val_loss", "accuracy"):
+        run = fit(mlp("train.eval_every=1", f"train.monitor={name}"))
+        values = [(row.step, getattr(row, name)) for row in run if isinstance(row, EvalRow)]
+        found[name] = run.best, values
+    for name, better in (("val_loss", min), ("accuracy", max)):
+        best, values = found[name]
+        assert best == better(values, key=lambda pair: pair[1])
+
+
 def test_epochs_count_the_batches_of_the_training_data():
     recipe = config.load(RECIPES / "digits_mlp.toml", ["train.epochs=2", "data.batch_size=100"])
     assert fit(recipe).steps == 2 * 15  # 1,437 images

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ...base.errors import ArgumentError, check_choice
 from ...core.saved_state import need_keys
+from .rows import BETTER
 
 Mode = Literal["min", "max"]
 
@@ -56,12 +57,27 @@ class Callback:
 class Monitor(Callback):
     """A callback that looks at one metric of the evaluations.
 
-    monitor: its name, as in metrics.jsonl. mode: whether smaller ("min") or larger ("max") is better.
+    monitor: its name, as in metrics.jsonl; None is that of the Trainer. mode: whether smaller ("min") or larger ("max")
+    is better; None takes "max" for accuracy, mean_iou and r2, "min" for any other name.
     """
 
-    def __init__(self, monitor: str, mode: Mode):
-        check_choice(type(self).__name__, "mode", mode, "min", "max")
-        self.monitor, self.mode = monitor, mode
+    def __init__(self, monitor: str | None, mode: Mode | None):
+        check_choice(type(self).__name__, "mode", mode, "min", "max", None)
+        self._monitor, self._mode, self._default = monitor, mode, "val_loss"
+
+    def follow(self, monitor: str) -> None:
+        """Look at this metric, unless it has one of its own."""
+        self._default = monitor
+
+    @property
+    def monitor(self) -> str:
+        """The name of the metric."""
+        return self._default if self._monitor is None else self._monitor
+
+    @property
+    def mode(self) -> Mode:
+        """Whether smaller or larger is better."""
+        return BETTER.get(self.monitor, "min") if self._mode is None else self._mode
 
     def value(self, trainer: Any) -> float:
         """The metric of the last evaluation. Raises ArgumentError if it has none of this name."""
@@ -84,22 +100,30 @@ class Monitor(Callback):
 class EarlyStopping(Monitor):
     """Ends the training once a metric has not improved in `patience` evaluations.
 
-    min_delta: a change of no more than this is no improvement. stopped_step: the update after which it ended the
-    training, 0 if it did not.
+    monitor, mode: by default the metric of the Trainer, see Monitor. min_delta: a change of no more than this is no
+    improvement. stopped_step: the update after which it ended the training, 0 if it did not.
     """
 
-    def __init__(self, monitor: str = "val_loss", min_delta: float = 0.0, patience: int = 3, *, mode: Mode = "min"):
+    def __init__(
+        self, monitor: str | None = None, min_delta: float = 0.0, patience: int = 3, *, mode: Mode | None = None
+    ):
         super().__init__(monitor, mode)
         if patience < 1 or not min_delta >= 0:
             raise ArgumentError("EarlyStopping", "patience from 1 and min_delta from 0", f"{patience} and {min_delta}")
         self.min_delta, self.patience = min_delta, patience
-        self.best_score, self.wait_count, self.stopped_step = self.worst, 0, 0
+        self._best: float | None = None
+        self.wait_count, self.stopped_step = 0, 0
+
+    @property
+    def best_score(self) -> float:
+        """The best value so far; infinitely bad before the first."""
+        return self.worst if self._best is None else self._best
 
     def on_validation_end(self, trainer: Any) -> None:
         """Count the evaluations without an improvement."""
         value = self.value(trainer)
         if self.is_better(value, self.best_score, self.min_delta):
-            self.best_score, self.wait_count = value, 0
+            self._best, self.wait_count = value, 0
         else:
             self.wait_count += 1
         self._stop(trainer)
@@ -119,22 +143,23 @@ class EarlyStopping(Monitor):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         need_keys("EarlyStopping.load_state_dict", state, ("best_score", "wait_count"))
-        self.best_score, self.wait_count = state["best_score"], state["wait_count"]
+        self._best, self.wait_count = state["best_score"], state["wait_count"]
 
 
 class ModelCheckpoint(Monitor):
     """Which checkpoints are written and kept: those of the `save_top_k` best evaluations, and the `keep` newest.
 
-    every_n_train_steps: updates between checkpoints; None writes one after each evaluation. The end, a best evaluation
-    and Ctrl-C always leave one. dirpath: where, by default `checkpoints/` of the run's directory.
+    monitor, mode: by default the metric of the Trainer, see Monitor. every_n_train_steps: updates between checkpoints;
+    None writes one after each evaluation. The end, a best evaluation and Ctrl-C always leave one. dirpath: where, by
+    default `checkpoints/` of the run's directory.
     """
 
     def __init__(
         self,
         dirpath: str | Path | None = None,
         *,
-        monitor: str = "val_loss",
-        mode: Mode = "min",
+        monitor: str | None = None,
+        mode: Mode | None = None,
         save_top_k: int = 1,
         every_n_train_steps: int | None = None,
         keep: int = 2,

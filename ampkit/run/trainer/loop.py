@@ -14,7 +14,7 @@ from ... import nn
 from ...amp.precisions import Precisions, precisions
 from ...base import observe
 from ...base.errors import NonFiniteError, ScaleCollapseError
-from ...core.capture.compiled import compile
+from ...core.capture.compiled import compile, shared_memory
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
@@ -54,6 +54,7 @@ class TrainingLoop(SavedTraining):
 
     ranges: Any = None
     wire_dtype: str = "float32"  # in which the ranks average gradients
+    unit, per_step = "updates", 1  # what a rate counts, and how many of them an update has
     lower_scale = "scaler=ampkit.GradScaler(init_scale=1024)"  # what begins with a lower loss scale
 
     def __init__(
@@ -168,7 +169,7 @@ class TrainingLoop(SavedTraining):
         return every is not None and step % every == 0
 
     def _evaluate(self) -> EvalRow | None:
-        with averaged(self.optimizer):
+        with averaged(self.optimizer), shared_memory(self._device) if self._records else nullcontext():
             try:
                 model = self.evaluated_model
                 self.ranks.copy_buffers(model)

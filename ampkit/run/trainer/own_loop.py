@@ -194,7 +194,20 @@ class TrainingSetup(TrainingState):
         self.load_state_dict(serialization.load(path))
 
 
-def setup(model: nn.Module, optimizer: Any, train_dataloaders: Batches | None = None, **options: Any) -> TrainingSetup:
+def setup(
+    model: nn.Module,
+    optimizer: Any,
+    train_dataloaders: Batches | None = None,
+    *,
+    lr_scheduler: LRScheduler | None = None,
+    precision: Precision = "32-true",
+    accumulate_grad_batches: int = 1,
+    gradient_clip_val: float | None = None,
+    ema: float | None = None,
+    logger: Logger | Sequence[Logger] = (),
+    default_root_dir: str | Path | None = None,
+    scaler: GradScaler | None = None,
+) -> TrainingSetup:
     """What a loop of one's own needs around a model and its optimizer: precision, accumulation, exact resume, rows.
 
         with ampkit.setup(model, optimizer, loader, precision="16-mixed", ema=0.99) as run:
@@ -205,8 +218,19 @@ def setup(model: nn.Module, optimizer: Any, train_dataloaders: Batches | None = 
                 run.step()
 
     train_dataloaders: any iterable of batches, or a function that returns one; its place is part of a checkpoint.
-    options: lr_scheduler, precision, accumulate_grad_batches, gradient_clip_val, ema, logger, default_root_dir and
-    scaler, each as of `Trainer`. See TrainingSetup for what it gives. Model and optimizer stay what they are.
+    The others are those of `Trainer`. See TrainingSetup for what it gives. Model and optimizer stay what they are.
     Raises ArgumentError or DTypeError for arguments that do not fit.
     """
-    return TrainingSetup(model, optimizer, train_dataloaders, **options)
+    return TrainingSetup(
+        model,
+        optimizer,
+        train_dataloaders,
+        lr_scheduler=lr_scheduler,
+        precision=precision,
+        accumulate_grad_batches=accumulate_grad_batches,
+        gradient_clip_val=gradient_clip_val,
+        ema=ema,
+        logger=logger,
+        default_root_dir=default_root_dir,
+        scaler=scaler,
+    )

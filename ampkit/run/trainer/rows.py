@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 
 class _Named:
@@ -52,6 +52,9 @@ class EvalRow(_Named):
 
 
 Row = StepRow | EvalRow
+# Of the scores of evaluations, whether smaller or larger is better.
+BETTER: dict[str, Literal["min", "max"]] = {"val_loss": "min", "accuracy": "max", "mean_iou": "max"}
+BETTER |= {"char_error_rate": "min", "rmse": "min", "r2": "max"}
 COLUMNS = tuple(
     dict.fromkeys(each.name for kind in (StepRow, EvalRow) for each in fields(kind) if each.name != "metrics")
 )

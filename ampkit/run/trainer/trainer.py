@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from ... import nn, ops
 from ...amp.grad_scaler import GradScaler
-from ...base.errors import ArgumentError, StateError
+from ...base.errors import ArgumentError, StateError, switch
+from ...base.progress import displayed
 from ...core import random
 from ...core.autograd.grad_mode import no_grad
 from ...core.tensor import Tensor
@@ -21,12 +22,12 @@ from ..metrics import RunningSums
 from ..metrics_log import ResumePoint
 from ..ranks import Ranks
 from ..step import Batch
-from .callbacks import Callback, ModelCheckpoint
+from .callbacks import Callback, ModelCheckpoint, Monitor
 from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, iterator, on_device
 from .loop import DataEndedError, Settings, TrainingLoop
 from .parts import Precision, batch_size, loss_and_metrics, parts_of
-from .rows import EvalRow, Row
+from .rows import BETTER, EvalRow, Row
 from .signals import Ended, Signals
 
 Loss = Callable[[Any, Any], Tensor | Mapping[str, Tensor]]
@@ -47,8 +48,10 @@ class Trainer(TrainingLoop):
     of `ampkit.run.loggers.LOGGERS`, and functions that are called with each row as a dict, such as `print`.
     default_root_dir: where metrics.jsonl and checkpoints are written; None writes nothing. val_check_interval: updates
     between evaluations; None evaluates after each epoch, of data whose length is known, and at the end.
-    log_every_n_steps: updates between rows. scaler: by default a GradScaler for float16. enable_model_summary: print
-    the dtypes of the training, see `debug.precisions`, before its first step.
+    log_every_n_steps: updates between rows. enable_model_summary: print the dtypes of the training, see
+    `debug.precisions`, before its first step. monitor: the metric by which the best checkpoints are chosen, and for
+    EarlyStopping where that names none. scaler: by default a GradScaler for float16. compile: record an update once and
+    replay it, see `ampkit.compile`. progress: show a bar, in a notebook one display, else on the terminal.
     On several ranks of ampkit.distributed each gives batches of its own, as many as the others.
     `done` (global_step) counts the updates, `callback_metrics` has the newest values, `should_stop` ends the training.
     Raises ArgumentError or DTypeError for arguments that do not fit.
@@ -72,8 +75,11 @@ class Trainer(TrainingLoop):
         default_root_dir: str | Path | None = None,
         val_check_interval: int | None = None,
         log_every_n_steps: int = 10,
+        monitor: str = "val_loss",
         scaler: GradScaler | None = None,
         enable_model_summary: bool = True,
+        compile: bool = False,
+        progress: bool = False,
     ):
         counts = {"max_epochs": max_epochs, "max_steps": max_steps, "val_check_interval": val_check_interval}
         counts |= {"accumulate_grad_batches": accumulate_grad_batches, "log_every_n_steps": log_every_n_steps}
@@ -86,14 +92,17 @@ class Trainer(TrainingLoop):
         chosen = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if not any(isinstance(each, ModelCheckpoint) for each in chosen):
             chosen.append(ModelCheckpoint())
+        _follow(chosen, monitor)
         every = next(each for each in chosen if isinstance(each, ModelCheckpoint)).every_n_train_steps
         settings = Settings(
-            found.device, accumulate_grad_batches, gradient_clip_val, log_every_n_steps, val_check_interval, every
-        )
+            found.device, accumulate_grad_batches, gradient_clip_val, log_every_n_steps, val_check_interval, every,
+            switch("Trainer", "compile", compile),
+        )  # fmt: skip
         trained = found.model, found.optimizer, found.schedule, found.scaler, found.average, found.region
         super().__init__(*trained, settings, max_steps, Ranks.present(), chosen)
-        self._dtype, self._shows, self._shown = found.dtype, enable_model_summary, False
+        self._dtype, self._prints, self._shown = found.dtype, enable_model_summary, False
         self.max_epochs, self.max_steps, self._loss = max_epochs, max_steps, loss
+        self._shows = switch("Trainer", "progress", progress) and self.ranks.rank == 0
         self.notice = warn
         self._directory = Directory(default_root_dir, logger, self.checkpointing, warn, self.ranks.rank == 0)
         self.checkpoints = self._directory.checkpoints
@@ -153,12 +162,12 @@ class Trainer(TrainingLoop):
             return
         self._shown, found = True, self.precisions()
         self._directory.note({"precisions": found.named()}, self.done)
-        if self._shows:
+        if self._prints:
             sys.stdout.write(f"{found}\n")
 
     def _train(self) -> None:
         self.call("on_fit_start")
-        for _ in self:
+        for _ in displayed(self) if self._shows else self:
             pass
         if not self.stopping:
             self.call("on_fit_end")
@@ -308,6 +317,16 @@ class Trainer(TrainingLoop):
 
 def _forward(model: Any, batch: Any) -> Any:
     return model(batch[0] if isinstance(batch, list | tuple) else batch)
+
+
+def _follow(callbacks: Sequence[Callback], monitor: str) -> None:
+    if monitor not in BETTER and "loss" not in monitor:
+        needs = f"monitor to be {', '.join(BETTER)} or a loss, whose better values are known"
+        cure = f'say which are: ModelCheckpoint(monitor={monitor!r}, mode="max") among the callbacks'
+        raise ArgumentError("Trainer", needs, repr(monitor), cure)
+    for each in callbacks:
+        if isinstance(each, Monitor):
+            each.follow(monitor)
 
 
 def _check_counts(counts: Mapping[str, Any]) -> None:

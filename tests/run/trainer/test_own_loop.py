@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, FileError, NonFiniteError, StateError
 from ampkit.optim.lr_scheduler import LambdaLR
+from ampkit.run.trainer.own_loop import TrainingSetup
 from ampkit.utils.data import DataLoader, IterableDataset, TensorDataset
 
 pytestmark = pytest.mark.cpu  # but for test_on_a_device.py
@@ -41,6 +43,13 @@ def made(loader, precision="16-mixed", **options):
     model, optimizer, schedule = parts()
     chosen = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, "ema": 0.9} | options
     return ampkit.setup(model, optimizer, loader, lr_scheduler=schedule, precision=precision, **chosen)
+
+
+def test_setup_lists_the_arguments_of_what_it_makes_and_trainers_defaults():
+    found = signature(ampkit.setup).parameters
+    assert list(found) == list(signature(TrainingSetup).parameters)
+    trainers = signature(ampkit.Trainer).parameters
+    assert all(each.default == trainers[name].default for name, each in found.items() if name in trainers)
 
 
 def loss_of(model, batch):

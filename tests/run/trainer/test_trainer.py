@@ -318,6 +318,48 @@ def test_the_best_checkpoints_by_any_metric_are_kept(tmp_path):
     assert (best.model[0].weight == state["model"]["0.weight"]).all()
 
 
+def test_monitor_chooses_for_every_callback_that_names_no_metric(tmp_path):
+    values = iter([0.5, 0.9, 0.7, 0.1, 0.8, 0.2])
+
+    def made(model, batch):
+        return loss(model, batch) | {"accuracy": ampkit.tensor(next(values) if not model.training else 0.0)}
+
+    class Own(EarlyStopping):
+        pass
+
+    stopping, own = EarlyStopping(patience=3), Own("val_loss", patience=50)
+    options = {"val_check_interval": 2, "callbacks": [stopping, own], "monitor": "accuracy"}
+    trained = trainer(tmp_path, function=made, **options)
+    trained.fit(in_order(), [(ampkit.tensor(X), ampkit.tensor(Y))])
+    assert trained.best == (4, pytest.approx(0.9))
+    assert trained.done == stopping.stopped_step == 10 and stopping.mode == "max"
+    assert (own.monitor, own.mode) == ("val_loss", "min")
+
+
+def test_a_monitor_without_a_known_direction_is_refused():
+    with pytest.raises(ArgumentError, match=r"needs monitor to be val_loss.*got 'f1'\nhelp: .*mode=\"max\""):
+        trainer(monitor="f1")
+    trainer(monitor="aux_loss")
+
+
+def test_a_compiled_training_has_the_bits_of_one_that_is_not():
+    found = []
+    for compiles in (False, True):
+        trained = trainer(compile=compiles)
+        trained.fit(in_order(), in_order())
+        found.append((bits(trained), trained.callback_metrics["val_loss"]))
+    assert found[0] == found[1]
+
+
+def test_progress_shows_each_row_on_the_terminal(capsys):
+    trainer(progress=True, max_steps=4, val_check_interval=2).fit(in_order(), in_order())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("float16  step 1/4  loss ") and "updates/s" in lines[0]
+    assert sum("val loss" in line and "accuracy" in line for line in lines) == 2
+    trainer(progress=True, max_steps=None, max_epochs=1).fit(lambda: iter(in_order()))
+    assert capsys.readouterr().out.startswith("float16  step 1  loss ")
+
+
 def test_a_metric_that_evaluations_lack_is_named(tmp_path):
     with pytest.raises(ArgumentError, match="EarlyStopping: needs monitor to be a metric of .*accuracy, got 'f1'"):
         trainer(tmp_path, max_steps=1, callbacks=EarlyStopping("f1")).fit(in_order(), in_order())
