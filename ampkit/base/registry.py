@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 Samples = Literal["images", "rows", "pixel labels", "tokens", "masked tokens", "speech"]
-Loading = Literal["arrays", "generated", "images", "dataset", "text"]
+Loading = Literal["arrays", "generated", "images", "dataset", "text", "stream"]
 # Arguments of a model's constructor that are no keys of a recipe, and how they follow from the [data] section.
 FROM_DATA: Mapping[str, Callable[[Any], int]] = {
     "in_features": lambda data: prod(data.shape),
@@ -87,7 +87,8 @@ class Splits(NamedTuple):
     channel, of values in [0, 1]. classes: their names by number, where they have names. sizes: `shape` of an input and
     `classes`, their number, where no key and no constant says them. table: how rows become numbers, the state of a
     TableFeatures. notes: what the user should know of the data before training. identity: what differs between other
-    data, such as a checksum of the files' names; a run only goes on with the same.
+    data, such as a checksum of the files' names; a run only goes on with the same. tokenizer: the data.text.Tokenizer
+    of text, None where a token is a byte.
     """
 
     train: Any
@@ -99,6 +100,7 @@ class Splits(NamedTuple):
     table: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
     identity: tuple[str, ...] = ()
+    tokenizer: Any = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import csv
 import shlex
 import sys
@@ -21,7 +20,7 @@ from ..config import Recipe
 from ..run.export import export as write_export
 from ..run.export import export_onnx
 from ..run.metrics import Scores
-from ..run.trained import Trained, generates_bytes, load_run
+from ..run.trained import Trained, generates_text, load_run
 from ..serialization import save
 from .display import add_scores, print_line
 
@@ -64,7 +63,7 @@ def _scores(found: Trained, scores: Scores) -> Table:
 def hint(recipe: Recipe, directory: str) -> str:
     """What uses the model of a finished run: a command, and in Python."""
     command = ["ampkit", "evaluate", directory]
-    if generates_bytes(recipe):
+    if generates_text(recipe):
         command = ["ampkit", "generate", directory, "--prompt", "..."]
     elif (samples := DATASETS[recipe.data.name].samples) in _INPUTS:
         command = ["ampkit", "predict", directory, _INPUTS[samples]]
@@ -119,22 +118,21 @@ def add_generate(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of `ampkit generate`; path: the type of a path."""
     _run_argument(command, path)
     command.add_argument("--prompt", default="", help="the text to continue; empty: a new line")
-    command.add_argument("--count", type=int, default=200, metavar="N", help="bytes to generate (200)")
-    command.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest byte each time (0.8)")
-    command.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest bytes")
+    command.add_argument("--count", type=int, default=200, metavar="N", help="bytes to generate, or tokens (200)")
+    command.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest each time (0.8)")
+    command.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest")
     command.add_argument("--seed", type=int, default=0, help="of the draws: the same seed gives the same text (0)")
 
 
 def generate(options: argparse.Namespace, console: Console) -> int:
     """Print a text and how a run's language model continues it, as it is drawn."""
-    found, prompt = _loaded(options), options.prompt.encode()
-    drawn = found.generate(prompt, options.count, options.temperature, options.top_k, options.seed)
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    sys.stdout.write(options.prompt)
-    for byte in drawn:
-        sys.stdout.write(decoder.decode(bytes([byte])))
+    pieces = _loaded(options).text(options.prompt, options.count, options.temperature, options.top_k, options.seed)
+    first = next(pieces, "")  # what cannot generate says so before the prompt
+    sys.stdout.write(options.prompt + first)
+    for piece in pieces:
+        sys.stdout.write(piece)
         sys.stdout.flush()
-    sys.stdout.write(decoder.decode(b"", True) + "\n")
+    sys.stdout.write("\n")
     return 0
 
 

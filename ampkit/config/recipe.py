@@ -62,7 +62,7 @@ def _data_misfits(data: Any, model: Any) -> Iterator[Fault]:
     yield from DATASETS[data.name].check(data, model)
     if (size := prod(getattr(data, "shape", ()))) > _MAX_IMAGE_VALUES:
         yield Fault("data.shape", f"at most {_MAX_IMAGE_VALUES} values in an image", str(size))
-    least = getattr(data, "least_vocab", 0)
+    least = 0 if getattr(data, "tokenizer", None) else getattr(data, "least_vocab", 0)
     if getattr(model, "vocab_size", least) < least:
         yield Fault("model.vocab_size", f"at least {least} for {data.name}", str(model.vocab_size))
 
@@ -73,8 +73,9 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
     if (train.steps is None) == (train.epochs is None):
         got = "neither" if train.steps is None else "both"
         yield Fault("train", "either steps or epochs", got, "`train.epochs=` unsets a key")
-    if train.epochs is not None and data is not None and DATASETS[data.name].loading == "text":
-        yield Fault("train.epochs", "steps instead: windows of text are drawn without end", str(train.epochs))
+    endless = {"text": "windows of text are drawn without end", "stream": "the length of a stream is not known"}
+    if train.epochs is not None and data is not None and (why := endless.get(DATASETS[data.name].loading)):
+        yield Fault("train.epochs", f"steps instead: {why}", str(train.epochs))
     if data is not None and train.monitor not in (scores := _scores(data)):
         yield Fault("train.monitor", one_of(scores), repr(train.monitor))
     if train.patience is not None and train.eval_every is None:

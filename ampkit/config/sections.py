@@ -83,6 +83,7 @@ _BASES: dict[str, type[Section]] = {
     "images": ImageBatches,
     "dataset": TableBatches,
     "text": Batches,
+    "stream": Batches,
 }
 
 

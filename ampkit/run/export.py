@@ -21,7 +21,7 @@ from ..nn.quantization import Layout
 from ..serialization import onnx, save
 from .report import read_run
 from .run_dir import version
-from .trained import EXPORTED, Trained, generates_bytes
+from .trained import EXPORTED, TOKENIZER, Trained, generates_text
 
 CARD = "README.md"
 _TASKS = {"images": "image-classification", "pixel labels": "image-segmentation", "tokens": "text-generation"}
@@ -32,7 +32,8 @@ def export(found: Trained, folder: str | Path, run: str | Path | None = None) ->
     """Write a model into `folder`, which must be new or empty; returns the files.
 
     `model.safetensors`: the state_dict, by PyTorch's names. `config.toml`: the recipe. `model.json`: what else
-    `load_run(folder)` reads: step, classes, mean, std. `README.md`: a model card. run: the directory whose metrics the
+    `load_run(folder)` reads: step, classes, mean, std. `tokenizer.json`: of a language model that has one. `README.md`:
+    a model card. run: the directory whose metrics the
     card quotes. Raises FileError for a folder that holds files, or that cannot be written.
     """
     folder = _empty(Path(folder))
@@ -46,6 +47,8 @@ def export(found: Trained, folder: str | Path, run: str | Path | None = None) ->
         "model.json": json.dumps(about, indent=1) + "\n",
         CARD: card(found, _scores(found, run)),
     }
+    if found.tokenizer is not None:
+        texts[TOKENIZER] = found.tokenizer.state
     save(state, folder / EXPORTED)
     for name, text in texts.items():
         write("export", folder / name, text.encode())
@@ -159,8 +162,8 @@ def _score_table(found: Trained, scores: Mapping[str, float]) -> str:
 def _usage(found: Trained) -> str:
     images = DATASETS[found.recipe.data.name].samples == "images"
     use = "found.predict(found.images(['one.png']))  # probabilities" if images else "found(inputs)"
-    if generates_bytes(found.recipe):
-        use = 'bytes(found.generate(b"def ", 100))'
+    if generates_text(found.recipe):
+        use = '"".join(found.text("def ", 100))'
     return f"""In ampkit:
 
 ```python

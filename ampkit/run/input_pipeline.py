@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -30,20 +30,23 @@ Arrays = tuple[np.ndarray[Any, Any], ...]
 class InputPipeline:
     """The batches of a run.
 
-    train: train(first) yields the training batches from number `first` on, without end. held_out: held_out() yields the
+    train: train(first) yields the training batches from number `first` on, without end; of a stream train(first, place)
+    goes to a place of `places`, by the number of the next batch, which has the newest. held_out: held_out() yields the
     evaluation batches once. samples_per_batch: how many `unit` (samples, tokens) a batch holds. batches_per_epoch: None
     for data without epochs. about: what the model's later use needs and checkpoints hold: the names of the `classes`,
     `mean` and `std` of images, the `identity` of the data; where they were found in the data, the `sizes` that the
-    model follows from, and how rows of a `table` become numbers. notes: what the user should know of the data.
+    model follows from, how rows of a `table` become numbers, and the `tokenizer` of text. notes: what the user should
+    know of the data.
     """
 
-    train: Callable[[int], Iterator[Batch]]
+    train: Callable[..., Iterator[Batch]]
     held_out: Callable[[], Iterator[Batch]]
     samples_per_batch: int
     unit: str
     batches_per_epoch: int | None
     about: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    places: Mapping[int, Any] = field(default_factory=dict)
 
     def need_same_data(self, where: str, about: Mapping[str, Any]) -> None:
         """Raise ConfigError if `about`, of a checkpoint, is of other files, or of a table that became other numbers."""
@@ -58,6 +61,8 @@ class InputPipeline:
             name = next((one["name"] for one, other in columns if one != other), "the number of columns")
             cure = "bring back the files of the run, or start another run"
             raise ConfigError(where, "the table that the run began with", f"another one, in {name}", cure)
+        if about.get("tokenizer") != self.about.get("tokenizer"):
+            raise ConfigError(where, "the tokenizer that the run began with", "another one", "bring back its files")
 
 
 def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
@@ -73,10 +78,12 @@ def input_pipeline(recipe: Recipe, ranks: Ranks = ALONE) -> InputPipeline:
     pipeline = _PIPELINES[entry.loading](recipe, ranks, loaded)
     lists = ("classes", "mean", "std", "identity")
     about: dict[str, Any] = {name: list(getattr(loaded, name, ())) for name in lists}
+    if getattr(loaded, "tokenizer", None) is not None:
+        about["tokenizer"] = loaded.tokenizer.state
     about |= {name: dict(found) for name in ("sizes", "table") if (found := getattr(loaded, name, None))}
     return replace(
         pipeline,
-        train=lambda first: prefetch(pipeline.train(first), device),
+        train=lambda *where: prefetch(pipeline.train(*where), device),
         held_out=lambda: prefetch(pipeline.held_out(), device),
         about=about,
         notes=getattr(loaded, "notes", ()),
@@ -123,7 +130,8 @@ def _from_datasets(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipelin
 
 
 def _from_text(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
-    """Windows of bytes: random ones to train on, evenly spaced ones to evaluate on."""
+    """Windows of bytes or tokens: random ones to train on, evenly spaced ones to evaluate on."""
+    _need_vocabulary(recipe, splits.tokenizer)
     (train, held_out, *_), context, size = splits, recipe.model.block_size, recipe.data.batch_size
     text.even_starts(train, context, 1)
     batches = recipe.train.eval_batches
@@ -147,12 +155,50 @@ def _from_text(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     return InputPipeline(random_windows, even_windows, size * context, "tokens", None)
 
 
+def _need_vocabulary(recipe: Recipe, tokenizer: Any) -> None:
+    if tokenizer is not None and recipe.model.vocab_size < tokenizer.size:
+        needs = f"at least {tokenizer.size}, the tokens of {tokenizer.name}"
+        raise ConfigError("model.vocab_size", needs, str(recipe.model.vocab_size))
+
+
+def _from_stream(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
+    """Batches of a stream of another library, whose place checkpoints hold."""
+    if ranks.size > 1:
+        raise ConfigError("data.name", "data that ranks can divide, on several of them", repr(recipe.data.name))
+    size, places = recipe.data.batch_size, dict[int, Any]()
+    (source, collate), (held_out, _) = splits.train, splits.held_out
+
+    def train(first: int, place: Any = None) -> Iterator[Batch]:
+        loader, number = DataLoader(source, size, collate_fn=collate), first if place is not None else 0
+        if place is not None:
+            loader.load_state_dict(place)
+        while True:
+            before = number
+            for batch in loader:
+                number += 1
+                places[number] = loader.state_dict()
+                places.pop(number - _PLACES, None)
+                if number > first:  # without a place those before are read again
+                    yield tuple(batch)
+            if number == before:
+                raise ConfigError("data", "a sample in every epoch of the stream", "none")
+
+    def evaluated() -> Iterator[Batch]:
+        return map(tuple, islice(DataLoader(held_out, size, collate_fn=collate), recipe.train.eval_batches))
+
+    return InputPipeline(train, evaluated, size, "samples", None, places=places)
+
+
+_PLACES = 64  # newest places that are kept: above the batches of an update with those that are copied ahead
+
+
 _PIPELINES: dict[str, Callable[[Recipe, Ranks, Any], InputPipeline]] = {
     "arrays": _from_arrays,
     "generated": _from_generated,
     "images": _from_images,
     "dataset": _from_datasets,
     "text": _from_text,
+    "stream": _from_stream,
 }
 
 

@@ -122,7 +122,8 @@ class Run(TrainingLoop):
 
     def data_state(self) -> dict[str, Any]:
         """What later uses of the model need of the data."""
-        return self._pipeline.about
+        place = self._pipeline.places.get(self.done * self.settings.accumulate)
+        return self._pipeline.about if place is None else {**self._pipeline.about, "loader": place}
 
     def check_state(self, where: str, state: Mapping[str, Any], done: int) -> None:
         """Raise ArgumentError for a state of another number of batches in a step, ConfigError for one of other data."""
@@ -138,7 +139,8 @@ class Run(TrainingLoop):
         """
         super().load_state_dict(state)
         self.ranks.draw_apart()  # a checkpoint has the random state of rank 0
-        self._batches = self._pipeline.train(state["batches"])
+        place = state.get("data", {}).get("loader")
+        self._batches = self._pipeline.train(state["batches"], *([] if place is None else [place]))
 
     # what explains a failure
 

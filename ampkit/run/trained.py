@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +25,7 @@ from ..data import imagefolder
 from ..data.augment import normalize
 from ..data.tables.features import TableFeatures
 from ..data.tables.read import Format, read
+from ..data.text import Tokenizer
 from ..nn import quantization
 from ..serialization import load
 from . import build
@@ -32,12 +35,13 @@ from .metrics import Scores
 from .step import evaluate, objective_of
 
 EXPORTED = "model.safetensors"  # by which a folder of `ampkit export` is known
+TOKENIZER = "tokenizer.json"  # in it
 
 _CLASSIFIED = ("images", "rows", "pixel labels")
 
 
-def generates_bytes(recipe: Recipe) -> bool:
-    """Whether the model of a recipe learns the next byte of text."""
+def generates_text(recipe: Recipe) -> bool:
+    """Whether the model of a recipe learns the next byte or token of text."""
     entry = DATASETS[recipe.data.name]
     return entry.samples == "tokens" and entry.loading == "text"
 
@@ -123,6 +127,12 @@ class Trained:
         self._need("rows", "a model of a table", "table" in self.about)
         return TableFeatures.from_state(self.about["table"])
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of a language model; None where a token is a byte."""
+        state = self.about.get("tokenizer")
+        return None if state is None else Tokenizer.from_state(state)
+
     @property
     def _samples(self) -> str:
         return DATASETS[self.recipe.data.name].samples
@@ -149,22 +159,52 @@ class Trained:
         return self.classes[number] if number < len(self.classes) else str(number)
 
     def generate(
-        self, prompt: bytes, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+        self, prompt: bytes | str, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
     ) -> Iterator[int]:
-        """Yield `count` bytes that continue `prompt`, each drawn from the model's distribution of the next one.
+        """Yield `count` tokens that continue `prompt`, each drawn from the model's distribution of the next one.
 
-        temperature: divides the logits; 0 takes the likeliest byte. top_k: draw among the k likeliest. The model sees
-        the last block_size bytes. The same seed gives the same bytes. An empty prompt begins with a line feed.
-        Raises ConfigError for a model that is no language model of bytes, ArgumentError for numbers out of range.
+        A token is a byte, or a number of the `tokenizer` that the model learned with; `text` gives characters.
+        temperature: divides the logits; 0 takes the likeliest token. top_k: draw among the k likeliest. The model sees
+        the last block_size tokens. The same seed gives the same tokens. An empty prompt begins with a line feed, or
+        with a tokenizer's <|endoftext|>.
+        Raises ConfigError for a model that is no language model of text, ArgumentError for numbers out of range.
         """
-        self._need("generate", "a language model of bytes", generates_bytes(self.recipe))
+        self._need("generate", "a language model of text", generates_text(self.recipe))
         if not (count >= 0 and temperature >= 0 and (top_k is None or top_k >= 1)):
             got = f"{count}, {temperature} and {top_k}"
             raise ArgumentError("generate", "a count and a temperature from 0, top_k from 1", got)
-        return self._drawn(prompt or b"\n", count, temperature, top_k, random.Stream(seed))
+        return self._drawn(self._encoded(prompt), count, temperature, top_k, random.Stream(seed))
+
+    def text(
+        self, prompt: str, count: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
+    ) -> Iterator[str]:
+        """Yield what continues `prompt`, in pieces of whole characters; see `generate`."""
+        drawn = self.generate(prompt, count, temperature, top_k, seed)
+        if self.tokenizer is None:
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            yield from (decoder.decode(bytes([byte])) for byte in drawn)
+            yield decoder.decode(b"", True)
+            return
+        tokens, text, shown = list[int](), "", 0
+        for token in drawn:
+            tokens.append(token)
+            text = self.tokenizer.decode(tokens)
+            if not text.endswith("\ufffd"):  # the first bytes of a character
+                yield text[shown:]
+                shown = len(text)
+        yield text[shown:]
+
+    def _encoded(self, prompt: bytes | str) -> list[int]:
+        if self.tokenizer is None:
+            return list((prompt.encode() if isinstance(prompt, str) else prompt) or b"\n")
+        text = prompt if isinstance(prompt, str) else prompt.decode(errors="replace")
+        if not text and self.tokenizer.end is not None:
+            return [self.tokenizer.end]
+        found: list[int] = self.tokenizer.encode(text or "\n").tolist()
+        return found
 
     def _drawn(
-        self, prompt: bytes, count: int, temperature: float, top_k: int | None, stream: random.Stream
+        self, prompt: list[int], count: int, temperature: float, top_k: int | None, stream: random.Stream
     ) -> Iterator[int]:
         tokens = list(prompt)
         for _ in range(count):
@@ -228,6 +268,8 @@ def _export(folder: Path) -> Checkpoint:
     """What `ampkit export` wrote, as the checkpoint of a run."""
     try:
         about = json.loads((folder / "model.json").read_text())
+        if (folder / TOKENIZER).is_file():
+            about["tokenizer"] = (folder / TOKENIZER).read_text()
         state = {"model": load(folder / EXPORTED), "data": about}
         recipe = parse_toml((folder / "config.toml").read_text())
         return Checkpoint(about["step"], recipe, state, folder / EXPORTED)

@@ -151,7 +151,9 @@ def test_the_page_on_pretrained_weights_runs_and_prints_what_it_shows(tmp_path, 
         capsys.readouterr()
         exec(compile(source, "pretrained-weights.md", "exec"), names)
         assert re.fullmatch(r"(?:.*\n)*".join(map(re.escape, shown.split("...\n"))), capsys.readouterr().out)
-    (recipe,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    recipe, gpt2 = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    Path("my-gpt2.toml").write_text(gpt2)
+    assert config.load("my-gpt2.toml").data.tokenizer == "gpt2"
     others = '[data]\nname = "synthetic_images"\nshape = [3, 64, 64]\n[train]\nsteps = 1\n'
     Path("recipe.toml").write_text(recipe + others)
     run = loop.fit(config.load("recipe.toml"))

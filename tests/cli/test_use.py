@@ -57,7 +57,7 @@ def test_images_are_classified(tmp_path, monkeypatch, capsys):
         (["evaluate", "none"], "load_run: needs the directory of a run, got 'none', which is none"),
         (["predict", "run", "a.png"], "a.png"),
         (["predict", "run", "a.npy", "--top", "0"], "--top: needs a number from 1, got 0"),
-        (["generate", "run"], "generate: needs a language model of bytes, got mlp, of images"),
+        (["generate", "run"], "generate: needs a language model of text, got mlp, of images"),
         (["evaluate", "run", "--weights", "first"], "unknown --weights 'first'"),
         (["evaluate", "run", "--device", "tpu"], "tpu"),
     ],

@@ -13,6 +13,7 @@ from traced_memory import memory_below
 from ampkit import config
 from ampkit.base.errors import ArgumentError, ConfigError, FileError
 from ampkit.data import text
+from ampkit.data.text import files as text_files
 from ampkit.run import input_pipeline
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -27,9 +28,9 @@ def test_the_default_corpus_is_python_and_always_the_same():
 
 
 def test_the_default_corpus_holds_no_tests_and_no_installed_packages():
-    files = {"/".join(file.parts[-2:]) for file in text._standard_library()}
+    files = {"/".join(file.parts[-2:]) for file in text_files._standard_library()}
     assert any(name.endswith("/argparse.py") for name in files)
-    folders = {part for file in text._standard_library() for part in file.relative_to(file.anchor).parts[:-1]}
+    folders = {part for file in text_files._standard_library() for part in file.relative_to(file.anchor).parts[:-1]}
     assert not folders & {"site-packages", "test", "tests", "idlelib"}
 
 
@@ -125,8 +126,8 @@ def test_no_more_of_a_file_is_read_than_the_limit(tmp_path):
 def test_files_behind_the_limit_are_not_opened(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / name).write_bytes(b"12345")
-    asked, opened = [], text.opened
-    monkeypatch.setattr(text, "opened", lambda path, where: asked.append(path.name) or opened(path, where))
+    asked, opened = [], text_files.opened
+    monkeypatch.setattr(text_files, "opened", lambda path, where: asked.append(path.name) or opened(path, where))
     assert bytes(text.corpus(tmp_path, limit=5)) == b"12345"
     assert set(asked) == {"a"}
 

@@ -99,7 +99,7 @@ def test_images_are_named_and_normalized_as_in_training(tmp_path):
         (tall[1:9] / 255 - [0.4, 0.5, 0.6]) / 0.3,
         atol=1e-5,
     )
-    with pytest.raises(ConfigError, match="a language model of bytes, got cnn, of images"):
+    with pytest.raises(ConfigError, match="a language model of text, got cnn, of images"):
         found.generate(b"", 1)
 
 

@@ -19,8 +19,8 @@ from ...base.files import content, reason
 from ...base.near_names import did_you_mean
 from .. import file_patterns
 from ..file_patterns import Patterns
-from ..text_encodings import decode
 from . import parquet_files
+from .encodings import decode
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _JSON = (".jsonl", ".ndjson")

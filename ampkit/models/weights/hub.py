@@ -47,6 +47,27 @@ def snapshot(where: str, name: str) -> Path:
     return found
 
 
+def file(where: str, name: str, file: str) -> Path:
+    """A file of the model `name`, owner/model, from the cache or else the network. Raises FileError as `snapshot`."""
+    got = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
+    try:
+        from huggingface_hub import errors
+    except ImportError:
+        raise FileError(where, "a file or folder", got, "pip install 'ampkit[hub]', or download it") from None
+    try:
+        with _without_warnings():
+            found = _fetch(name, file, cached=True) or _fetch(name, file, cached=False)
+    except errors.LocalEntryNotFoundError:  # without network
+        cure = f"connect to the network once, or download {file} elsewhere and pass its path"
+        got = f"{name!r}, which is neither a path nor in the cache of the hub, without network"
+        raise FileError(where, file, got, cure) from None
+    except Exception as error:  # of its libraries for the network, of many types
+        raise _refused(where, name, error) from error
+    if found is None:
+        raise FileError(where, f"{file} in the model {name!r} of the hub", "none")
+    return found
+
+
 def _fetch(name: str, file: str, cached: bool) -> Path | None:
     """The file of a model, None if it has none. Raises LocalEntryNotFoundError without network."""
     from huggingface_hub import hf_hub_download

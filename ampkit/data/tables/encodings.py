@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from ..base.errors import ConfigError, FileError
+from ...base.errors import ConfigError, FileError
 
 # UTF-32's little-endian mark begins with UTF-16's.
 _MARKS = {

@@ -1,13 +1,8 @@
-"""Byte-level text: a corpus, its split into training and validation, and windows for next-byte prediction.
-
-data = text.corpus()
-train, validation = text.split(data)
-starts = text.random_starts(train, context=128, count=12, draw=random.generator(seed, step))
-inputs, targets = text.windows(train, starts, context=128)
-"""
+"""Text files as bytes, or as tokens of a tokenizer, for the prediction of the next one."""
 
 from __future__ import annotations
 
+import codecs
 import sysconfig
 from collections import Counter
 from collections.abc import Sequence
@@ -17,19 +12,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, ConfigError, FileError
-from ..base.files import foreign, opened, read
-from ..base.limits import Bytes, Fraction
-from ..base.registry import Splits, register_dataset
-from .file_patterns import files_under, find
-from .tables import read as tables
-from .tables.column import values_of
-from .tables.read import Format
-from .text_encodings import decode, encoding_of
+from ...base.errors import ArgumentError, ConfigError, FileError
+from ...base.files import foreign, opened, read
+from ...base.limits import Bytes, Fraction
+from ...base.registry import Splits, register_dataset
+from ..file_patterns import files_under, find
+from ..tables import read as tables
+from ..tables.column import values_of
+from ..tables.encodings import decode, encoding_of
+from ..tables.read import Format
+from .tokenizer import load_tokenizer
+
+Numbers = NDArray[np.uint8] | NDArray[np.int32]  # of bytes, or of tokens
 
 VOCABULARY = 256
 LIMIT = 16 * 2**20  # bytes: above the standard library's 7 MB, and read in a fraction of a second
-STRETCH = 256 * 2**10  # bytes between the starts of two parts for validation
+STRETCH = 256 * 2**10  # bytes or tokens between the starts of two parts for validation
 
 # Excluded from the standard library's corpus: generated files, and packages that some distributions leave out.
 _NOT_STANDARD = frozenset(
@@ -86,8 +84,8 @@ def _corpus(path: str | Path | None, limit: int, encoding: str) -> _Corpus:
     return _Corpus(np.frombuffer(found, np.uint8), encodings, skipped)
 
 
-def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Split into training and validation bytes: the last `fraction` of every 256 KiB is for validation.
+def split(data: Numbers, fraction: float = 0.1) -> tuple[Numbers, Numbers]:
+    """Split bytes or tokens into training and validation: the last `fraction` of every 256 Ki is for validation.
 
     Not the end of the corpus alone: files are ordered by name, so that would be a few packages unlike the others.
     [n] -> ([n - m], [m]), m about n * fraction, at least 1. Raises ArgumentError unless 0 < fraction < 1.
@@ -100,7 +98,7 @@ def split(data: NDArray[np.uint8], fraction: float = 0.1) -> tuple[NDArray[np.ui
     return np.concatenate(train), np.concatenate(validation)
 
 
-def random_starts(data: NDArray[np.uint8], context: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+def random_starts(data: Numbers, context: int, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
     """`count` random start indices of windows of `context` bytes and their targets. -> [count] int64.
 
     Raises ConfigError if the data is too short.
@@ -108,7 +106,7 @@ def random_starts(data: NDArray[np.uint8], context: int, count: int, draw: np.ra
     return draw.integers(_start_count(data, context), size=count)
 
 
-def even_starts(data: NDArray[np.uint8], context: int, count: int | None = None) -> NDArray[np.int64]:
+def even_starts(data: Numbers, context: int, count: int | None = None) -> NDArray[np.int64]:
     """Evenly spaced start indices of windows for validation, from 0 to the last possible one. -> [count] int64.
 
     Windows overlap only if the count requires it; without a count, as many as fit without overlap.
@@ -119,15 +117,13 @@ def even_starts(data: NDArray[np.uint8], context: int, count: int | None = None)
     return np.linspace(0, starts - 1, windows).astype(np.int64)
 
 
-def windows(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], context: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def windows(data: Numbers, starts: NDArray[np.int64], context: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The windows at `starts` [b], and their targets, shifted by one byte: both [b, context] int64."""
     taken = data[starts[:, None] + np.arange(context + 1)].astype(np.int64)
     return taken[:, :-1], taken[:, 1:]
 
 
-def _start_count(data: NDArray[np.uint8], context: int) -> int:
+def _start_count(data: Numbers, context: int) -> int:
     """The number of start indices of windows of context + 1 bytes."""
     if context < 1:
         raise ArgumentError("text", "a context of at least 1 byte", str(context))
@@ -180,28 +176,43 @@ def load_splits(
     validation: Fraction = 0.1,
     encoding: str = "utf-8",
     column: str | None = None,
+    tokenizer: str | None = None,
 ) -> Splits:
     """The bytes of a text file, of the text files of a folder or pattern, or of Python's standard library.
 
     path: a file, a folder, or a pattern such as "books/**/*.txt"; unset, the standard library. limit: the most bytes to
-    read. validation: the fraction of every 256 KiB that is held out. encoding: of files that do not begin with a mark
-    that says it; "bytes" takes files as they are. column: with the text in tables (JSON lines, CSV, Parquet), a row to
-    a line.
+    read. validation: the fraction of every 256 Ki bytes or tokens that is held out. encoding: of files that do not
+    begin with a mark that says it; "bytes" takes files as they are. column: with the text in tables (JSON lines, CSV,
+    Parquet), a row to a line. tokenizer: whose tokens the model sees in place of bytes: gpt2, another model of the
+    Hugging Face Hub, or the path of a tokenizer.json, or of a folder with vocab.json and merges.txt.
     """
+    tokens = None if tokenizer is None else load_tokenizer(tokenizer)
+    if tokens is not None and encoding == "bytes":
+        raise ConfigError("data.encoding", "one of text, for data.tokenizer", "'bytes'")
     if column is not None:
-        return _of_column(path, limit, validation, encoding, column)
-    found = _corpus(path, limit, encoding)
-    return Splits(*split(found.data, validation), notes=() if path is None else (found.note(),))
+        data, note = _of_column(path, limit, encoding, column)
+    else:
+        found = _corpus(path, limit, encoding)
+        data, note = found.data, "" if path is None else found.note()
+    if tokens is None:
+        return Splits(*split(data, validation), notes=(note,) if note else ())
+    made = tokens.encode(_text(data))
+    counts = f"{len(made):,} tokens of {tokenizer}, {len(data) / max(1, len(made)):.1f} bytes each"
+    return Splits(*split(made, validation), notes=(f"{note}; {counts}" if note else counts,), tokenizer=tokens)
 
 
-def _of_column(path: str | Path | None, limit: int, validation: float, encoding: str, column: str) -> Splits:
+def _text(data: NDArray[np.uint8]) -> str:
+    """The text of UTF-8, whose last character may be cut."""
+    return codecs.getincrementaldecoder("utf-8")().decode(data.tobytes())
+
+
+def _of_column(path: str | Path | None, limit: int, encoding: str, column: str) -> tuple[NDArray[np.uint8], str]:
     if path is None:
         raise ConfigError("data.path", "a table, for data.column", "none")
     table = tables.read(path, Format(encoding=encoding))
     cells = values_of(table, column, "text")
     data = "\n".join(cell for cell in cells if cell is not None).encode()[:limit]
-    note = f"text: {len(data):,} bytes of column {column!r} in {len(table):,} rows"
-    return Splits(*split(np.frombuffer(data, np.uint8), validation), notes=(note,))
+    return np.frombuffer(data, np.uint8), f"text: {len(data):,} bytes of column {column!r} in {len(table):,} rows"
 
 
 register_dataset(
