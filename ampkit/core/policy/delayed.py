@@ -6,6 +6,7 @@ to the weight: it is in the `state_dict` of the weight's module, beside it.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -41,15 +42,30 @@ class DelayedScaling:
 
         The scale stays where no step had a value other than 0. Infinities and NaN count as 0.
         """
+        top, factor = np.float32(LARGEST[how.format]), np.float32(2**recipe.margin)
+        if isinstance(self.values, np.ndarray):
+            _record_on_host(self.values[row], largest[0, 0], top, factor)
+            return
         zero, scale = np.float32(0), self.scale(row)
         newest = np.where(np.isfinite(largest), largest, zero)
         history = np.concatenate([newest, self.values[row : row + 1, 1:-1]], 1)
-        top = np.float32(LARGEST[how.format])
         with np.errstate(divide="ignore", over="ignore"):
-            wanted = (top / history.max(1, keepdims=True)) / np.float32(2**recipe.margin)
+            wanted = (top / history.max(1, keepdims=True)) / factor
         wanted = np.where(np.isinf(wanted), np.finfo(np.float32).max, wanted)
         scale = np.where(history.any(1, keepdims=True), wanted, scale)
         self.values[row : row + 1] = np.concatenate([scale, history], 1)
+
+
+def _record_on_host(values: Array, newest: np.float32, top: np.float32, factor: np.float32) -> None:
+    # The same in place, by few calls: values [1 + history].
+    history = values[1:]
+    history[1:] = history[:-1]
+    history[0] = newest if math.isfinite(newest) else 0
+    largest = history.max()
+    if largest:
+        with np.errstate(over="ignore"):
+            wanted = top / largest / factor
+        values[0] = np.finfo(np.float32).max if math.isinf(wanted) else wanted
 
 
 def scaling_of(weight: Any, recipe: Recipe) -> DelayedScaling:

@@ -24,7 +24,7 @@ from ampkit.core.policy.recipe import E2M1, E4M3, INT8, LARGEST, Quantization
 # Of each floating-point format: mantissa bits, exponent of the smallest normal value, code of NaN.
 _FORMATS = {E4M3: (3, -6, 0x7F), "float8_e5m2": (2, -14, 0x7E), E2M1: (1, 0, 0)}
 _SIGN = {E4M3: 0x80, "float8_e5m2": 0x80, E2M1: 8}
-_HADAMARD = 16  # the neighbours that are transformed together
+HADAMARD = 16  # the neighbours that are transformed together
 # The signs of the random Hadamard transform in Transformer Engine's NVFP4 recipe, fixed for all tensors.
 _SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
 Draw = tuple[int, int]  # the (seed, call) of a draw of random bits
@@ -63,14 +63,14 @@ def quantize(array: Array, how: Quantization, scale: Array | None = None) -> tup
     next draw of the default random stream. A Hadamard transform pads the columns to a multiple of 16.
     """
     draw = random.default.take() if how.stochastic else None
-    codes, scales, factor, largest = _quantize(array, how, scale, draw)
-    columns = array.shape[1] + (-array.shape[1] % _HADAMARD if how.hadamard else 0)
+    codes, scales, factor, largest = quantize_(array, how, scale, draw)
+    columns = array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
     return Quantized(codes, scales, factor, (array.shape[0], columns), how), largest
 
 
 def dequantize(quantized: Quantized) -> Array:
     """The values of a quantized matrix: [R, C] float32."""
-    return _dequantize(quantized.codes, quantized)
+    return dequantize_(quantized.codes, quantized)
 
 
 def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = None) -> Array:
@@ -78,7 +78,7 @@ def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = Non
 
     int8 codes are summed in int32, exactly.
     """
-    return _scaled_mm(a.codes, a, b, dtype, bias)
+    return scaled_mm_(a.codes, a, b, dtype, bias)
 
 
 # quantize
@@ -87,7 +87,7 @@ def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = Non
 def quantize_reference(array: Array, how: Quantization, scale: Array | None, draw: Draw | None) -> Any:
     values = cast(array, float32)
     values = hadamard(values) if how.hadamard else values
-    extents = _extents(how, values.shape)
+    extents = block_extents(how, values.shape)
     largest = _block_max(values, extents)
     multiplier, scales, factor = _scales(how, largest) if scale is None else (scale, 1 / scale, None)
     values = values * _spread(multiplier, extents, values.shape)
@@ -99,11 +99,11 @@ def quantize_reference(array: Array, how: Quantization, scale: Array | None, dra
     return codes, scales, factor, None if scale is None else largest
 
 
-_quantize = Primitive("quantize", "linalg.quantization", quantize_reference)
+quantize_ = Primitive("quantize", "linalg.quantization", quantize_reference)
 
 
-def _extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
-    # The extents of a block: those of `how`, the whole axis for None, at least 1.
+def block_extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
+    """The extents of a block of a matrix of this shape: those of `how`, the whole axis for None, at least 1."""
     return tuple([max(1, whole if extent is None else extent) for extent, whole in zip(how.block, shape, strict=True)])
 
 
@@ -178,13 +178,13 @@ def hadamard(values: Array) -> Array:
 
     Four stages of sums and differences, in a fixed order.
     """
-    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % _HADAMARD)))
-    return _butterflies(padded.reshape(-1, _HADAMARD) * _signs(values)).reshape(padded.shape)
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % HADAMARD)))
+    return _butterflies(padded.reshape(-1, HADAMARD) * _signs(values)).reshape(padded.shape)
 
 
 def undo_hadamard(values: Array) -> Array:
     """What `hadamard` made `values` of, [R, C], C a multiple of 16."""
-    return (_butterflies(values.reshape(-1, _HADAMARD)) * _signs(values)).reshape(values.shape)
+    return (_butterflies(values.reshape(-1, HADAMARD)) * _signs(values)).reshape(values.shape)
 
 
 def _signs(values: Array) -> Array:
@@ -193,9 +193,9 @@ def _signs(values: Array) -> Array:
 
 def _butterflies(found: Array) -> Array:
     for distance in (1, 2, 4, 8):
-        pairs = found.reshape(-1, _HADAMARD // distance // 2, 2, distance)
+        pairs = found.reshape(-1, HADAMARD // distance // 2, 2, distance)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
-        found = np.stack([first + second, first - second], 2).reshape(-1, _HADAMARD)
+        found = np.stack([first + second, first - second], 2).reshape(-1, HADAMARD)
     return found * np.float32(0.25)
 
 
@@ -203,7 +203,8 @@ def _butterflies(found: Array) -> Array:
 
 
 def _encode(values: Array, how: Quantization, draw: Draw | None) -> Array:
-    # float32 values as codes of a floating-point format: to nearest even, or stochastically; finite ones saturate.
+    # float32 values as codes of a floating-point format: to nearest even, or stochastically. Finite
+    # ones saturate; infinities and NaN become NaN without a sign, since that of a NaN depends on the CPU.
     mantissa, least, not_a_number = _FORMATS[how.format]
     size = np.abs(values)
     finite = np.isfinite(size)
@@ -212,8 +213,8 @@ def _encode(values: Array, how: Quantization, draw: Draw | None) -> Array:
     steps = np.ldexp(size, mantissa - exponent)  # in units of the last place, exactly
     steps = np.rint(steps) if draw is None else _up_or_down(steps, draw)
     magnitude = ((exponent - least) << mantissa) + steps.astype(np.int32)
-    magnitude = np.where(finite, magnitude, not_a_number)
-    return (magnitude | np.where(np.signbit(values), _SIGN[how.format], 0)).astype(np.uint8)
+    codes = magnitude | np.where(np.signbit(values), _SIGN[how.format], 0)
+    return np.where(finite, codes, not_a_number).astype(np.uint8)
 
 
 def _up_or_down(steps: Array, draw: Draw) -> Array:
@@ -264,13 +265,13 @@ def block_scales(quantized: Quantized) -> Array:
 
 
 def dequantize_reference(codes: Array, quantized: Quantized) -> Array:
-    extents = _extents(quantized.how, quantized.shape)
+    extents = block_extents(quantized.how, quantized.shape)
     values = decode(unpacked(quantized), quantized.how.format)
     values = values * _spread(block_scales(quantized), extents, quantized.shape)
     return values if quantized.factor is None else values * quantized.factor
 
 
-_dequantize = Primitive("dequantize", "linalg.quantization", dequantize_reference)
+dequantize_ = Primitive("dequantize", "linalg.quantization", dequantize_reference)
 
 
 def scaled_mm_reference(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
@@ -282,4 +283,4 @@ def scaled_mm_reference(codes: Array, a: Quantized, b: Quantized, dtype: DType, 
     return cast(out if bias is None else out + cast(bias, float32), dtype)
 
 
-_scaled_mm = Primitive("scaled_mm", "linalg.quantization", scaled_mm_reference)
+scaled_mm_ = Primitive("scaled_mm", "linalg.quantization", scaled_mm_reference)

@@ -1,0 +1,41 @@
+"""Products of int8 matrices by oneDNN, summed in int32 without rounding."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from ampkit.base.dtypes import int32
+
+from .library import library
+from .primitive import DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, cached, empty, signature
+
+_AVX512_VNNI, _AVX2_VNNI = 0x67, 0xF
+
+
+@cache
+def is_exact() -> bool:
+    """Whether sums of products are exact on this CPU: older ones add pairs of products in 16 bits, which saturate."""
+    lib = library()
+    return lib is not None and any(lib.isa & bits == bits for bits in (_AVX512_VNNI, _AVX2_VNNI))
+
+
+def matmul(a: HostArray, b: HostArray) -> HostArray | None:
+    """a [M, K] @ b [K, N] of int8 -> [M, N] int32; None where oneDNN has no fast and exact implementation."""
+    if not is_exact():
+        return None
+    out = empty((a.shape[0], b.shape[1]), int32)
+    for left in (a, np.ascontiguousarray(a)):
+        call = cached(("int8", *map(signature, (left, b))), lambda left=left: _call(left, b, out))
+        if call is not None:
+            call(left, b, out)
+            return out
+    return None
+
+
+def _call(a: HostArray, b: HostArray, out: HostArray) -> Call:
+    left, right, to = map(Layout.of, (a, b, out))
+    return Call(
+        "matmul", [left.handle, right.handle, None, to.handle, attributes()], [(SRC, left), (WEIGHTS, right), (DST, to)]
+    )

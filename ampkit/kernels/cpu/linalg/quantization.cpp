@@ -1,0 +1,513 @@
+// Quantized matrices: codes and scales of blocks, and back; see ops/linalg/quantization.py.
+//
+// Matrices are seen here in the order of memory: a block is `p` rows high and `q` columns wide, and the axis that a product
+// sums over, along which 16 neighbours are transformed, codes are packed and random bits are drawn, is that of the columns,
+// or `down` that of the rows.
+#include "../include/parallel.h"
+#include "../include/philox.h"
+#include "../include/quantized.h"
+
+namespace {
+
+enum Scaling : int64 { ONE_FACTOR, POWER_OF_2, E8M0, TWO_LEVELS };  // of Quantization.scale, in the order of _SCALES
+enum Flags : int64 { DOWN = 1, HADAMARD = 2, STOCHASTIC = 4 };
+constexpr float NOT_A_NUMBER = __builtin_nanf(""), MOST = __FLT_MAX__;
+constexpr int64 TILE = 8192;  // values: 32 KB in float32
+
+// How the scales of 16 blocks follow from the bits of their largest magnitudes: _scales of the reference, with its roundings.
+struct Scales {
+    int64 scaling, format;
+    float top, epsilon, encode, decoding;
+
+    Scales(int64 scaling, int64 format, float epsilon) : scaling(scaling), format(format), epsilon(epsilon) {
+        with_format(format, [&](auto chosen) { top = decltype(chosen)::LARGEST; });
+        encode = decoding = 1.0f;
+    }
+
+    // Of two levels: from the largest magnitude of the matrix.
+    void set_factor(float largest) {
+        float wanted = E4M3::LARGEST * top / largest;
+        encode = wanted < MOST ? wanted : MOST;
+        encode = encode == 0.0f ? 1.0f : encode;
+        decoding = 1.0f / encode;
+    }
+
+    // The multipliers of `count` blocks in the place of the bits; their scales from place `at` of `scales` on.
+    void finish(uint32_t* bits, int64 count, void* scales, int64 at) const {
+        for (int64 i = 0; i < count; i += WIDTH) {
+            int64 n = min(WIDTH, count - i);
+            Words given = {}, scale;
+            memcpy(&given, bits + i, n * sizeof(uint32_t));
+            Floats multiplier = multipliers(given, &scale);
+            memcpy(bits + i, &multiplier, n * sizeof(float));
+            if (scaling == E8M0 || scaling == TWO_LEVELS) {
+                Bytes codes = __builtin_convertvector(scale, Bytes);
+                memcpy(static_cast<uint8_t*>(scales) + at + i, &codes, n);
+            } else {
+                memcpy(static_cast<float*>(scales) + at + i, &scale, n * sizeof(float));
+            }
+        }
+    }
+
+  private:
+    Floats multipliers(Words bits, Words* scale) const {
+        Integers finite = bits_as<Integers>(bits < 0x7f800000);
+        Floats largest = finite ? bits_as<Floats>(bits) : all(1.0f), multiplier;
+        if (scaling == E8M0) {
+            Words value = bits_as<Words>(largest * (1.0f / top)), exponent = value >> 23, mantissa = value & 0x7fffff;
+            Words up = bits_as<Words>(mantissa > 0) & bits_as<Words>(exponent != 254);
+            exponent -= up & ~(bits_as<Words>(exponent == 0) & bits_as<Words>(mantissa <= 0x400000));
+            *scale = finite ? exponent : all_words(255);
+            multiplier = of_exponents(254 - exponent);
+            return finite ? multiplier : all(NOT_A_NUMBER);
+        }
+        if (scaling == TWO_LEVELS) {
+            Floats wanted = largest * (encode * (1.0f / top)), most = all(E4M3::LARGEST), limit = all(MOST);
+            Words code = Encode<E4M3, false>::run(wanted < most ? wanted : most, Halves{});
+            *scale = finite ? code : all_words(0x7f);
+            multiplier = 1.0f / (Decode<E4M3>::run(code) * decoding);
+            multiplier = multiplier < limit ? multiplier : limit;
+            return finite ? multiplier : all(NOT_A_NUMBER);
+        }
+        if (epsilon != 0.0f) largest = largest > epsilon ? largest : all(epsilon);
+        Floats factor;
+        if (format == FORMAT_INT8) {
+            factor = largest / top, multiplier = 1.0f / factor;
+        } else {
+            Floats limit = all(MOST);
+            multiplier = top / largest;
+            multiplier = multiplier < limit ? multiplier : limit;
+            if (scaling == POWER_OF_2) multiplier = bits_as<Floats>(bits_as<Words>(multiplier) & 0x7f800000);
+            multiplier = largest == 0.0f ? all(1.0f) : multiplier;
+            factor = 1.0f / multiplier;
+        }
+        *scale = bits_as<Words>(finite ? factor : all(NOT_A_NUMBER));
+        return multiplier;
+    }
+};
+
+// A matrix in tiles of whole blocks, where blocks are small enough.
+struct Tiles {
+    Array x;
+    int64 rows, columns;  // of the codes before they are packed: x with the padding of the transform
+    int64 p, q, down_blocks, across_blocks;
+    int64 height, width, down_tiles, across_tiles;
+    bool down, transformed, whole;  // whole: no block is in two tiles
+
+    Tiles(const Array& x, int64 p, int64 q, int64 flags) : x(x), p(p), q(q) {
+        down = flags & DOWN, transformed = flags & HADAMARD;
+        rows = transformed && down ? round_up(x.size[1], WIDTH) : x.size[1];
+        columns = transformed && !down ? round_up(x.size[2], WIDTH) : x.size[2];
+        down_blocks = ceil_div(rows, p), across_blocks = ceil_div(columns, q);
+        // Tiles begin at multiples of 16 along the axis whose neighbours are transformed and packed.
+        int64 high = down ? least_common(p, WIDTH) : p, wide = least_common(q, WIDTH);
+        int64 most = high > 64 ? 128 : high > 16 ? 256 : 512;
+        bool across = true, along = true;
+        if (columns <= (q >= columns ? TILE / 2 : most)) width = columns;
+        else if (wide <= TILE / 2) width = max(1, most / wide) * wide;
+        else width = most, across = false;
+        if (high <= 128) height = max(1, TILE / width / high) * high;
+        else if (rows * width <= TILE) height = rows;
+        else height = round_up(max(1, TILE / width), down ? WIDTH : 1), along = false;
+        whole = across && along, height = min(height, rows);
+        down_tiles = ceil_div(rows, height), across_tiles = ceil_div(columns, width);
+    }
+
+    static int64 least_common(int64 a, int64 b) {
+        int64 found = a;
+        while (found % b) found += a;
+        return found;
+    }
+};
+
+// One tile, in float32.
+struct Tile {
+    int64 i, j, rows, columns, step;
+    float* values;
+    float* row(int64 r) const { return values + r * step; }
+};
+
+void transform(const Tile& tile, bool down) {
+    if (!down) {
+        for (int64 r = 0; r < tile.rows; r++)
+            for (int64 c = 0; c < tile.columns; c += WIDTH) save(tile.row(r) + c, hadamard(load<Floats>(tile.row(r) + c)));
+        return;
+    }
+    for (int64 r = 0; r < tile.rows; r += WIDTH) {
+        for (int64 c = 0; c < tile.columns; c += WIDTH) {  // the buffer has whole vectors
+            Floats x[WIDTH];
+            for (int64 k = 0; k < WIDTH; k++) x[k] = load<Floats>(tile.row(r + k) + c) * HADAMARD_SIGNS[k];
+            for (int64 distance = 1; distance < WIDTH; distance *= 2)
+                for (int64 k = 0; k < WIDTH; k++)
+                    if (!(k & distance)) {
+                        Floats first = x[k], second = x[k + distance];
+                        x[k] = first + second, x[k + distance] = first - second;
+                    }
+            for (int64 k = 0; k < WIDTH; k++) save(tile.row(r + k) + c, x[k] * 0.25f);
+        }
+    }
+}
+
+Tile read_tile(const Tiles& all, int64 number, float* buffer) {
+    int64 i = number / all.across_tiles * all.height, j = number % all.across_tiles * all.width;
+    int64 step = round_up(all.width, WIDTH);
+    Tile tile{i, j, min(all.height, all.rows - i), min(all.width, all.columns - j), step, buffer};
+    for (int64 r = 0; r < tile.rows; r++) {
+        int64 there = i + r < all.x.size[1] ? min(tile.columns, all.x.size[2] - j) : 0;
+        if (there > 0) read_floats(tile.row(r), all.x.data, all.x.kind, all.x.offset(0, i + r, j), all.x.stride[2], there);
+        for (int64 c = max(there, 0); c < step; c++) tile.row(r)[c] = 0.0f;
+    }
+    if (all.transformed) transform(tile, all.down);
+    return tile;
+}
+
+// Largest magnitudes are compared as bits: NaN is above infinity.
+uint32_t largest_of(const float* x, int64 count) {
+    Words most = {};
+    int64 i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) most = larger(most, load<Words>(x + i) & 0x7fffffff);
+    most = larger(most, partner<8>(most)), most = larger(most, partner<4>(most));
+    most = larger(most, partner<2>(most)), most = larger(most, partner<1>(most));
+    uint32_t found = most[0];
+    for (; i < count; i++) {
+        uint32_t bits = bits_of(x[i]) & 0x7fffffff;
+        found = found > bits ? found : bits;
+    }
+    return found;
+}
+
+void raise_to(uint32_t* to, uint32_t bits, bool shared) {
+    if (!shared) {
+        *to = *to > bits ? *to : bits;
+        return;
+    }
+    uint32_t before = __atomic_load_n(to, __ATOMIC_RELAXED);
+    while (before < bits && !__atomic_compare_exchange_n(to, &before, bits, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+
+// Raises the maxima of blocks to those of a tile. shared: other threads do so too.
+void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool shared) {
+    int64 p = all.p, q = all.q;
+    for (int64 r = 0; r < tile.rows;) {
+        int64 end = min(tile.rows, ((tile.i + r) / p + 1) * p - tile.i);  // of the row of blocks
+        uint32_t* blocks = maxima + (tile.i + r) / p * all.across_blocks;
+        if (q == 1) {
+            for (int64 c = 0; c < tile.columns; c += WIDTH) {
+                Words most = {};
+                for (int64 k = r; k < end; k++) most = larger(most, load<Words>(tile.row(k) + c) & 0x7fffffff);
+                for (int64 k = 0; k < min(WIDTH, tile.columns - c); k++) raise_to(blocks + tile.j + c + k, most[k], shared);
+            }
+            r = end;
+            continue;
+        }
+        for (; r < end; r++)
+            for (int64 c = 0; c < tile.columns;) {
+                int64 block = (tile.j + c) / q, stop = min(tile.columns, (block + 1) * q - tile.j);
+                raise_to(blocks + block, largest_of(tile.row(r) + c, stop - c), shared);
+                c = stop;
+            }
+    }
+}
+
+// The codes of `count` neighbours; by: one multiplier, or one for each.
+template <class Encoder, bool EACH>
+void encode_run(uint8_t* codes, const float* x, const float* by, const uint16_t* random, int64 count) {
+    int64 i = 0;
+    Floats factor = all(by[0]);
+    for (; i + WIDTH <= count; i += WIDTH) {
+        if (EACH) factor = load<Floats>(by + i);
+        Halves bits = random ? load<Halves>(random + i) : Halves{};
+        save(codes + i, __builtin_convertvector(Encoder::run(load<Floats>(x + i) * factor, bits), Bytes));
+    }
+    if (i == count) return;
+    Floats last = {};
+    Halves bits = {};
+    memcpy(&last, x + i, (count - i) * sizeof(float));
+    if (EACH) memcpy(&factor, by + i, (count - i) * sizeof(float));
+    if (random) memcpy(&bits, random + i, (count - i) * sizeof(uint16_t));
+    Bytes found = __builtin_convertvector(Encoder::run(last * factor, bits), Bytes);
+    memcpy(codes + i, &found, count - i);
+}
+
+template <class Encoder>
+void encode_row(const Tiles& all, const Tile& tile, int64 r, uint8_t* codes, const float* multipliers, const uint16_t* random) {
+    const float* blocks = multipliers + (tile.i + r) / all.p * all.across_blocks;
+    if (all.q == 1) return encode_run<Encoder, true>(codes, tile.row(r), blocks + tile.j, random, tile.columns);
+    for (int64 c = 0; c < tile.columns;) {
+        int64 block = (tile.j + c) / all.q, stop = min(tile.columns, (block + 1) * all.q - tile.j);
+        encode_run<Encoder, false>(codes + c, tile.row(r) + c, blocks + block, random ? random + c : nullptr, stop - c);
+        c = stop;
+    }
+}
+
+// The 16-bit words [begin, begin + count) of a draw, as random.random_bits has them, `step` apart.
+void draw(uint16_t* to, int64 step, int64 begin, int64 count, uint64_t seed, uint64_t call) {
+    while (count > 0) {
+        PhiloxWords words = philox(seed, call, uint64_t(begin / 16));
+        uint16_t bits[16];
+        memcpy(bits, words.word, 32);
+        int64 before = begin % 16, drawn = min(count, 16 - before);
+        if (step == 1 && drawn == 16) memcpy(to, bits, 32);
+        else for (int64 k = 0; k < drawn; k++) to[k * step] = bits[before + k];
+        to += drawn * step, begin += drawn, count -= drawn;
+    }
+}
+
+void draw_tile(uint16_t* to, const Tiles& all, const Tile& tile, uint64_t seed, uint64_t call) {
+    if (all.down)
+        for (int64 c = 0; c < tile.columns; c++) draw(to + c, tile.step, (tile.j + c) * all.rows + tile.i, tile.rows, seed, call);
+    else
+        for (int64 r = 0; r < tile.rows; r++)
+            draw(to + r * tile.step, 1, (tile.i + r) * all.columns + tile.j, tile.columns, seed, call);
+}
+
+// Where a tile's codes go: in place, or, of 4 bits, by way of a buffer.
+struct Codes {
+    Array to;
+    bool packed, down;
+    uint8_t* buffer;
+    int64 step;
+
+    uint8_t* row(const Tile& tile, int64 r) const {
+        return packed ? buffer + r * step : address<uint8_t>(to, 0, tile.i + r, tile.j);
+    }
+    // Two codes of neighbours in a byte, the first in the low bits, 0 beyond the last.
+    void pack(const Tile& tile) const {
+        if (!packed) return;
+        if (down) {
+            if (tile.rows % 2) memset(buffer + tile.rows * step, 0, step);
+            for (int64 r = 0; r < tile.rows; r += 2) {
+                uint8_t* bytes = address<uint8_t>(to, 0, (tile.i + r) / 2, tile.j);
+                const uint8_t *first = buffer + r * step, *second = first + step;
+                SIMD for (int64 c = 0; c < tile.columns; c++) bytes[c] = uint8_t(first[c] | second[c] << 4);
+            }
+            return;
+        }
+        for (int64 r = 0; r < tile.rows; r++) {
+            uint8_t *bytes = address<uint8_t>(to, 0, tile.i + r, tile.j / 2), *from = buffer + r * step;
+            if (tile.columns % 2) from[tile.columns] = 0;
+            int64 pairs = ceil_div(tile.columns, 2);
+            SIMD for (int64 c = 0; c < pairs; c++) bytes[c] = uint8_t(from[2 * c] | from[2 * c + 1] << 4);
+        }
+    }
+};
+
+// The memory of one task.
+struct Buffers {
+    Scratch<float, 1> values;
+    Scratch<uint8_t, 1> codes;
+    Scratch<uint16_t, 1> random;
+    explicit Buffers(const Tiles& all)
+        : values((all.height + 1) * round_up(all.width, WIDTH)), codes((all.height + 1) * (round_up(all.width, WIDTH) + WIDTH)),
+          random((all.height + 1) * round_up(all.width, WIDTH)) {}
+    explicit operator bool() { return values && codes && random; }
+};
+
+}  // namespace
+
+// codes, scales: of x [rows, columns] as the reference has them. scale, if given, is what values are multiplied by, and
+// largest [1, 1] receives the largest magnitude. factor [1, 1] receives the further factor of two levels.
+static void quantize_matrix(Array codes, Array scales, Array factor, Array largest, Array x, Array scale, int64 format,
+                            int64 scaling, int64 p, int64 q, int64 flags, float epsilon, uint64_t seed, uint64_t call) {
+    Tiles all(x, p, q, flags);
+    Scales how(scaling, format, epsilon);
+    int64 blocks = all.down_blocks * all.across_blocks, tiles = all.down_tiles * all.across_tiles;
+    Scratch<uint32_t> maxima(blocks);  // afterwards, the bits of multipliers
+    if (!maxima) return;
+    uint32_t* found = maxima;
+    memset(found, 0, blocks * sizeof(uint32_t));
+    const float* multipliers = reinterpret_cast<const float*>(found);
+    if (scale) multipliers = address<const float>(scale, 0, 0);
+    bool first_pass = !scale && (!all.whole || scaling == TWO_LEVELS), per_tile = !scale && !first_pass;
+    int64 grain = max(1, PARALLEL_ELEMENTS / (all.height * all.width));
+    if (tiles * all.height * all.width <= PARALLEL_ELEMENTS) grain = tiles;
+    if (first_pass) {
+        parallel_for(tiles, grain, [&](int64 begin, int64 end) {
+            Buffers memory(all);
+            if (!memory) return;
+            for (int64 number = begin; number < end; number++)
+                raise_maxima(all, read_tile(all, number, memory.values), found, !all.whole);
+        });
+        if (scaling == TWO_LEVELS) {
+            uint32_t most = 0;
+            for (int64 b = 0; b < blocks; b++) {
+                uint32_t bits = found[b] < 0x7f800000 ? found[b] : bits_of(1.0f);
+                most = most > bits ? most : bits;
+            }
+            how.set_factor(float_of(most));
+            *address<float>(factor, 0, 0) = how.decoding;
+        }
+        how.finish(found, blocks, scales.data, 0);
+    }
+    auto finish_tile = [&](const Tile& tile) {
+        int64 first = tile.j / q, count = ceil_div(tile.j + tile.columns, q) - first;
+        for (int64 i = tile.i / p; i < ceil_div(tile.i + tile.rows, p); i++) {
+            int64 at = i * all.across_blocks + first;
+            how.finish(found + at, count, scales.data, at);
+        }
+    };
+    with_format(format, [&](auto chosen) {
+        using F = decltype(chosen);
+        parallel_for(tiles, grain, [&](int64 begin, int64 end) {
+            Buffers memory(all);
+            if (!memory) return;
+            Codes to{codes, format == FORMAT_E2M1, all.down, memory.codes, round_up(all.width, WIDTH) + WIDTH};
+            for (int64 number = begin; number < end; number++) {
+                Tile tile = read_tile(all, number, memory.values);
+                if (scale || per_tile) raise_maxima(all, tile, found, bool(scale));
+                if (per_tile) finish_tile(tile);
+                uint16_t* random = flags & STOCHASTIC ? static_cast<uint16_t*>(memory.random) : nullptr;
+                if (random) draw_tile(random, all, tile, seed, call);
+                for (int64 r = 0; r < tile.rows; r++) {
+                    if (random) encode_row<Encode<F, true>>(all, tile, r, to.row(tile, r), multipliers, random + r * tile.step);
+                    else encode_row<Encode<F, false>>(all, tile, r, to.row(tile, r), multipliers, nullptr);
+                }
+                to.pack(tile);
+            }
+        });
+    });
+    if (largest) memcpy(largest.data, found, sizeof(float));
+}
+KERNEL(quantize_matrix)
+
+namespace {
+
+// `count` scales of a row of blocks in float32.
+void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64 count) {
+    if (scales.kind == FLOAT32) return void(memcpy(to, address<float>(scales, 0, row), count * sizeof(float)));
+    const uint8_t* from = address<uint8_t>(scales, 0, row);
+    for (int64 k = 0; k < count; k += WIDTH) {
+        int64 n = min(WIDTH, count - k);
+        Bytes bytes = {};
+        memcpy(&bytes, from + k, n);
+        Words codes = __builtin_convertvector(bytes, Words);
+        Floats found;
+        if (scaling == E8M0) found = codes == 255 ? all(NOT_A_NUMBER) : of_exponents(codes);
+        else found = Decode<E4M3>::run(codes);
+        memcpy(to + k, &found, n * sizeof(float));
+    }
+}
+
+// Values that bfloat16's normal numbers do not hold.
+bool is_beyond(Floats values) {
+    Words magnitude = bits_as<Words>(values) & 0x7fffffff, wrong = bits_as<Words>(magnitude < 0x00800000) & bits_as<Words>(magnitude > 0);
+    wrong |= bits_as<Words>(magnitude == 0x7f800000);
+    uint32_t found = 0;
+    for (int64 k = 0; k < WIDTH; k++) found |= wrong[k];
+    return found;
+}
+
+// values[i] = the value of codes[i] times by: one scale, or one for each. -> whether bfloat16 does not hold one
+template <class F, class T, bool EACH>
+bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int64 count) {
+    bool beyond = false;
+    Floats scale = all(by[0]);
+    // Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
+    bool unusual = EACH || !(by[0] >= 0x1p-100f && by[0] <= 0x1p100f);
+    for (int64 i = 0; i < count; i += WIDTH) {
+        Bytes bytes = {};
+        int64 n = min(WIDTH, count - i);
+        if (n == WIDTH) bytes = load<Bytes>(codes + i);
+        else memcpy(&bytes, codes + i, n);
+        if (EACH && n == WIDTH) scale = load<Floats>(by + i);
+        else if (EACH) memcpy(&scale, by + i, n * sizeof(float));
+        Floats values = Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale;
+        if (sizeof(T) == 2) {
+            if (unusual) beyond |= is_beyond(values);
+            Halves high = __builtin_convertvector(bits_as<Words>(values) >> 16, Halves);  // which is all of them
+            if (n == WIDTH) save(to + i, high);
+            else memcpy(static_cast<void*>(to + i), &high, n * sizeof(T));
+        } else {
+            values *= factor;
+            if (n == WIDTH) save(to + i, values);
+            else memcpy(static_cast<void*>(to + i), &values, n * sizeof(T));
+        }
+    }
+    return beyond;
+}
+
+template <class F, class T>
+bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, int64 q, int64 columns) {
+    if (q == 1) return decode_run<F, T, true>(to, codes, by, factor, columns);
+    bool beyond = false;
+    for (int64 c = 0; c < columns; c += q)
+        beyond |= decode_run<F, T, false>(to + c, codes + c, by + c / q, factor, min(q, columns - c));
+    return beyond;
+}
+
+// A row of packed codes, one in each byte.
+void unpack(uint8_t* to, const uint8_t* from, bool down, int64 row, int64 columns) {
+    int64 shift = row % 2 * 4, pairs = ceil_div(columns, 2);
+    if (down) {
+        SIMD for (int64 c = 0; c < columns; c++) to[c] = uint8_t(from[c] >> shift & 15);
+    } else {
+        SIMD for (int64 c = 0; c < pairs; c++) to[2 * c] = from[c] & 15, to[2 * c + 1] = uint8_t(from[c] >> 4);
+    }
+}
+
+}  // namespace
+
+// out [rows, columns], contiguous bfloat16 or float32: the values of codes, times the scales of blocks if there are any, in
+// float32 also times `factor`. -> whether some value is beyond bfloat16's normal numbers
+static int64 dequantize_matrix(Array out, Array codes, Array scales, int64 format, int64 scaling, int64 p, int64 q, int64 down,
+                               float factor) {
+    int64 rows = out.size[1], columns = out.size[2], found = 0;
+    bool packed = format == FORMAT_E2M1;
+    if (!scales) p = rows, q = columns;
+    int64 across = ceil_div(columns, q);
+    parallel_rows(rows, columns, [&](int64 begin, int64 end) {
+        Scratch<float> by(across);
+        Scratch<uint8_t> unpacked(packed ? columns + 1 : 1);
+        if (!(by && unpacked)) return;
+        float* factors = by;
+        factors[0] = 1.0f;
+        bool beyond = false;
+        int64 read = -1;
+        for (int64 r = begin; r < end; r++) {
+            if (scales && r / p != read) read_scales(factors, scales, scaling, read = r / p, across);
+            const uint8_t* from = address<uint8_t>(codes, 0, packed && down ? r / 2 : r);
+            if (packed) unpack(unpacked, from, down, r, columns), from = unpacked;
+            with_format(format, [&](auto chosen) {
+                using F = decltype(chosen);
+                if (out.kind == BFLOAT16) beyond |= decode_row<F>(address<bfloat16>(out, 0, r), from, factors, factor, q, columns);
+                else beyond |= decode_row<F>(address<float>(out, 0, r), from, factors, factor, q, columns);
+            });
+        }
+        if (beyond) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);
+    });
+    return found;
+}
+KERNEL(dequantize_matrix)
+
+// out [rows, columns] = sums times a factor of each row and column, and bias [columns], of which any may be absent. Floats are
+// multiplied in float64, where no product of factors overflows, and rounded once; int32 sums in float32, in this order.
+static void scale_sums(Array out, Array sums, Array by_row, Array by_column, Array bias, double factor) {
+    int64 rows = out.size[1], columns = out.size[2];
+    Scratch<float> across(columns), added(columns);
+    if (!(across && added)) return;
+    float *b = across, *c = added;
+    for (int64 k = 0; k < columns; k++) b[k] = 1.0f, c[k] = 0.0f;
+    if (by_column) read_floats(b, by_column.data, FLOAT32, 0, by_column.stride[2], columns);
+    if (bias) read_floats(c, bias.data, bias.kind, 0, bias.stride[2], columns);
+    bool add = bool(bias), in_order = sums.kind == INT32;
+    parallel_rows(rows, columns, [&](int64 begin, int64 end) {
+        Scratch<float> buffer(columns);
+        if (!buffer) return;
+        float* x = buffer;
+        for (int64 r = begin; r < end; r++) {
+            float row = by_row ? *address<float>(by_row, 0, 0, r) : 1.0f;
+            double wide = double(row) * factor;
+            read_floats(x, sums.data, sums.kind, sums.offset(0, r, 0), sums.stride[2], columns);
+            if (in_order) {
+                SIMD for (int64 k = 0; k < columns; k++) x[k] = x[k] * row * b[k];
+            } else if (by_column) {
+                SIMD for (int64 k = 0; k < columns; k++) x[k] = float(double(x[k]) * wide * double(b[k]));
+            } else {
+                SIMD for (int64 k = 0; k < columns; k++) x[k] = float(double(x[k]) * wide);
+            }
+            if (add) SIMD for (int64 k = 0; k < columns; k++) x[k] += c[k];
+            write_floats(x, out.data, out.kind, out.offset(0, r, 0), out.stride[2], columns);
+        }
+    });
+}
+KERNEL(scale_sums)

@@ -1,0 +1,164 @@
+"""CPU kernels of quantized matrices (quantization.cpp) and of their products.
+
+Codes lie in memory as the matrix did, so a transpose is quantized without moving anything. Values of 8-bit floats, also
+times scales that are powers of two, and values of E2M1 times E4M3 are exact in bfloat16: products decode them and run
+on the 16-bit units, where the CPU has such; the other scales are factors of whole rows, which multiply the sums.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
+from ampkit.backends.cpu.native.library import library
+from ampkit.backends.cpu.onednn import int8_matmul
+from ampkit.backends.cpu.onednn.gemm import gemm
+from ampkit.backends.cpu.onednn.library import has_fast_matmul
+from ampkit.base.dtypes import DType, bfloat16, float32, int8, uint8
+from ampkit.base.errors import UnsupportedError
+from ampkit.core.policy.recipe import E2M1, E4M3, INT8, Quantization
+from ampkit.ops.linalg.quantization import (
+    HADAMARD,
+    Draw,
+    Quantized,
+    block_extents,
+    dequantize_,
+    quantize_,
+    scaled_mm_,
+)
+
+# The numbers of `Format` in include/quantized.h and of `Scaling` in quantization.cpp.
+_FORMATS = {E4M3: 0, "float8_e5m2": 1, E2M1: 2, INT8: 3}
+_SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
+_DOWN, _HADAMARD, _STOCHASTIC = 1, 2, 4
+
+_quantize = Function("quantize_matrix", "aaaaaaiiiiifuu")
+_dequantize = Function("dequantize_matrix", "aaaiiiiif", ctypes.c_int64)
+_scale_sums = Function("scale_sums", "aaaaad")
+
+
+@quantize_.on("cpu", when=lambda array, *rest: array.ndim == 2 and supported(array))
+def quantize_cpu(array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None) -> Any:
+    down = array.strides[1] != array.itemsize == array.strides[0]
+    shape = array.shape[0], array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
+    p, q = _blocks(how, shape, down)
+    rows, columns = shape[::-1] if down else shape
+    packed = [rows, columns]
+    if how.format == E2M1:
+        packed[not down] = -(-packed[not down] // 2)
+    codes = empty(packed, int8 if how.format == INT8 else uint8)
+    two_levels = how.scale == "float8_e4m3fn"
+    scales = factor = largest = None
+    if scale is None:
+        scales = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale.startswith("float8") else float32)
+        factor = np.empty((1, 1), float32) if two_levels else None
+    else:
+        largest = np.empty((1, 1), float32)
+    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC
+    seed, call = draw or (0, 0)
+    x = array.T if down else array
+    _quantize(
+        codes.view(uint8), scales, factor, largest, x, scale,
+        _FORMATS[how.format], _SCALINGS[how.scale], p, q, flags, how.epsilon, seed, call,
+    )  # fmt: skip
+    found = 1 / scale if scales is None else scales
+    return (codes.T, found.T, factor, largest) if down else (codes, found, factor, largest)
+
+
+def _blocks(how: Quantization, shape: tuple[int, int], down: bool) -> tuple[int, int]:
+    # The extents of a block in the order of memory, at most those of the matrix.
+    r, c = (min(extent, whole) for extent, whole in zip(block_extents(how, shape), shape, strict=True))
+    return (c, r) if down else (r, c)
+
+
+def _is_known(codes: HostArray, *rest: Any) -> bool:
+    return codes.ndim == 2 and library() is not None
+
+
+def _decode(quantized: Quantized, dtype: DType, scaled: bool) -> tuple[HostArray, bool]:
+    """The values of codes, times their scales if `scaled`, in float32 also times the factor.
+
+    -> them, and whether bfloat16 does not hold one of them.
+    """
+    codes, scales, how = quantized.codes, quantized.scales, quantized.how
+    down = not codes.flags.c_contiguous and codes.flags.f_contiguous
+    codes, scales = np.ascontiguousarray(codes.T if down else codes), np.ascontiguousarray(scales.T if down else scales)
+    out = empty(quantized.shape[::-1] if down else quantized.shape, dtype)
+    factor = 1.0 if quantized.factor is None or not scaled else float(quantized.factor[0, 0])
+    beyond = _dequantize(
+        out, codes.view(uint8), scales if scaled else None,
+        _FORMATS[how.format], _SCALINGS[how.scale], *_blocks(how, quantized.shape, down), down, factor,
+    )  # fmt: skip
+    return out.T if down else out, bool(beyond)
+
+
+@dequantize_.on("cpu", when=_is_known)
+def dequantize_cpu(codes: HostArray, quantized: Quantized) -> HostArray:
+    return _decode(quantized, float32, True)[0]
+
+
+class _Operand(NamedTuple):
+    """An operand of a product: values that are multiplied by a factor of each row, or one for all of them."""
+
+    values: HostArray
+    rows: HostArray | None
+    factor: float
+
+
+def _operand(quantized: Quantized, dtype: DType) -> _Operand | None:
+    """None where bfloat16 does not hold the values, and factors of rows do not make up for it."""
+    how = quantized.how
+    factor = 1.0 if quantized.factor is None else float(quantized.factor[0, 0])
+    whole_rows = quantized.scales.shape[1] == 1
+    if how.scale in ("float32", "power_of_2") and whole_rows:
+        values, _ = _decode(quantized, dtype, False)
+        if quantized.scales.size == 1:
+            return _Operand(values, None, factor * float(quantized.scales[0, 0]))
+        height = block_extents(how, quantized.shape)[0]
+        scales = quantized.scales[:, 0]
+        return _Operand(values, scales if height == 1 else scales.repeat(height)[: quantized.shape[0]], factor)
+    if how.scale == "float32":
+        return None
+    values, beyond = _decode(quantized, dtype, True)
+    exact = dtype == float32 or not beyond
+    return _Operand(values, None, factor if dtype == bfloat16 else 1.0) if exact else None
+
+
+@scaled_mm_.on("cpu", when=_is_known)
+def scaled_mm_cpu(codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None) -> HostArray:
+    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+        return _integer_product(a, b, dtype, bias)
+    compute = bfloat16 if has_fast_matmul(bfloat16) else float32
+    left = _operand(a, compute)
+    right = left and _operand(b, compute)
+    if left is None or right is None:
+        return gemm(_decode(a, float32, True)[0], _decode(b, float32, True)[0].T, dtype, bias=bias)
+    factor = left.factor * right.factor
+    if left.rows is right.rows is None and factor == 1:
+        return gemm(left.values, right.values.T, dtype, bias=bias)
+    return _scaled(gemm(left.values, right.values.T, float32), left.rows, right.rows, factor, dtype, bias)
+
+
+def _scaled(
+    sums: HostArray, rows: HostArray | None, columns: HostArray | None, factor: float, dtype: DType,
+    bias: HostArray | None,
+) -> HostArray:  # fmt: skip
+    out = sums if sums.dtype == dtype else empty(sums.shape, dtype)
+    _scale_sums(out, sums, rows, columns, bias, factor)
+    return out
+
+
+def _integer_product(a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None) -> HostArray:
+    sums = int8_matmul.matmul(a.codes, b.codes.T)
+    if sums is None:
+        raise UnsupportedError
+    return _scaled(sums, _for_each(a), _for_each(b), 1.0, dtype, bias)
+
+
+def _for_each(quantized: Quantized) -> HostArray:
+    # A factor for each row.
+    height = block_extents(quantized.how, quantized.shape)[0]
+    return quantized.scales[:, 0].repeat(height)[: quantized.shape[0]] if height > 1 else quantized.scales[:, 0]
