@@ -88,9 +88,9 @@ def quantize_reference(array: Array, how: Quantization, scale: Array | None, dra
     values = cast(array, float32)
     values = hadamard(values) if how.hadamard else values
     extents = block_extents(how, values.shape)
-    largest = _block_max(values, extents)
+    largest = _block_max(values, how)
     multiplier, scales, factor = _scales(how, largest) if scale is None else (scale, 1 / scale, None)
-    values = values * _spread(multiplier, extents, values.shape)
+    values = _scaled(values, _spread(multiplier, extents, values.shape), np.float32(LARGEST[how.format]))
     if how.format == INT8:
         codes = np.clip(np.rint(np.where(np.isfinite(values), values, 0)), -128, 127).astype(np.int8)
     else:
@@ -102,16 +102,28 @@ def quantize_reference(array: Array, how: Quantization, scale: Array | None, dra
 quantize_ = Primitive("quantize", "linalg.quantization", quantize_reference)
 
 
+def _scaled(values: Array, multipliers: Array, top: np.float32) -> Array:
+    # The products, finite ones limited to the format's range also where they overflow float32.
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = values * multipliers
+    return np.where(np.isfinite(values), np.clip(found, -top, top), found)
+
+
 def block_extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
     """The extents of a block of a matrix of this shape: those of `how`, the whole axis for None, at least 1."""
     return tuple([max(1, whole if extent is None else extent) for extent, whole in zip(how.block, shape, strict=True)])
 
 
-def _block_max(values: Array, extents: tuple[int, int]) -> Array:
+def _blocks(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
+    # How many blocks lie along each axis; one along an axis without values that they all share.
+    return tuple([1 if extent is None else -(-whole // extent) for extent, whole in zip(how.block, shape, strict=True)])
+
+
+def _block_max(values: Array, how: Quantization) -> Array:
     # The largest magnitude of each block; NaN if one is in it.
-    (rows, columns), (r, c) = values.shape, extents
-    padded = np.pad(np.abs(values), ((0, -rows % r), (0, -columns % c)))
-    return padded.reshape(-(-rows // r), r, -(-columns // c), c).max(axis=(1, 3), initial=0)
+    (r, c), (m, n) = block_extents(how, values.shape), _blocks(how, values.shape)
+    padded = np.pad(np.abs(values), ((0, m * r - values.shape[0]), (0, n * c - values.shape[1])))
+    return padded.reshape(m, r, n, c).max(axis=(1, 3))
 
 
 def _spread(blocks: Array, extents: tuple[int, int], shape: tuple[int, int]) -> Array:
@@ -151,7 +163,7 @@ def _scales(how: Quantization, largest: Array) -> tuple[Array, Array, Array | No
 
 def _e8m0(values: Array) -> Array:
     # The biased exponent of the least power of two that is not below each value: int32, 0 to 254.
-    bits = np.ascontiguousarray(values).view(np.int32)
+    bits = values.view(np.int32)
     exponent, mantissa = bits >> 23, bits & 0x7FFFFF
     up = (mantissa > 0) & (exponent != 254) & ~((exponent == 0) & (mantissa <= 0x400000))
     return exponent + up
@@ -162,7 +174,7 @@ def _two_level_scales(largest: Array, finite: Array, top: np.float32) -> tuple[A
     limit, one = np.float32(np.finfo(np.float32).max), np.float32(1)
     e4m3 = np.float32(LARGEST[E4M3])
     with np.errstate(divide="ignore", over="ignore"):
-        encode = np.minimum(e4m3 * top / largest.max(initial=0).reshape(1, 1), limit)
+        encode = np.minimum(e4m3 * top / np.pad(largest, ((0, 1), (0, 1))).max(keepdims=True), limit)
         encode = np.where(encode == 0, one, encode)
         decoding = one / encode
         codes = _encode(np.minimum(largest * (encode * (one / top)), e4m3), _NEAREST, None)
@@ -252,7 +264,7 @@ def unpacked(quantized: Quantized) -> Array:
     if quantized.how.format != E2M1:
         return quantized.codes
     pairs = np.stack([quantized.codes & 15, quantized.codes >> 4], 2)
-    return pairs.reshape(len(quantized.codes), -1)[:, : quantized.shape[1]]
+    return pairs.reshape(len(quantized.codes), 2 * quantized.codes.shape[1])[:, : quantized.shape[1]]
 
 
 # back to values, and products
