@@ -17,6 +17,7 @@ from ampkit import backends
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
 
+from ..capture.recorder import recorders
 from ..tensor import Edge, Tensor
 from . import hooks
 from .accumulate import is_dense
@@ -91,7 +92,10 @@ def store_row_major(tensor: Tensor, ordered: Any) -> bool:
     """
     if not _has_chosen_order(tensor) or not is_alone(tensor) or not ordered.flags.c_contiguous:
         return False
-    tensor.array, tensor._cast_copies = ordered.reshape(tensor.array.shape), None
+    before = tensor.array
+    tensor.array, tensor._cast_copies = ordered.reshape(before.shape), None
+    for recorder in recorders:
+        recorder.moved(tensor, before)
     return True
 
 

@@ -15,6 +15,12 @@ class Recorder:
     def written(self, tensor: Any, values: Any) -> None:
         """A whole tensor is about to get `values`, an array or a number, in place; `changed` follows."""
 
+    def moved(self, tensor: Any, before: Any) -> None:
+        """A tensor has its values in another array now, no longer in the array `before`."""
+
+    def converted(self, tensor: Any, made: Any) -> None:
+        """`made` has the values of a tensor in another dtype, by no op: one of the two is not floating-point."""
+
     def read_on_host(self, tensor: Any) -> None:
         """A tensor's values are read as Python numbers or as a NumPy array."""
 

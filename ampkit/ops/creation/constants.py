@@ -16,12 +16,16 @@ from ampkit.backends.format_casts import byte_of
 from ampkit.base import dtypes
 from ampkit.base.dtypes import DIFFERENTIABLE, NARROW, DType, bool_, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.core.capture.recorder import recorders
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
 
 from ..argument_checks import check_addressable, check_count, check_representable, check_values, parse_shape
 from ..named import named
+from ..pointwise.comparison import eq
+from ..pointwise.conversion import to
+from ..shape.view import unsqueeze
 
 __all__ = [
     "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "frombuffer", "full", "full_like", "one_hot",
@@ -214,6 +218,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     classes = (int(labels.max()) + 1 if labels.size else 0) if num_classes == -1 else num_classes
     check_addressable("one_hot", (labels.size, max(classes, 0)))
     check_values("one_hot", labels, (labels < 0) | (labels >= classes), f"classes from 0 to {classes - 1}")
+    if recorders:  # which follow ops
+        return to(eq(unsqueeze(tensor, -1), Tensor(np.arange(classes, like=labels))), dtype=int64)
     if isinstance(labels, np.ndarray) and labels.flags.c_contiguous and labels.size * classes >= _MANY:
         out = backends.cpu.full((*labels.shape, max(int(classes), 0)), np.zeros((), np.int64))
         out.reshape(-1)[np.arange(labels.size) * out.shape[-1] + labels.reshape(-1).astype(np.int64)] = 1

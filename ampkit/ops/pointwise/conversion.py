@@ -19,6 +19,7 @@ from ampkit.base.memory_format import (
     stored_order,
 )
 from ampkit.core.autograd.traced_array import TracedArray, plain
+from ampkit.core.capture.recorder import recorders
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -66,7 +67,10 @@ def _cast(input: Tensor, dtype: dtypes.DType) -> Tensor:
     if input.array.dtype in dtypes.DIFFERENTIABLE and dtype in dtypes.DIFFERENTIABLE:
         return to_(input, dtype=dtype)
     with ignore_fp_errors():
-        return Tensor(backends.backend_of(input.array).cast(input.array, dtype))
+        made = Tensor(backends.backend_of(input.array).cast(input.array, dtype))
+    for recorder in recorders:
+        recorder.converted(input, made)
+    return made
 
 
 @op(cast=Cast.WIDEST, moves=True, casts=True)

@@ -154,15 +154,16 @@ class _Sizes:
 
     def _range(self, several: Sequence[Any]) -> Value | None:
         first = several[0]
-        if first.ndim != 1 or first.dtype.kind != "i":
+        if first.ndim != 1 or (first.dtype.kind != "i" and first.dtype not in FLOATS):
             return None
         if any(one.ndim != 1 or not np.array_equal(one, np.arange(len(one))) for one in several):
             return None
         length = product_of([len(one) for one in several], self.axes)
         if length is None:
             return None
-        zero, one = (self.made.constant(n, first.dtype) for n in (0, 1))
-        return self.made.Range(zero, self.made.cast(self.made.squeeze(self._length(length), 0), first.dtype), one)
+        zero, one = (self.made.constant(n, int64) for n in (0, 1))
+        found = self.made.Range(zero, self.made.squeeze(self._length(length), 0), one)
+        return self.made.cast(Value(found.name, int64), first.dtype)
 
     def _length(self, length: Product) -> Value:
         """A product of sizes as a vector of one."""

@@ -13,7 +13,9 @@ from ... import backends
 from ...base.errors import StateError
 from ...base.observe import FORWARD, Event, observing
 from ...core.capture.recorder import Recorder, recorders
+from ...core.cast_plan import CastPlan
 from ...core.module_path import current, follow, path_in_words
+from ...core.op import ops
 from ...core.tensor import Tensor
 
 WHERE = "onnx.export"
@@ -97,11 +99,20 @@ class Trace(Recorder):
             return
         operands = tuple([self.source_of(o.array) if isinstance(o, Tensor) else o for o in event.operands])
         params = tuple([self._param(p) for p in event.params])
-        call = Call(event.op, path_in_words(current()), operands, params, event.plan)
+        outs = event.output if isinstance(event.output, tuple) else (event.output,)
+        self._add_call(Call(event.op, path_in_words(current()), operands, params, event.plan), outs)
+
+    def converted(self, tensor: Tensor, made: Tensor) -> None:
+        before, after = tensor.array.dtype, made.array.dtype
+        plan = CastPlan((), None, after, (before,), False, False, "", [], False, ())
+        self._add_call(
+            Call(ops["to"], path_in_words(current()), (self.source_of(tensor.array),), (None,), plan), (made.array,)
+        )
+
+    def _add_call(self, call: Call, outs: Sequence[Any]) -> None:
         for source in call.sources():
             _need_current(source, call.label)
         varies = any(source.varies for source in call.sources())
-        outs = event.output if isinstance(event.output, tuple) else (event.output,)
         call.results = [Source(array, call=call, index=i, varies=varies) for i, array in enumerate(outs)]
         for source in call.results:
             self._add(source.array, source)
@@ -147,6 +158,10 @@ class Trace(Recorder):
             self._lose(tensor.array, "a tensor of which a part was overwritten")
         else:
             self._known.pop(id(tensor.array), None)
+
+    def moved(self, tensor: Tensor, before: Any) -> None:
+        if (known := self._find(before)) is not None:
+            self._add(tensor.array, known)
 
     def _overwrite(self, array: Any) -> None:
         # Others that share its memory have values now that no op of the file computes.

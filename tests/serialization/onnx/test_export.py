@@ -143,6 +143,7 @@ SIZED = {
     "repeated rows of a table": lambda x: (
         x + ampkit.tensor(np.ones((x.shape[0], 1, 6), np.float32) * [1, 2, 3, 4, 5, 6])
     ),
+    "positions as floats": lambda x: x * ops.arange(x.shape[1]).float()[:, None],
     "a slice up to the length": lambda x: x + ops.arange(100)[: x.shape[1], None],
     "a sort": lambda x: x.sort(1).values,
     "the last element": lambda x: x[:, -1],
@@ -204,6 +205,18 @@ def test_changes_in_place_of_whole_tensors_are_followed():
     np.testing.assert_allclose(run(made, drawn(3, 4))[0], function(drawn(3, 4)).numpy(), rtol=1e-6)
 
 
+def test_a_result_that_view_puts_in_row_major_order_is_followed():
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def function(x):
+        y = conv(x)
+        return y.view(x.shape[0], -1).sum(1)[:, None, None, None] + y
+
+    made = exported(function, x := drawn(2, 3, 8, 8))
+    with ampkit.no_grad():
+        np.testing.assert_allclose(run(made, x)[0], function(x).numpy(), rtol=1e-5, atol=1e-5)
+
+
 def assigned(x):
     y = x + 1
     y[:, 0] = 0
@@ -215,6 +228,25 @@ def overwritten_view(x):
     first = y[0]
     y.mul_(2)
     return first
+
+
+# conversions
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x > 0).float() * x,
+        lambda x: (x * 3).long() + 1,
+        lambda x: x.bool(),
+        lambda x: ops.one_hot(x.argmax(-1), 4).double(),
+    ],
+    ids=["bool to float", "float to int", "float to bool", "one hot"],
+)
+def test_casts_between_kinds_of_dtypes_are_nodes(function):
+    made = exported(function, x := drawn(3, 4))
+    (got,) = run(made, x)
+    np.testing.assert_array_equal(got, function(x).numpy())
 
 
 # refusals
