@@ -13,10 +13,11 @@ def preformatted(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table of text."""
+    """A table of text, which is scrolled where it is wider than the page; without a head, no line is above it."""
     first = "".join(f'<th style="text-align:left">{escape(str(cell))}</th>' for cell in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f"<table><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
+    top = f"<thead><tr>{first}</tr></thead>" if first else ""
+    return f'<div style="overflow-x:auto"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
 def _cell(value: Any) -> str:

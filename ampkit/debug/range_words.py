@@ -14,7 +14,7 @@ LAYERS = 3  # named by one recommendation
 WORTH_SAYING = 0.01  # the least share of a layer's values that a recommendation is about
 NEAR = 0.5  # of a format's largest number
 _FLOAT16_LARGEST = 65504.0
-_HEADINGS = ("", "layer", "dtype", "largest", "zero", "subnormal", "flushed", *(f"in {name}" for name in FORMATS))
+HEAD = ("", "layer", "dtype", "largest", "zero", "subnormal", "flushed", *(f"in {name}" for name in FORMATS))
 
 
 def table(ranges: Sequence[Range]) -> str:
@@ -23,12 +23,22 @@ def table(ranges: Sequence[Range]) -> str:
     largest: without the loss scale. zero, subnormal, flushed: shares of the values, in the dtype that they are stored
     in. in float16, ...: the share that the format would lose, to overflow, subnormal numbers or zero.
     """
-    worst = sorted(ranges, key=lambda r: (-_share(r, r.lost()), -_share(r, r.would_lose("float16"))))
-    rows = [_HEADINGS, *map(_cells, worst[:ROWS])]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADINGS))]
+    rows = [HEAD, *rows_of(ranges)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *left_out(ranges)])
+
+
+def rows_of(ranges: Sequence[Range]) -> list[tuple[str, ...]]:
+    """The rows of `table`, for the columns of HEAD."""
+    worst = sorted(ranges, key=lambda r: (-_share(r, r.lost()), -_share(r, r.would_lose("float16"))))
+    return [*map(_cells, worst[:ROWS])]
+
+
+def left_out(ranges: Sequence[Range]) -> list[str]:
+    """A line about the layers that `table` has no row for, if there are any."""
     left = len(ranges) - ROWS
-    return "\n".join([*lines, f"and {left} more that lose less"] if left > 0 else lines)
+    return [f"and {left} more that lose less"] if left > 0 else []
 
 
 def _cells(found: Range) -> tuple[str, ...]:

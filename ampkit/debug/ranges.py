@@ -22,13 +22,14 @@ from .. import backends
 from ..amp import exponents
 from ..base.dtypes import FLOATS, Array, DType, int64
 from ..base.errors import ArgumentError, StateError
-from ..base.html import ShowsItsText
+from ..base.html import ShowsItsText, preformatted
+from ..base.html import table as html_table
 from ..base.observe import ACCUMULATE, BACKWARD, FORWARD, Event, observing
 from ..core.module_path import current, follow, path_in_words
 from ..core.parameter import Parameter
 from ..nn import Module
 from .range_rows import ACTIVATION, GRADIENT, PARAMETER, PARAMETER_GRADIENT, Range, Sample, Totals, Updates, ranges_of
-from .range_words import recommendations, table
+from .range_words import HEAD, left_out, recommendations, rows_of, table
 from .repeat.unchanged import need_module
 
 Key = tuple[str, str, str, DType, DType]  # of, path, op, dtype, stored: see Range
@@ -127,6 +128,11 @@ class Ranges(RangeTotals):
     def __str__(self) -> str:
         found = table(self.ranges())
         return "\n".join([found, *(f"- {advice}" for advice in self.recommendations())])
+
+    def _repr_html_(self) -> str:
+        found = self.ranges()
+        lines = [*left_out(found), *(f"- {advice}" for advice in self.recommendations())]
+        return html_table(HEAD, rows_of(found)) + (preformatted("\n".join(lines)) if lines else "")
 
     def _synchronize(self) -> None:
         for backend in {backends.backend_of(p.array) for p in self.model.parameters()}:

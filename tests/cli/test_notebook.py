@@ -111,13 +111,19 @@ def test_objects_show_escaped_html_without_scripts(run):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     plan = debug.plan(model, (ampkit.randn(2, 4),), "float16", lambda model, batch: model(batch[0]).sum())
     ledger = debug.Ledger(0.5, {"<casts>": 0.1})
-    for shown in (plan, ledger, ampkit.Policy("float16"), ampkit.load_run(run)):
+    ranges, known = debug.Ranges(model, 1), {"b", "details", "div", "pre", "summary"}
+    with ranges.step(1):
+        model(ampkit.randn(2, 4)).sum().backward()
+    known |= {"table", "tbody", "td", "th", "thead", "tr"}
+    for shown in (plan, ledger, ranges, ampkit.Policy("float16"), ampkit.load_run(run)):
         html = shown._repr_html_()
-        assert Tags(html).names <= {"b", "details", "pre", "summary", "table", "tbody", "td", "th", "thead", "tr"}
+        assert Tags(html).names <= known
+        assert "<tr></tr>" not in html  # which would draw the line of an empty head
         assert "<casts>" not in html and "<run>" not in html
         assert len(html) < 6000
         assert "color" not in html  # that of the page, light or dark
     assert "<td" in plan._repr_html_() and "linear" in plan._repr_html_()
+    assert ranges._repr_html_().count("<tr>") == len(ranges.ranges()) + 1
     assert "&lt;casts&gt;" in ledger._repr_html_()
 
 

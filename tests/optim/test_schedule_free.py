@@ -252,6 +252,12 @@ def test_a_state_with_counts_that_are_none_is_refused_and_nothing_changes(change
     assert bits(optimizer) == before
 
 
+@pytest.mark.parametrize("state", [np.int8(-1), [], {"param_groups": [{}], "state": 3}], ids=str)
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(ArgumentError, match="AdamWScheduleFree.load_state_dict"):
+        ramp()[1].load_state_dict(state)
+
+
 def test_a_state_without_z_is_refused():
     optimizer = ramp()[1]
     step(optimizer, 0)

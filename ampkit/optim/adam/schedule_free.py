@@ -243,7 +243,7 @@ def _with_steps(state_dict: Any) -> Any:
         counts = {number: group["k"] for group in state_dict["param_groups"] for number in group["params"]}
         entries = state_dict["state"].items()
         state = {number: {"step": counts[number], **entry} if entry else entry for number, entry in entries}
-    except (TypeError, KeyError, AttributeError):
+    except (TypeError, LookupError, AttributeError, ValueError):
         return state_dict  # which loading refuses
     return {**state_dict, "state": state}
 
