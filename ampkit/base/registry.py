@@ -166,8 +166,8 @@ def register_dataset(
 
     loading: "arrays": `load` returns Splits of arrays, shuffled each epoch. "generated": arrays from a seed, of which
     a share `validation` is held out. "images": Splits of (images [n, c, h, w] uint8, labels), normalized and
-    augmented. "dataset": Splits of datasets that give batches. "text": Splits of bytes or tokens, from which windows are
-    drawn. "stream": Splits of pairs (what a DataLoader streams, its collate_fn), whose place checkpoints hold.
+    augmented. "dataset": Splits of datasets that give batches. "text": Splits of bytes or tokens, from which windows
+    are drawn. "stream": Splits of pairs (what a DataLoader streams, its collate_fn), whose place checkpoints hold.
     from_model: parameters of `load` that are keys of [model]. constants: what is no key but known of the section, as
     `shape` and `classes` of images. check: as in `register_model`, with the data section first. complete: given the
     keys as they are written, adds those that are left out and that the data itself tells, as the number of classes.

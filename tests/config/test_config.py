@@ -209,7 +209,7 @@ def test_an_override_cannot_smuggle_in_a_second_line(small):
         ("amp.max_scale=2", "amp.max_scale: needs at least init_scale, 65536.0, got 2.0"),
         (
             "data.name=text",
-            "'arrow', 'cifar10', 'digits', 'images', 'mnist', 'parquet', 'synthetic_images' or 'table' for mlp, got",
+            "'images', 'mnist', 'parquet', 'synthetic_images', 'table' or 'webdataset' for mlp, got",
         ),
         ("data={name='mnist'}", "data.folder: needs a value, got nothing"),
         ("data={name='cifar10', folder='.', crop=-1}", "data.crop: needs at least 0, got -1"),
