@@ -74,7 +74,7 @@ def load(
     tensors of any other safetensors file.
 
     Of Hugging Face's sharded checkpoints, `f` is the index, such as `model.safetensors.index.json`, or its folder: the
-    result is the dict of all tensors. A tensor of a dtype that ampkit has not, such as float8, is a ForeignTensor.
+    result is the dict of all tensors. A tensor of a dtype that ampkit has not, such as complex64, is a ForeignTensor.
     map_location: the device of the tensors; a dict from saved devices to others; or a function of a storage (as a 1-d
     Tensor on the CPU) and its saved device that returns the storage on another one. By default the saved device where
     this machine has it, else the CPU. Unless weights_only=True, a file may hold whole modules of classes that the

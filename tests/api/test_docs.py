@@ -47,7 +47,7 @@ def namespace():
     return modules | {"model": model, "optimizer": optimizer, "loader": [batch] * 3}
 
 
-PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics")
+PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics", "formats")
 ALONE = ("README.md", *(f"docs/{page}.md" for page in PAGES_ALONE))
 GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
 GUIDES += ("optimizers", "finetuning", "coming-from-lightning", "coming-from-accelerate", "coming-from-keras")

@@ -19,16 +19,7 @@ from ampkit.base.formats import FORMATS, is_packed
 E4M3, E5M2, PAIRS = ampkit.float8_e4m3fn, ampkit.float8_e5m2, ampkit.float4_e2m1fn_x2
 BYTES = ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
 ARITHMETIC = r"^\S+: needs (a dtype|dtypes) with arithmetic, got .*float8_e4m3fn.*\nhelp: cast"
-DECODING = {
-    "cumulative_trapezoid",
-    "float_power",
-    "full_like",
-    "ones_like",
-    "scalar_tensor",
-    "to",
-    "trapezoid",
-    "trapz",
-}
+CONVERTING = {"full_like", "ones_like", "scalar_tensor", "to"}  # what may have other values
 VALUES = [[1.0, 2.5, -500.0, 0.1], [1e-9, -0.0, 3.0, 448.0]]
 
 
@@ -86,13 +77,16 @@ def test_bytes_are_viewed_and_moved():
     assert raw.view(E5M2).dtype is E5M2 and x.view(E5M2).view(ampkit.int8).dtype is ampkit.int8
     index = ampkit.tensor([1, 0])
     for move in (
-        lambda t: t.reshape(4, 2), lambda t: t.t().contiguous(), lambda t: t[:, 1:3], lambda t: t[index], lambda t: t[0, 1],
+        lambda t: t.reshape(4, 2), lambda t: t.t().contiguous(), lambda t: t[:, 1:3], lambda t: t[index],
+        lambda t: t[0, 1],
         lambda t: ampkit.cat([t, t], 1), lambda t: ampkit.stack([t, t]), lambda t: t.clone(), lambda t: t.detach(),
         lambda t: t.flip(0), lambda t: t.roll(1, 0), lambda t: t.repeat(2, 1), lambda t: t.expand(3, 2, 4),
-        lambda t: t.unbind()[1], lambda t: t.split(1, 1)[2], lambda t: t.index_select(1, index), lambda t: t.squeeze()[None],
+        lambda t: t.unbind()[1], lambda t: t.split(1, 1)[2], lambda t: t.index_select(1, index),
+        lambda t: t.squeeze()[None],
         lambda t: t.gather(1, index[:, None]), lambda t: ampkit.where(index[:, None] > 0, t, t.flip(1)),
-        lambda t: t[t.view(ampkit.uint8) > 60] if t.dtype is E4M3 else t[t > 60], lambda t: t.diagonal(),
-        lambda t: t.repeat_interleave(2, 0), lambda t: t.unfold(1, 2, 1), lambda t: copy.deepcopy(t), lambda t: t.to("cpu"),
+        lambda t: t[raw > 60], lambda t: t.diagonal(),
+        lambda t: t.repeat_interleave(2, 0), lambda t: t.unfold(1, 2, 1), lambda t: copy.deepcopy(t),
+        lambda t: t.to("cpu"),
     ):  # fmt: skip
         found = move(x)
         assert found.dtype is E4M3 and codes(found) == move(raw).tolist()
@@ -132,8 +126,8 @@ def test_views_share_memory():
 def test_arithmetic_raises_one_line_with_the_cure():
     x = made()
     for run in (
-        lambda: x + x, lambda: x * 2, lambda: -x, lambda: x @ x.t(), lambda: x == x, lambda: x.sum(), lambda: ampkit.relu(x),
-        lambda: x.max(), lambda: x.sort(), lambda: x.add_(1), lambda: ampkit.tensor(VALUES).sum(dtype=E4M3),
+        lambda: x + x, lambda: x * 2, lambda: -x, lambda: x @ x.t(), lambda: x == x, lambda: x.sum(),
+        lambda: ampkit.relu(x), lambda: x.max(), lambda: x.sort(), lambda: x.add_(1), lambda: x.float().sum(dtype=E4M3),
         lambda: x.unique(), lambda: x.nonzero(), lambda: ampkit.cat([x, x.float()]), lambda: x.masked_fill(x.bool(), 0),
         lambda: ampkit.where(x.bool(), x, 0.0), lambda: ampkit.where(x), lambda: ampkit.promote_types(E4M3, E5M2),
     ):  # fmt: skip
@@ -153,11 +147,22 @@ def test_arithmetic_raises_one_line_with_the_cure():
             run()
 
 
+def answered(function, args):
+    """What it returns, in a tuple; nothing where it raises an error, which then names no structure of NumPy."""
+    try:
+        found = function(*args)
+    except (AmpkitError, TypeError) as error:
+        if "void8" in str(error):
+            raise
+        return ()
+    return found if isinstance(found, (tuple, list)) else (found,)
+
+
 @pytest.mark.cpu  # which functions read a tensor's array does not depend on the device
 def test_no_function_computes_with_codes():
     x, index = made([[1.0, 2.5], [-3.0, 0.5]]), ampkit.tensor([0, 1])
     answers = x.tolist()
-    for name in (name for name in dir(ops) if not name.startswith("_") and name not in DECODING):
+    for name in (name for name in dir(ops) if not name.startswith("_") and name not in CONVERTING):
         function = getattr(ops, name)
         if not inspect.isfunction(function) and type(function).__name__ != "Op":
             continue
@@ -172,14 +177,9 @@ def test_no_function_computes_with_codes():
             (index.float(), x),
             (x, 0, index),
         ):
-            try:
-                found = function(*args)
-            except (AmpkitError, TypeError) as error:
-                assert "void8" not in str(error), (name, error)
-                continue
-            for one in found if isinstance(found, (tuple, list)) else [found]:
+            for one in answered(function, args):
                 if isinstance(one, ampkit.Tensor) and one.numel() and one.dtype is E4M3 and "empty" not in name:
-                    assert set(one.reshape(-1).tolist()) <= {*sum(answers, []), 0.0}, (name, args)
+                    assert {*one.reshape(-1).tolist()} <= {1.0, 2.5, -3.0, 0.5, 0.0}, (name, args)
     assert x.tolist() in (answers, [[0, 0], [0, 0]])  # zero_ is the last
 
 

@@ -18,7 +18,7 @@ from traced_memory import memory_below
 
 import ampkit
 from ampkit import Tensor, nn, ops, optim, tensor
-from ampkit.base import dtypes
+from ampkit.base import dtypes, public_dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, FileError
 from ampkit.nn import Parameter
 from ampkit.serialization import load, save
@@ -430,6 +430,22 @@ def values(torch):
     state |= {"empty": torch.zeros(0, 3), "number": torch.tensor(3.0), "leaf": torch.ones(2, requires_grad=True)}
     state |= {"last": torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)}
     return state | {"weight": torch.nn.Parameter(torch.ones(2, 2))}
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", public_dtypes.STORED)
+def test_formats_below_16_bits_are_exchanged(tmp_path, name):
+    torch = pytorch()
+    given = torch.arange(0, 240, 20, dtype=torch.uint8).reshape(3, 4).view(getattr(torch, name))
+    torch.save({"x": given, "t": given.t(), "part": given[1:, ::2]}, tmp_path / "theirs.pt")
+    found = load(tmp_path / "theirs.pt")
+    assert found["x"].dtype is getattr(ampkit, name)
+    assert found["x"].view(ampkit.uint8).tolist() == given.view(torch.uint8).tolist()
+    assert found["t"].stride() == (1, 4) and found["part"].view(ampkit.uint8).tolist() == [[80, 120], [160, 200]]
+    save(found, tmp_path / "ours.pt")
+    back = torch.load(tmp_path / "ours.pt", weights_only=True)
+    assert back["x"].dtype == given.dtype and torch.equal(back["x"].view(torch.uint8), given.view(torch.uint8))
+    assert round_trip(found)["t"].view(ampkit.uint8).tolist() == given.view(torch.uint8).t().tolist()
 
 
 @pytest.mark.cpu

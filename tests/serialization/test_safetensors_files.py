@@ -12,6 +12,7 @@ import pytest
 import safetensors.numpy
 from traced_memory import memory_below
 
+import ampkit
 from ampkit import Tensor, tensor
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, FileError
@@ -27,6 +28,50 @@ def test_every_dtype_is_restored_bit_for_bit(tmp_path, dtype):
     assert found.dtype == dtype
     assert found.array.tobytes() == values.array.tobytes()
     assert found.shape == (2, 3)
+
+
+FORMATS = {
+    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float4_e2m1fn_x2": "F4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_below_16_bits_are_restored(tmp_path, name):
+    raw = tensor([[0, 60, 255], [7, 128, 1]], dtype=dtypes.uint8)
+    file = tmp_path / "a.safetensors"
+    save({"é": raw.view(getattr(ampkit, name)), "wide": tensor([1.0])}, file)
+    found = load(file)
+    assert found["é"].dtype is getattr(ampkit, name) and found["wide"].item() == 1
+    assert found["é"].view(ampkit.uint8).tolist() == raw.tolist()
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    entry = json.loads(data[8 : 8 + length])["é"]
+    assert length % 8 == 0
+    assert (entry["dtype"], entry["shape"]) == (FORMATS[name], [2, 6 if name == "float4_e2m1fn_x2" else 3])
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats_below_16_bits_are_read_as_safetensors_writes_them(tmp_path, name):
+    torch = pytest.importorskip("torch", reason="needs PyTorch (extra `peers`)")
+    writer = pytest.importorskip("safetensors.torch")
+    given = torch.arange(0, 240, 20, dtype=torch.uint8).reshape(3, 4).view(getattr(torch, name))
+    writer.save_file({"x": given}, tmp_path / "theirs.safetensors")
+    found = load(tmp_path / "theirs.safetensors")["x"]
+    assert found.dtype is getattr(ampkit, name)
+    assert found.view(ampkit.uint8).tolist() == given.view(torch.uint8).tolist()
+    save({"x": found}, tmp_path / "ours.safetensors")
+    back = writer.load_file(tmp_path / "ours.safetensors")["x"]
+    assert back.dtype == given.dtype and torch.equal(back.view(torch.uint8), given.view(torch.uint8))
+
+
+@pytest.mark.cpu
+def test_an_odd_row_of_float4_is_refused(tmp_path):
+    header = json.dumps({"x": {"dtype": "F4", "shape": [3], "data_offsets": [0, 1]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
+    with pytest.raises(FileError, match="an odd number of values of 4 bits"):
+        load(tmp_path / "a.safetensors")
 
 
 @pytest.mark.cpu

@@ -12,6 +12,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
+from ampkit.base.formats import need_arithmetic
 from ampkit.core.arguments import shown
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.op import Array, Saved, op
@@ -89,6 +90,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
 
     By repeated squaring, each product rounded as by `matmul`. Raises ShapeError for matrices that are not square.
     """
+    need_arithmetic("matrix_power", input)
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError("matrix_power", "square matrices [.., M, M]", f"shape {tuple(input.shape)}")
     if not isinstance(n, int):
