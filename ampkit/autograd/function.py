@@ -26,7 +26,7 @@ from typing import Any
 
 from .. import backends
 from ..base import observe
-from ..base.dtypes import FLOATS
+from ..base.dtypes import DIFFERENTIABLE
 from ..base.errors import DTypeError, StateError
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
@@ -128,7 +128,7 @@ class FunctionCtx:
             what, cure = f"a tensor that {self._name} saved changed in place since", "change it after backward"
             raise StateError("backward", "the values that the forward saved", what, cure)
         if type(edge) is int:
-            differs = self._node is not None and array.dtype in FLOATS and edge not in self._non_differentiable
+            differs = self._node is not None and array.dtype in DIFFERENTIABLE and edge not in self._non_differentiable
             edge = (self._node, edge, array.shape, array.dtype) if differs else None
         if edge is not None and isinstance(edge[0], Tensor):
             return alias(array, edge) if packed else edge[0]

@@ -22,7 +22,7 @@ def cast(backend: Any, array: Array, dtype: DType) -> Array:
     format that packs two values in a byte: the shape would change.
     """
     if array.dtype == dtype:
-        return array.view(uint8).copy().view(dtype)
+        return copied(array)
     if is_packed(array.dtype) or is_packed(dtype):
         cure = f"use ampkit.ops.cast_to(x, ampkit.{name_of(dtype)}), whose last axis is another"
         raise DTypeError("cast", "dtypes of one value per element", _words(array.dtype, dtype), cure)
@@ -52,6 +52,11 @@ def copy(backend: Any, target: Array, source: Array) -> None:
     if target.dtype in NARROW:
         target, cast_there = target.view(uint8), cast_there.view(uint8)
     backend.copy(target, cast_there)
+
+
+def copied(array: Array) -> Array:
+    """A copy of an array of any dtype: CuPy has no kernel that copies structures."""
+    return array.view(uint8).copy().view(array.dtype) if array.dtype in NARROW else array.copy()
 
 
 def byte_of(number: float, dtype: DType) -> Any:

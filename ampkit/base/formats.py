@@ -129,7 +129,7 @@ def _float32_bits(values: Array) -> Array:
     mantissa = np.bitwise_and(wide, (1 << 52) - 1)
     significand = np.where(exponent > -896, np.bitwise_or(mantissa, 1 << 52), mantissa)
     shift = np.minimum(29 + np.maximum(1 - exponent, 0), 63).astype(np.uint64)
-    kept = np.right_shift(significand, shift)
+    kept: Any = np.right_shift(significand, shift)
     inexact = np.left_shift(kept, shift) != significand
     kept = np.where(exponent > 0, np.bitwise_and(kept, 0x7FFFFF), kept)
     bits = np.left_shift(np.maximum(exponent, 0), 23) + kept.astype(np.int64)

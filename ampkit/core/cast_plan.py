@@ -119,8 +119,10 @@ def _plan_of_formats(op: Any, answer: DType | None, key: list[Entry], wanted: li
         got = ", ".join(name_of(d) if d is not None else "a number" for d in stored if d is not None or len(stored) > 1)
         raise DTypeError(op.name, "a dtype with arithmetic", name_of(answer) if answer in NARROW else got, CURE)
     casts = tuple([uint8 if d in NARROW else None for d in stored]) if moves else ()
-    out, tapes = uint8 if moves else answer, any(wanted) and op.backward_primitive is not None
-    return CastPlan(casts, None, out, stored, False, True, backend, [], tapes, (), codes=found if moves else None)
+    out: Any = uint8 if moves else answer
+    tapes = any(wanted) and op.backward_primitive is not None
+    compute = float32 if moves else None  # of the backward
+    return CastPlan(casts, compute, out, stored, False, True, backend, [], tapes, (), codes=found if moves else None)
 
 
 def _need_tensors(op: Any, key: list[Entry]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit import backends
-from ampkit.base.dtypes import FLOATS, DType, accumulator
+from ampkit.base.dtypes import DIFFERENTIABLE, DType, accumulator
 
 
 def is_traced(array: Any) -> bool:
@@ -29,6 +29,6 @@ def widen(value: Any, compute: DType | None) -> Any:
     """A floating-point array (traced or not, or a tuple of them) in `compute`; anything else, and None, unchanged."""
     if type(value) is tuple:
         return tuple([widen(v, compute) for v in value])
-    if compute is None or getattr(value, "dtype", None) not in FLOATS:
+    if compute is None or getattr(value, "dtype", None) not in DIFFERENTIABLE:
         return value
     return cast(value, compute)

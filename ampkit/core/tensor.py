@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from .. import backends
+from ..backends.format_casts import copied
 from ..base import dtypes, observe
 from ..base.dtypes import KNOWN, LOW, NARROW, Array, DType
 from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
@@ -380,7 +381,7 @@ class Tensor(TensorBase, TensorMethods):
         if gradient.array.shape == self.array.shape:
             self.accumulate(gradient.array, gradient._scale_tag)
         else:  # `data` has got another shape since
-            self._grad = Tensor(gradient.array.copy())
+            self._grad = Tensor(copied(gradient.array))
             self._grad._scale_tag = gradient._scale_tag
 
     def __copy__(self) -> Tensor:
@@ -391,7 +392,7 @@ class Tensor(TensorBase, TensorMethods):
         if self._tape_node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
         with backends.device_guard(self.array):
-            twin = type(self)(self.array.copy(), requires_grad=self.requires_grad)
+            twin = type(self)(copied(self.array), requires_grad=self.requires_grad)
         memo[id(self)] = twin
         if self._grad is not None:
             with backends.device_guard(self.array):

@@ -161,8 +161,8 @@ class _Pickler:
         self.put(("storage", storage, self._keys[memory], place, tensor.numel()), path)
         self.written.write(b"Q")
         strides = tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(tensor.ndim))
-        arguments: list[Any] = [0, tuple(tensor.shape), strides, tensor.requires_grad, OrderedDict[str, Any]()]
-        for argument in arguments if known else [*arguments, tensor.dtype]:
+        view: list[Any] = [0, tuple(tensor.shape), strides, tensor.requires_grad, OrderedDict[str, Any]()]
+        for argument in view if known else [*view, tensor.dtype]:
             self.put(argument, path)
         self.written.write(b"tR")
 

@@ -126,6 +126,8 @@ class ndarray:
             raise TypeError(f"{name}: CuPy takes {len(known)} arguments, got {len(args)}")
         if name not in ("asarray", "array", "take", "repeat"):
             _need_loop(name, args)
+        if name not in _VIEWS | _PLAIN_RESULTS | {"may_share_memory"}:
+            _need_no_structure(name, *_arrays(args))
         _need_axis(name, args, kwargs, known)
         if name.endswith("_like") and not kwargs.get("shape", True):
             del kwargs["shape"]  # CuPy takes () for no shape
@@ -166,6 +168,8 @@ class ndarray:
         known = _CUPY["methods"][name]
 
         def method(*args, **kwargs):
+            if name not in _VIEWS and not (name in ("copy", "fill") and found.__self__.flags.c_contiguous):
+                _need_no_structure(name, self)
             extra = set(kwargs) - set(known or kwargs)
             if extra or (known is not None and len(args) > len(known)):
                 raise TypeError(f"{name}: CuPy takes {known}, got {args} {kwargs}")
@@ -245,6 +249,7 @@ class ndarray:
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError("Unsupported type numpy.ndarray: bring it to the device first")
+        _need_no_structure("assignment", self)
         held, given = self._numpy, _arrays([index, value])
         index, value = _opened(index), _opened(value)
         with streams.of_a_test([self]):
@@ -364,6 +369,12 @@ def _need_loop(name, inputs):
         raise TypeError(f"{name}: CuPy has no loop for bfloat16")
     if name == "matmul" and any(map(_is_bfloat16, inputs)) and any(getattr(i, "ndim", 0) > 2 for i in inputs):
         raise TypeError("matmul: CuPy has no product of stacks in bfloat16")
+
+
+def _need_no_structure(name, *arrays):
+    """CuPy keeps and views arrays of structures, and has no kernels for them."""
+    if any(array.dtype.fields for array in arrays):
+        raise TypeError(f"{name}: CuPy has no kernel for structures")
 
 
 def _need_device(name, args):

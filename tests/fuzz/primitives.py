@@ -15,7 +15,9 @@ from ampkit import GradScaler, Tensor, nn, optim, tensor
 from ampkit.amp import exponents
 from ampkit.amp.found_inf import unscale
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
+from ampkit.base.formats import FORMATS, is_packed
 from ampkit.ops.nn.batch_norm import update_running_statistics
+from ampkit.ops.pointwise.formats import decode, encode
 from ampkit.optim import clip, swa_utils
 from ampkit.optim.flat.memory import narrow
 
@@ -193,6 +195,21 @@ def _step_of(rules: tuple[tuple[Any, dict[str, Any]], ...], random: Random) -> P
     return program
 
 
+def _encode(random: Random) -> Program:
+    dtype = random.choice([*FORMATS])
+    values = _flat(random, random.choice((float32, bfloat16, float16, float64)))
+    values = _odd(random, values[: values.size // 2 * 2] if is_packed(dtype) else values)
+    options = random.random() < 0.5, random.choice((None, (random.randrange(2**64), 5)))
+    return lambda: [encode(values, dtype, *options)]
+
+
+def _decode(random: Random) -> Program:
+    dtype, to = random.choice([*FORMATS]), random.choice((float32, bfloat16, float16, float64))
+    raw = np.frombuffer(random.randbytes(random.choice(LENGTHS)), np.uint8)
+    codes = _odd(random, raw)
+    return lambda: [decode(codes, dtype, to)]
+
+
 PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "amp.exponents:count_exponents": _counts,
     "amp.exponents:count_exponents_of_segments": _counts_of_segments,
@@ -200,6 +217,8 @@ PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "amp.exponents:lost_updates_of_segments": _lost_of_segments,
     "amp.found_inf:unscale": _unscale,
     "nn.batch_norm:update_running_statistics": _running,
+    "pointwise.formats:encode": _encode,
+    "pointwise.formats:decode": _decode,
     "optim.adafactor:adafactor_update": lambda random: _step_of(((optim.Adafactor, {}),), random),
     "optim.elementwise:lerp": _lerp,
     "optim.elementwise:narrow": _narrow,

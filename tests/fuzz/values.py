@@ -38,6 +38,8 @@ HOSTILE = (
     "NotImplemented",
     "ampkit.Tensor", "ampkit.bool", "t(2, 3, grad=True)", "t(fill=nan)", "t(dtype='int64')", "t(dtype='bool')",
     "t(2, 0, grad=True)", "t(1)", "t(2, 3, dtype='uint8')", "t(3, dtype='bfloat16', layout='sliced', grad=True)",
+    "t(2, 4, dtype='float8_e4m3fn')", "t(2, dtype='float8_e5m2').view(ampkit.float4_e2m1fn_x2)", "ampkit.float8_e4m3fn",
+    "t(2, 3, dtype='float8_e5m2', layout='transposed')", "t(dtype='float8_e8m0fnu')", "'float4_e2m1fn_x2'",
     "t(2, 3, fill=-0.0)", "t(2, 3, grad=True) * 2", "optimizer()", "ampkit.device('cpu')", "(lambda *a, **k: None)",
     "(lambda x: x)", "[(2, 3), 4]", "{0: 1}", "{'params': [parameter(3)]}", "nn.Sequential()",
 )  # fmt: skip

@@ -15,7 +15,6 @@ from .utils.library import ops
 
 __all__ = [
     "Size", "UntypedStorage", "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128",
-    "float4_e2m1fn_x2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
     "is_autocast_available", "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
@@ -29,9 +28,6 @@ layout = memory_format = str
 complex64 = cfloat = dtype_named("complex64")
 complex128 = cdouble = dtype_named("complex128")
 uint16, uint32, uint64 = (dtype_named(name) for name in ("uint16", "uint32", "uint64"))
-float8_e4m3fn, float8_e4m3fnuz = dtype_named("float8_e4m3fn"), dtype_named("float8_e4m3fnuz")
-float8_e5m2, float8_e5m2fnuz = dtype_named("float8_e5m2"), dtype_named("float8_e5m2fnuz")
-float8_e8m0fnu, float4_e2m1fn_x2 = dtype_named("float8_e8m0fnu"), dtype_named("float4_e2m1fn_x2")
 
 
 # Methods in place that are functions too.

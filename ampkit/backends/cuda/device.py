@@ -166,7 +166,10 @@ class CUDA:
         with there.here():
             order = np.argsort([-abs(step) for step in array.strides], kind="stable").tolist()
             source = array.transpose(order) if array.size else array
-            source, stream = source if source.flags.c_contiguous else source.copy(), self.xp.cuda.get_current_stream()
+            source, stream = (
+                source if source.flags.c_contiguous else format_casts.copied(source),
+                self.xp.cuda.get_current_stream(),
+            )
             written = stream.record()
         with self.here():
             self.xp.cuda.get_current_stream().wait_event(written)

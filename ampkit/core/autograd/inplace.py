@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ampkit import backends
-from ampkit.backends.format_casts import byte_of
+from ampkit.backends.format_casts import byte_of, copied
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
 
@@ -119,7 +119,7 @@ def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
     owned = made._view_links is None and getattr(made.array.flags, "writeable", True)
     owned = owned and all(made is not g for g in given)
     with backends.device_guard(made.array):
-        array, version = (made.array, made._version_counter) if owned else (made.array.copy(), [0])
+        array, version = (made.array, made._version_counter) if owned else (copied(made.array), [0])
     move(self, made._tape_edge)
     assert self._tape_node is not None
     version[0] = self._tape_node.serial
@@ -130,6 +130,6 @@ def _replace(self: Tensor, made: Tensor, given: tuple[Any, ...]) -> Tensor:
 def _copy_of(tensor: Tensor) -> Tensor:
     # What the tape saves of it stays as it is.
     with backends.device_guard(tensor.array):
-        out = Tensor(tensor.array.copy())
+        out = Tensor(copied(tensor.array))
     out._tape_edge = tensor._tape_edge
     return out

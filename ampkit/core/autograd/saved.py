@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ampkit import backends
-from ampkit.base.dtypes import FLOATS, DType
+from ampkit.base.dtypes import DIFFERENTIABLE, DType
 
 from ..casts import is_traced, widen
 
@@ -35,4 +35,4 @@ def with_zeros(node: Node, dys: list[Any]) -> Any:
     like = next(d for d in dys if d is not None)
     zeros = backends.backend_of(like.tensor.array if is_traced(like) else like).zeros
     pairs = zip(dys, node.outputs, strict=True)
-    return tuple([zeros(*out) if dy is None and out[1] in FLOATS else dy for dy, out in pairs])
+    return tuple([zeros(*out) if dy is None and out[1] in DIFFERENTIABLE else dy for dy, out in pairs])

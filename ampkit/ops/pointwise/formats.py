@@ -7,7 +7,7 @@ Both are primitives that kernels of other ops call, too; neither scales. `cast_t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from ampkit import backends
 from ampkit.base import dtypes
@@ -55,7 +55,7 @@ def cast_to(
     dtype: Any,
     *,
     saturate: bool = True,
-    rounding: Literal["nearest", "stochastic"] = "nearest",
+    rounding: str = "nearest",
     generator: random.Stream | None = None,
 ) -> Tensor:
     """input in a format below 16 bits, with a choice of what `Tensor.to` decides; or a tensor of one in a wider dtype.
