@@ -194,7 +194,8 @@ def test_gradients_pass_through_casts_in_the_narrow_dtype_as_in_pytorch():
     for move in (
         lambda t: t.reshape(6), lambda t: t[index], lambda t: t[1:], lambda t: t.flip(0), lambda t: t.roll(1, 1),
         lambda t: t.repeat(2, 1), lambda t: t.expand(2, 2, 3), lambda t: t.permute(1, 0), lambda t: t.unbind()[1],
-        lambda t: t.index_select(0, index), lambda t: t.split(2, 1)[1], lambda t: t.clone(), lambda t: t.unfold(1, 2, 1),
+        lambda t: t.index_select(0, index), lambda t: t.split(2, 1)[1], lambda t: t.clone(),
+        lambda t: t.unfold(1, 2, 1),
     ):  # fmt: skip
         found, want = (ampkit.arange(6.0).reshape(2, 3).clone().requires_grad_() for _ in range(2))
         move(found.to(E5M2)).float().sum().backward()
