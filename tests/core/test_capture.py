@@ -132,6 +132,20 @@ def test_parameters_in_16_bits_are_rounded_by_the_draws_of_eager_steps(kind, dev
     assert_same(*(run.state() for run in runs))
 
 
+@pytest.mark.parametrize("state_dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kind", ["AdamW", "Muon"])
+def test_moments_in_fewer_bits_are_rounded_by_the_draws_of_eager_steps(kind, state_dtype, device):
+    def made(parameters, **options):
+        return getattr(optim, kind)([p for p in parameters if p.ndim > 1], state_dtype=state_dtype, **options)
+
+    runs = [Training(mlp, ampkit.bfloat16, c, made) for c in (False, True)]
+    for run in runs:
+        ampkit.manual_seed(7)
+        for batch in batches(7):
+            run.step(*batch)
+    assert_same(*(run.state() for run in runs))
+
+
 def test_grid_samples_and_volumes_give_the_bits_of_eager_steps(device):
     runs = [Training(spatial, ampkit.float16, c) for c in (False, True)]
     losses = [[float(run.step(x, y)) for x, y in batches(4, rows=2)] for run in runs]
