@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ampkit.config import load
-from ampkit.optim.flat.arena import Arena
 from ampkit.optim.flat.moments import STATE_DTYPES
 from ampkit.run.loop import EvalRow, fit
 
@@ -30,23 +29,12 @@ class Run(NamedTuple):
 
 def run(state_dtype: str, steps: int, more: list[str]) -> Run:
     """Train with moments in `state_dtype`."""
-    made: list[Arena] = []
-    keep = Arena.move_in
-
-    def kept(arena: Arena, *args: object) -> object:
-        made.append(arena)
-        return keep(arena, *args)  # type: ignore[arg-type]
-
     keys = [f"train.steps={steps}", f"train.eval_every={steps}", "train.eval_batches=32"]
-    Arena.move_in = kept  # type: ignore[method-assign,assignment]
-    try:
-        rows = list(fit(load(RECIPE, [f"optimizer.state_dtype={state_dtype}", *keys, *more])))
-    finally:
-        Arena.move_in = keep  # type: ignore[method-assign]
-    loss = next(row.val_loss for row in reversed(rows) if isinstance(row, EvalRow))
-    trained = [arena for arena in made if arena.moments]
-    nbytes = sum(flat.nbytes for arena in trained for flat in arena.moment_arrays())
-    return Run(loss, nbytes, sum(arena.size for arena in trained))
+    training = fit(load(RECIPE, [f"optimizer.state_dtype={state_dtype}", *keys, *more]))
+    loss = [row.val_loss for row in training if isinstance(row, EvalRow)][-1]
+    arenas = [arena for group in training.optimizer.param_groups for arena in group.arenas]
+    nbytes = sum(flat.nbytes for arena in arenas for flat in arena.moment_arrays())
+    return Run(loss, nbytes, sum(arena.size for arena in arenas))
 
 
 def main() -> None:

@@ -57,6 +57,7 @@ def ampkit(capsys, monkeypatch, tmp_path):
 def test_train_leaves_a_run_directory_and_a_summary(ampkit, tmp_path):
     status, out, err = ampkit("train", MLP, *SHORT, "amp.dtype=float16")
     assert (status, err) == (0, "")
+    assert out.startswith("weights     float32\nmasters     the weights themselves\nmoments     ")
     (directory,) = (tmp_path / "runs").iterdir()
     assert directory.name.startswith("digits_mlp-float16-")
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]

@@ -201,6 +201,9 @@ def test_report_measures_the_steps_of_a_run_and_shows_plan_and_ledger(tmp_path, 
     assert "bf16" in next(row[3] for row in run["measured"]["plan"]["rows"] if row[1] == "linear")
     assert {"products", "optimizer"} <= run["measured"]["ledger"]["times"].keys()
     assert run["environment"][0]["ranks"] == 1
+    assert (
+        run["environment"][0]["precisions"]["activations"] == 'bfloat16 where the policy says low, Policy("bfloat16")'
+    )
     assert run["steps"]["memory"][-1] > 1e6
     assert capsys.readouterr().err == ""
 
