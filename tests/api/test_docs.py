@@ -50,7 +50,8 @@ def namespace():
 PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics", "formats")
 ALONE = ("README.md", *(f"docs/{page}.md" for page in PAGES_ALONE))
 GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
-GUIDES += ("optimizers", "finetuning", "coming-from-lightning", "coming-from-accelerate", "coming-from-keras")
+GUIDES += ("optimizers", "finetuning", "quantization", "coming-from-lightning")
+GUIDES += ("coming-from-accelerate", "coming-from-keras")
 ELSEWHERE = ("command-line", "onnx")  # tests/cli/test_command_line_page.py, tests/serialization/onnx/test_page.py
 TESTED_BELOW = ("distributed", "images-of-your-own", "tables-and-text", "pretrained-weights", "add-an-op")
 TESTED_BELOW += ("add-an-optimizer", "add-a-model", "add-a-dataset", "add-a-backend", "add-a-kernel")

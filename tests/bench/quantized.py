@@ -3,8 +3,8 @@
     python -m tests.bench.quantized resnet18 bert gpt [--rounds 9] [--threads 1]
 
 With one thread, times are those of the CPU, which other processes disturb less than a wall clock. PyTorch's model is
-quantized by torch.ao's FX mode with the default configuration of its x86 backend; of bert and gpt, whose forward FX does
-not trace, each Linear by itself.
+quantized by torch.ao's FX mode with the default configuration of its x86 backend; of bert and gpt, whose forward FX
+does not trace, each Linear by itself.
 """
 
 from __future__ import annotations

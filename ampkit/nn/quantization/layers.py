@@ -78,7 +78,7 @@ class _Observed(_Fused):
     def returns_codes_to(self, chosen: Iterable[Any]) -> bool:
         """Whether all who read the output are among the observed layers `chosen`."""
         readers = self.readers.of(self)
-        return bool(readers) and readers <= {id(each) for each in chosen}
+        return readers is not None and readers <= {id(each) for each in chosen}
 
 
 class ObservedLinear(_Observed, Linear):
@@ -101,7 +101,7 @@ def _activated(out: Tensor, activation: str) -> Tensor:
 class _Quantized(_Fused):
     # weight: a buffer of int8 codes, one scale per output channel. Where output_scale is not None, it returns codes.
 
-    weight: Tensor
+    weight: Any
     weight_scale: Tensor
     input_scale: Tensor
     bias: Tensor | None

@@ -80,7 +80,7 @@ class QuantizedTensor(Tensor):
         self._values, self.codes, self.qparams = None, codes, qparams
 
     @property
-    def array(self) -> Array:  # type: ignore[override]
+    def array(self) -> Array:
         """The values in float32."""
         if self._values is None:
             self._values = dequantize_per_tensor(self.codes.array, self.qparams)

@@ -68,14 +68,15 @@ def has_exact_int8() -> bool:
 
 
 def _attributes(how: Requantize, channel_mask: int, residual: DType | None) -> Any:
-    lib = library().cdll  # type: ignore[union-attr]
+    lib: Any = library()
+    lib = lib.cdll
     made, post = create(lib, "primitive_attr_create"), create(lib, "post_ops_create")
     lib.dnnl_primitive_attr_set_scratchpad_mode(made, 1)
     lib.dnnl_primitive_attr_set_scales_mask(made, WEIGHTS, channel_mask)
     if how.input_zero_point:
         lib.dnnl_primitive_attr_set_zero_points_mask(made, SRC, 0)
-    if how.residual_scale is not None:
-        scale, kind = ctypes.c_float(how.residual_scale), _KINDS[residual]  # type: ignore[index]
+    if how.residual_scale is not None and residual is not None:
+        scale, kind = ctypes.c_float(how.residual_scale), _KINDS[residual]
         lib.dnnl_post_ops_append_sum(post, scale, how.residual_zero_point, kind)
     if how.activation:
         lib.dnnl_post_ops_append_eltwise(post, _ELTWISE[how.activation], ctypes.c_float(0), ctypes.c_float(0))
