@@ -18,6 +18,7 @@ from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.base.formats import FORMATS, is_packed
 from ampkit.ops.nn.batch_norm import update_running_statistics
 from ampkit.ops.pointwise.formats import decode, encode
+from ampkit.ops.quantized.codes import QParams, dequantize_per_tensor
 from ampkit.optim import clip, swa_utils
 from ampkit.optim.flat.memory import narrow
 
@@ -69,6 +70,13 @@ def _counts(random: Random) -> Program:
         return [counts]
 
     return program
+
+
+def _values_of_codes(random: Random) -> Program:
+    codes, signed = _flat(random, int64, special=False).astype(np.uint8), random.random() < 0.5
+    qparams = QParams(random.choice((1.0, 0.02)), random.randrange(-128, 256), signed)
+    held = _odd(random, codes.view(qparams.dtype))
+    return lambda: [dequantize_per_tensor(held, qparams)]
 
 
 def _segments(random: Random, length: int) -> list[tuple[int, int]]:
@@ -226,4 +234,5 @@ PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "optim.elementwise:scale_gradients": _scale_gradients,
     "optim.elementwise:update": lambda random: _step_of(RULES, random),
     "optim.lamb:lamb_update": lambda random: _step_of(((optim.LAMB, {"weight_decay": 0.1}),), random),
+    "quantized.codes:dequantize_per_tensor": _values_of_codes,
 }

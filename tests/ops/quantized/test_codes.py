@@ -8,6 +8,7 @@ from ampkit.base.errors import NonFiniteError
 from ampkit.core.dispatch import reference_only
 from ampkit.ops.quantized.codes import QParams, QuantizedTensor, quantize_per_tensor
 
+pytestmark = pytest.mark.cpu  # int8 is not there yet on a GPU
 VALUES = np.random.default_rng(0).normal(0, 3, (64, 96)).astype(np.float32)
 UNSIGNED, SIGNED = QParams(0.05, 117), QParams(0.03, -7, signed=True)
 
