@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
 from ..debug.tuning import percent
-from ..run.export import export
+from ..run.export import export, need_empty
 from ..run.quantize import QuantizedRun, quantize_run
 from ..run.trained import load_run
 from .display import print_line, scores
@@ -53,6 +53,7 @@ def _share(text: str) -> float:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Quantize the run of the command line and write it; returns the exit status."""
     to = Path(options.to or Path(options.directory) / "int8")
+    need_empty("quantize", to)  # before the work, not after it
     found = load_run(options.directory, options.weights)
     show = lambda stage: print_line(console, f"{stage} ...")  # noqa: E731
     made = quantize_run(found, options.observer, options.skip, options.budget, options.batches, show)

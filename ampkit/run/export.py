@@ -90,11 +90,16 @@ def _layout(found: Trained) -> Layout | None:
     return vars(found.model).get("quantization")
 
 
+def need_empty(where: str, folder: Path) -> None:
+    """Raise FileError for a folder that holds files."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileError(where, "a new or empty directory", f"{str(folder)!r}, which holds files", "--to another")
+
+
 def _empty(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise FileError("export", "a new or empty directory", f"{str(folder)!r}, which holds files", "--to another")
+        need_empty("export", folder)
     except OSError as error:
         if isinstance(error, FileError):
             raise

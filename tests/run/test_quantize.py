@@ -33,6 +33,8 @@ def test_a_run_in_int8_is_evaluated_and_predicts_as_the_run(run, tmp_path, capsy
     assert re.search(r"features.0 +│ +[\d.e-]+ % +│ int8", said)
     before, after = map(float, re.search(r"accuracy +│ +([\d.]+)% +│ +([\d.]+)%", said).groups())
     assert abs(before - after) <= 0.5
+    assert cli.main(["quantize", str(run), "--to", str(tmp_path / "int8")]) == 2
+    assert "quantize: needs a new or empty directory" in capsys.readouterr().err
     assert f"{after:.2f}%" in printed(capsys, "evaluate", tmp_path / "int8")
     np.save(tmp_path / "a.npy", np.zeros((8, 8), np.uint8))
     assert "a.npy: " in printed(capsys, "predict", tmp_path / "int8", tmp_path / "a.npy")
