@@ -1,8 +1,9 @@
 """The time of a GPT's training step by each recipe of formats below 16 bits, beside bfloat16, on a CPU.
 
-    python tests/bench/recipes.py [--layers 6] [--width 384] [--tokens 2048] [--rounds 15] [--only mxfp8 ...]
+    python tests/bench/recipes.py [--layers 6] [--width 384] [--tokens 2048] [--rounds 15] [--only mxfp8 ...] [--cpu-time]
 
-All of them train in one process, a step of each in turn, so that whatever else the machine does delays them alike.
+All of them train in one process, a step of each in turn, so that whatever else the machine does delays them alike. On a
+machine that others use, `--cpu-time` with OMP_NUM_THREADS=1 counts the seconds of the process alone.
 Printed are the medians of the steps over bfloat16's, the quartiles of that ratio within the rounds, and the bytes that
 a forward saves.
 """
@@ -54,16 +55,18 @@ def training(policy: Policy, layers: int, width: int, tokens: int) -> Callable[[
     return step
 
 
-def measure(steps: dict[str, Callable[[], int]], rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
+def measure(
+    steps: dict[str, Callable[[], int]], rounds: int, clock: Callable[[], float]
+) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Seconds of each step in each round, and the bytes that each saved."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     saved: dict[str, int] = {}
     for turn in range(rounds + 2):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             saved[name] = step()
             if turn > 1:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
         gc.collect()
     return seconds, saved
 
@@ -73,6 +76,7 @@ def main() -> None:
     for name, default in (("layers", 6), ("width", 384), ("tokens", 2048), ("rounds", 15)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--cpu-time", action="store_true")
     given = parser.parse_args()
     chosen = {
         name: each
@@ -80,7 +84,7 @@ def main() -> None:
         if name == "bfloat16" or given.only in ([], [name]) or name in given.only
     }
     steps = {name: training(each, given.layers, given.width, given.tokens) for name, each in chosen.items()}
-    seconds, saved = measure(steps, given.rounds)
+    seconds, saved = measure(steps, given.rounds, time.process_time if given.cpu_time else time.perf_counter)
     base = seconds["bfloat16"]
     print(f"{'':20}{'ms':>8}{'ratio':>8}{'quartiles':>14}{'saved MB':>10}")
     for name, times in seconds.items():

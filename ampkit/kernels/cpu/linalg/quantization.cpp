@@ -185,27 +185,32 @@ void raise_to(uint32_t* to, uint32_t bits, bool shared) {
     while (before < bits && !__atomic_compare_exchange_n(to, &before, bits, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
+// visit(block, begin, end) for the blocks in a row of a tile, from column `begin` to `end` of the tile.
+template <class Visit>
+void for_each_block(const Tiles& all, const Tile& tile, const Visit& visit) {
+    int64 block = tile.j / all.q, end = min(tile.columns, (block + 1) * all.q - tile.j);
+    for (int64 c = 0; c < tile.columns; c = end, end = min(tile.columns, end + all.q)) visit(block++, c, end);
+}
+
 // Raises the maxima of blocks to those of a tile. shared: other threads do so too.
 void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool shared) {
-    int64 p = all.p, q = all.q;
-    for (int64 r = 0; r < tile.rows;) {
-        int64 end = min(tile.rows, ((tile.i + r) / p + 1) * p - tile.i);  // of the row of blocks
-        uint32_t* blocks = maxima + (tile.i + r) / p * all.across_blocks;
-        if (q == 1) {
-            for (int64 c = 0; c < tile.columns; c += WIDTH) {
-                Words most = {};
-                for (int64 k = r; k < end; k++) most = larger(most, load<Words>(tile.row(k) + c) & 0x7fffffff);
-                for (int64 k = 0; k < min(WIDTH, tile.columns - c); k++) raise_to(blocks + tile.j + c + k, most[k], shared);
-            }
-            r = end;
+    for (int64 r = 0, end; r < tile.rows; r = end) {
+        end = min(tile.rows, ((tile.i + r) / all.p + 1) * all.p - tile.i);  // of the row of blocks
+        uint32_t* blocks = maxima + (tile.i + r) / all.p * all.across_blocks;
+        if (all.q > 1) {
+            for (int64 k = r; k < end; k++)
+                for_each_block(all, tile, [&](int64 block, int64 from, int64 to) {
+                    raise_to(blocks + block, largest_of(tile.row(k) + from, to - from), shared);
+                });
             continue;
         }
-        for (; r < end; r++)
-            for (int64 c = 0; c < tile.columns;) {
-                int64 block = (tile.j + c) / q, stop = min(tile.columns, (block + 1) * q - tile.j);
-                raise_to(blocks + block, largest_of(tile.row(r) + c, stop - c), shared);
-                c = stop;
-            }
+        for (int64 c = 0; c < tile.columns; c += WIDTH) {
+            Words most = {};
+            for (int64 k = r; k < end; k++) most = larger(most, load<Words>(tile.row(k) + c) & 0x7fffffff);
+            uint32_t* to = blocks + tile.j + c;
+            if (!shared && c + WIDTH <= tile.columns) save(to, larger(load<Words>(to), most));
+            else for (int64 k = 0; k < min(WIDTH, tile.columns - c); k++) raise_to(to + k, most[k], shared);
+        }
     }
 }
 
@@ -233,11 +238,9 @@ template <class Encoder>
 void encode_row(const Tiles& all, const Tile& tile, int64 r, uint8_t* codes, const float* multipliers, const uint16_t* random) {
     const float* blocks = multipliers + (tile.i + r) / all.p * all.across_blocks;
     if (all.q == 1) return encode_run<Encoder, true>(codes, tile.row(r), blocks + tile.j, random, tile.columns);
-    for (int64 c = 0; c < tile.columns;) {
-        int64 block = (tile.j + c) / all.q, stop = min(tile.columns, (block + 1) * all.q - tile.j);
-        encode_run<Encoder, false>(codes + c, tile.row(r) + c, blocks + block, random ? random + c : nullptr, stop - c);
-        c = stop;
-    }
+    for_each_block(all, tile, [&](int64 block, int64 c, int64 end) {
+        encode_run<Encoder, false>(codes + c, tile.row(r) + c, blocks + block, random ? random + c : nullptr, end - c);
+    });
 }
 
 // The 16-bit words [begin, begin + count) of a draw, as random.random_bits has them, `step` apart.
@@ -445,6 +448,9 @@ void unpack(uint8_t* to, const uint8_t* from, bool down, int64 row, int64 column
     }
 }
 
+// Whether three such factors of a sum, in any order, stay within float32's normal numbers; NaN does.
+bool is_usual(double factor) { return !(factor < 0x1p-30 || factor > 0x1p30); }
+
 }  // namespace
 
 // out [rows, columns], contiguous bfloat16 or float32: the values of codes, times the scales of blocks if there are any, in
@@ -479,8 +485,8 @@ static int64 dequantize_matrix(Array out, Array codes, Array scales, int64 forma
 }
 KERNEL(dequantize_matrix)
 
-// out [rows, columns] = sums times a factor of each row and column, and bias [columns], of which any may be absent. Floats are
-// multiplied in float64, where no product of factors overflows, and rounded once; int32 sums in float32, in this order.
+// out [rows, columns] = sums times a factor of each row and column, and bias [columns], of which any may be absent. Float
+// sums are multiplied in float64 where factors are so large or small that a product of some might overflow.
 static void scale_sums(Array out, Array sums, Array by_row, Array by_column, Array bias, double factor) {
     int64 rows = out.size[1], columns = out.size[2];
     Scratch<float> across(columns), added(columns);
@@ -489,21 +495,23 @@ static void scale_sums(Array out, Array sums, Array by_row, Array by_column, Arr
     for (int64 k = 0; k < columns; k++) b[k] = 1.0f, c[k] = 0.0f;
     if (by_column) read_floats(b, by_column.data, FLOAT32, 0, by_column.stride[2], columns);
     if (bias) read_floats(c, bias.data, bias.kind, 0, bias.stride[2], columns);
-    bool add = bool(bias), in_order = sums.kind == INT32;
+    bool add = bool(bias), usual = sums.kind == INT32 || is_usual(factor);
+    for (int64 k = 0; k < (by_column ? columns : 0); k++) usual &= is_usual(b[k]);
+    for (int64 r = 0; r < (by_row ? rows : 0); r++) usual &= is_usual(*address<float>(by_row, 0, 0, r));
     parallel_rows(rows, columns, [&](int64 begin, int64 end) {
         Scratch<float> buffer(columns);
         if (!buffer) return;
         float* x = buffer;
         for (int64 r = begin; r < end; r++) {
-            float row = by_row ? *address<float>(by_row, 0, 0, r) : 1.0f;
-            double wide = double(row) * factor;
+            double wide = (by_row ? double(*address<float>(by_row, 0, 0, r)) : 1.0) * factor;
+            float row = float(wide);
             read_floats(x, sums.data, sums.kind, sums.offset(0, r, 0), sums.stride[2], columns);
-            if (in_order) {
-                SIMD for (int64 k = 0; k < columns; k++) x[k] = x[k] * row * b[k];
-            } else if (by_column) {
+            if (!usual) {
                 SIMD for (int64 k = 0; k < columns; k++) x[k] = float(double(x[k]) * wide * double(b[k]));
+            } else if (by_column) {
+                SIMD for (int64 k = 0; k < columns; k++) x[k] = x[k] * row * b[k];
             } else {
-                SIMD for (int64 k = 0; k < columns; k++) x[k] = float(double(x[k]) * wide);
+                SIMD for (int64 k = 0; k < columns; k++) x[k] *= row;
             }
             if (add) SIMD for (int64 k = 0; k < columns; k++) x[k] += c[k];
             write_floats(x, out.data, out.kind, out.offset(0, r, 0), out.stride[2], columns);
