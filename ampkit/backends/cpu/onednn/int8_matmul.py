@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-
 from ampkit.base.dtypes import int32
 
+from ..copies import contiguous
 from .library import library
 from .primitive import DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, cached, empty, signature
 
@@ -26,12 +25,16 @@ def matmul(a: HostArray, b: HostArray) -> HostArray | None:
     if not is_exact():
         return None
     out = empty((a.shape[0], b.shape[1]), int32)
-    for left in (a, np.ascontiguousarray(a)):
-        call = cached(("int8", *map(signature, (left, b))), lambda left=left: _call(left, b, out))
-        if call is not None:
-            call(left, b, out)
-            return out
-    return None
+    if not _multiply(a, b, out) and not _multiply(contiguous(a), b, out):
+        return None
+    return out
+
+
+def _multiply(a: HostArray, b: HostArray, out: HostArray) -> bool:
+    call = cached(("int8", signature(a), signature(b)), lambda: _call(a, b, out))
+    if call is not None:
+        call(a, b, out)
+    return call is not None
 
 
 def _call(a: HostArray, b: HostArray, out: HostArray) -> Call:
