@@ -1,6 +1,6 @@
 """The time of a GPT's training step by each recipe of formats below 16 bits, beside bfloat16, on a CPU.
 
-    python tests/bench/recipes.py [--layers 6] [--width 384] [--tokens 2048] [--rounds 15] [--only mxfp8 ...] [--cpu-time]
+    python tests/bench/recipes.py [--layers 6] [--width 384] [--tokens 2048] [--rounds 15] [--only mxfp8 ...]
 
 All of them train in one process, a step of each in turn, so that whatever else the machine does delays them alike. On a
 machine that others use, `--cpu-time` with OMP_NUM_THREADS=1 counts the seconds of the process alone.

@@ -16,6 +16,8 @@ from ampkit.amp import exponents
 from ampkit.amp.found_inf import unscale
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.base.formats import FORMATS, is_packed
+from ampkit.core.policy.recipe import RECIPES
+from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, scaled_mm_
 from ampkit.ops.nn.batch_norm import update_running_statistics
 from ampkit.ops.pointwise.formats import decode, encode
 from ampkit.ops.quantized.codes import QParams, dequantize_per_tensor
@@ -218,12 +220,62 @@ def _decode(random: Random) -> Program:
     return lambda: [decode(codes, dtype, to)]
 
 
+def _quantized(random: Random, special: bool = True) -> tuple[Any, Any, Callable[[Any, Any], Any]]:
+    # A matrix, a way to quantize it that is of some recipe's product, and the call that does so.
+    products = [(each.forward, each.input_gradient, each.weight_gradient) for each in RECIPES.values()]
+    how = random.choice(random.choice([pair for each in products for pair in each if pair]))
+    shape = random.choice(LENGTHS[:-2]), random.choice(LENGTHS[:-2])
+    dtype = random.choice((float32, bfloat16, float16))
+    values = _flat(random, dtype, special, shape[0] * shape[1]).reshape(shape)
+    scale = np.full((1, 1), 2.5, float32) if how.delayed else None
+
+    def call(values: Any, how: Any) -> Any:
+        codes, scales, factor, _ = quantize_(values, how, scale, (3, 4) if how.stochastic else None)
+        columns = values.shape[1] + (-values.shape[1] % 16 if how.hadamard else 0)
+        return Quantized(codes, scales, factor, (values.shape[0], columns), how)
+
+    return laid_out(values, random.choice(LAYOUTS), random), how, call
+
+
+def _quantize(random: Random) -> Program:
+    values, how, call = _quantized(random)
+
+    def program() -> list[Any]:
+        found = call(values, how)
+        return [found.codes, found.scales]
+
+    return program
+
+
+def _dequantize(random: Random) -> Program:
+    values, how, call = _quantized(random)
+
+    def program() -> list[Any]:
+        found = call(values, how)
+        return [dequantize_(found.codes, found)]
+
+    return program
+
+
+def _scaled_mm(random: Random) -> Program:
+    values, how, call = _quantized(random, special=False)
+
+    def program() -> list[Any]:
+        found = call(values, how)
+        return [scaled_mm_(found.codes, found, found, float32, None)]
+
+    return program
+
+
 PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "amp.exponents:count_exponents": _counts,
     "amp.exponents:count_exponents_of_segments": _counts_of_segments,
     "amp.exponents:count_lost_updates": _lost,
     "amp.exponents:lost_updates_of_segments": _lost_of_segments,
     "amp.found_inf:unscale": _unscale,
+    "linalg.quantization:dequantize": _dequantize,
+    "linalg.quantization:quantize": _quantize,
+    "linalg.quantization:scaled_mm": _scaled_mm,
     "nn.batch_norm:update_running_statistics": _running,
     "pointwise.formats:encode": _encode,
     "pointwise.formats:decode": _decode,
