@@ -230,7 +230,7 @@ def _quantized(random: Random, special: bool = True) -> tuple[Any, Any, Callable
     scale = np.full((1, 1), 2.5, float32) if how.delayed else None
 
     def call(values: Any, how: Any) -> Any:
-        codes, scales, factor, _ = quantize_(values, how, scale, (3, 4) if how.stochastic else None)
+        codes, scales, factor, *_ = quantize_(values, how, scale, (3, 4) if how.stochastic else None)
         columns = values.shape[1] + (-values.shape[1] % 16 if how.hadamard else 0)
         return Quantized(codes, scales, factor, (values.shape[0], columns), how)
 

@@ -36,7 +36,8 @@ class Quantized:
 
     codes: [R, C] uint8 or int8; of a 4-bit format [R, (C + 1) // 2], the even column in the low bits. scales: what the
     values of each block are multiplied by, [ceil(R / r), ceil(C / c)], float32, or uint8 codes of the format how.scale.
-    factor: float32 of shape [1, 1], a further factor of all values, or None. how: as it was quantized.
+    factor: float32 of shape [1, 1], a further factor of all values, or None. how: as it was quantized. values: [R, C],
+    what the backend's products read, where `quantize` was asked for it; not to be kept.
     """
 
     codes: Array
@@ -44,11 +45,13 @@ class Quantized:
     factor: Array | None
     shape: tuple[int, int]
     how: Quantization
+    values: Array | None = None
 
     @property
     def transposed(self) -> Quantized:
         """The transpose, of the same memory; of a matrix whose quantization is symmetric and not packed."""
-        return Quantized(self.codes.T, self.scales.T, self.factor, self.shape[::-1], self.how)
+        values = None if self.values is None else self.values.T
+        return Quantized(self.codes.T, self.scales.T, self.factor, self.shape[::-1], self.how, values)
 
     @property
     def nbytes(self) -> int:
@@ -56,16 +59,19 @@ class Quantized:
         return int(self.codes.nbytes + self.scales.nbytes)
 
 
-def quantize(array: Array, how: Quantization, scale: Array | None = None) -> tuple[Quantized, Array | None]:
+def quantize(
+    array: Array, how: Quantization, scale: Array | None = None, read_soon: bool = False
+) -> tuple[Quantized, Array | None]:
     """`array` [R, C] of a floating-point dtype, quantized, and where that is delayed its largest magnitude [1, 1].
 
     scale: what values are multiplied by, float32 [1, 1], where quantization is delayed. Stochastic rounding takes the
-    next draw of the default random stream. A Hadamard transform pads the columns to a multiple of 16.
+    next draw of the default random stream. A Hadamard transform pads the columns to a multiple of 16. read_soon: a
+    product follows at once, so a kernel may return the values that it reads, too.
     """
     draw = random.default.take() if how.stochastic else None
-    codes, scales, factor, largest = quantize_(array, how, scale, draw)
+    codes, scales, factor, largest, *values = quantize_(array, how, scale, draw, read_soon)
     columns = array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
-    return Quantized(codes, scales, factor, (array.shape[0], columns), how), largest
+    return Quantized(codes, scales, factor, (array.shape[0], columns), how, *values), largest
 
 
 def dequantize(quantized: Quantized) -> Array:
@@ -84,7 +90,9 @@ def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = Non
 # quantize
 
 
-def quantize_reference(array: Array, how: Quantization, scale: Array | None, draw: Draw | None) -> Any:
+def quantize_reference(
+    array: Array, how: Quantization, scale: Array | None, draw: Draw | None, read_soon: bool = False
+) -> Any:
     values = cast(array, float32)
     values = hadamard(values) if how.hadamard else values
     extents = block_extents(how, values.shape)

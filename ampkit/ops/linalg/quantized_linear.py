@@ -60,8 +60,8 @@ class _LinearCall:
         if product is None:
             out = run_op(linear, (rows, cast(weight, dtype), bias), dtype=dtype)
         else:
-            first = self._quantize(rows, product.first, INPUT)
-            second = self._quantize_weight(weight, False, product.second, version)
+            first = self._quantize(rows, product.first, INPUT, read_soon=True)
+            second = self._quantize_weight(weight, False, product.second, version, read_soon=True)
             out = scaled_mm(first, second, dtype, bias)
         saved = Saved(shapes=(input.shape, weight.shape))
         if self.needs_weight:
@@ -85,7 +85,7 @@ class _LinearCall:
             if product is None:
                 dx, _, _ = _in_16_bits(rows, saved, (needs[0], None, None))
             else:
-                grad = self._quantize(rows, product.first, GRAD_OUTPUT)
+                grad = self._quantize(rows, product.first, GRAD_OUTPUT, read_soon=True)
                 dx = scaled_mm(grad, _saved(saved, "weight"), needs[0])
             dx = dx.reshape(saved.shapes[0])
         if needs[1]:
@@ -94,29 +94,32 @@ class _LinearCall:
                 _, dw, _ = _in_16_bits(rows, saved, (None, needs[1], None))
             else:
                 turned = _transposed(grad, product.first)
-                turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, again=grad is not None)
+                turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, grad is not None, True)
                 dw = scaled_mm(turned, _saved(saved, "input"), needs[1])
         if needs[2]:
             db = run_op(sum, (rows,), 0, False, None, dtype=needs[2])
         return dx, dw, db
 
-    def _quantize(self, array: Array, how: Quantization, role: int, again: bool = False) -> Quantized:
+    def _quantize(
+        self, array: Array, how: Quantization, role: int, again: bool = False, read_soon: bool = False
+    ) -> Quantized:
         if not how.delayed or self.scaling is None:
-            return quantize(array, how)[0]
-        found, largest = quantize(array, how, self.scaling.scale(role).copy())
+            return quantize(array, how, None, read_soon)[0]
+        found, largest = quantize(array, how, self.scaling.scale(role).copy(), read_soon)
         if self.trains and not again:
             self.scaling.record(role, largest, how, self.recipe)
         return found
 
     def _quantize_weight(
-        self, weight: Array, turned: bool, how: Quantization, version: Any, again: bool = False
+        self, weight: Array, turned: bool, how: Quantization, version: Any, again: bool = False, read_soon: bool = False
     ) -> Quantized:
-        def make() -> Quantized:
-            return self._quantize(weight.T if turned else weight, how, WEIGHT, again)
-
-        if how.delayed or how.stochastic:
-            return make()
-        return derived_value(version, weight, ("quantized", how, turned), make) or make()
+        matrix = weight.T if turned else weight
+        if not (how.delayed or how.stochastic):
+            key = ("quantized", how, turned)
+            found = derived_value(version, weight, key, lambda: self._quantize(matrix, how, WEIGHT, again))
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        return self._quantize(matrix, how, WEIGHT, again, read_soon)
 
 
 def _in_16_bits(rows: Array, saved: Saved, needs: Any) -> Any:

@@ -10,7 +10,7 @@
 namespace {
 
 enum Scaling : int64 { ONE_FACTOR, POWER_OF_2, E8M0, TWO_LEVELS };  // of Quantization.scale, in the order of _SCALES
-enum Flags : int64 { DOWN = 1, HADAMARD = 2, STOCHASTIC = 4 };
+enum Flags : int64 { DOWN = 1, HADAMARD = 2, STOCHASTIC = 4, SCALED = 8 };  // SCALED: `values` are
 constexpr float NOT_A_NUMBER = __builtin_nanf(""), MOST = __FLT_MAX__;
 constexpr int64 TILE = 8192;  // values: 32 KB in float32
 
@@ -295,28 +295,118 @@ struct Codes {
     }
 };
 
+// `count` scales of a row of blocks in float32.
+void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64 first, int64 count) {
+    if (scales.kind == FLOAT32) return void(memcpy(to, address<float>(scales, 0, row, first), count * sizeof(float)));
+    const uint8_t* from = address<uint8_t>(scales, 0, row, first);
+    for (int64 k = 0; k < count; k += WIDTH) {
+        int64 n = min(WIDTH, count - k);
+        Bytes bytes = {};
+        memcpy(&bytes, from + k, n);
+        Words codes = __builtin_convertvector(bytes, Words);
+        Floats found;
+        if (scaling == E8M0) found = codes == 255 ? all(NOT_A_NUMBER) : of_exponents(codes);
+        else found = Decode<E4M3>::run(codes);
+        memcpy(to + k, &found, n * sizeof(float));
+    }
+}
+
+// Values that bfloat16's normal numbers do not hold.
+bool any_beyond(Floats values) {
+    Words magnitude = bits_as<Words>(values) & 0x7fffffff, wrong = bits_as<Words>(magnitude < 0x00800000) & bits_as<Words>(magnitude > 0);
+    wrong |= bits_as<Words>(magnitude == 0x7f800000);
+    uint32_t found = 0;
+    for (int64 k = 0; k < WIDTH; k++) found |= wrong[k];
+    return found;
+}
+
+// values[i] = the value of codes[i] times by: one scale, or one for each. -> whether bfloat16 does not hold one
+template <class F, class T, bool EACH>
+bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int64 count) {
+    bool beyond = false;
+    Floats scale = all(by[0]);
+    // Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
+    bool unusual = EACH || !(by[0] >= 0x1p-100f && by[0] <= 0x1p100f);
+    for (int64 i = 0; i < count; i += WIDTH) {
+        Bytes bytes = {};
+        int64 n = min(WIDTH, count - i);
+        if (n == WIDTH) bytes = load<Bytes>(codes + i);
+        else memcpy(&bytes, codes + i, n);
+        if (EACH && n == WIDTH) scale = load<Floats>(by + i);
+        else if (EACH) memcpy(&scale, by + i, n * sizeof(float));
+        Floats values = Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale;
+        if (sizeof(T) == 2) {
+            if (unusual) beyond |= any_beyond(values);
+            Halves high = __builtin_convertvector(bits_as<Words>(values) >> 16, Halves);  // which is all of them
+            if (n == WIDTH) save(to + i, high);
+            else memcpy(static_cast<void*>(to + i), &high, n * sizeof(T));
+        } else {
+            values *= factor;
+            if (n == WIDTH) save(to + i, values);
+            else memcpy(static_cast<void*>(to + i), &values, n * sizeof(T));
+        }
+    }
+    return beyond;
+}
+
+template <class F, class T>
+bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, int64 q, int64 columns) {
+    if (q == 1) return decode_run<F, T, true>(to, codes, by, factor, columns);
+    bool beyond = false;
+    for (int64 c = 0; c < columns; c += q)
+        beyond |= decode_run<F, T, false>(to + c, codes + c, by + c / q, factor, min(q, columns - c));
+    return beyond;
+}
+
+// The values of a tile's codes in bfloat16, for a product that follows at once; times the scales of blocks if `scaled`.
+struct Values {
+    Array to;
+    const Array& scales;
+    int64 scaling;
+    bool scaled;
+    float* by;
+    int64 read;
+
+    template <class F>
+    bool write_row(const Tiles& all, const Tile& tile, int64 r, const uint8_t* codes) {
+        int64 row = (tile.i + r) / all.p, first = tile.j / all.q, count = ceil_div(tile.j + tile.columns, all.q) - first;
+        bfloat16* values = address<bfloat16>(to, 0, tile.i + r, tile.j);
+        if (!scaled) return by[0] = 1.0f, decode_run<F, bfloat16, false>(values, codes, by, 1.0f, tile.columns);
+        if (r == 0 || row != read) read_scales(by, scales, scaling, read = row, first, count);
+        if (all.q == 1) return decode_run<F, bfloat16, true>(values, codes, by, 1.0f, tile.columns);
+        bool beyond = false;
+        for_each_block(all, tile, [&](int64 block, int64 c, int64 end) {
+            beyond |= decode_run<F, bfloat16, false>(values + c, codes + c, by + block - first, 1.0f, end - c);
+        });
+        return beyond;
+    }
+};
+
 // The memory of one task.
 struct Buffers {
     Scratch<float, 1> values;
     Scratch<uint8_t, 1> codes;
     Scratch<uint16_t, 1> random;
+    Scratch<float> scales;
     explicit Buffers(const Tiles& all)
         : values((all.height + 1) * round_up(all.width, WIDTH)), codes((all.height + 1) * (round_up(all.width, WIDTH) + WIDTH)),
-          random((all.height + 1) * round_up(all.width, WIDTH)) {}
-    explicit operator bool() { return values && codes && random; }
+          random((all.height + 1) * round_up(all.width, WIDTH)), scales(all.width + 2 * WIDTH) {}
+    explicit operator bool() { return values && codes && random && scales; }
 };
 
 }  // namespace
 
 // codes, scales: of x [rows, columns] as the reference has them. scale, if given, is what values are multiplied by, and
-// largest [1, 1] receives the largest magnitude. factor [1, 1] receives the further factor of two levels.
-static void quantize_matrix(Array codes, Array scales, Array factor, Array largest, Array x, Array scale, int64 format,
-                            int64 scaling, int64 p, int64 q, int64 flags, float epsilon, uint64_t seed, uint64_t call) {
+// largest [1, 1] receives the largest magnitude. factor [1, 1] receives the further factor of two levels. values, if given,
+// receives the values of codes in bfloat16. -> whether some value is beyond its normal numbers
+static int64 quantize_matrix(Array codes, Array scales, Array factor, Array largest, Array values, Array x, Array scale,
+                             int64 format, int64 scaling, int64 p, int64 q, int64 flags, float epsilon, uint64_t seed,
+                             uint64_t call) {
     Tiles all(x, p, q, flags);
     Scales how(scaling, format, epsilon);
     int64 blocks = all.down_blocks * all.across_blocks, tiles = all.down_tiles * all.across_tiles;
     Scratch<uint32_t> maxima(blocks);  // afterwards, the bits of multipliers
-    if (!maxima) return;
+    if (!maxima) return 0;
     uint32_t* found = maxima;
     memset(found, 0, blocks * sizeof(uint32_t));
     const float* multipliers = reinterpret_cast<const float*>(found);
@@ -349,12 +439,15 @@ static void quantize_matrix(Array codes, Array scales, Array factor, Array large
             how.finish(found + at, count, scales.data, at);
         }
     };
+    int64 is_beyond = 0;
     with_format(format, [&](auto chosen) {
         using F = decltype(chosen);
         parallel_for(tiles, grain, [&](int64 begin, int64 end) {
             Buffers memory(all);
             if (!memory) return;
             Codes to{codes, format == FORMAT_E2M1, all.down, memory.codes, round_up(all.width, WIDTH) + WIDTH};
+            Values decoded{values, scales, scaling, bool(flags & SCALED), memory.scales, -1};
+            bool beyond = false;
             for (int64 number = begin; number < end; number++) {
                 Tile tile = read_tile(all, number, memory.values);
                 if (scale || per_tile) raise_maxima(all, tile, found, bool(scale));
@@ -364,79 +457,19 @@ static void quantize_matrix(Array codes, Array scales, Array factor, Array large
                 for (int64 r = 0; r < tile.rows; r++) {
                     if (random) encode_row<Encode<F, true>>(all, tile, r, to.row(tile, r), multipliers, random + r * tile.step);
                     else encode_row<Encode<F, false>>(all, tile, r, to.row(tile, r), multipliers, nullptr);
+                    if (values) beyond |= decoded.template write_row<F>(all, tile, r, to.row(tile, r));
                 }
                 to.pack(tile);
             }
+            if (beyond) __atomic_store_n(&is_beyond, 1, __ATOMIC_RELAXED);
         });
     });
     if (largest) memcpy(largest.data, found, sizeof(float));
+    return is_beyond;
 }
 KERNEL(quantize_matrix)
 
 namespace {
-
-// `count` scales of a row of blocks in float32.
-void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64 count) {
-    if (scales.kind == FLOAT32) return void(memcpy(to, address<float>(scales, 0, row), count * sizeof(float)));
-    const uint8_t* from = address<uint8_t>(scales, 0, row);
-    for (int64 k = 0; k < count; k += WIDTH) {
-        int64 n = min(WIDTH, count - k);
-        Bytes bytes = {};
-        memcpy(&bytes, from + k, n);
-        Words codes = __builtin_convertvector(bytes, Words);
-        Floats found;
-        if (scaling == E8M0) found = codes == 255 ? all(NOT_A_NUMBER) : of_exponents(codes);
-        else found = Decode<E4M3>::run(codes);
-        memcpy(to + k, &found, n * sizeof(float));
-    }
-}
-
-// Values that bfloat16's normal numbers do not hold.
-bool is_beyond(Floats values) {
-    Words magnitude = bits_as<Words>(values) & 0x7fffffff, wrong = bits_as<Words>(magnitude < 0x00800000) & bits_as<Words>(magnitude > 0);
-    wrong |= bits_as<Words>(magnitude == 0x7f800000);
-    uint32_t found = 0;
-    for (int64 k = 0; k < WIDTH; k++) found |= wrong[k];
-    return found;
-}
-
-// values[i] = the value of codes[i] times by: one scale, or one for each. -> whether bfloat16 does not hold one
-template <class F, class T, bool EACH>
-bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int64 count) {
-    bool beyond = false;
-    Floats scale = all(by[0]);
-    // Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
-    bool unusual = EACH || !(by[0] >= 0x1p-100f && by[0] <= 0x1p100f);
-    for (int64 i = 0; i < count; i += WIDTH) {
-        Bytes bytes = {};
-        int64 n = min(WIDTH, count - i);
-        if (n == WIDTH) bytes = load<Bytes>(codes + i);
-        else memcpy(&bytes, codes + i, n);
-        if (EACH && n == WIDTH) scale = load<Floats>(by + i);
-        else if (EACH) memcpy(&scale, by + i, n * sizeof(float));
-        Floats values = Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale;
-        if (sizeof(T) == 2) {
-            if (unusual) beyond |= is_beyond(values);
-            Halves high = __builtin_convertvector(bits_as<Words>(values) >> 16, Halves);  // which is all of them
-            if (n == WIDTH) save(to + i, high);
-            else memcpy(static_cast<void*>(to + i), &high, n * sizeof(T));
-        } else {
-            values *= factor;
-            if (n == WIDTH) save(to + i, values);
-            else memcpy(static_cast<void*>(to + i), &values, n * sizeof(T));
-        }
-    }
-    return beyond;
-}
-
-template <class F, class T>
-bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, int64 q, int64 columns) {
-    if (q == 1) return decode_run<F, T, true>(to, codes, by, factor, columns);
-    bool beyond = false;
-    for (int64 c = 0; c < columns; c += q)
-        beyond |= decode_run<F, T, false>(to + c, codes + c, by + c / q, factor, min(q, columns - c));
-    return beyond;
-}
 
 // A row of packed codes, one in each byte.
 void unpack(uint8_t* to, const uint8_t* from, bool down, int64 row, int64 columns) {
@@ -470,7 +503,7 @@ static int64 dequantize_matrix(Array out, Array codes, Array scales, int64 forma
         bool beyond = false;
         int64 read = -1;
         for (int64 r = begin; r < end; r++) {
-            if (scales && r / p != read) read_scales(factors, scales, scaling, read = r / p, across);
+            if (scales && r / p != read) read_scales(factors, scales, scaling, read = r / p, 0, across);
             const uint8_t* from = address<uint8_t>(codes, 0, packed && down ? r / 2 : r);
             if (packed) unpack(unpacked, from, down, r, columns), from = unpacked;
             with_format(format, [&](auto chosen) {

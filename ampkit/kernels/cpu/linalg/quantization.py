@@ -33,15 +33,17 @@ from ampkit.ops.linalg.quantization import (
 # The numbers of `Format` in include/quantized.h and of `Scaling` in quantization.cpp.
 _FORMATS = {E4M3: 0, "float8_e5m2": 1, E2M1: 2, INT8: 3}
 _SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
-_DOWN, _HADAMARD, _STOCHASTIC = 1, 2, 4
+_DOWN, _HADAMARD, _STOCHASTIC, _SCALED = 1, 2, 4, 8
 
-_quantize = Function("quantize_matrix", "aaaaaaiiiiifuu")
+_quantize = Function("quantize_matrix", "aaaaaaaiiiiifuu", ctypes.c_int64)
 _dequantize = Function("dequantize_matrix", "aaaiiiiif", ctypes.c_int64)
 _scale_sums = Function("scale_sums", "aaaaad")
 
 
 @quantize_.on("cpu", when=lambda array, *rest: array.ndim == 2 and supported(array))
-def quantize_cpu(array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None) -> Any:
+def quantize_cpu(
+    array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None, read_soon: bool = False
+) -> Any:
     down = array.strides[1] != array.itemsize == array.strides[0]
     shape = array.shape[0], array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
     p, q = _blocks(how, shape, down)
@@ -57,15 +59,29 @@ def quantize_cpu(array: HostArray, how: Quantization, scale: HostArray | None, d
         factor = np.empty((1, 1), float32) if two_levels else None
     else:
         largest = np.empty((1, 1), float32)
-    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC
+    whole_rows = block_extents(how, shape)[1] >= shape[1]
+    scaled = not _has_factors(how, whole_rows)
+    exact = how.format != INT8 and (
+        how.scale != "float32" or whole_rows
+    )  # in bfloat16, within the range of its exponent
+    values = empty((rows, columns), bfloat16) if read_soon and exact and has_fast_matmul(bfloat16) else None
+    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | scaled * _SCALED
     seed, call = draw or (0, 0)
     x = array.T if down else array
-    _quantize(
-        codes.view(uint8), scales, factor, largest, x, scale,
+    beyond = _quantize(
+        codes.view(uint8), scales, factor, largest, values, x, scale,
         _FORMATS[how.format], _SCALINGS[how.scale], p, q, flags, how.epsilon, seed, call,
     )  # fmt: skip
     found = 1 / scale if scales is None else scales
-    return (codes.T, found.T, factor, largest) if down else (codes, found, factor, largest)
+    values = None if beyond else values
+    if down:
+        return codes.T, found.T, factor, largest, None if values is None else values.T
+    return codes, found, factor, largest, values
+
+
+def _has_factors(how: Quantization, whole_rows: bool) -> bool:
+    # Whether scales multiply sums, as factors of rows, and not values.
+    return how.scale in ("float32", "power_of_2") and whole_rows
 
 
 def _blocks(how: Quantization, shape: tuple[int, int], down: bool) -> tuple[int, int]:
@@ -112,19 +128,22 @@ def _operand(quantized: Quantized, dtype: DType) -> _Operand | None:
     """None where bfloat16 does not hold the values, and factors of rows do not make up for it."""
     how = quantized.how
     factor = 1.0 if quantized.factor is None else float(quantized.factor[0, 0])
-    whole_rows = quantized.scales.shape[1] == 1
-    if how.scale in ("float32", "power_of_2") and whole_rows:
-        values, _ = _decode(quantized, dtype, False)
+    if _has_factors(how, quantized.scales.shape[1] == 1):
+        values = _kept(quantized, dtype) or _decode(quantized, dtype, False)
         if quantized.scales.size == 1:
-            return _Operand(values, None, factor * float(quantized.scales[0, 0]))
-        height = block_extents(how, quantized.shape)[0]
-        scales = quantized.scales[:, 0]
-        return _Operand(values, scales if height == 1 else scales.repeat(height)[: quantized.shape[0]], factor)
+            return _Operand(values[0], None, factor * float(quantized.scales[0, 0]))
+        return _Operand(values[0], _for_each(quantized), factor)
     if how.scale == "float32":
         return None
-    values, beyond = _decode(quantized, dtype, True)
-    exact = dtype == float32 or not beyond
-    return _Operand(values, None, factor if dtype == bfloat16 else 1.0) if exact else None
+    values = _kept(quantized, dtype) or _decode(quantized, dtype, True)
+    exact = dtype == float32 or not values[1]
+    return _Operand(values[0], None, factor if dtype == bfloat16 else 1.0) if exact else None
+
+
+def _kept(quantized: Quantized, dtype: DType) -> tuple[HostArray, bool] | None:
+    # The values that `quantize` returned, as `_decode` would.
+    kept = quantized.values
+    return None if kept is None or kept.dtype != dtype else (kept, False)
 
 
 @scaled_mm_.on("cpu", when=_is_known)
