@@ -1,6 +1,7 @@
 """PyTorch's address of what scripts use for mixed precision: `from ampkit.amp import autocast, GradScaler`.
 
-Here too is what they put around the two halves of an `autograd.Function`: `custom_fwd` and `custom_bwd`.
+Here too is what they put around the two halves of an `autograd.Function`: `custom_fwd` and `custom_bwd`. And the
+recipes below 16 bits, of which a Policy takes one: `recipe("mxfp8")`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from ..base.errors import DeviceError, DTypeError
 from ..core import policy
 from ..core.nested import tensors_in, with_tensors
 from ..core.policy import autocast
+from ..core.policy.recipe import Operands, Quantization, Recipe, recipe
 from ..core.tensor import Tensor
 from .grad_scaler import GradScaler
 
-__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
+__all__ = [
+    "GradScaler", "Operands", "Quantization", "Recipe", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available",
+    "recipe",
+]  # fmt: skip
 
 
 def is_autocast_available(device_type: str) -> bool:

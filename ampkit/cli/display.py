@@ -122,7 +122,7 @@ def summary(
     rows = list(rows)
     steps = [row for row in rows if isinstance(row, StepRow)]
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
-    title = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}"
+    title = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.precision}"
     table = Table(show_header=False, title=title, title_justify="left")
     if steps:
         last = steps[-1]

@@ -84,7 +84,7 @@ def _commands(words: list[str], parse: Callable[[Sequence[str]], argparse.Namesp
     if words[0] != "train":
         return words, words
     asked = parse(words)
-    dtype = config.load(asked.recipe, train.overrides(asked)).amp.dtype
+    dtype = config.load(asked.recipe, train.overrides(asked)).amp.precision
     if not asked.run_dir:
         words = [*words, "--run-dir", str(next(default_directories(asked.recipe, dtype, datetime.now())))]
     command = ["-m", "ampkit", *words]

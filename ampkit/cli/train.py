@@ -65,7 +65,7 @@ def _attempt(options: argparse.Namespace, ranks: Ranks, console: Console) -> int
 def _lead(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
     recipe = ranks.agreed(lambda: config.load(options.recipe, overrides(options)))
     with Signals() as signals, ExitStack() as stack:
-        directory = ranks.agreed(lambda: stack.enter_context(_directory(options, recipe.amp.dtype)))
+        directory = ranks.agreed(lambda: stack.enter_context(_directory(options, recipe.amp.precision)))
         ranks.of_first(directory.checkpoints)
         options.run_dir = str(directory.path)
         with status(console, f"building {recipe.model.name} and reading {recipe.data.name}"):
@@ -202,7 +202,7 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
 
 def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, console: Console) -> Iterator[Row]:
     """The rows of a run, written and shown; a signal ends it after the current step, a second one at once."""
-    what = run.recipe.amp.dtype, run.steps, run.per_step, run.unit
+    what = run.recipe.amp.precision, run.steps, run.per_step, run.unit
     meter = ProgressMeter(console, *what, done=lambda: run.done)
 
     def stop() -> None:

@@ -17,6 +17,7 @@ from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ConfigError
 from ..base.registry import DATASETS
 from ..config import Recipe
+from ..core.policy.delayed import without_states
 from ..run.export import export as write_export
 from ..run.export import export_onnx
 from ..run.metrics import Scores
@@ -157,7 +158,7 @@ def export(options: argparse.Namespace, console: Console) -> int:
         verified = export_onnx(found, to)
         files = [to]
     elif to.suffix == ".safetensors":
-        save({name: value.detach() for name, value in found.model.state_dict().items()}, to)
+        save({name: value.detach() for name, value in without_states(found.model.state_dict()).items()}, to)
         files = [to]
     else:
         files = write_export(found, to, options.directory)

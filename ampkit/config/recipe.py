@@ -11,6 +11,7 @@ from pydantic import model_validator
 from ..base import registry
 from ..base.errors import one_of
 from ..base.registry import DATASETS, MODELS, Fault
+from ..core.policy.recipe import FAMILIES
 from .field_types import Section
 from .finetune_sections import Finetune, Lora
 from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Parallel, Schedule, Train
@@ -99,6 +100,10 @@ def _scores(data: Any) -> list[str]:
 def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
     if amp is None:
         return
+    if amp.recipe is not None and amp.dtype in ("float32", *FAMILIES) and amp.recipe not in FAMILIES.get(amp.dtype, ()):
+        word = next(word for word, names in FAMILIES.items() if amp.recipe in names)
+        needs = f"{word}, or 16 bits, for the recipe {amp.recipe}"
+        yield Fault("amp.dtype", needs, amp.dtype)
     if getattr(optimizer, "stochastic_rounding", False) and amp.parameters != "low":
         needs = "false, or parameters in 16 bits"
         yield Fault("optimizer.stochastic_rounding", needs, "true", "`amp.parameters=low` makes them so")

@@ -17,6 +17,7 @@ from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
 from ..base.registry import FROM_DATA, DatasetEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
+from ..core.policy.recipe import FAMILIES
 from ..data.augment import AUGMENTATIONS, AugmentedImages
 from .derived import derive_section, signature_fields
 from .field_types import Device, FilePath, Section, Threads, Workers
@@ -122,23 +123,29 @@ MODELS = {
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
 
 
+Low = Literal["bfloat16", "float16"]
+RecipeName = Literal["delayed", "current", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4", "int8"]
+
+
 class Amp(Section):
     """autocast, its policy and the loss scale.
 
-    dtype: of autocast; "float32" turns it off. parameters: "low" stores them in `dtype`, without a float32 copy where
-    the optimizer rounds stochastically; buffers stay float32. policy: "fast" stores norms and softmax in 16 bits.
-    overrides: a cast category for each op named. modules: the dtype of products in a module and below it, by its path;
-    `*` stands for any one part of a path. init_scale: the first loss scale. growth_factor: of the scale after
-    growth_interval steps without overflow. backoff_factor: of the scale after an overflow. growth_interval: steps.
-    min_scale: training fails below it. max_scale: the scale never exceeds it. hysteresis: overflows in a row before the
-    scale falls.
+    dtype: of autocast; "float32" turns it off; float8, float4 and int8 are bfloat16 whose linear layers are quantized.
+    recipe: how they are, see docs/recipes-below-16-bits.md; by default "current", "nvfp4" and "int8". parameters: "low"
+    stores them in 16 bits, without a float32 copy where the optimizer rounds stochastically; buffers stay float32.
+    policy: "fast" stores norms and softmax in 16 bits. overrides: a cast category for each op named. modules: the dtype
+    of products in a module and below it, or their recipe, by its path; `*` stands for any one part of a path.
+    init_scale: the first loss scale. growth_factor: of the scale after growth_interval steps without overflow.
+    backoff_factor: of the scale after an overflow. growth_interval: steps. min_scale: training fails below it.
+    max_scale: the scale never exceeds it. hysteresis: overflows in a row before the scale falls.
     """
 
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", Low, "float8", "float4", "int8"] = "float32"
+    recipe: RecipeName | None = None
     parameters: Literal["float32", "low"] = "float32"
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
-    modules: dict[str, Literal["float32", "bfloat16", "float16"]] = Field(default_factory=dict)
+    modules: dict[str, Literal["float32", Low, RecipeName]] = Field(default_factory=dict)
     init_scale: Positive = 65536.0
     growth_factor: AboveOne = 2.0
     backoff_factor: Fraction = 0.5
@@ -146,6 +153,12 @@ class Amp(Section):
     min_scale: Positive | None = None
     max_scale: Positive | None = None
     hysteresis: Count = 1
+
+    @property
+    def precision(self) -> str:
+        """The name of the recipe below 16 bits, or else the dtype."""
+        named = self.recipe is None and self.dtype in FAMILIES
+        return FAMILIES[self.dtype][0] if named else self.recipe or self.dtype
 
 
 class Debug(Section):

@@ -23,6 +23,7 @@ from ..core.module_path import current, current_path, follow, matches, path_in_w
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
+from ..core.policy.recipe import FAMILIES
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
@@ -156,6 +157,9 @@ class _Recorder:
             policy, name, where = self.plan.policy, event.op.name, path_in_words(current())
             weights = any(edge is not None and isinstance(edge[0], Parameter) for edge in event.node.edges)
             why = "weights f32" if weights and "float32" in output else "as its forward"
+            if event.node.plan.quantized is not None:
+                found = _rule_of(policy, current_path()).recipe
+                why = "as its forward" if found is None else f"{found.name}: {found.in_words(*_BACKWARD)}"
             why, category = ("autocast is off", None) if policy is None else (why, policy.category(name).value)
             self.backward.append(PlanRow(where, name, inputs, ", ".join(output), category, why, phase="backward"))
 
@@ -183,11 +187,21 @@ def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
     if rule is None:
         return None, "autocast is off"
     category = rule.category(op.name)
-    return category.value, _why(op, category, rule, path, event.plan.out)
+    return category.value, _why(op, category, rule, path, event.plan.out, event.plan.quantized is not None)
 
 
-def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> str:
+_BACKWARD = "input_gradient", "weight_gradient"
+
+
+def _rule_of(policy: Policy, path: str | None) -> Policy:
+    return policy if path is None else policy.in_module(path)
+
+
+def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType, quantized: bool) -> str:
     pattern = next((p for p, _ in reversed(rule.modules) if path is not None and matches(p, path)), None)
+    if quantized:
+        assert rule.recipe is not None
+        return f"{rule.recipe.name}: {rule.recipe.in_words('forward')}"
     if op.name in dict(rule.overrides):
         return f'{op.name}="{category.value}" in the policy'
     if pattern is not None and op.cast is Cast.LOW:
@@ -199,17 +213,20 @@ def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType) -> 
     return REASONS[category.value]
 
 
-_TEXT = 'float16, bfloat16 or an expression such as Policy("float16", softmax="low", modules={"head": "float32"})'
+_TEXT = (
+    'float16, bfloat16, a recipe or an expression such as Policy("float16", softmax="low", modules={"head": "float32"})'
+)
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy that `text` says: float16, bfloat16, Policy("float16", gelu="float32"), Policy.fast("float16").
+    """The policy that `text` says: float16, bfloat16, float8, mxfp8, Policy("float16", gelu="float32").
 
     Nothing is evaluated but literals. Raises ConfigError for another text, DTypeError or ConfigError for what the
     policy itself refuses.
     """
     if text.isidentifier():
-        return Policy(text)
+        family = next((word for word, names in FAMILIES.items() if text in names), None)
+        return Policy(text) if family is None else Policy(family, recipe=text)
     try:
         call: Any = ast.parse(text, mode="eval").body
         make = {"Policy": Policy, "Policy.fast": Policy.fast}[ast.unparse(call.func)]

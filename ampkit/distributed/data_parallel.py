@@ -24,6 +24,7 @@ from ..core.autograd.grad_mode import is_grad_enabled
 from ..core.autograd.scale_tag import NO_RANK, ScaleTag
 from ..core.tensor import Tensor
 from ..nn.module import Module
+from . import delayed_scaling
 from .buckets import Bucket, buckets, pieces
 from .collectives import gathered_objects
 from .process_group import ProcessGroup, describe
@@ -51,6 +52,7 @@ class DistributedDataParallel(Module):
     further options have no effect: an optimizer's gradients are flat memory already.
     Raises DistError where the ranks have other parameters, StateError before init_process_group, ArgumentError for a
     module without parameters that require grad and a bucket_cap_mb of 0 or less.
+    The largest magnitudes of delayed scaling are those of all ranks at the end of each backward that averages.
     Li et al. 2020, arXiv:2006.15704.
     """
 
@@ -110,6 +112,7 @@ class DistributedDataParallel(Module):
         self._names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
         self._need_same_on_all_ranks()
         broadcast_tensors(self.process_group, [*self.module.parameters(), *self.module.buffers()])
+        delayed_scaling.copy_from_first(self.process_group, [*self.module.parameters()])
         self._buckets = buckets(trained, min(FIRST_BUCKET, self._bucket_bytes), self._bucket_bytes)
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         _remove(self._hooks)
@@ -197,6 +200,8 @@ class DistributedDataParallel(Module):
         for parameter in unused:
             if id(parameter) in without:
                 self._settle(parameter, used[id(parameter)])
+        used_by_all = not self.find_unused_parameters
+        delayed_scaling.reduce_largest(self.process_group, [*self.module.parameters()], used_by_all)
         self._launched = None
 
     def _used_anywhere(self, without: set[int]) -> dict[int, bool]:

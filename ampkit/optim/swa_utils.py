@@ -16,6 +16,7 @@ from ..core.autograd.grad_mode import no_grad
 from ..core.capture.recorder import uses
 from ..core.dispatch import Primitive
 from ..core.fp_errors import ignore_fp_errors
+from ..core.policy import delayed
 from ..core.tensor import Tensor
 from ..nn.module import Module
 from ..nn.modules.norm import _BatchNorm
@@ -119,7 +120,7 @@ class AveragedModel(Module):
     since the last call: after a step that a GradScaler skipped, neither the average nor `n_averaged` changes. This is
     decided on the device, without a synchronization. Without an optimizer every call counts. The first call copies the
     weights. Averages are float32 (float64 for float64 parameters); of 16-bit parameters the master weights are
-    averaged.
+    averaged. The scales of delayed scaling are those of the model.
 
     device: the device of the averages. avg_fn(averaged, current, n_averaged) returns the new average of one tensor,
     multi_avg_fn(averaged, current, n_averaged) updates a list of tensors in place; pass at most one of them.
@@ -176,6 +177,8 @@ class AveragedModel(Module):
             fresh = fresh if stepped is None else np.logical_and(fresh, stepped)
             (averaged, copies), (current, sources) = self._split(self.module), self._split(model)
             self._average(averaged, current, fresh, stepped)
+            for mine, theirs in zip(self.module.parameters(), model.parameters(), strict=True):
+                delayed.copy_state(mine, theirs)
             for mine, theirs in zip(copies, sources, strict=True):
                 _assign_where(mine, backends.to_device_of(theirs.array, mine.array), stepped)
             count = self.n_averaged.array

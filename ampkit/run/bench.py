@@ -21,6 +21,7 @@ from .. import cuda
 from ..base import errors
 from ..base.errors import AmpkitError
 from ..config import Recipe
+from ..core.policy.recipe import FAMILIES
 from ..debug import Ledger
 from ..debug.peak_memory import peak_bytes
 from .loop import EvalRow, Row, StepRow, fit
@@ -90,13 +91,20 @@ class Result:
 Event = Started | Row | Result
 
 
-def bench(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Iterator[tuple[str, Event]]:
+def precisions_of(recipe: Recipe) -> tuple[str, ...]:
+    """float32 and the 16-bit dtypes, and the recipe below 16 bits if amp has one."""
+    return tuple(dict.fromkeys((*PRECISIONS, recipe.amp.precision)))
+
+
+def bench(recipe: Recipe, precisions: Sequence[str] | None = None) -> Iterator[tuple[str, Event]]:
     """Train `recipe` once per precision; yields the precision with its Started, its rows as they come, and its Result.
 
+    precisions: dtypes and names of recipes below 16 bits, by default those of `precisions_of`.
     A recipe with `train.bench_steps` is trained for that many steps, its schedule scaled to that length.
     A recipe that cannot run here raises what `fit` raises, before the first row. A run that fails later yields a Result
     with `error`.
     """
+    precisions = precisions_of(recipe) if precisions is None else precisions
     together = [list(precisions)] if recipe.train.device == "cpu" else [[dtype] for dtype in precisions]
     for several in together:
         workers: list[_Process] = []
@@ -134,7 +142,9 @@ def _turn_of(worker: _Process) -> int:
 
 def with_dtype(recipe: Recipe, dtype: str) -> Recipe:
     """The recipe of a benchmark of `recipe` in a precision."""
-    amp = recipe.amp.model_copy(update={"dtype": dtype})
+    family = next((word for word, names in FAMILIES.items() if dtype in names), None)
+    changed = {"dtype": dtype, "recipe": None} if family is None else {"dtype": family, "recipe": dtype}
+    amp = recipe.amp if dtype == recipe.amp.precision else recipe.amp.model_copy(update=changed)
     train: dict[str, Any] = {"log_every": 1}
     if recipe.train.bench_steps is not None:
         train |= {"steps": recipe.train.bench_steps, "epochs": None}
@@ -146,7 +156,7 @@ class _Process:
     """The process of one precision. running: whether it waits for a turn."""
 
     def __init__(self, recipe: Recipe):
-        self.dtype, self.running, self.steps = recipe.amp.dtype, True, 0
+        self.dtype, self.running, self.steps = recipe.amp.precision, True, 0
         self._rows: list[list[Row]] = []  # by turn
         self._wall, self._last, self._kind = 0.0, dict[str, Any](), ""
         self._measured: dict[str, Any] | None = None
@@ -263,7 +273,7 @@ def worker() -> int:
 def _train(recipe: Recipe, before: int | None) -> int:
     """Train, and send what is found; returns the number of steps. before: the peak memory at the start."""
     run = fit(recipe)
-    _send("Started", asdict(Started(recipe.amp.dtype, run.steps, run.per_step, run.unit)))
+    _send("Started", asdict(Started(recipe.amp.precision, run.steps, run.per_step, run.unit)))
     left = _turn()
     for row in run:
         _send(type(row).__name__, asdict(row))

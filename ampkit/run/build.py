@@ -14,8 +14,8 @@ from ..base import dtypes
 from ..base.errors import ConfigError
 from ..base.registry import MODELS, OPTIMIZERS, SCHEDULES
 from ..config import Recipe, Section
-from ..core.module_path import need_modules
 from ..core.policy import Policy, autocast
+from ..core.policy.recipe import FAMILIES
 from ..debug import Ranges
 from ..models.weights import started
 from ..nn.lora.config import ALL_LINEAR
@@ -23,6 +23,7 @@ from ..optim import lr_scheduler
 from ..optim.layerwise import by_factor, lr_factors_of
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
+from .policy_of_model import need_modules_of
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
@@ -41,7 +42,7 @@ def model(recipe: Recipe, about: Mapping[str, Any] | None = None, starts: bool =
         built = nn.SyncBatchNorm.convert_sync_batchnorm(built)
     built = built.to(recipe.train.device)
     if recipe.amp.parameters == "low":
-        dtype = dtypes.parse(recipe.amp.dtype)
+        dtype = dtypes.bfloat16 if recipe.amp.dtype in FAMILIES else dtypes.parse(recipe.amp.dtype)
         for parameter in built.parameters():  # buffers, running statistics among them, stay float32
             parameter.array = backends.backend_of(parameter.array).cast(parameter.array, dtype)
     return _to_finetune(recipe, built)
@@ -136,13 +137,14 @@ def scaler(recipe: Recipe) -> GradScaler:
 def region(recipe: Recipe, model: nn.Module) -> AbstractContextManager[Any]:
     """The context of the recipe's forward: autocast with its policy, or nothing for float32.
 
-    Raises ConfigError for an unknown op, and for an entry of amp.modules that no module of `model` matches.
+    Raises ConfigError for an unknown op, and for an entry of amp.modules that no module of `model` matches, or that
+    quantizes modules without products.
     """
     amp = recipe.amp
     off = amp.dtype == "float32"
     make = Policy.fast if amp.policy == "fast" else Policy
     # Made for float32 too, so that overrides are checked also where they have no effect.
     overrides: dict[str, Any] = amp.overrides
-    policy = make("bfloat16" if off else amp.dtype, modules=amp.modules, **overrides)
-    need_modules(amp.modules, [path for path, _ in model.named_modules()])
+    policy = make("bfloat16" if off else amp.dtype, recipe=amp.recipe, modules=amp.modules, **overrides)
+    need_modules_of(policy, model)
     return nullcontext() if off else autocast(policy=policy)

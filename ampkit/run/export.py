@@ -16,6 +16,7 @@ from ..base.dtypes import int8
 from ..base.errors import FileError
 from ..base.registry import DATASETS
 from ..config import dump
+from ..core.policy.delayed import without_states
 from ..core.tensor import Tensor
 from ..nn.quantization import Layout
 from ..serialization import onnx, save
@@ -37,7 +38,7 @@ def export(found: Trained, folder: str | Path, run: str | Path | None = None) ->
     card quotes. Raises FileError for a folder that holds files, or that cannot be written.
     """
     folder = _empty(Path(folder))
-    state = {name: value.detach() for name, value in found.model.state_dict().items()}
+    state = {name: value.detach() for name, value in without_states(found.model.state_dict()).items()}
     about: dict[str, Any] = {"step": found.step, "averaged": found.averaged}
     about |= {"classes": found.classes, "mean": found.mean, "std": found.std}
     if (layout := _layout(found)) is not None:
@@ -141,7 +142,7 @@ def _weights(model: Any) -> list[Any]:
 
 def _training(found: Trained) -> str:
     recipe, count = found.recipe, sum(tensor.numel() for tensor in _weights(found.model))
-    dtype = recipe.amp.dtype
+    dtype = recipe.amp.precision
     data = (DATASETS[recipe.data.name].load.__doc__ or "").strip().partition("\n")[0]
     precision = "in float32" if dtype == "float32" else f"with products in {dtype} (autocast) and float32 weights"
     if recipe.amp.parameters == "low":

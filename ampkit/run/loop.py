@@ -73,7 +73,7 @@ class Run(TrainingLoop):
 
     def __repr__(self) -> str:
         recipe = self.recipe
-        what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.dtype}"
+        what = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.precision}"
         return f"Run({what}, {self.done} of {self.steps} steps)"
 
     def first_batch(self) -> Batch:

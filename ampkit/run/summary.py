@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import Recipe
 from ..core.module_path import path_in_words, starred
 from ..debug import FlopCounter, ledger
-from .bench import PRECISIONS, with_dtype
+from .bench import precisions_of, with_dtype
 from .build import from_scratch
 from .loop import fit
 
@@ -46,7 +46,7 @@ class Summary:
     memory: dict[str, dict[str, int]]
 
 
-def summarize(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Summary:
+def summarize(recipe: Recipe, precisions: Sequence[str] | None = None) -> Summary:
     """Build a recipe, and run its first batch and some steps in each precision, to count what they take.
 
     Raises what `fit` raises.
@@ -59,7 +59,7 @@ def summarize(recipe: Recipe, precisions: Sequence[str] = PRECISIONS) -> Summary
         loss.backward()
     del loss
     memory = {}
-    for dtype in precisions:
+    for dtype in precisions_of(recipe) if precisions is None else precisions:
         made = fit(_plain(recipe, dtype))
         memory[dtype] = ledger(made.advance, made.optimizer, steps=1, warmup=0).memory
     sizes = {id(parameter): parameter.array.size for parameter in run.model.parameters()}

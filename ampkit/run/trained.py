@@ -69,7 +69,7 @@ class Trained:
     @property
     def precision(self) -> str:
         """The dtype of the run's products, and int8 where layers were converted to it (see `ampkit quantize`)."""
-        return self.recipe.amp.dtype + (" and int8" if "quantization" in vars(self.model) else "")
+        return self.recipe.amp.precision + (" and int8" if "quantization" in vars(self.model) else "")
 
     def __repr__(self) -> str:
         recipe, average = self.recipe, ", moving average" if self.averaged else ""

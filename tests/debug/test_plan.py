@@ -210,7 +210,7 @@ def test_the_repr_of_a_policy_is_read_back(policy):
     ["", "Policy(", "Policy('float16', *x)", "Policy(**{})", "P('float16')", "Policy(open('x'))", "(" * 999],
 )
 def test_text_that_is_no_policy_is_refused_and_not_run(text):
-    with pytest.raises(ConfigError, match="policy: needs float16, bfloat16 or an expression"):
+    with pytest.raises(ConfigError, match="policy: needs float16, bfloat16, a recipe or an expression"):
         parse_policy(text)
 
 

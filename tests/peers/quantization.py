@@ -83,8 +83,8 @@ def _bytes(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _torchao(how: Quantization) -> Peer:
-    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
     from torchao.float8.config import ScalingGranularity
+    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
 
     dtype = {E4M3: torch.float8_e4m3fn, E5M2: torch.float8_e5m2}[how.format]
     by_row = how.block == (1, None)
@@ -216,9 +216,7 @@ def _torchao_peers() -> Iterator[Comparison]:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Compare, and print a line for each way to quantize."""
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--transformer-engine", metavar="GIT_DIR")
     parser.add_argument("--matrices", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)

@@ -14,6 +14,7 @@ from ampkit.amp.grad_scaler import GradScaler
 from ampkit.base import atomic_file
 from ampkit.base.errors import ArgumentError, ConfigError, FileError, NonFiniteError, ScaleCollapseError, StateError
 from ampkit.core import random
+from ampkit.core.policy.recipe import FAMILIES
 from ampkit.optim.lr_scheduler import StepLR
 from ampkit.run.checkpoint import Checkpoints, restore, state_of
 from ampkit.run.input_pipeline import input_pipeline
@@ -87,6 +88,19 @@ def test_a_run_in_pieces_ends_like_one_that_never_stopped_bit_for_bit(kind, dtyp
     assert weights(last) == weights(whole)
     for part in ("random", "scaler", "schedule", "guard"):
         assert last.state_dict()[part] == whole.state_dict()[part]
+
+
+@pytest.mark.parametrize("name", ["delayed", "blockwise", "mxfp8", "nvfp4", "int8"])
+def test_a_run_by_a_recipe_below_16_bits_in_pieces_ends_bit_for_bit(name, tmp_path):
+    family = next(word for word, names in FAMILIES.items() if name in names)
+    more = [f"amp.dtype={family}", f"amp.recipe={name}", 'amp.modules={lm_head="bfloat16"}', "train.ema=0.75"]
+    wanted = recipe("text", "train.accumulate=2", "train.checkpoint_every=1", *more)
+    assert wanted.amp.precision == name
+    whole = fit(wanted)
+    rows = list(whole)
+    parts, last = in_pieces(wanted, tmp_path, 4)
+    assert list(map(without_seconds, parts)) == list(map(without_seconds, rows))
+    assert weights(last) == weights(whole)
 
 
 @pytest.mark.parametrize("more", [[], ["amp.parameters=low", "optimizer.stochastic_rounding=true"]], ids=len)

@@ -11,6 +11,7 @@ from ampkit.base.errors import DTypeError, StateError
 
 from .. import policy, random
 from ..nested import tensors_in, with_tensors
+from ..policy import delayed
 from ..tensor import Tensor, tick
 from .backward_pass import BackwardPass
 from .grad_mode import enable_grad, is_grad_enabled, no_grad
@@ -61,15 +62,17 @@ _RECOMPUTE = _Recompute()
 
 
 def _run_again(
-    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any
+    function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], region: Any, state: Any, scales: Any
 ) -> list[Tensor]:
     after, token, mark = random.get_rng_state(), policy.enter(region), _recomputing.set(True)
+    log = delayed.running.set(delayed.ScaleLog(None, scales))
     try:
         random.set_rng_state(state)
         named = {name: _rebuild_argument(arg) for name, arg in options.items()}
         with enable_grad():
             outs = function(*map(_rebuild_argument, args), **named)
     finally:
+        delayed.running.reset(log)
         _recomputing.reset(mark)
         policy.leave(token)
         random.set_rng_state(after)
@@ -120,12 +123,17 @@ def recompute(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     state, region = random.get_rng_state(), policy.region()
     if not is_grad_enabled():
         return function(*args, **options)
-    with no_grad():
-        outs = function(*args, **options)
+    log = delayed.ScaleLog(delayed.running.get())
+    token = delayed.running.set(log)
+    try:
+        with no_grad():
+            outs = function(*args, **options)
+    finally:
+        delayed.running.reset(token)
     given = list(tensors_in(outs))
     kept = tuple(map(_save_argument, args)), {name: _save_argument(arg) for name, arg in options.items()}
     versions = [arg._version_counter for arg in (*args, *options.values()) if isinstance(arg, Tensor)]
-    node = Node(_RECOMPUTE, (), (function, *kept, region, state), versions=versions)
+    node = Node(_RECOMPUTE, (), (function, *kept, region, state, log.scales), versions=versions)
     node.outputs = tuple((o.array.shape, o.array.dtype) for o in given)
     made = [attach(o.array, node, i) if o.is_floating_point() else o for i, o in enumerate(given)]
     return with_tensors(outs, iter(made))

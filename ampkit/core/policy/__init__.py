@@ -159,7 +159,10 @@ class Policy:
 
 
 def low(dtype: Any, where: str) -> DType:
-    """`dtype` as a 16-bit DType. Raises DTypeError for another dtype; its help line says how to turn autocast off."""
+    """`dtype` as a 16-bit DType. Raises DTypeError for another dtype; its help line says what to write instead."""
+    name = dtype if isinstance(dtype, str) and dtype in FAMILIES else parse(dtype).name
+    if name in FAMILIES:
+        raise DTypeError(where, "float16 or bfloat16", name, f'for {name}, use autocast(policy=Policy("{name}"))')
     found = parse(dtype)
     if found not in LOW:
         raise DTypeError(where, "float16 or bfloat16", found.name, f"for {found.name}, use enabled=False")
@@ -184,10 +187,15 @@ def _module_dtypes(modules: Any) -> tuple[tuple[str, DType | Recipe], ...]:
 def _module_dtype(pattern: str, word: Any) -> DType | Recipe:
     if isinstance(word, Recipe) or word in RECIPES or word in FAMILIES:
         return of_family(word, None) if word in FAMILIES and word not in RECIPES else named(word)
+    if isinstance(word, str) and (near := did_you_mean(word, RECIPES)) is not None:
+        raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, repr(word), near)
     dtype = parse(word)
     if dtype not in (float16, bfloat16, float32):
-        raise ConfigError(f"Policy, modules, {pattern}", "float16, bfloat16, float32 or a recipe", dtype.name)
+        raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, dtype.name)
     return dtype
+
+
+_MODULE_DTYPES = "float16, bfloat16, float32 or a recipe"
 
 
 def need_op(where: str, op: Any) -> None:
@@ -202,7 +210,9 @@ def _category(op: str, category: str) -> Cast:
     try:
         return Cast(category)
     except ValueError:
-        raise ConfigError(f"Policy, {op}", f"one of {', '.join(c.value for c in Cast)}", repr(category)) from None
+        needs, quantizes = f"one of {', '.join(c.value for c in Cast)}", category in RECIPES or category in FAMILIES
+        cure = f'recipes quantize the products of a module: modules={{"blocks.*": "{category}"}}' if quantizes else None
+        raise ConfigError(f"Policy, {op}", needs, repr(category), cure) from None
 
 
 class Region(NamedTuple):

@@ -7,6 +7,8 @@ to the weight: it is in the `state_dict` of the weight's module, beside it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,30 @@ _NAME = "_delayed_scaling"  # the attribute of a Parameter
 SUFFIX = ".delayed_scaling"  # of the weight's name in a state_dict
 
 
+class ScaleLog:
+    """The scales that a function takes where it runs, so that its second run in `recompute` takes the same ones.
+
+    The largest magnitudes are those of the first run, whichever runs come between.
+    """
+
+    __slots__ = ("outer", "replayed", "scales")
+
+    def __init__(self, outer: ScaleLog | None, replayed: list[Array] | None = None):
+        self.outer, self.scales = outer, list[Array]()
+        self.replayed: Iterator[Array] | None = None if replayed is None else iter(replayed)
+
+    def take(self, now: Array) -> tuple[Array, bool]:
+        """The scale to use where the state has `now`, and whether its step is to be recorded."""
+        if self.replayed is not None:
+            return next(self.replayed, now), False
+        scale, is_first = (now, True) if self.outer is None else self.outer.take(now)
+        self.scales.append(scale)
+        return scale, is_first
+
+
+running: ContextVar[ScaleLog | None] = ContextVar("ampkit.scale_log", default=None)
+
+
 class DelayedScaling:
     """Scales and histories for the products of one weight.
 
@@ -33,9 +59,18 @@ class DelayedScaling:
     def __init__(self, values: Array):
         self.values = values
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> DelayedScaling:
+        with backends.device_guard(self.values):
+            return DelayedScaling(self.values.copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from ..tensor import Tensor  # which imports the policy, and knows to which device its values return
+
+        return _from_tensor, (Tensor(self.values),)
+
     def scale(self, row: int) -> Array:
-        """What values are multiplied by in this step: [1, 1] float32."""
-        return self.values[row : row + 1, :1]
+        """What values are multiplied by in this step: [1, 1] float32, a copy."""
+        return self.values[row : row + 1, :1].copy()
 
     def record(self, row: int, largest: Array, how: Quantization, recipe: Recipe) -> None:
         """Add the largest magnitude [1, 1] of this step, and set the scale of the next one.
@@ -46,7 +81,7 @@ class DelayedScaling:
         if isinstance(self.values, np.ndarray):
             _record_on_host(self.values[row], largest[0, 0], top, factor)
             return
-        zero, scale = np.float32(0), self.scale(row)
+        zero, scale = np.float32(0), self.values[row : row + 1, :1]
         newest = np.where(np.isfinite(largest), largest, zero)
         history = np.concatenate([newest, self.values[row : row + 1, 1:-1]], 1)
         with np.errstate(divide="ignore", over="ignore"):
@@ -68,6 +103,10 @@ def _record_on_host(values: Array, newest: np.float32, top: np.float32, factor: 
         values[0] = np.finfo(np.float32).max if math.isinf(wanted) else wanted
 
 
+def _from_tensor(values: Any) -> DelayedScaling:
+    return DelayedScaling(values.array)
+
+
 def scaling_of(weight: Any, recipe: Recipe) -> DelayedScaling:
     """The state of a weight, made with scales of 1 at the first use.
 
@@ -79,15 +118,16 @@ def scaling_of(weight: Any, recipe: Recipe) -> DelayedScaling:
     found: DelayedScaling | None = vars(weight).get(_NAME)
     backend = backends.backend_of(weight.array)
     if found is None:
-        found = vars(weight)[_NAME] = DelayedScaling(_fresh(backend, recipe.history))
+        found = vars(weight)[_NAME] = DelayedScaling(fresh(backend, recipe.history))
     elif backends.backend_of(found.values) is not backend or found.values.shape[1] != 1 + recipe.history:
         kept = backend.asarray(backends.backend_of(found.values).to_numpy(found.values))[:, : 1 + recipe.history]
-        found.values = _fresh(backend, recipe.history)
+        found.values = fresh(backend, recipe.history)
         found.values[:, : kept.shape[1]] = kept
     return found
 
 
-def _fresh(backend: Any, history: int) -> Array:
+def fresh(backend: Any, history: int) -> Array:
+    """The state before the first step: scales of 1, no magnitudes."""
     values = backend.zeros((3, 1 + history), float32)
     values[:, 0] = 1
     return values
@@ -97,6 +137,17 @@ def state_of(weight: Any) -> Array | None:
     """The state of a weight, as it is saved; None for one that delayed scaling has not met."""
     found = vars(weight).get(_NAME)
     return None if found is None else found.values
+
+
+def without_states(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A `state_dict` without the entries of delayed scaling, for files that others read."""
+    return {name: value for name, value in state.items() if not name.endswith(SUFFIX)}
+
+
+def copy_state(weight: Any, source: Any) -> None:
+    """Give `weight` the state of `source`, on its own device, if that has one."""
+    if (values := state_of(source)) is not None:
+        load_state(weight, backends.to_device_of(values, weight.array))
 
 
 def load_state(weight: Any, values: Any) -> None:

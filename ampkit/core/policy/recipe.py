@@ -50,13 +50,20 @@ class Quantization:
     def __post_init__(self) -> None:
         _need("format", self.format, LARGEST)
         _need("scale", self.scale, _SCALES)
-        for extent in self.block:
-            if extent is not None and (type(extent) is not int or extent < 1):
-                raise ConfigError("Quantization, block", "two extents, each an integer from 1 or None", f"{self.block}")
+        extents = self.block if type(self.block) is tuple and len(self.block) == 2 else (0, 0)
+        if any(extent is not None and (type(extent) is not int or extent < 1) for extent in extents):
+            raise ConfigError("Quantization, block", "two extents, each an integer from 1 or None", f"{self.block}")
         if self.delayed and (self.block != (None, None) or self.scale not in ("float32", "power_of_2")):
             raise ConfigError("Quantization, delayed", "one float32 scale per matrix", f"{self.block}, {self.scale}")
         if self.format == INT8 and (self.scale != "float32" or self.delayed):
             raise ConfigError("Quantization, int8", "float32 scales of the current values", self.scale)
+
+    @property
+    def in_words(self) -> str:
+        """The format and its block: "e4m3", "e4m3 1 x 32"."""
+        name = self.format.removeprefix("float8_").removeprefix("float4_").removesuffix("fn")
+        rows, columns = ("all" if extent is None else extent for extent in self.block)
+        return name if self.block == (None, None) else f"{name} {rows} x {columns}"
 
     @property
     def symmetric(self) -> bool:
@@ -84,7 +91,8 @@ class Recipe:
     keeps. margin: delayed scaling leaves a factor of 2 ** margin below the format's largest value.
     `dataclasses.replace(recipe("mxfp8"), name="mine", weight_gradient=None)` makes another one.
     Raises ConfigError where one operand of a product is transformed by a Hadamard matrix and the other is not, or one
-    is int8 and the other is not.
+    is int8 and the other is not, and where what is quantized with delayed scaling is not quantized alike in both
+    products that take it, which share its scale.
     """
 
     name: str
@@ -95,21 +103,48 @@ class Recipe:
     margin: int = 0
 
     def __post_init__(self) -> None:
+        if type(self.history) is not int or self.history < 1 or type(self.margin) is not int:
+            needs = "an integer history from 1, and an integer margin"
+            raise ConfigError("Recipe", needs, f"{self.history!r}, {self.margin!r}")
         for product in ("forward", "input_gradient", "weight_gradient"):
             operands = getattr(self, product)
             if operands is None:
                 continue
+            if not isinstance(operands, Operands):
+                raise ConfigError(f"Recipe, {product}", "Operands(first, second) or None", repr(operands))
             first, second = operands
             if first.hadamard is not second.hadamard:
                 raise ConfigError(f"Recipe, {product}", "the Hadamard transform of both operands or none", "one")
             if (first.format == INT8) is not (second.format == INT8):
                 raise ConfigError(f"Recipe, {product}", "int8 for both operands or none", "one")
+        for tensor, ways in self.by_tensor.items():
+            if len({*ways}) > 1 and any(how.delayed for how in ways):
+                cure = "give both products the same Quantization, or None to one"
+                raise ConfigError("Recipe", f"one way to quantize the {tensor}, whose scale is delayed", "two", cure)
+
+    def in_words(self, *products: str) -> str:
+        """The formats of the operands of some products: "forward e4m3 1 x 32 by e4m3 1 x 32"."""
+        named = [(product, getattr(self, product)) for product in products]
+        return ", ".join(
+            f"{product.replace('_', ' ')} {'16 bits' if how is None else ' by '.join(each.in_words for each in how)}"
+            for product, how in named
+        )
+
+    @property
+    def by_tensor(self) -> dict[str, list[Quantization]]:
+        """How the input, the weight and the gradient of the output are quantized, in each product that takes them."""
+        forward, grads, weights = self.forward, self.input_gradient, self.weight_gradient
+        ways = {
+            "input": (forward and forward.first, weights and weights.second),
+            "weight": (forward and forward.second, grads and grads.second),
+            "gradient of the output": (grads and grads.first, weights and weights.first),
+        }
+        return {tensor: [how for how in both if how is not None] for tensor, both in ways.items()}
 
     @property
     def delayed(self) -> bool:
         """Whether some operand's scale follows from earlier steps, which are then part of the model's state."""
-        products = (self.forward, self.input_gradient, self.weight_gradient)
-        return any(how.delayed for operands in products if operands is not None for how in operands)
+        return any(how.delayed for ways in self.by_tensor.values() for how in ways)
 
 
 def _alike(

@@ -36,9 +36,9 @@ def with_changes(
 ) -> Policy:
     """`policy` with another dtype, or with more modules and overrides."""
     made = Policy.fast if policy.preset else Policy
-    paths = {pattern: found.name for pattern, found in policy.modules} | dict(modules or {})
+    paths = {**dict(policy.modules), **(modules or {})}
     categories = {name: category.value for name, category in policy.overrides} | dict(overrides or {})
-    return made(dtype or policy.dtype.name, modules=paths, **categories)
+    return made(dtype or policy.dtype.name, recipe=policy.recipe, modules=paths, **categories)
 
 
 def inputs(name: str, change: Callable[..., Any], place: int = 0) -> Callable[[], AbstractContextManager[Any]]:

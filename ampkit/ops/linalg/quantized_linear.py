@@ -17,6 +17,7 @@ from ampkit.core.autograd.grad_mode import grad_scope
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.casts import cast
 from ampkit.core.dispatch import Kernel, run_op, run_op_backward
+from ampkit.core.policy import delayed
 from ampkit.core.policy.delayed import GRAD_OUTPUT, INPUT, WEIGHT, DelayedScaling, scaling_of
 from ampkit.core.policy.recipe import E2M1, Quantization, Recipe
 
@@ -46,6 +47,7 @@ class _LinearCall:
         self.needs_input = self.trains and getattr(input, "_tape_edge", None) is not None
         self.needs_weight = self.trains and getattr(weight, "_tape_edge", None) is not None
         self.scaling: DelayedScaling | None = scaling_of(weight, recipe) if recipe.delayed else None
+        self.scales: dict[int, Array] = {}  # of this call, by role
 
     def kernel(self) -> Kernel:
         """The kernel that runs it, with its backward."""
@@ -68,13 +70,13 @@ class _LinearCall:
             product = self.recipe.weight_gradient
             kept = None if product is None else _transposed(first, product.second)
             if product is not None and kept is None:
-                kept = self._quantize(rows.T, product.second, INPUT, again=first is not None)
+                kept = self._quantize(rows.T, product.second, INPUT)
             _save(saved, "input", kept, rows)
         if self.needs_input:
             product = self.recipe.input_gradient
             kept = None if product is None else _transposed(second, product.second)
             if product is not None and kept is None:
-                kept = self._quantize_weight(weight, True, product.second, version, again=second is not None)
+                kept = self._quantize_weight(weight, True, product.second, version)
             _save(saved, "weight", kept, weight if kept is not None else cast(weight, dtype))
         return out.reshape(*input.shape[:-1], weight.shape[0]), saved
 
@@ -94,32 +96,34 @@ class _LinearCall:
                 _, dw, _ = _in_16_bits(rows, saved, (None, needs[1], None))
             else:
                 turned = _transposed(grad, product.first)
-                turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, grad is not None, True)
+                turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, read_soon=True)
                 dw = scaled_mm(turned, _saved(saved, "input"), needs[1])
         if needs[2]:
             db = run_op(sum, (rows,), 0, False, None, dtype=needs[2])
         return dx, dw, db
 
-    def _quantize(
-        self, array: Array, how: Quantization, role: int, again: bool = False, read_soon: bool = False
-    ) -> Quantized:
+    def _quantize(self, array: Array, how: Quantization, role: int, read_soon: bool = False) -> Quantized:
         if not how.delayed or self.scaling is None:
             return quantize(array, how, None, read_soon)[0]
-        found, largest = quantize(array, how, self.scaling.scale(role).copy(), read_soon)
-        if self.trains and not again:
+        records = False
+        if role not in self.scales:
+            now, log = self.scaling.scale(role), delayed.running.get()
+            self.scales[role], records = (now, self.trains) if log is None else log.take(now)
+        found, largest = quantize(array, how, self.scales[role], read_soon)
+        if records:
             self.scaling.record(role, largest, how, self.recipe)
         return found
 
     def _quantize_weight(
-        self, weight: Array, turned: bool, how: Quantization, version: Any, again: bool = False, read_soon: bool = False
+        self, weight: Array, turned: bool, how: Quantization, version: Any, read_soon: bool = False
     ) -> Quantized:
         matrix = weight.T if turned else weight
         if not (how.delayed or how.stochastic):
             key = ("quantized", how, turned)
-            found = derived_value(version, weight, key, lambda: self._quantize(matrix, how, WEIGHT, again))
+            found = derived_value(version, weight, key, lambda: self._quantize(matrix, how, WEIGHT))
             if found is not None:
                 return found  # type: ignore[no-any-return]
-        return self._quantize(matrix, how, WEIGHT, again, read_soon)
+        return self._quantize(matrix, how, WEIGHT, read_soon)
 
 
 def _in_16_bits(rows: Array, saved: Saved, needs: Any) -> Any:

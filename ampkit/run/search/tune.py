@@ -73,7 +73,7 @@ def _searched(recipe: Recipe, dtype: str | None, error: float, batches: int, sho
     for done, _ in enumerate(islice(run, half)):
         show(Progress("training in float32", done + 1, half))
     given, loss = batches_at(recipe, half, batches)
-    wanted = dtype or (None if recipe.amp.dtype == "float32" else recipe.amp.dtype)
+    wanted = dtype or {"float32": None, "float16": "float16"}.get(recipe.amp.dtype, "bfloat16")
     return tune(run.model, given, loss, wanted, error=error, show=show), run.steps
 
 

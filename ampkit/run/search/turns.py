@@ -47,7 +47,7 @@ def shortened(recipe: Recipe, steps: int | None) -> Recipe:
 
 def under(recipe: Recipe, policy: Policy | None) -> Recipe:
     """The recipe with autocast in the dtype of `policy`, which a Training puts in the place of the recipe's own."""
-    amp: dict[str, Any] = {"dtype": "float32", "policy": "default", "overrides": {}, "modules": {}}
+    amp: dict[str, Any] = {"dtype": "float32", "recipe": None, "policy": "default", "overrides": {}, "modules": {}}
     if policy is not None:
         amp["dtype"] = policy.dtype.name
     return recipe.model_copy(update={"amp": recipe.amp.model_copy(update=amp)})

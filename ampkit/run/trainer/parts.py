@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 from ... import nn
 from ...amp.grad_scaler import GradScaler
 from ...base.errors import ArgumentError, DTypeError
-from ...core.module_path import need_modules
 from ...core.policy import Policy, autocast
 from ...core.tensor import Tensor
 from ...optim.lr_scheduler import LambdaLR, LRScheduler
 from ...optim.optimizer import Optimizer
 from ...optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from ..policy_of_model import need_modules_of
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"] | Policy
 _DTYPES = {"32-true": "float32", "bf16-mixed": "bfloat16", "16-mixed": "float16"}  # Lightning's words
@@ -68,7 +68,7 @@ def _check(where: str, model: Any, optimizer: Any, lr_scheduler: Any) -> None:
 
 def _precision(where: str, model: nn.Module, precision: Any) -> tuple[str, AbstractContextManager[Any]]:
     if isinstance(precision, Policy):
-        need_modules(dict(precision.modules), [path for path, _ in model.named_modules()])
+        need_modules_of(precision, model)
         return precision.low_dtype.name, autocast(policy=precision)
     if precision not in _DTYPES:
         needs = f"precision to be {', '.join(map(repr, _DTYPES))} or a Policy"

@@ -265,7 +265,9 @@ def test_a_product_is_within_float32_s_bound_of_the_exact_one(recipe, product):
     random = np.random.default_rng(5)
     a, b = (random.standard_normal((rows, 277)).astype(F32) for rows in (33, 18))
     scale = on_device(np.full((1, 1), 50, F32))
-    a, b = (quantize(on_device(x), how, scale if how.delayed else None)[0] for x, how in zip((a, b), operands))
+    a, b = (
+        quantize(on_device(x), how, scale if how.delayed else None)[0] for x, how in zip((a, b), operands, strict=True)
+    )
     bias = random.standard_normal(18).astype(F32)
     got = host(scaled_mm(a, b, float32, on_device(bias)))
     x, y = exact(a), exact(b)
