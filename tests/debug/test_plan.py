@@ -8,7 +8,7 @@ import pytest
 import ampkit
 from ampkit import Policy, autocast, cli, debug, nn, ops
 from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, ShapeError
-from ampkit.debug.planning import parse_policy
+from ampkit.debug.planning import parse_policy, plan
 
 
 class Model(nn.Module):
@@ -242,3 +242,18 @@ def test_the_command_writes_the_differences_of_two_policies(tmp_path, capsys):
 def test_the_command_refuses_a_policy_before_it_builds_anything(capsys):
     assert cli.main(["plan", "recipes/digits_mlp.toml", "--diff", "float17"]) == 2
     assert "float17" in capsys.readouterr().err
+
+
+def test_a_plan_names_the_formats_of_each_product():
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+    policy = Policy("float8", recipe="current", modules={"2": "bfloat16"})
+    found = plan(model, ampkit.randn(16, 64), policy, lambda model, x: (model(x).float() ** 2).mean())
+    assert [row.why for row in found.rows if row.op == "linear"] == [
+        "current: forward e4m3 by e4m3",
+        'module "2" is bfloat16',
+    ]
+    assert [row.why for row in found.backward if row.op == "linear"] == [
+        "weights f32",
+        "current: input gradient e5m2 by e4m3, weight gradient e5m2 by e4m3",
+    ]
+    assert plan(model, ampkit.randn(16, 64), "mxfp8").policy is Policy("float8", recipe="mxfp8")

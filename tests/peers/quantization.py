@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import numpy as np
 import torch
 
-from ampkit.core.policy.recipe import E4M3, E5M2, Quantization, recipe
+from ampkit.core.policy.recipe import E4M3, E5M2, Operands, Quantization, recipe
 from ampkit.ops.linalg.quantization import quantize, unpacked
 
 Peer = Callable[[torch.Tensor], Sequence[Any]]  # a matrix -> (its codes, the scales of its blocks), as bytes
@@ -130,9 +130,8 @@ class Sources:
         }.items():  # fmt: skip
             sys.modules[name] = module = ModuleType(name)
             vars(module).update(parts)
-        sys.modules[f"{package}.custom_recipes"].reference_utils = self.load(  # type: ignore[attr-defined]
-            "transformer_engine/pytorch/custom_recipes/reference_utils.py"
-        )
+        utilities = self.load("transformer_engine/pytorch/custom_recipes/reference_utils.py")
+        vars(sys.modules[f"{package}.custom_recipes"])["reference_utils"] = utilities
         sys.modules["references"] = ModuleType("references")
         self.load("tests/pytorch/references/quantize_scale_calc.py", "references.quantize_scale_calc")
 
@@ -190,14 +189,19 @@ def _engine_peers(git_dir: str) -> Iterator[Comparison]:
         _, _, codes, scales, *_ = turned._quantize(x.T.contiguous())
         return _nibbles(codes.numpy()), _bytes(scales)
 
-    how = recipe("nvfp4").weight_gradient.second  # type: ignore[union-attr]
+    how = _operands("nvfp4", "weight_gradient").second
     yield Comparison("nvfp4, transformed", how, spread, 16, ("log-uniform",), _exact_sums, signed_zeros=False)
 
 
 def _exact_sums(matrix: np.ndarray) -> np.ndarray:
     # The values in so few bits that the sums of a Hadamard transform are exact, in any order.
     step = np.float32(2.0) ** (np.frexp(np.abs(matrix).max())[1] - 10)
-    return np.rint(matrix / step) * step  # type: ignore[no-any-return]
+    return np.asarray(np.rint(matrix / step) * step)
+
+
+def _operands(name: str, product: str) -> Operands:
+    found: Operands = getattr(recipe(name), product)
+    return found
 
 
 def _nibbles(packed: np.ndarray) -> np.ndarray:
@@ -206,9 +210,9 @@ def _nibbles(packed: np.ndarray) -> np.ndarray:
 
 def _torchao_peers() -> Iterator[Comparison]:
     for name in ("rowwise", "rowwise_with_gw_hp"):
-        how = recipe(name).input_gradient.second  # type: ignore[union-attr]
+        how = _operands(name, "input_gradient").second
         yield Comparison(f"{name}, {how.block}", how, _torchao(how))
-    mx, integers = recipe("mxfp8").forward.first, recipe("int8").forward.first  # type: ignore[union-attr]
+    mx, integers = _operands("mxfp8", "forward").first, _operands("int8", "forward").first
     yield Comparison("mxfp8", mx, _torchao_mx, 32)
     # torchao keeps the scale of a row below its epsilon as it is, though the codes were made with that epsilon.
     yield Comparison("int8", integers, _torchao_int8, 1, ("tiny", "0", "mostly 0"))

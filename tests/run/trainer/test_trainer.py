@@ -10,7 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import Callback, EarlyStopping, ModelCheckpoint, Trainer, nn, ops, optim
-from ampkit.base.errors import ArgumentError, DTypeError, FileError, NonFiniteError, StateError
+from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, FileError, NonFiniteError, StateError
 from ampkit.base.file_lock import LOCK_NAME, Lock
 from ampkit.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from ampkit.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -416,3 +416,13 @@ def test_parts_that_do_not_fit_are_refused():
         trainer(max_steps=None, max_epochs=1, accumulate_grad_batches=9).fit(in_order())
     with pytest.raises(ArgumentError, match="an iterable of batches, or a function that returns one, got a int"):
         trainer().fit(3)
+
+
+def test_a_policy_with_a_recipe_trains_and_one_that_quantizes_a_norm_is_refused():
+    model, optimizer, schedule = parts()
+    policy = ampkit.Policy("float8", recipe="delayed", modules={"4": "bfloat16"})
+    Trainer(model, optimizer, loss, lr_scheduler=schedule, max_epochs=1, precision=policy).fit(in_order())
+    assert [name for name in model.state_dict() if "delayed" in name] == ["0.weight.delayed_scaling"]
+    wrong = ampkit.Policy("bfloat16", modules={"1": "mxfp8"})
+    with pytest.raises(ConfigError, match="a weight matrix, whose products mxfp8 quantizes, got a BatchNorm1d"):
+        Trainer(model, optimizer, loss, precision=wrong)
