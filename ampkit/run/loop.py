@@ -146,8 +146,8 @@ class Run(TrainingLoop):
 
     @property
     def dtype(self) -> str:
-        """amp.dtype."""
-        return str(self.recipe.amp.dtype)
+        """amp.dtype, and below 16 bits the recipe."""
+        return str(self.recipe.amp.precision)
 
     @property
     def training(self) -> Training:
