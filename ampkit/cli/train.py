@@ -18,9 +18,9 @@ from ..base.byte_sizes import bytes_in_words
 from ..base.errors import AmpkitError, ConfigError, FileError, NonFiniteError
 from ..distributed.resilient import RankLostError
 from ..run.loggers import Loggers, Start
+from ..run.loggers.ranges_log import RangesLog
 from ..run.loop import Row, Run, fit
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
-from ..run.ranges_log import RangesLog
 from ..run.ranks import Ranks
 from ..run.run_dir import RunDirectory, bytes_of, bytes_of_runs, default_directories
 from ..run.trainer.signals import Ended as Ended

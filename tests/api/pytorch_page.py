@@ -2,7 +2,7 @@
 
     python -m tests.api.pytorch_page        # after an op, a layer or a method was added
 
-PyTorch's names, replacements for missing ones and groups of them are those of ampkit/base/missing_names.py; ampkit's
+PyTorch's names, replacements for missing ones and groups of them are those of ampkit/base/missing_names/; ampkit's
 names are read from the package. Entries for names that ampkit has are omitted.
 """
 

@@ -1,6 +1,6 @@
 """PyTorch's public names by namespace, with which docs/coming-from-pytorch.md compares ampkit's.
 
-    python -m tests.bench.pytorch_names        # writes ampkit/base/pytorch_names.json, where PyTorch is installed
+    python -m tests.bench.pytorch_names        # writes ampkit/base/missing_names/pytorch_names.json, where PyTorch is installed
 
 A name is public if it does not begin with an underscore and is neither a module nor imported from elsewhere.
 """
@@ -22,7 +22,7 @@ import torch.nn.utils.prune
 import torch.nn.utils.stateless
 import torch.utils.checkpoint
 
-GOLDEN = Path(__file__).parents[2] / "ampkit" / "base" / "pytorch_names.json"
+GOLDEN = Path(__file__).parents[2] / "ampkit" / "base" / "missing_names" / "pytorch_names.json"
 NAMESPACES = [
     "torch", "torch.Tensor", "torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils",
     "torch.nn.utils.parametrizations", "torch.nn.utils.parametrize", "torch.optim", "torch.optim.lr_scheduler",

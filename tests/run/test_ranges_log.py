@@ -10,9 +10,9 @@ from cuda_on_cpu import emulator
 
 from ampkit import cli
 from ampkit.config import load
+from ampkit.run.loggers.ranges_log import RangesLog
 from ampkit.run.loop import Run, StepRow, fit
 from ampkit.run.metrics_log import ResumePoint
-from ampkit.run.ranges_log import RangesLog
 
 RECIPE = str(Path(__file__).parents[2] / "recipes/digits_mlp.toml")
 SHORT = ["train.epochs=", "train.steps=10", "train.eval_every=", 'schedule={name="constant"}', "model.hidden=[16]"]

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Self
 
-from ..debug import Ranges
-from ..debug.range_rows import sample_of
-from .metrics_log import MetricsLog, ResumePoint, read
+from ...debug import Ranges
+from ...debug.range_rows import sample_of
+from ..metrics_log import MetricsLog, ResumePoint, read
 
 
 class RangesLog:

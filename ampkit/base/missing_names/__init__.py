@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import AmpkitError
+from ..errors import AmpkitError
 
 PYTORCH_VERSION = "2.13.0"
 GOLDEN = Path(__file__).with_name("pytorch_names.json")
