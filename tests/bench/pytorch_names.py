@@ -1,6 +1,6 @@
 """PyTorch's public names by namespace, with which docs/coming-from-pytorch.md compares ampkit's.
 
-    python -m tests.bench.pytorch_names        # writes ampkit/base/missing_names/pytorch_names.json, where PyTorch is installed
+    python -m tests.bench.pytorch_names        # where PyTorch is installed, into ampkit/base/missing_names/
 
 A name is public if it does not begin with an underscore and is neither a module nor imported from elsewhere.
 """
