@@ -21,7 +21,8 @@ from ..debug.policy_search.choices import Choice
 from ..debug.policy_search.cost import Cost
 from ..debug.policy_search.sensitivity import Sensitivity
 from ..debug.policy_search.tuning import Progress, Tuning, percent
-from ..run.search.tune import Trained, TunedRecipe, tune_recipe
+from ..run.search.tune import TunedRecipe, tune_recipe
+from ..run.search.turns import Trained
 from .display import need_writable, print_line
 from .train import overrides
 

@@ -82,7 +82,7 @@ def _of_product(wide: tuple[Array, Array], exact: Array, operands: Operands) -> 
     one = np.float32(1)
     scales = [np.full_like(wide[0][:1, :1], one) if how.delayed else None for how in operands]
     quantized = [quantize(array, how, scale)[0] for array, how, scale in zip(wide, operands, scales, strict=True)]
-    error = _norm(scaled_mm(*quantized, exact.dtype) - exact) / (_norm(exact) or 1.0)
+    error = _norm(scaled_mm(quantized[0], quantized[1], exact.dtype) - exact) / (_norm(exact) or 1.0)
     flushed = [_flushed(array, each) for array, each in zip(wide, quantized, strict=True)]
     saturated = [_saturated(array, how) for array, how in zip(wide, operands, strict=True)]
     return ProductLoss(error, (flushed[0], flushed[1]), (saturated[0], saturated[1]))

@@ -57,7 +57,8 @@ class Training:
     """A run of `recipe` under `policy` (None: float32) with a random stream of its own, so that several take turns."""
 
     def __init__(self, recipe: Recipe, policy: Policy | None):
-        self.run, self._policy = fit(under(recipe, policy)), policy
+        self.run = fit(under(recipe, policy))
+        self._change = None if policy is None else lambda _: policy
         self._rows, self._state = iter(self.run), random.get_rng_state()
         self.losses: list[float] = []
         self.times: list[float] = []
@@ -67,7 +68,7 @@ class Training:
         """One step, or the evaluation after the last."""
         random.set_rng_state(self._state)
         try:
-            with changed_policies(lambda _: self._policy) if self._policy else nullcontext():
+            with nullcontext() if self._change is None else changed_policies(self._change):
                 row = None if self.failure else next(self._rows, None)
         except NonFiniteError as error:
             row, self.failure = None, str(error).partition("\n")[0]
