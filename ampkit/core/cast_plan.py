@@ -101,8 +101,9 @@ def make_plan(
 
 
 def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:
-    quantizes = rule is not None and rule.recipe is not None and op.quantized is not None
-    return op.quantized(rule.recipe) if quantizes and cast is Cast.LOW and out in LOW else None
+    recipe = None if rule is None else rule.recipe
+    quantizes = recipe is not None and op.quantized is not None and cast is Cast.LOW and out in LOW
+    return op.quantized(recipe) if quantizes else None
 
 
 def _plan_of_formats(op: Any, answer: DType | None, key: list[Entry], wanted: list[bool], backend: str) -> CastPlan:

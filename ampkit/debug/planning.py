@@ -23,7 +23,7 @@ from ..core.module_path import current, current_path, follow, matches, path_in_w
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
-from ..core.policy.recipe import FAMILIES
+from ..core.policy.recipe import FAMILIES, Recipe
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
@@ -158,7 +158,7 @@ class _Recorder:
             weights = any(edge is not None and isinstance(edge[0], Parameter) for edge in event.node.edges)
             why = "weights f32" if weights and "float32" in output else "as its forward"
             if event.node.plan.quantized is not None:
-                found = _rule_of(policy, current_path()).recipe
+                found = _recipe_of(policy, current_path())
                 why = "as its forward" if found is None else f"{found.name}: {found.in_words(*_BACKWARD)}"
             why, category = ("autocast is off", None) if policy is None else (why, policy.category(name).value)
             self.backward.append(PlanRow(where, name, inputs, ", ".join(output), category, why, phase="backward"))
@@ -193,8 +193,9 @@ def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
 _BACKWARD = "input_gradient", "weight_gradient"
 
 
-def _rule_of(policy: Policy, path: str | None) -> Policy:
-    return policy if path is None else policy.in_module(path)
+def _recipe_of(policy: Policy | None, path: str | None) -> Recipe | None:
+    found = policy if policy is None or path is None else policy.in_module(path)
+    return None if found is None else found.recipe
 
 
 def _why(op: Op, category: Cast, rule: Policy, path: str | None, out: DType, quantized: bool) -> str:

@@ -75,8 +75,8 @@ def load(module: Module, state: Mapping[str, Any], strict: bool, assign: bool) -
     if strange := [name for name in state if not isinstance(name, str)]:
         raise DTypeError(where, "strings as names", repr(strange[0]))
     own, keys, errors = dict(named(module)), Keys([], []), list[str]()
-    state = _prepared(module, _renamed(module, state), strict, keys, errors)
-    scalings = {name: state.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
+    state = entries = _prepared(module, _renamed(module, state), strict, keys, errors)
+    scalings = {name: entries.pop(name + delayed.SUFFIX) for name in own if name + delayed.SUFFIX in state}
     extra = {lead + EXTRA: part for lead, part in _parts(module, "") if _defines(part, "set_extra_state")}
     present = {id(tensor) for name, tensor in own.items() if name in state}
     absent = [name for name, tensor in own.items() if (id(tensor) not in present if strict else name not in state)]

@@ -177,8 +177,8 @@ class AveragedModel(Module):
             fresh = fresh if stepped is None else np.logical_and(fresh, stepped)
             (averaged, copies), (current, sources) = self._split(self.module), self._split(model)
             self._average(averaged, current, fresh, stepped)
-            for mine, theirs in zip(self.module.parameters(), model.parameters(), strict=True):
-                delayed.copy_state(mine, theirs)
+            for average, trained in zip(self.module.parameters(), model.parameters(), strict=True):
+                delayed.copy_state(average, trained)
             for mine, theirs in zip(copies, sources, strict=True):
                 _assign_where(mine, backends.to_device_of(theirs.array, mine.array), stepped)
             count = self.n_averaged.array

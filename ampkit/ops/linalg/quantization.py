@@ -119,12 +119,14 @@ def _scaled(values: Array, multipliers: Array, top: np.float32) -> Array:
 
 def block_extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
     """The extents of a block of a matrix of this shape: those of `how`, the whole axis for None, at least 1."""
-    return tuple([max(1, whole if extent is None else extent) for extent, whole in zip(how.block, shape, strict=True)])
+    rows, columns = how.block
+    return max(1, shape[0] if rows is None else rows), max(1, shape[1] if columns is None else columns)
 
 
 def _blocks(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:
     # How many blocks lie along each axis; one along an axis without values that they all share.
-    return tuple([1 if extent is None else -(-whole // extent) for extent, whole in zip(how.block, shape, strict=True)])
+    rows, columns = how.block
+    return 1 if rows is None else -(-shape[0] // rows), 1 if columns is None else -(-shape[1] // columns)
 
 
 def _block_max(values: Array, how: Quantization) -> Array:
