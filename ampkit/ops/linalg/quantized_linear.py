@@ -122,7 +122,7 @@ class _LinearCall:
             key = ("quantized", how, turned)
             found = derived_value(version, weight, key, lambda: self._quantize(matrix, how, WEIGHT))
             if found is not None:
-                return found  # type: ignore[no-any-return]
+                return found
         return self._quantize(matrix, how, WEIGHT, read_soon)
 
 

@@ -33,6 +33,7 @@ from ampkit.ops.linalg.quantization import (
 # The numbers of `Format` in include/quantized.h and of `Scaling` in quantization.cpp.
 _FORMATS = {E4M3: 0, "float8_e5m2": 1, E2M1: 2, INT8: 3}
 _SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
+_IN_8_BITS = ("float8_e8m0fnu", "float8_e4m3fn")
 _DOWN, _HADAMARD, _STOCHASTIC, _SCALED = 1, 2, 4, 8
 
 _quantize = Function("quantize_matrix", "aaaaaaaiiiiifuu", ctypes.c_int64)
@@ -46,37 +47,34 @@ def quantize_cpu(
 ) -> Any:
     down = array.strides[1] != array.itemsize == array.strides[0]
     shape = array.shape[0], array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
-    p, q = _blocks(how, shape, down)
+    blocks = p, q = _blocks(how, shape, down)
     rows, columns = shape[::-1] if down else shape
-    packed = [rows, columns]
-    if how.format == E2M1:
-        packed[not down] = -(-packed[not down] // 2)
-    codes = empty(packed, int8 if how.format == INT8 else uint8)
-    two_levels = how.scale == "float8_e4m3fn"
+    codes, values = _codes(how, rows, columns, down), None
     scales = factor = largest = None
     if scale is None:
-        scales = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale.startswith("float8") else float32)
-        factor = np.empty((1, 1), float32) if two_levels else None
+        found = scales = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale in _IN_8_BITS else float32)
+        factor = np.empty((1, 1), float32) if how.scale == "float8_e4m3fn" else None
     else:
-        largest = np.empty((1, 1), float32)
-    whole_rows = block_extents(how, shape)[1] >= shape[1]
-    scaled = not _has_factors(how, whole_rows)
-    exact = how.format != INT8 and (
-        how.scale != "float32" or whole_rows
-    )  # in bfloat16, within the range of its exponent
-    values = empty((rows, columns), bfloat16) if read_soon and exact and has_fast_matmul(bfloat16) else None
-    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | scaled * _SCALED
-    seed, call = draw or (0, 0)
-    x = array.T if down else array
+        found, largest = np.divide(np.float32(1), scale), np.empty((1, 1), float32)
+    has_factors = _has_factors(how, block_extents(how, shape)[1] >= shape[1])
+    if read_soon and how.format != INT8 and (how.scale != "float32" or has_factors) and has_fast_matmul(bfloat16):
+        values = empty((rows, columns), bfloat16)
+    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | (not has_factors) * _SCALED
     beyond = _quantize(
-        codes.view(uint8), scales, factor, largest, values, x, scale,
-        _FORMATS[how.format], _SCALINGS[how.scale], p, q, flags, how.epsilon, seed, call,
+        codes.view(uint8), scales, factor, largest, values, array.T if down else array, scale,
+        _FORMATS[how.format], _SCALINGS[how.scale], *blocks, flags, how.epsilon, *(draw or (0, 0)),
     )  # fmt: skip
-    found = 1 / scale if scales is None else scales
     values = None if beyond else values
     if down:
         return codes.T, found.T, factor, largest, None if values is None else values.T
     return codes, found, factor, largest, values
+
+
+def _codes(how: Quantization, rows: int, columns: int, down: bool) -> HostArray:
+    # Memory for codes, in the order of the matrix, of which 4-bit ones share bytes along the axis that is summed over.
+    if how.format == E2M1:
+        rows, columns = (-(-rows // 2), columns) if down else (rows, -(-columns // 2))
+    return empty((rows, columns), int8 if how.format == INT8 else uint8)
 
 
 def _has_factors(how: Quantization, whole_rows: bool) -> bool:
