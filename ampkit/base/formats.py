@@ -102,7 +102,8 @@ def _rounded(magnitude: Array, chosen: Format, words: Array | None) -> Array:
     # In units of the last place, with 32 bits of fraction: their integer part and the exponent make the code.
     least = 128 - chosen.bias  # the biased exponent in float32 of the smallest normal
     exponent = np.maximum(np.right_shift(magnitude, 23), 1)
-    significand: Any = np.where(magnitude < 1 << 23, magnitude, np.bitwise_or(np.bitwise_and(magnitude, 0x7FFFFF), 1 << 23))
+    normal = np.bitwise_or(np.bitwise_and(magnitude, 0x7FFFFF), 1 << 23)
+    significand: Any = np.where(magnitude < 1 << 23, magnitude, normal)
     field = np.maximum(exponent, least)
     shift = np.minimum(23 - chosen.mantissa + (field - exponent), 63)
     units = np.right_shift(np.left_shift(significand.astype(np.uint64), 32), shift.astype(np.uint64))
