@@ -98,9 +98,9 @@ def quantize_reference(
     extents = block_extents(how, values.shape)
     largest = _block_max(values, how)
     multiplier, scales, factor = _scales(how, largest) if scale is None else (scale, 1 / scale, None)
-    values = _scaled(values, _spread(multiplier, extents, values.shape), np.float32(LARGEST[how.format]))
+    values = _scaled(values, _spread(multiplier, extents, values.shape), how.format)
     if how.format == INT8:
-        codes = np.clip(np.rint(np.where(np.isfinite(values), values, 0)), -128, 127).astype(np.int8)
+        codes = np.rint(np.where(np.isfinite(values), values, 0)).astype(np.int8)
     else:
         codes = _encode(values, how, draw)
     codes = _packed(codes) if how.format == E2M1 else codes
@@ -110,11 +110,12 @@ def quantize_reference(
 quantize_ = Primitive("quantize", "linalg.quantization", quantize_reference)
 
 
-def _scaled(values: Array, multipliers: Array, top: np.float32) -> Array:
+def _scaled(values: Array, multipliers: Array, format: str) -> Array:
     # The products, finite ones limited to the format's range also where they overflow float32.
     with np.errstate(over="ignore", invalid="ignore"):
         found = values * multipliers
-    return np.where(np.isfinite(values), np.clip(found, -top, top), found)
+    top, bottom = np.float32(LARGEST[format]), np.float32(-128 if format == INT8 else -LARGEST[format])
+    return np.where(np.isfinite(values), np.clip(found, bottom, top), found)
 
 
 def block_extents(how: Quantization, shape: tuple[int, int]) -> tuple[int, int]:

@@ -5,6 +5,8 @@
 // Functions that pass vectors are inlined: no other file sees how they are passed where registers are shorter.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
+namespace {  // names such as `load` that other files may have, too
+
 constexpr int64 WIDTH = 16;
 typedef float Floats __attribute__((vector_size(64), aligned(4)));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4)));
@@ -135,3 +137,5 @@ inline Floats butterfly(Floats x) {
 inline Floats hadamard(Floats x) {
     return butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(x * HADAMARD_SIGNS)))) * 0.25f;
 }
+
+}  // namespace

@@ -214,6 +214,13 @@ void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool sha
     }
 }
 
+// x times its multiplier; a finite value that would overflow becomes the largest float32, so that its code saturates.
+inline Floats scaled(Floats x, Floats by) {
+    Words product = bits_as<Words>(x * by), is_finite = bits_as<Words>((bits_as<Words>(x) & 0x7fffffff) < 0x7f800000);
+    Words overflows = is_finite & bits_as<Words>((product & 0x7fffffff) == 0x7f800000);
+    return bits_as<Floats>(product + overflows);  // all bits set are -1: the number below infinity
+}
+
 // The codes of `count` neighbours; by: one multiplier, or one for each.
 template <class Encoder, bool EACH>
 void encode_run(uint8_t* codes, const float* x, const float* by, const uint16_t* random, int64 count) {
@@ -222,7 +229,7 @@ void encode_run(uint8_t* codes, const float* x, const float* by, const uint16_t*
     for (; i + WIDTH <= count; i += WIDTH) {
         if (EACH) factor = load<Floats>(by + i);
         Halves bits = random ? load<Halves>(random + i) : Halves{};
-        save(codes + i, __builtin_convertvector(Encoder::run(load<Floats>(x + i) * factor, bits), Bytes));
+        save(codes + i, __builtin_convertvector(Encoder::run(scaled(load<Floats>(x + i), factor), bits), Bytes));
     }
     if (i == count) return;
     Floats last = {};
@@ -230,7 +237,7 @@ void encode_run(uint8_t* codes, const float* x, const float* by, const uint16_t*
     memcpy(&last, x + i, (count - i) * sizeof(float));
     if (EACH) memcpy(&factor, by + i, (count - i) * sizeof(float));
     if (random) memcpy(&bits, random + i, (count - i) * sizeof(uint16_t));
-    Bytes found = __builtin_convertvector(Encoder::run(last * factor, bits), Bytes);
+    Bytes found = __builtin_convertvector(Encoder::run(scaled(last, factor), bits), Bytes);
     memcpy(codes + i, &found, count - i);
 }
 
