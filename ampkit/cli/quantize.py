@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
-from ..debug.tuning import percent
+from ..debug.policy_search.tuning import percent
 from ..run.export import export, need_empty
 from ..run.quantize import QuantizedRun, quantize_run
 from ..run.trained import load_run

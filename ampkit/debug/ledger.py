@@ -24,6 +24,7 @@ from .saved_memory import SavedMemory
 # The kinds of work, by the folder or file of `ampkit/ops` that an op is defined in; the first whose name starts so.
 KINDS = {
     "linalg": "products",
+    "quantized": "products",
     "nn.conv": "products",
     "nn.attention": "products",
     "nn.rnn": "products",

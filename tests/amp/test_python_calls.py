@@ -106,7 +106,8 @@ def calls_of_step(layers: int, kind: type[Any], with_scaler: bool = True) -> int
 
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.RMSprop])
 def test_a_step_of_a_scaler_finds_its_gradients_once(kind):
-    assert calls_of_step(2, kind) <= (140 if library() is not None else 165)  # the references call more than kernels
+    most = 140 if kind is optim.AdamW else 142
+    assert calls_of_step(2, kind) <= (most if library() is not None else 165)  # the references call more than kernels
 
 
 @pytest.mark.parametrize("with_scaler", [True, False])

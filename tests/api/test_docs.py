@@ -47,7 +47,8 @@ def namespace():
     return modules | {"model": model, "optimizer": optimizer, "loader": [batch] * 3}
 
 
-PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics", "formats", "recipes-below-16-bits")
+PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics", "formats")
+PAGES_ALONE += ("recipes-below-16-bits", "precision-laboratory")
 ALONE = ("README.md", *(f"docs/{page}.md" for page in PAGES_ALONE))
 GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
 GUIDES += ("optimizers", "finetuning", "quantization", "coming-from-lightning")

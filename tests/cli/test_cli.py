@@ -94,7 +94,7 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
     [
         (["train", "nowhere.toml"], "nowhere.toml"),
         (["train", MLP, "amp.dtipe=float16"], "did you mean"),
-        (["train", MLP, "amp.dtype=float8"], "one of float32, bfloat16, float16"),
+        (["train", MLP, "amp.dtype=float9"], "one of float32, bfloat16, float16"),
         (["train", MLP, "--device", "cuda"], "cuda: needs"),
         (["train", MLP, "--device", "tpu"], "train.device"),
         (["train", MLP, "--devise", "cpu"], "unknown argument '--devise'"),
@@ -130,7 +130,7 @@ def test_overrides_may_stand_behind_options(ampkit, tmp_path):
         (["bench", MLP, "--device", "tpu"], "train.device: needs cpu, cuda or cuda:<index>, got 'tpu'"),
         ([], "command"),
         (["doctor", "x=1"], "unknown argument 'x=1'"),
-        (["ops", "--policy", "float8"], "float8"),
+        (["ops", "--policy", "float9"], "float9"),
         (["bench", MLP, "--json", "no/such/place.json"], "--json: needs a file that can be written"),
         (["bench", MLP, "--report", "no/such/place.html"], "--report: needs a file that can be written"),
         (["bench", MLP, "--against", "no such run"], "report: needs the directory of a run, got 'no such run'"),

@@ -26,7 +26,13 @@ def main(folder: Path, uneven: bool) -> None:
     ampkit.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     trainer = ampkit.Trainer(
-        model, optim.SGD(model.parameters(), lr=0.5), loss, max_epochs=1, default_root_dir=folder, log_every_n_steps=1
+        model,
+        optim.SGD(model.parameters(), lr=0.5),
+        loss,
+        max_epochs=1,
+        default_root_dir=folder,
+        log_every_n_steps=1,
+        enable_model_summary=False,
     )
     trainer.fit(lambda: iter(batches), batches)
     sums = [f"{value.double().sum().item():.6f}" for value in model.state_dict().values()]

@@ -22,6 +22,7 @@ from ampkit.ops.nn.batch_norm import update_running_statistics
 from ampkit.ops.pointwise.formats import decode, encode
 from ampkit.ops.quantized.codes import QParams, dequantize_per_tensor
 from ampkit.optim import clip, swa_utils
+from ampkit.optim.flat import blockwise
 from ampkit.optim.flat.memory import narrow
 
 from .layouts import LAYOUTS, laid_out
@@ -155,6 +156,32 @@ def _lerp(random: Random) -> Program:
     return program
 
 
+def _moment(random: Random) -> tuple[Any, Any, Any, Any]:
+    # Values of a moment, memory for their codes and scales, and the code.
+    is_non_negative = random.random() < 0.5
+    code = blockwise.code_of(random.choice(("int8", "float8")), is_non_negative)
+    values = _flat(random, float32, special=False)
+    values = np.abs(values) if is_non_negative else values
+    return values, np.zeros(values.size, np.uint8), np.zeros(-(-values.size // blockwise.BLOCK), float32), code
+
+
+def _encode_moment(random: Random) -> Program:
+    values, codes, scales, code = _moment(random)
+    bits = random.choice((None, (random.randrange(2**64), 5, 0)))
+
+    def program() -> list[Any]:
+        blockwise.encode(values, codes, scales, code, bits)
+        return [codes.copy(), scales.copy()]
+
+    return program
+
+
+def _decode_moment(random: Random) -> Program:
+    values, codes, scales, code = _moment(random)
+    blockwise.encode(values, codes, scales, code, None)
+    return lambda: [blockwise.decode(codes, scales, code)]
+
+
 def _narrow(random: Random) -> Program:
     values, dtype = _odd(random, _flat(random)), random.choice((bfloat16, float16))
     layout = random.randrange(1 << 32)
@@ -281,6 +308,8 @@ PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "pointwise.formats:decode": _decode,
     "optim.adafactor:adafactor_update": lambda random: _step_of(((optim.Adafactor, {}),), random),
     "optim.elementwise:lerp": _lerp,
+    "optim.elementwise:decode": _decode_moment,
+    "optim.elementwise:encode": _encode_moment,
     "optim.elementwise:narrow": _narrow,
     "optim.elementwise:power_sum": _power_sum,
     "optim.elementwise:scale_gradients": _scale_gradients,

@@ -58,6 +58,7 @@ def test_every_op_has_a_case():
             case = param.values[0]
             case(*case.tensors(float32))
     ours = {name for name, op in registry.items() if op.forward.reference.run.__module__.startswith("ampkit.")}
+    ours.discard("cast_to")  # to and from formats without arithmetic: tests/ops/pointwise/test_formats.py
     assert not ours - ran, f"no case for {sorted(ours - ran)}"
 
 

@@ -160,13 +160,13 @@ class Policy:
 
 def low(dtype: Any, where: str) -> DType:
     """`dtype` as a 16-bit DType. Raises DTypeError for another dtype; its help line says what to write instead."""
-    name = dtype if isinstance(dtype, str) and dtype in FAMILIES else parse(dtype).name
-    if name in FAMILIES:
-        raise DTypeError(where, "float16 or bfloat16", name, f'for {name}, use autocast(policy=Policy("{name}"))')
-    found = parse(dtype)
-    if found not in LOW:
-        raise DTypeError(where, "float16 or bfloat16", found.name, f"for {found.name}, use enabled=False")
-    return found
+    name = dtype
+    if not isinstance(dtype, str) or dtype not in FAMILIES:
+        if (found := parse(dtype)) in LOW:
+            return found
+        name = found.name
+    cure = f'use autocast(policy=Policy("{name}"))' if name in FAMILIES else "use enabled=False"
+    raise DTypeError(where, "float16 or bfloat16", name, f"for {name}, {cure}")
 
 
 _FOLLOWS = "policies by module"  # why calls of modules are followed

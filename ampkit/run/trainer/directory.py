@@ -15,7 +15,6 @@ from ...base.file_lock import LOCK_NAME, Lock
 from ..checkpoint import Checkpoint, Checkpoints
 from ..loggers import LOGGERS, Loggers, Start
 from ..metrics_log import MetricsLog, ResumePoint
-from ..run_dir import start
 from .callbacks import ModelCheckpoint
 from .rows import Row
 
@@ -122,6 +121,8 @@ class Directory:
     def note(self, about: Mapping[str, Any], done: int) -> None:
         """Append a start after `done` steps to environment.jsonl, where reports find it."""
         if self.path is not None and self.writes:
+            from ..run_dir import start  # only here: recipes take as long to import as all else
+
             try:
                 with (self.path / "environment.jsonl").open("a") as file:
                     file.write(json.dumps(start(done, about)) + "\n")
