@@ -27,6 +27,7 @@ NAMESPACES = {
     "ampkit.nn": ("nn", "Layers and losses."),
     "ampkit.nn.init": ("nn.init", "Initial values of parameters."),
     "ampkit.nn.lora": ("nn.lora", "Low-rank adaptation, with the words and files of PEFT."),
+    "ampkit.nn.quantization": ("nn.quantization", "Inference in int8, by quantization after training."),
     "ampkit.nn.utils": ("nn.utils", "Clipping, vectors of parameters, weight and spectral norm."),
     "ampkit.optim": ("optim", "Optimizers. Their state is updated in float32, whatever the parameters' dtype."),
     "ampkit.optim.lr_scheduler": ("optim.lr_scheduler", "Learning-rate schedules. They do not count skipped steps."),

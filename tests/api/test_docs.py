@@ -376,7 +376,7 @@ def test_the_page_of_recipe_keys_has_every_key_of_every_section():
     for key in ("amp.growth_interval", "train.accumulate", "optimizer.betas", "data.folder", "model.n_embd"):
         assert f"| `{key}` |" in page
     for row in (
-        '| `amp.dtype` | "float32", "bfloat16", "float16"<br>',
+        '| `amp.dtype` | "float32", "bfloat16", "float16", "float8", "float4", "int8"<br>',
         "| `train.seed` | integer",
     ):
         assert row in page
@@ -392,7 +392,7 @@ def test_the_page_of_commands_has_the_options_of_every_command():
 
 def test_the_api_reference_lists_every_public_function_and_layer():
     pages = hook("api_reference").pages()
-    modules = {"functional", "init", "lora", "parallel", "utils", "lr_scheduler", "swa_utils"}
+    modules = {"functional", "init", "lora", "parallel", "quantization", "utils", "lr_scheduler", "swa_utils"}
     for prefix, names in (("ops.", ops.__all__), ("nn", nn.__all__), ("optim", optim.__all__)):
         text = "\n".join(page for name, page in pages.items() if name.startswith(prefix))
         listed = set(re.findall(r"heading: (\w+)", text)) | set(re.findall(r"`(\w+)` is `", text))

@@ -352,11 +352,11 @@ def test_a_compiled_training_has_the_bits_of_one_that_is_not():
 
 
 def test_progress_shows_each_row_on_the_terminal(capsys):
-    trainer(progress=True, max_steps=4, val_check_interval=2).fit(in_order(), in_order())
+    trainer(progress=True, max_steps=4, val_check_interval=2, enable_model_summary=False).fit(in_order(), in_order())
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("float16  step 1/4  loss ") and "updates/s" in lines[0]
     assert sum("val loss" in line and "accuracy" in line for line in lines) == 2
-    trainer(progress=True, max_steps=None, max_epochs=1).fit(lambda: iter(in_order()))
+    trainer(progress=True, enable_model_summary=False, max_steps=None, max_epochs=1).fit(lambda: iter(in_order()))
     assert capsys.readouterr().out.startswith("float16  step 1  loss ")
 
 
