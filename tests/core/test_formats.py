@@ -34,11 +34,13 @@ def codes(tensor):
 @pytest.mark.parametrize("name", BYTES)
 def test_casts_are_those_of_every_dtype(name):
     dtype, stored = getattr(ampkit, name), getattr(dtypes, name)
+    # Of powers of two alone without a tie, which versions of ml_dtypes round to different sides.
+    values = [[1, 2, 2], [4, 8, 8]] if stored == dtypes.float8_e8m0fnu else [[1, 2, 3], [4, 6, 8]]
     for wide in (ampkit.float32, ampkit.float64, ampkit.float16, ampkit.bfloat16, ampkit.int32):
-        given = ampkit.tensor([[1, 2, 3], [4, 6, 8]]).to(wide)
+        given = ampkit.tensor(values).to(wide)
         found = given.to(dtype)
         assert found.dtype is dtype and (found.element_size(), found.nbytes) == (1, 6)
-        want = np.array([[1, 2, 3], [4, 6, 8]], np.float32).astype(FORMATS[stored].values).astype(np.float32)
+        want = np.array(values, np.float32).astype(FORMATS[stored].values).astype(np.float32)
         assert found.to(wide).tolist() == want.astype(wide.dtype).tolist()
         assert found.t().to(ampkit.float32).tolist() == want.T.tolist()
     assert made([3.0, 0.5], dtype).to(E5M2).dtype is E5M2

@@ -14,7 +14,9 @@ static int32_t quantize_run(uint8_t* to, const float* from, int64 count, const G
     int32_t invalid = 0;
     float inverse = grid.inverse, zero_point = grid.zero_point, low = grid.low, high = grid.high;
     SIMD_SUM(invalid) for (int64 i = 0; i < count; i++) {
+#if defined(__clang__)
 #pragma clang fp contract(off)
+#endif
         float value = from[i] * inverse + zero_point;
         invalid += value != value;
         value = value < low ? low : value;
