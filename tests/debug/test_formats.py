@@ -102,11 +102,14 @@ ERRORS = {
         (0.0015, {"a": "mxfp8"}),
         (0.002, {"a": "mxfp8", "b": "current"}),
         (0.005, {"a": "mxfp8", "b": "nvfp4"}),
-        (0.024, {"a": "nvfp4", "b": "nvfp4"}),
     ],
 )
 def test_the_policy_has_the_fewest_bits_within_the_budget(budget, modules):
     assert laboratory(ERRORS).policy(budget) is ampkit.Policy("bfloat16", modules=modules)
+
+
+def test_layers_that_agree_have_the_recipe_of_the_policy():
+    assert laboratory(ERRORS).policy(0.024) is ampkit.Policy("bfloat16", recipe="nvfp4")
 
 
 def test_a_budget_is_above_0():

@@ -79,7 +79,10 @@ class Laboratory(ShowsItsText):
             fewer = before is None or BITS[row.recipe] < BITS[before.recipe]
             if fewer and total + row.sensitivity.error <= budget:
                 chosen[row.layer] = row
-        return Policy(self.dtype, modules={layer: row.recipe for layer, row in sorted(chosen.items())})
+        recipes = {layer: row.recipe for layer, row in sorted(chosen.items())}
+        if len(set(recipes.values())) == 1 and recipes.keys() == {row.layer for row in self.layers}:
+            return Policy(self.dtype, recipe=min(recipes.values()))
+        return Policy(self.dtype, modules=recipes)
 
     def _steps(self) -> list[LayerLoss]:
         # Of each layer and number of bits the recipe that errs least.
