@@ -1,5 +1,7 @@
 """debug.lab: which layers survive which format below 16 bits, measured against the 16-bit policy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -86,7 +88,10 @@ def test_the_model_its_gradients_and_the_random_stream_stay_as_they_were():
 def laboratory(errors):
     rows = [LayerLoss(layer, name, Sensitivity(error, 0.0), {}) for (layer, name), error in errors.items()]
     names = dict.fromkeys(name for _, name in errors)
-    return Laboratory("bfloat16", tuple(rows), tuple(FormatLoss(name, Sensitivity(0.0, 0.0), {}) for name in names))
+    recipes = {name: recipe(name) for name in names}
+    return Laboratory(
+        "bfloat16", recipes, tuple(rows), tuple(FormatLoss(name, Sensitivity(0.0, 0.0), {}) for name in names)
+    )
 
 
 ERRORS = {
@@ -110,6 +115,14 @@ def test_the_policy_has_the_fewest_bits_within_the_budget(budget, modules):
 
 def test_layers_that_agree_have_the_recipe_of_the_policy():
     assert laboratory(ERRORS).policy(0.024) is ampkit.Policy("bfloat16", recipe="nvfp4")
+
+
+def test_a_recipe_of_ones_own_is_measured_and_chosen():
+    model, batches = model_and_batches(1)
+    mine = replace(recipe("mxfp8"), name="mine", weight_gradient=None)
+    found = debug.lab(model, batches, loss, formats=[mine])
+    assert mine.bits == 8 and recipe("nvfp4").bits == 4
+    assert found.policy(1.0) is ampkit.Policy("bfloat16", recipe=mine)
 
 
 def test_a_budget_is_above_0():

@@ -142,6 +142,12 @@ class Recipe:
         return {tensor: [how for how in both if how is not None] for tensor, both in ways.items()}
 
     @property
+    def bits(self) -> int:
+        """The fewest bits of a code in its products; 16 where it quantizes none."""
+        products = (self.forward, self.input_gradient, self.weight_gradient)
+        return min([16, *(CODE_BITS[how.format] for operands in products if operands is not None for how in operands)])
+
+    @property
     def delayed(self) -> bool:
         """Whether some operand's scale follows from earlier steps, which are then part of the model's state."""
         return any(how.delayed for ways in self.by_tensor.values() for how in ways)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...core.policy.recipe import CODE_BITS, RECIPES
-
 
 class Card(NamedTuple):
     """A GPU, the speed of its products by recipe relative to bfloat16, and where the figures stand."""
@@ -22,5 +20,3 @@ CARDS = (
     Card("H200 (step)", {"rowwise": 1.34}, "torchao 0.18, docs/source/workflows/training.md: steps on 2,000 cards"),
     Card("RTX 4090 (step)", {"int8": 1.7}, "torchao 0.18, prototype/quantized_training: tokens per second, Llama2-1B"),
 )
-# Bits of the codes of each preset.
-BITS = {name: min(CODE_BITS[how.format] for how in recipe.forward or ()) for name, recipe in RECIPES.items()}

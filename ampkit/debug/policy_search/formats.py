@@ -16,7 +16,7 @@ from ...base.html import ShowsItsText
 from ...core.policy import Policy
 from ...core.policy.recipe import Recipe
 from ...core.policy.recipe import recipe as named
-from .cards import BITS, CARDS
+from .cards import CARDS
 from .operands import PRODUCTS, Losses, ProductLoss, operand_losses
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 from .tuning import Progress, percent
@@ -47,10 +47,12 @@ class FormatLoss(NamedTuple):
 class Laboratory(ShowsItsText):
     """What `lab` found; str() is a table. All errors are relative to the 16-bit policy.
 
-    layers: by layer and recipe. formats: by recipe, the most precise first. dtype: of the 16-bit policy.
+    layers: by layer and recipe. formats: by recipe, the most precise first. dtype: of the 16-bit policy. recipes: those
+    that were measured, by name.
     """
 
     dtype: str
+    recipes: dict[str, Recipe]
     layers: tuple[LayerLoss, ...]
     formats: tuple[FormatLoss, ...]
 
@@ -76,19 +78,22 @@ class Laboratory(ShowsItsText):
         for row in steps:
             before = chosen.get(row.layer)
             total = sum(each.sensitivity.error for layer, each in chosen.items() if layer != row.layer)
-            fewer = before is None or BITS[row.recipe] < BITS[before.recipe]
+            fewer = before is None or self._bits(row) < self._bits(before)
             if fewer and total + row.sensitivity.error <= budget:
                 chosen[row.layer] = row
         recipes = {layer: row.recipe for layer, row in sorted(chosen.items())}
         if len(set(recipes.values())) == 1 and recipes.keys() == {row.layer for row in self.layers}:
-            return Policy(self.dtype, recipe=min(recipes.values()))
-        return Policy(self.dtype, modules=recipes)
+            return Policy(self.dtype, recipe=self.recipes[min(recipes.values())])
+        return Policy(self.dtype, modules={layer: self.recipes[name] for layer, name in recipes.items()})
+
+    def _bits(self, row: LayerLoss) -> int:
+        return self.recipes[row.recipe].bits
 
     def _steps(self) -> list[LayerLoss]:
         # Of each layer and number of bits the recipe that errs least.
         best: dict[tuple[str, int], LayerLoss] = {}
         for row in self.layers:
-            key = row.layer, BITS[row.recipe]
+            key = row.layer, self._bits(row)
             if key not in best or row.sensitivity.error < best[key].sensitivity.error:
                 best[key] = row
         return list(best.values())
@@ -132,7 +137,8 @@ def lab(
     Raises ArgumentError without a batch or a layer that runs `linear`, ConfigError for an unknown recipe, DTypeError
     for parameters that are not float32, NonFiniteError if the 16-bit policy is not finite.
     """
-    recipes = [_stateless(named(each)) for each in formats]
+    asked = {found.name: found for found in map(named, formats)}
+    recipes = [_stateless(each) for each in asked.values()]
     given = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in batches]
     if not given or not recipes:
         raise ArgumentError("debug.lab", "at least one batch and one format", f"{len(given)} and {len(recipes)}")
@@ -162,7 +168,7 @@ def lab(
         for r in recipes
     ]
     per_format.sort(key=lambda each: each.sensitivity.error)
-    return Laboratory(base.dtype.name, per_layer, tuple(per_format))
+    return Laboratory(base.dtype.name, asked, per_layer, tuple(per_format))
 
 
 def _of(losses: Losses, name: str) -> dict[str, ProductLoss]:
