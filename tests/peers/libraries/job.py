@@ -1,0 +1,44 @@
+"""What the programs of this folder share: weights that do not depend on the library, and the numbers that they report.
+
+A program does a library's main job once, in the precision `sys.argv[1]` ("float32" where there is none), in under a
+minute, downloads nothing and writes into a temporary folder only. The first line of its docstring says what it runs;
+PACKAGES names the distributions whose versions belong to it, PRECISIONS what it can run in.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+PRECISION = sys.argv[1] if len(sys.argv) > 1 else "float32"
+DTYPE = getattr(torch, PRECISION)
+
+
+def start(model: Any, seed: int = 0) -> Any:
+    """Fill a model's parameters at random by their order and shape; those that are constant, as of norms, stay."""
+    random = np.random.default_rng(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            shape = tuple(parameter.shape)
+            if parameter.numel() and float(parameter.min()) != float(parameter.max()):
+                values = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 100)
+                parameter.copy_(torch.from_numpy(values).to(parameter.dtype))
+    return model
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    """A float32 tensor of normal random numbers that do not depend on the library."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def say(name: str, *values: Any) -> None:
+    """Add numbers to those of a name: tensors of up to 64 elements whole, larger ones as sum and norm."""
+    found: list[float] = []
+    for value in values:
+        array = value.detach().float().numpy() if hasattr(value, "detach") else value
+        array = np.asarray(array, np.float64).reshape(-1)
+        found += array.tolist() if array.size <= 64 else [float(array.sum()), float(np.linalg.norm(array))]
+    print("RESULT", name, *(repr(number) for number in found), flush=True)
