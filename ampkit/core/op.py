@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import Any, TypeAlias
 
 from .. import backends
@@ -80,8 +80,12 @@ class Op:
         self.quantized: Callable[[Recipe], Callable[[Any], Kernel]] | None = None
         self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)
-        self.call = self.signature.call
         self.__signature__ = inspect.Signature(self.signature.accepted)
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """Signature.call."""
+        return self.signature.call
 
     # building one
 
@@ -246,6 +250,15 @@ class Op:
         return f"<op {self.name} ({self.cast.value})>"
 
 
+def _first_call(self: Op, *args: Any, **kwargs: Any) -> Any:
+    # Writes the op's own `__call__`, which takes the place of this one; within `rerouted` the next call does so.
+    kind: Any = type(self)
+    entry = self.signature.entry(op_call.runner(self))
+    if kind.__call__ is _first_call:
+        kind.__call__ = entry
+    return entry(self, *args, **kwargs)
+
+
 @contextmanager
 def rerouted(op: Op, through: Callable[..., Any]) -> Iterator[None]:
     """Within the block, a call of `op` is `through(call, *args, **kwargs)`, where `call` is what it is otherwise.
@@ -291,7 +304,7 @@ def op(
     def define(reference: Callable[..., Any]) -> Op:
         kind: Any = type("Op", (Op,), {"__module__": __name__})
         made: Op = kind(reference, cast, moves, integers, view, mixes, factors, opaque, casts)
-        kind.__call__ = made.signature.entry(op_call.runner(made))
+        kind.__call__ = _first_call
         if made.name in ops:
             raise ArgumentError(f"@op {made.name}", "a name that no op has yet", "one that is taken")
         ops[made.name] = made

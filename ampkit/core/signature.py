@@ -1,14 +1,14 @@
 """Signature: which parameters of an op are tensors, and the functions that bind a call's arguments.
 
-Binding with `inspect` would take longer than a small op, so these functions are generated as source when the op is
-defined, as `collections.namedtuple` does.
+Binding with `inspect` would take longer than a small op, so these functions are generated as source, as
+`collections.namedtuple` does, when the op is first called: all at once would take a fourth of the time of the import.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from ..base import dtypes
@@ -23,12 +23,11 @@ _INDEX = {"Index", "Index | None"}
 class Signature:
     """An op's signature, split into tensor inputs and other parameters.
 
-    entry(run): a function with the reference's signature that binds the arguments and calls `run`. call(f, inputs,
-    params): calls f with the reference's signature; call_kernel(f, inputs, params, dtype) adds `dtype=`, which kernels
-    take and the reference does not. names: the tensor parameters. param_names: the others, in order. variadic: the
-    name of the parameter that is a list of tensors, or None. typed: whether the op has a `dtype` parameter; its value
-    is the last item of the plan's key, and the reference gets None in its place. accepted: all parameters of the
-    public function, with the compatibility arguments of `torch_compat`.
+    entry(run): a function with the reference's signature that binds the arguments and calls `run`. names: the tensor
+    parameters. param_names: the others, in order. variadic: the name of the parameter that is a list of tensors, or
+    None. typed: whether the op has a `dtype` parameter; its value is the last item of the plan's key, and the reference
+    gets None in its place. accepted: all parameters of the public function, with the compatibility arguments of
+    `torch_compat`.
     Raises DTypeError at definition unless some parameter is annotated `Array`, `Arrays` or `Index`, and `Arrays` is the
     only tensor parameter.
     """
@@ -48,7 +47,16 @@ class Signature:
         self._optional = [kind[k].endswith("None") for k in tensors]
         self.typed = "dtype" in self.param_names
         self._parameters = parameters
-        self.call, self.call_kernel = self._call(parameters, ""), self._call(parameters, ", dtype=dtype")
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """call(f, inputs, params): call f with the reference's signature."""
+        return self._call("")
+
+    @cached_property
+    def call_kernel(self) -> Callable[..., Any]:
+        """call_kernel(f, inputs, params, dtype): the same with `dtype=`, which kernels take, unlike the reference."""
+        return self._call(", dtype=dtype")
 
     def kinds(self, count: int) -> list[bool]:
         """Per input, whether its dtype counts in type promotion (`Array`) or not (`Index`)."""
@@ -109,17 +117,17 @@ class Signature:
                 lines.append(f"    if {low}: {name} = _rounded({name}, {first}.array.dtype)")
         return lines
 
-    def _call(self, parameters: Any, last: str) -> Callable[..., Any]:
+    def _call(self, last: str) -> Callable[..., Any]:
         # The function that calls f from the inputs `a` and the parameters `p`; `last` is a further argument's source.
         sources = {k: f"a[{i}]" for i, k in enumerate(self.names)}
         sources |= {k: f"p[{i}]" for i, k in enumerate(self.param_names)}
         if self.variadic:
             sources[self.variadic] = "list(a)"
-        if last and "dtype" in parameters:
+        if last and "dtype" in self._parameters:
             sources["dtype"], last = "dtype", ""
         first = next((i for i, p in enumerate(self.accepted) if not torch_compat.is_passed_on(p)), len(self.accepted))
         keyword = {p.name for i, p in enumerate(self.accepted) if i > first or p.kind is p.KEYWORD_ONLY}
-        row = ", ".join(f"{k}={sources[k]}" if k in keyword else sources[k] for k in parameters)
+        row = ", ".join(f"{k}={sources[k]}" if k in keyword else sources[k] for k in self._parameters)
         return _caller(row + last)
 
 
@@ -194,7 +202,7 @@ def _tuple(names: Iterable[str]) -> str:
 
 @cache
 def _caller(arguments: str) -> Callable[..., Any]:
-    # Cached, because most ops share theirs and compiling takes a third of the time of `import ampkit`.
+    # Cached, because most ops share theirs.
     return _compile(f"def call(f, a, p, dtype=None): return f({arguments})", "call", {})
 
 
