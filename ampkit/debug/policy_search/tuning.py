@@ -235,7 +235,6 @@ def as_toml(policy: Policy | None) -> str:
     lines += [f'recipe = "{policy.recipe.name}"'] if policy.recipe is not None else []
     overrides = ", ".join(f'{op} = "{category.value}"' for op, category in policy.overrides)
     modules = ", ".join(f'"{path}" = "{dtype.name}"' for path, dtype in policy.modules)
-    lines += [] if policy.recipe is None else [f'recipe = "{policy.recipe.name}"']
     lines += [f"{name} = {{ {table} }}" for name, table in (("overrides", overrides), ("modules", modules)) if table]
     return "\n".join(lines) + "\n"
 
