@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,23 @@ from rich.table import Table
 from .. import config
 from ..base.atomic_file import write
 from ..base.errors import ConfigError
+from ..core.policy.recipe import FAMILIES, RECIPES
 from ..core.policy.recipe import recipe as named
 from ..debug.policy_search.cards import CARDS
 from ..debug.policy_search.formats import FORMATS, Laboratory
 from ..debug.policy_search.operands import PRODUCTS
 from ..debug.policy_search.tuning import percent
 from ..run.search.lab import LAB, LabRecipe, lab_recipe
+from ..run.search.turns import Trained
 from .display import need_writable, print_line
+from .meter import Meter, count, share
 from .train import overrides
-from .tune import Meter, count, share
 
 
 def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of the command after the recipe's; path: the type of a path."""
     what = f"recipes of quantization, separated by commas: {','.join(FORMATS)} (default)"
-    command.add_argument("--formats", type=_formats, default=FORMATS, metavar="NAMES", help=what)
+    command.add_argument("--formats", type=formats, default=(), metavar="NAMES", help=what)
     what = "the largest relative error of the loss for the mixed policy: 0.01 (default)"
     command.add_argument("--budget", type=share, default=0.01, help=what)
     what = "batches that the errors are measured on: 4 (default)"
@@ -43,15 +46,26 @@ def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     command.add_argument("--run-dir", type=path, help=what)
 
 
-def _formats(text: str) -> tuple[str, ...]:
+def formats(text: str) -> tuple[str, ...]:
+    """Names of recipes, as an argument; "float8", "float4" and "int8" mean the first of each."""
     try:
-        return tuple([named(name.strip()).name for name in text.split(",")])
+        return tuple([named(FAMILIES.get(name.strip(), (name.strip(),))[0]).name for name in text.split(",")])
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error).partition("\n")[0]) from None
 
 
+def take_formats(options: argparse.Namespace) -> None:
+    """Let formats that stand after others, separated by spaces, be formats and not keys of the recipe."""
+    known = {*RECIPES, *FAMILIES} if options.formats else ()
+    more = [word for word in options.overrides if word in known]
+    options.overrides = [word for word in options.overrides if word not in more]
+    given = (*options.formats, *(name for word in more for name in formats(word)))
+    options.formats = tuple(dict.fromkeys(given))
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Measure the recipe of the command line; returns the exit status."""
+    take_formats(options)
     recipe = config.load(options.recipe, overrides(options))
     files = [Path(options.json)] if options.json else []
     files += [Path(options.run_dir) / LAB] if options.run_dir else []
@@ -60,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     start = time.perf_counter()
     with Meter(console) as meter:
         found = lab_recipe(
-            recipe, options.formats, options.budget, options.batches, options.steps,
+            recipe, options.formats or FORMATS, options.budget, options.batches, options.steps,
             trains=not options.measure_only, show=meter.show,
         )  # fmt: skip
     _print(console, found)
@@ -71,7 +85,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print(console: Console, found: LabRecipe) -> None:
-    console.print(_layers(found.found, found.budget))
+    console.print(layers(found.found, found.budget))
     console.print(_operands(found.found))
     if found.trained:
         console.print(_trained(found))
@@ -82,7 +96,8 @@ def _print(console: Console, found: LabRecipe) -> None:
     print_line(console, f"the fewest bits within {percent(found.budget)}:\n\n{found.toml()}\n{found.policy!r}")
 
 
-def _layers(found: Laboratory, budget: float) -> Table:
+def layers(found: Laboratory, budget: float) -> Table:
+    """The table of errors by layer and format, green where they are far below `budget`."""
     title = f"error of the loss that each layer alone is predicted to cause, against {found.dtype}"
     table = Table(title=title, title_justify="left")
     table.add_column("layer")
@@ -123,16 +138,25 @@ def _operands(found: Laboratory) -> Table:
 
 
 def _trained(found: LabRecipe) -> Table:
-    table = Table(title=f"trained for {found.steps} steps from the same seed", title_justify="left")
+    return trainings(found.trained, found.steps, found.found.dtype)
+
+
+def trainings(trained: Sequence[Trained], steps: int, dtype: str) -> Table:
+    """The table of losses by policy, the first of which is the 16-bit one in `dtype`."""
+    table = Table(title=f"trained for {steps} steps from the same seed", title_justify="left")
     table.add_column("format")
-    for column in ("mean training loss", "validation loss", f"against {found.found.dtype}"):
+    for column in ("mean training loss", f"against {dtype}", "validation loss", f"against {dtype}"):
         table.add_column(column, justify="right")
-    base = found.trained[0].val_loss
-    for each in found.trained:
-        change = (each.val_loss - base) / abs(base) if base else math.nan
-        shown = f"{change:+.2%}" if math.isfinite(change) else "not finite"
-        table.add_row(each.timed.name, f"{each.loss:.4f}", f"{each.val_loss:.4f}", shown)
+    for each in trained:
+        pairs = (each.loss, trained[0].loss), (each.val_loss, trained[0].val_loss)
+        cells = [cell for loss, base in pairs for cell in (f"{loss:.4f}", _change(loss, base))]
+        table.add_row(each.timed.name, *cells)
     return table
+
+
+def _change(loss: float, base: float) -> str:
+    change = (loss - base) / abs(base) if base else math.nan
+    return f"{change:+.2%}" if math.isfinite(change) else "not finite"
 
 
 def _cards(found: Laboratory) -> Table:

@@ -7,32 +7,36 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from .. import config
 from ..base.atomic_file import write
+from ..base.errors import ConfigError
 from ..debug.policy_search.choices import Choice
 from ..debug.policy_search.cost import Cost
 from ..debug.policy_search.sensitivity import Sensitivity
-from ..debug.policy_search.tuning import Progress, Tuning, percent
+from ..debug.policy_search.tuning import Tuning, percent
 from ..run.search.tune import TunedRecipe, tune_recipe
 from ..run.search.turns import Trained
+from . import tune_formats
 from .display import need_writable, print_line
+from .lab import formats, take_formats
+from .meter import Meter, count, share
 from .train import overrides
-
-_LONG = 5.0  # seconds: a stage that takes longer says so when it starts
 
 
 def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     """The arguments of the command after the recipe's; path: the type of a path."""
-    what = "the largest relative error of the loss against float32's: 0.01 (default)"
-    command.add_argument("--error", type=share, default=0.01, help=what)
+    what = "the largest relative error of the loss against float32's, with --formats against 16 bits: 0.01 (default)"
+    command.add_argument("--error", type=share, help=what)
+    what = "search below 16 bits: recipes of quantization, separated by commas, as `ampkit lab` has them"
+    command.add_argument("--formats", type=formats, default=(), metavar="NAMES", help=what)
+    what = "with --formats, instead of --error: the share of what linear layers keep for backward in 16 bits"
+    command.add_argument("--memory", type=share, metavar="SHARE", help=what)
     what = "batches that the errors are measured on: 4 (default)"
     command.add_argument("--batches", type=count, default=4, metavar="N", help=what)
     what = "by default the recipe's, or what autocast uses on its device"
@@ -42,29 +46,18 @@ def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
     command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
 
 
-def share(text: str) -> float:
-    """A number above 0, as an argument."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"needs a number above 0, got {text}")
-    return value
-
-
-def count(text: str) -> int:
-    """A number from 1, as an argument."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"needs a number from 1, got {text}")
-    return value
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Tune the recipe of the command line; returns the exit status."""
+    take_formats(options)
+    if options.formats:
+        return tune_formats.run(options, console)
+    if options.memory is not None:
+        raise ConfigError("--memory", "--formats beside it", "none", "--formats mxfp8,nvfp4")
     recipe = config.load(options.recipe, overrides(options))
     need_writable("--json", options.json)
     start = time.perf_counter()
     with Meter(console) as meter:
-        found = tune_recipe(recipe, options.dtype, options.error, options.batches, options.steps, meter.show)
+        found = tune_recipe(recipe, options.dtype, options.error or 0.01, options.batches, options.steps, meter.show)
     console.print(_choices(found.tuning))
     print_line(console, found.tuning.summary())
     console.print(_policies(found))
@@ -77,39 +70,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.json:
         write("--json", options.json, (json.dumps(_as_json(options, found), indent=2) + "\n").encode())
     return 0
-
-
-class Meter:
-    """The progress of stages: a bar on a terminal, elsewhere a line for each, and one ahead of those that are long."""
-
-    def __init__(self, console: Console):
-        self._console, self._stage, self._start = console, "", 0.0
-        columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self._task = self._bar.add_task("")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def show(self, progress: Progress) -> None:
-        """Show how far a stage is."""
-        now = time.perf_counter()
-        if progress.stage != self._stage:
-            self._stage, self._start, self._first = progress.stage, now, progress.done
-            self._bar.reset(self._task, description=progress.stage)
-        self._bar.update(self._task, completed=progress.done, total=progress.total)
-        done, left = progress.done - self._first, progress.total - progress.done
-        if self._console.is_terminal or not done:
-            return
-        if done == 1 and (now - self._start) * left > _LONG:
-            line = f"{progress.stage}: {progress.total} passes, about {(now - self._start) * left:.0f} s"
-            print_line(self._console, line)
-        elif not left and progress.total > 1:
-            print_line(self._console, f"{progress.stage}: {progress.total} passes in {now - self._start:.1f} s")
 
 
 def _choices(tuning: Tuning) -> Table:

@@ -6,6 +6,7 @@ from .detect import detect_nonfinite, explain
 from .finding import Finding
 from .ledger import Ledger, ledger
 from .planning import plan
+from .policy_search.format_tuning import FormatTuning, tune_formats
 from .policy_search.formats import Laboratory, lab
 from .policy_search.tuning import Tuning, tune
 from .precision_plan import PrecisionPlan
@@ -13,6 +14,7 @@ from .range_rows import Range, Sample, Updates
 from .ranges import Ranges
 
 __all__ = [
-    "Finding", "FlopCounter", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges", "Sample",
-    "Tuning", "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
+    "Finding", "FlopCounter", "FormatTuning", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges",
+    "Sample", "Tuning", "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
+    "tune_formats",
 ]  # fmt: skip

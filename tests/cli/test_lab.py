@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from ampkit import cli
+from ampkit import cli, config
 from ampkit.run.report import read_run
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
@@ -53,6 +54,36 @@ def test_it_can_measure_alone(capsys, tmp_path):
 def test_an_unknown_format_is_refused_with_the_nearest_one(capsys):
     assert cli.main(["lab", MLP, "--formats", "mxfp9"]) == 2
     assert "got 'mxfp9'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("budget", [["--error", "0.5"], ["--memory", "0.7"]])
+def test_tune_finds_a_policy_in_formats_that_a_recipe_takes(budget, capsys, tmp_path):
+    out, run = tmp_path / "found.json", tmp_path / "run"
+    arguments = ["--formats", "float8", "nvfp4", *budget, "--steps", "4", "--batches", "1", "--json", str(out)]
+    assert cli.main(["tune", MLP, *SHORT, *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert "what the search takes" in shown and "trained for 4 steps" in shown and "found: trained to a loss" in shown
+    written = json.loads(out.read_text())
+    assert written["toml"].strip() in shown.replace("\n\n", "\n")
+    assert {each["format"] for each in written["layers"]} <= {"current", "nvfp4", "bfloat16"}
+    assert [each["name"] for each in written["trained"]] == ["bfloat16", "found"]
+    amp = tomllib.loads(written["toml"])["amp"]
+    keys = [f"amp.{key}={_toml(value)}" for key, value in amp.items()]
+    assert cli.main(["train", MLP, *SHORT, *keys, "--run-dir", str(run)]) == 0
+    assert config.load(str(run / "config.toml")).amp.modules == amp.get("modules", {})
+
+
+def _toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}"="{word}"' for key, word in value.items()) + "}"
+    return f'"{value}"'
+
+
+def test_budgets_of_tune_that_exclude_each_other_are_refused(capsys):
+    assert cli.main(["tune", MLP, "--formats", "mxfp8", "--error", "0.1", "--memory", "0.5"]) == 2
+    assert "--memory: needs no --error beside it, got both" in capsys.readouterr().err
+    assert cli.main(["tune", MLP, "--memory", "0.5"]) == 2
+    assert "--memory: needs --formats beside it, got none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"layers": 3}'])

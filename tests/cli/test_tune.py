@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ampkit import Policy, cli
-from ampkit.cli import tune
+from ampkit.cli import meter, tune
 from ampkit.debug.policy_search import tuning
 from ampkit.debug.policy_search.cost import Cost
 from ampkit.run.search import turns
@@ -109,10 +109,10 @@ def test_a_long_stage_says_so_when_it_starts(monkeypatch):
     from rich.console import Console
 
     now = iter([0.0, 2.0, 4.0, 20.0])
-    monkeypatch.setattr(tune.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: next(now))
     console = Console(record=True, width=100)
-    with tune.Meter(console) as meter:
+    with meter.Meter(console) as shown:
         for done in (1, 2, 3, 10):
-            meter.show(tuning.Progress("cost", done, 10))
+            shown.show(tuning.Progress("cost", done, 10))
     shown = [line for line in console.export_text().splitlines() if line]  # Rich before 14.3 ends with an empty line
     assert shown == ["cost: 10 passes, about 16 s", "cost: 10 passes in 20.0 s"]

@@ -1,5 +1,6 @@
 """debug.lab: which layers survive which format below 16 bits, measured against the 16-bit policy."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import ampkit
 from ampkit import debug, nn, ops
 from ampkit.base.errors import ArgumentError, ConfigError, NonFiniteError
 from ampkit.core.policy.recipe import recipe
+from ampkit.debug.policy_search.format_policy import Cost
 from ampkit.debug.policy_search.formats import FormatLoss, Laboratory, LayerLoss
 from ampkit.debug.policy_search.sensitivity import Sensitivity
 
@@ -85,19 +87,28 @@ def test_the_model_its_gradients_and_the_random_stream_stay_as_they_were():
     assert set(model.state_dict()) == set(dict(model.named_parameters())) | {"2.undo"}
 
 
+# Of each recipe: the work and the bytes kept by a layer, of 16 and 16 in 16 bits.
+COSTS = {"mxfp8": Cost(8, 9), "current": Cost(8, 8), "nvfp4": Cost(4, 5)}
+
+
 def laboratory(errors):
-    rows = [LayerLoss(layer, name, Sensitivity(error, 0.0), {}) for (layer, name), error in errors.items()]
+    rows = [LayerLoss(layer, name, Sensitivity(error, 0.0), {}, COSTS[name]) for (layer, name), error in errors.items()]
     names = dict.fromkeys(name for _, name in errors)
     recipes = {name: recipe(name) for name in names}
-    return Laboratory(
-        "bfloat16", recipes, tuple(rows), tuple(FormatLoss(name, Sensitivity(0.0, 0.0), {}) for name in names)
-    )
+    wide = {layer: Cost(16, 16) for layer, _ in errors}
+    formats = tuple(FormatLoss(name, Sensitivity(0.0, 0.0), {}) for name in names)
+    return Laboratory("bfloat16", recipes, wide, tuple(rows), formats)
 
 
 ERRORS = {
     ("a", "mxfp8"): 0.001, ("a", "current"): 0.002, ("a", "nvfp4"): 0.02,
-    ("b", "mxfp8"): 0.003, ("b", "current"): 0.001, ("b", "nvfp4"): 0.004,
+    ("b", "mxfp8"): 0.002, ("b", "current"): 0.002, ("b", "nvfp4"): 0.004,
 }  # fmt: skip
+
+
+def policy(modules):
+    alike = modules == {"a": "mxfp8", "b": "mxfp8"}
+    return ampkit.Policy("bfloat16", recipe="mxfp8") if alike else ampkit.Policy("bfloat16", modules=modules)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +116,61 @@ ERRORS = {
     [
         (0.0005, {}),
         (0.0015, {"a": "mxfp8"}),
-        (0.002, {"a": "mxfp8", "b": "current"}),
+        (0.0049, {"a": "mxfp8", "b": "mxfp8"}),  # saves 16 of 32; nvfp4 in b alone 12
         (0.005, {"a": "mxfp8", "b": "nvfp4"}),
     ],
 )
-def test_the_policy_has_the_fewest_bits_within_the_budget(budget, modules):
-    assert laboratory(ERRORS).policy(budget) is ampkit.Policy("bfloat16", modules=modules)
+def test_the_policy_has_the_least_work_within_the_budget(budget, modules, monkeypatch):
+    for _ in range(2):
+        assert laboratory(ERRORS).policy(budget) is policy(modules)
+        monkeypatch.setitem(sys.modules, "scipy", None)  # greedily
+
+
+@pytest.mark.parametrize(
+    ("memory", "modules"),
+    [
+        (1.0, {}),
+        (0.8, {"a": "mxfp8"}),  # 25 of 32
+        (0.66, {"a": "mxfp8", "b": "mxfp8"}),  # 18
+        (0.5, {"a": "mxfp8", "b": "nvfp4"}),  # 14
+    ],
+)
+def test_the_policy_errs_least_within_the_memory(memory, modules):
+    assert laboratory(ERRORS).policy(memory=memory) is policy(modules)
+
+
+def test_memory_that_no_format_attains_is_refused_with_what_they_need():
+    with pytest.raises(ArgumentError, match="needs a share of at least 0.313 of what layers keep in 16 bits, got 0.1"):
+        laboratory(ERRORS).policy(memory=0.1)
+
+
+def test_recipes_that_cost_alike_are_not_mixed():
+    found = laboratory({("a", "mxfp8"): 1e-3, ("a", "current"): 2e-3, ("b", "mxfp8"): 3e-3, ("b", "current"): 1e-3})
+    assert found.policy(1.0) is ampkit.Policy("bfloat16", recipe="current")
+
+
+def test_the_search_measures_what_it_takes_and_what_that_saves():
+    model, batches = model_and_batches(1)
+    found = debug.tune_formats(model, batches, loss, formats=["current", "nvfp4"], error=0.05)
+    assert found.policy is found.found.policy(found.predicted)
+    assert 0 < found.measured <= 0.05
+    assert 0.25 <= found.work < 1 and 0.25 < found.kept < 1
+    assert "2.linear" in str(found) and repr(found.policy) in str(found)
+    least = debug.tune_formats(model, batches, loss, formats=["current", "nvfp4"], memory=0.6)
+    assert least.kept <= 0.6 and least.memory == 0.6
+    with pytest.raises(ArgumentError, match="a budget of the loss or of memory, got both"):
+        debug.tune_formats(model, batches, loss, error=0.1, memory=0.5)
+
+
+def test_a_layer_costs_the_bits_of_its_products_and_what_it_keeps():
+    model, batches = model_and_batches(1)
+    found = debug.lab(model, batches, loss, formats=["mxfp8", "nvfp4", "rowwise_with_gw_hp"])
+    first = {row.recipe: row.cost for row in found.layers if row.layer == "0"}  # without a gradient of its input
+    adds, values = 2 * 32 * 16 * 16, 32 * 16
+    assert found.wide["0"] == Cost(adds, 2 * values)
+    assert first["mxfp8"] == Cost(adds / 2, values + values // 32)
+    assert first["nvfp4"] == Cost(adds / 4, values // 2 + values // 16)
+    assert first["rowwise_with_gw_hp"] == Cost(adds * 3 / 4, 2 * values)
 
 
 def test_layers_that_agree_have_the_recipe_of_the_policy():
@@ -126,8 +186,10 @@ def test_a_recipe_of_ones_own_is_measured_and_chosen():
 
 
 def test_a_budget_is_above_0():
-    with pytest.raises(ArgumentError, match="a budget above 0, got 0"):
+    with pytest.raises(ArgumentError, match="a budget above 0 of the loss, or of memory, got 0"):
         laboratory(ERRORS).policy(0)
+    with pytest.raises(ArgumentError, match="got both"):
+        laboratory(ERRORS).policy(0.1, memory=0.5)
 
 
 def test_bad_input_is_refused():

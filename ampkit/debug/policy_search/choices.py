@@ -115,7 +115,7 @@ def policy_of(choices: Iterable[Choice], low: Iterable[Choice], dtype: DType) ->
     overrides = {
         c.name: "low" if c in low else "float32" for c in choices if c.is_op and (c in low) != c.low_by_default
     }
-    return Policy(dtype, modules=dict(_entries(modules, dtype.name)), **overrides) if low else None
+    return Policy(dtype, modules=dict(module_entries(modules, dtype.name)), **overrides) if low else None
 
 
 def _path_in(model: Any) -> str | None:
@@ -128,7 +128,7 @@ def _is_in_force(owner: autocast) -> bool:
     return entry is not None and entry.owner is owner
 
 
-def _entries(dtypes: Mapping[str, str], inherited: str, prefix: str = "") -> list[tuple[str, str]]:
+def module_entries(dtypes: Mapping[str, str], inherited: str, prefix: str = "") -> list[tuple[str, str]]:
     """`modules` of a policy that gives the modules `dtypes`: nothing below a module whose modules all agree.
 
     inherited: the dtype of what has no entry. prefix: the path above all of `dtypes`.
@@ -144,5 +144,5 @@ def _entries(dtypes: Mapping[str, str], inherited: str, prefix: str = "") -> lis
     below = sorted((name for name in dtypes if name != prefix), key=lambda name: name.split(".")[depth])
     for part, names in groupby(below, key=lambda name: name.split(".")[depth]):
         path = f"{prefix}.{part}" if prefix else part
-        entries += _entries({name: dtypes[name] for name in names}, own, path)
+        entries += module_entries({name: dtypes[name] for name in names}, own, path)
     return entries

@@ -17,7 +17,8 @@ from ...core.policy import Policy
 from ...core.policy.recipe import Recipe
 from ...core.policy.recipe import recipe as named
 from .cards import CARDS
-from .operands import PRODUCTS, Losses, ProductLoss, operand_losses
+from .format_policy import Cost, Option, cost, least_error, least_work, options_to_take, policy_of
+from .operands import PRODUCTS, LayerLosses, ProductLoss, operand_losses
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 from .tuning import Progress, percent
 
@@ -27,12 +28,13 @@ _NONE = Recipe("none", None, None, None)
 
 
 class LayerLoss(NamedTuple):
-    """One layer by one recipe, all others in 16 bits: the model's sensitivity, and what happens to each product."""
+    """One layer by one recipe, others in 16 bits: the model's sensitivity, what happens to each product, the cost."""
 
     layer: str
     recipe: str
     sensitivity: Sensitivity
     products: dict[str, ProductLoss]
+    cost: Cost
 
 
 class FormatLoss(NamedTuple):
@@ -48,11 +50,12 @@ class Laboratory(ShowsItsText):
     """What `lab` found; str() is a table. All errors are relative to the 16-bit policy.
 
     layers: by layer and recipe. formats: by recipe, the most precise first. dtype: of the 16-bit policy. recipes: those
-    that were measured, by name.
+    that were measured, by name. wide: what each layer costs in 16 bits.
     """
 
     dtype: str
     recipes: dict[str, Recipe]
+    wide: dict[str, Cost]
     layers: tuple[LayerLoss, ...]
     formats: tuple[FormatLoss, ...]
 
@@ -65,38 +68,28 @@ class Laboratory(ShowsItsText):
         rows = [row for row in self.layers if row.recipe == recipe]
         return [row.layer for row in sorted(rows, key=lambda row: -row.sensitivity.error)]
 
-    def policy(self, budget: float) -> Policy:
-        """The policy with the fewest bits whose layers' errors add up to at most `budget`.
+    def policy(self, budget: float | None = None, *, memory: float | None = None) -> Policy:
+        """The policy with the least work whose layers' errors add up to at most `budget`.
 
-        Each layer takes the recipe that errs least among those with its number of bits. Layers move to fewer bits in
-        the order of the error that they add. Raises ArgumentError for a budget that is not positive.
+        Or, with `memory`, the one with the least error whose layers keep at most that share of what they keep for the
+        backward in 16 bits. Of recipes that cost alike, one is taken for all layers: see `Cost`.
+        Raises ArgumentError for a budget that is not positive, for both or none, and for memory that no recipe attains.
         """
-        if not (isinstance(budget, (int, float)) and 0 < budget < math.inf):
-            raise ArgumentError("Laboratory.policy", "a budget above 0", repr(budget))
-        chosen: dict[str, LayerLoss] = {}
-        steps = sorted(self._steps(), key=lambda row: row.sensitivity.error)
-        for row in steps:
-            before = chosen.get(row.layer)
-            total = sum(each.sensitivity.error for layer, each in chosen.items() if layer != row.layer)
-            fewer = before is None or self._bits(row) < self._bits(before)
-            if fewer and total + row.sensitivity.error <= budget:
-                chosen[row.layer] = row
-        recipes = {layer: row.recipe for layer, row in sorted(chosen.items())}
-        if len(set(recipes.values())) == 1 and recipes.keys() == {row.layer for row in self.layers}:
-            return Policy(self.dtype, recipe=self.recipes[min(recipes.values())])
-        return Policy(self.dtype, modules={layer: self.recipes[name] for layer, name in recipes.items()})
+        return self.choice(budget, memory)[0]
 
-    def _bits(self, row: LayerLoss) -> int:
-        return self.recipes[row.recipe].bits
-
-    def _steps(self) -> list[LayerLoss]:
-        # Of each layer and number of bits the recipe that errs least.
-        best: dict[tuple[str, int], LayerLoss] = {}
-        for row in self.layers:
-            key = row.layer, self._bits(row)
-            if key not in best or row.sensitivity.error < best[key].sensitivity.error:
-                best[key] = row
-        return list(best.values())
+    def choice(self, budget: float | None, memory: float | None) -> tuple[Policy, dict[str, str], str]:
+        """`policy`, the recipe of each layer that is quantized by it, and the solver."""
+        given = [value for value in (budget, memory) if value is not None]
+        if len(given) != 1 or not (isinstance(given[0], (int, float)) and 0 < given[0] < math.inf):
+            got = repr(given[0]) if len(given) == 1 else "both" if given else "none"
+            raise ArgumentError("Laboratory.policy", "a budget above 0 of the loss, or of memory", got)
+        options = [Option(row.layer, row.recipe, row.sensitivity.error, row.cost) for row in self.layers]
+        options = options_to_take(options)
+        if budget is None:
+            chosen, solver = least_error(options, self.wide, given[0])
+        else:
+            chosen, solver = least_work(options, self.wide, budget)
+        return policy_of(self.dtype, self.recipes, chosen, self.wide), chosen, solver
 
     def __str__(self) -> str:
         recipes = [each.recipe for each in self.formats]
@@ -160,19 +153,20 @@ def lab(
     found = sensitivities(evaluation, given, pairs, lambda done: show(Progress("sensitivity", done, total)))
     rows = zip(by_layer, found, strict=False)
     per_layer = tuple(
-        LayerLoss(layer, recipe.name, each, _of(losses[layer], recipe.name)) for (layer, recipe), each in rows
+        LayerLoss(layer, r.name, each, _of(losses[layer], r.name), cost(losses[layer], r)) for (layer, r), each in rows
     )
+    wide_costs = {layer: cost(losses[layer], None) for layer in layers}
     rest = dict(zip([(recipe.name, product) for recipe, product in whole], found[len(by_layer) :], strict=True))
     per_format = [
         FormatLoss(r.name, rest[r.name, None], {p: rest[r.name, p] for p in PRODUCTS if (r.name, p) in rest})
         for r in recipes
     ]
     per_format.sort(key=lambda each: each.sensitivity.error)
-    return Laboratory(base.dtype.name, asked, per_layer, tuple(per_format))
+    return Laboratory(base.dtype.name, asked, wide_costs, per_layer, tuple(per_format))
 
 
-def _of(losses: Losses, name: str) -> dict[str, ProductLoss]:
-    return {product: loss for (product, recipe), loss in losses.items() if recipe == name}
+def _of(losses: LayerLosses, name: str) -> dict[str, ProductLoss]:
+    return {product: loss for (product, recipe), loss in losses.products.items() if recipe == name}
 
 
 def _stateless(recipe: Recipe) -> Recipe:

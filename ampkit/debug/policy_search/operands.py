@@ -24,37 +24,63 @@ class ProductLoss(NamedTuple):
 
     error: the L2 norm of the difference from the product of the operands as they were, relative to that product's.
     flushed, saturated: of each operand, the share of its values other than 0 that become 0, and that exceed the largest
-    value of the format (delayed scaling alone, whose first scale is 1).
+    value of the format (delayed scaling alone, whose first scale is 1). kept: bytes of the second operand, which a
+    product of the backward keeps from the forward.
     """
 
     error: float
     flushed: tuple[float, float]
     saturated: tuple[float, float]
+    kept: int = 0
 
 
-Losses = dict[tuple[str, str], ProductLoss]  # by product and recipe name
+class LayerLosses(NamedTuple):
+    """What recipes do to a layer's products, by product and recipe name.
+
+    work: the multiply-adds of each product in a step. kept: by product, the bytes of the second operand in 16 bits,
+    which a product of the backward keeps from the forward.
+    """
+
+    products: dict[tuple[str, str], ProductLoss]
+    work: dict[str, int]
+    kept: dict[str, int]
 
 
 def operand_losses(
     evaluation: Evaluation, batch: Sequence[Any], policy: Any, recipes: Sequence[Recipe]
-) -> dict[str, Losses]:
+) -> dict[str, LayerLosses]:
     """By the path of each module that runs `linear`, what each recipe does to its products on `batch`.
 
-    The model runs one step under `policy`, in 16 bits; a module that runs several times is judged by its last call.
+    The model runs one step under `policy`, in 16 bits. Of a module that runs several times the first call is judged,
+    whose backward comes last, and the sizes are those of all calls.
     """
-    found: dict[str, Losses] = {}
+    found: dict[str, LayerLosses] = {}
+    paths = {path for path, _ in evaluation.model.named_modules() if path}  # those that a policy can name
 
     def seen(event: Event) -> None:
-        if event.phase != BACKWARD or event.op is None or event.op.name != "linear" or event.node.module_call is None:
+        call = event.node.module_call if event.phase == BACKWARD and event.op is not None else None
+        if call is None or event.op.name != "linear" or call.path not in paths:
             return
-        found[event.node.module_call.path] = _of_layer(event, recipes)
+        path, layer = call.path, _of_layer(event, recipes)
+        found[path] = layer if path not in found else _both(found[path], layer)
 
     with unchanged(evaluation.model), module_path.follow(), observing(seen):
         evaluation.backward(evaluation.forward(batch, policy))
     return found
 
 
-def _of_layer(event: Event, recipes: Sequence[Recipe]) -> Losses:
+def _both(earlier: LayerLosses, layer: LayerLosses) -> LayerLosses:
+    # The losses of the second, which runs before the first, and the sizes of both.
+    products = {key: loss._replace(kept=loss.kept + _kept(earlier, key)) for key, loss in layer.products.items()}
+    work = {name: size + earlier.work.get(name, 0) for name, size in layer.work.items()}
+    return LayerLosses(products, work, {name: size + earlier.kept.get(name, 0) for name, size in layer.kept.items()})
+
+
+def _kept(losses: LayerLosses, key: tuple[str, str]) -> int:
+    return losses.products[key].kept if key in losses.products else 0
+
+
+def _of_layer(event: Event, recipes: Sequence[Recipe]) -> LayerLosses:
     saved, (grad,), edge = vars(event.node.saved), event.operands, event.node.edges[1]
     input, weight = saved.get("input"), saved.get("weight")
     rows, pairs = grad.reshape(-1, grad.shape[-1]), dict[str, tuple[Array, Array]]()
@@ -67,25 +93,28 @@ def _of_layer(event: Event, recipes: Sequence[Recipe]) -> Losses:
         pairs["weight_gradient"] = rows.T, values.T
         if weight is not None:
             pairs["forward"] = values, weight
-    losses: Losses = {}
+    losses: dict[tuple[str, str], ProductLoss] = {}
     for product, (first, second) in pairs.items():
         wide = cast(first, float32), cast(second, float32)
         exact = wide[0] @ wide[1].T
         for recipe in recipes:
             operands: Operands | None = getattr(recipe, product)
             if operands is not None:
-                losses[product, recipe.name] = _of_product(wide, exact, operands)
-    return losses
+                losses[product, recipe.name] = _of_product(wide, exact, operands, product != "forward")
+    work = {product: int(first.size * second.shape[0]) for product, (first, second) in pairs.items()}
+    kept = {product: 2 * int(second.size) for product, (_, second) in pairs.items() if product != "forward"}
+    return LayerLosses(losses, work, kept)
 
 
-def _of_product(wide: tuple[Array, Array], exact: Array, operands: Operands) -> ProductLoss:
+def _of_product(wide: tuple[Array, Array], exact: Array, operands: Operands, keeps: bool) -> ProductLoss:
     one = np.float32(1)
     scales = [np.full_like(wide[0][:1, :1], one) if how.delayed else None for how in operands]
     quantized = [quantize(array, how, scale)[0] for array, how, scale in zip(wide, operands, scales, strict=True)]
     error = _norm(scaled_mm(quantized[0], quantized[1], exact.dtype) - exact) / (_norm(exact) or 1.0)
     flushed = [_flushed(array, each) for array, each in zip(wide, quantized, strict=True)]
     saturated = [_saturated(array, how) for array, how in zip(wide, operands, strict=True)]
-    return ProductLoss(error, (flushed[0], flushed[1]), (saturated[0], saturated[1]))
+    kept = quantized[1].nbytes if keeps else 0
+    return ProductLoss(error, (flushed[0], flushed[1]), (saturated[0], saturated[1]), kept)
 
 
 def _norm(array: Array) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ... import backends
 from ...base.errors import ArgumentError
@@ -17,6 +17,7 @@ from .choices import Choice, Choices, policy_of
 from .cost import Cost, costs, seconds
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 
+_Found = TypeVar("_Found")
 _RETRIES = 2  # searches with another limit, where the choices together err more or less than they do one by one
 _EARNED = 0.98  # of the time of a simpler policy: what a longer one may take at most
 
@@ -181,26 +182,43 @@ def _searched(
     table: Mapping[Choice, Cost],
     error: float,
 ) -> tuple[list[Choice], Sensitivity, str]:
-    """The choices to run in 16 bits, their sensitivity together, and the solver.
-
-    The first search has `error` as its limit. Together the choices may err more than one by one, or less, as roundings
-    often cancel: then the limit is moved, and the last policy within the error counts.
-    """
+    """The choices to run in 16 bits, their sensitivity together, and the solver."""
     values, alone = [table[c].value for c in choices.all], [errors[c].error for c in choices.all]
+
+    def find(limit: float) -> tuple[list[bool], str]:
+        return search(values, alone, limit)
+
+    def low(found: tuple[list[bool], str]) -> list[Choice]:
+        return [choice for choice, is_low in zip(choices.all, found[0], strict=True) if is_low]
+
+    def measure(found: tuple[list[bool], str]) -> Sensitivity:
+        policy = choices.policy(low(found))
+        return evaluation.sensitivity(batches, policy) if policy else Sensitivity(0.0, 0.0)
+
+    found, measured = within(error, find, measure)
+    return low(found), measured, found[1]
+
+
+def within(
+    error: float, find: Callable[[float], _Found], measure: Callable[[_Found], Sensitivity]
+) -> tuple[_Found, Sensitivity]:
+    """What `find` finds for a limit of errors that add up, so that their error together is at most `error`.
+
+    The first limit is `error`. Together choices may err more than one by one, or less, as roundings often cancel: then
+    the limit is moved, twice at most, and the last found within the error counts.
+    """
     limit, best = error, None
     for _ in range(1 + _RETRIES):
-        taken, solver = search(values, alone, limit)
-        low = [choice for choice, is_low in zip(choices.all, taken, strict=True) if is_low]
-        policy = choices.policy(low)
-        measured = evaluation.sensitivity(batches, policy) if policy else Sensitivity(0.0, 0.0)
+        found = find(limit)
+        measured = measure(found)
         if measured.error <= error:
-            best = low, measured, solver
+            best = found, measured
             limit *= min(4.0, error / measured.error) if measured.error else 4.0
         else:
             limit *= min(0.5, max(0.1, error / measured.error))
-        if best is not None and (measured.error > error or search(values, alone, limit)[0] == taken):
+        if best is not None and (measured.error > error or find(limit) == found):
             break
-    return best or (low, measured, solver)
+    return best or (found, measured)
 
 
 def decide(error: float, measured: Sequence[Timed]) -> tuple[Timed, str]:

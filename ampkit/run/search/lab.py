@@ -72,18 +72,10 @@ def lab_recipe(
     scaled to that length. The 16-bit dtype is the recipe's, bfloat16 if it trains in float32. show: called as it
     proceeds. Raises what `fit` and `debug.lab` raise, and ConfigError for parameters in 16 bits.
     """
-    if recipe.amp.parameters == "low":
-        raise ConfigError("amp.parameters", "float32, so that the formats alone differ", "low")
-    for name in formats:
-        named(name)
-    recipe, base = shortened(recipe, steps), Policy(_dtype(recipe))
-    half = Training(recipe, base)
-    count = half.run.steps
-    for done in range(count // 2):
-        half.advance()
-        show(Progress(f"training in {base.dtype.name}", done + 1, count // 2))
+    recipe, base = start(recipe, formats, steps)
+    model, count = half_trained(recipe, base, show)
     given, loss = batches_at(recipe, count // 2, batches)
-    found = lab(half.run.model, given, loss, base.dtype.name, formats=formats, show=show)
+    found = lab(model, given, loss, base.dtype.name, formats=formats, show=show)
     policy = found.policy(budget)
     trained: list[Trained] = []
     if trains:
@@ -91,6 +83,28 @@ def lab_recipe(
         candidates += [(name, Policy(base.dtype, recipe=name)) for name in found.ranking()]
         trained = train_in_turns(recipe, [*candidates, ("mixed", policy)], show)
     return LabRecipe(found, policy, budget, tuple(trained), count)
+
+
+def start(recipe: Recipe, formats: Sequence[str], steps: int | None) -> tuple[Recipe, Policy]:
+    """The recipe with `steps` steps, and the 16-bit policy that formats are compared with.
+
+    Raises ConfigError for parameters in 16 bits and for an unknown format.
+    """
+    if recipe.amp.parameters == "low":
+        raise ConfigError("amp.parameters", "float32, so that the formats alone differ", "low")
+    for name in formats:
+        named(name)
+    return shortened(recipe, steps), Policy(_dtype(recipe))
+
+
+def half_trained(recipe: Recipe, base: Policy, show: Show) -> tuple[Any, int]:
+    """The model after half of the steps under `base`, and the number of all steps."""
+    training = Training(recipe, base)
+    count = training.run.steps
+    for done in range(count // 2):
+        training.advance()
+        show(Progress(f"training in {base.dtype.name}", done + 1, count // 2))
+    return training.run.model, count
 
 
 def _dtype(recipe: Recipe) -> str:
