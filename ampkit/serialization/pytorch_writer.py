@@ -9,7 +9,7 @@ import struct
 import sys
 import zipfile
 from argparse import Namespace
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import numpy as np
 from .. import backends
 from ..backends import Device
 from ..base import public_dtypes
-from ..base.dtypes import NAMED, NAMES, name_of
+from ..base.dtypes import NAMED, name_of
 from ..base.errors import DTypeError
 from ..core.parameter import Parameter
 from ..core.tensor import Tensor
@@ -66,12 +66,6 @@ class _Name(str):
     __slots__ = ()
 
 
-class _NumPyDType:
-    # The dtype of an array of NumPy; np.dtype itself stands for PyTorch's.
-    def __init__(self, dtype: np.dtype[Any]):
-        self.name, self.order = dtype.str[1:], dtype.str[0]
-
-
 class _Call(NamedTuple):
     # What makes a value: a name, called with arguments unless they are None; then items to set and a state.
     name: str
@@ -90,7 +84,6 @@ class _Pickler:
         self._held: list[Any] = []  # these objects, so that no others get their ids
 
     def put(self, value: Any, path: str) -> None:
-        value = value.item() if isinstance(value, np.generic) else value
         key = (type(value), value) if isinstance(value, str) else id(value)
         call = _call(value)
         if key in self._memo:
@@ -174,30 +167,65 @@ def _call(value: Any) -> _Call | None:
 
 
 _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
-    _NumPyDType: lambda v: _Call("numpy.dtype", (v.name, False, True), (), (3, v.order, None, None, None, -1, -1, 0)),
     Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
     Shape: lambda v: _Call("torch.Size", (tuple(v),)),
-    (np.dtype, public_dtypes.dtype): lambda v: _Call(f"torch.{_dtype_name(v)}", None) if _dtype_name(v) else None,
+    public_dtypes.dtype: lambda v: _Call(f"torch.{v.name}", None) if v.name in NAMED else None,
+    np.dtype: lambda v: _numpy_dtype(v) if v.isnative else None,
+    np.generic: lambda v: _scalar(v) if v.dtype.kind in _NUMBERS else None,
     bytes: lambda v: _Call("_codecs.encode", (v.decode("latin1"), "latin1")),
+    bytearray: lambda v: _Call("builtins.bytearray", (bytes(v),)),
     complex: lambda v: _Call("builtins.complex", (v.real, v.imag)),
-    np.ndarray: lambda v: _array(v) if v.dtype.kind in "biuf" and v.dtype in NAMES.values() else None,
-    (set, frozenset): lambda v: _Call("builtins.set", (list(v),)),
+    range: lambda v: _Call("builtins.range", (v.start, v.stop, v.step)),
+    slice: lambda v: _Call("builtins.slice", (v.start, v.stop, v.step)),
+    np.ndarray: lambda v: _array(v) if v.dtype.kind in _NUMBERS else None,
+    set: lambda v: _Call("builtins.set", (list(v),)),
+    frozenset: lambda v: _Call("builtins.frozenset", (list(v),)),
+    deque: lambda v: _Call("collections.deque", (_need_shallow(v, "deque"), v.maxlen)),
     Counter: lambda v: _Call("collections.Counter", (dict(v),)),
     OrderedDict: lambda v: _Call("collections.OrderedDict", (), v.items()),
+    defaultdict: lambda v: _default_dict(v),
     Namespace: lambda v: _Call("argparse.Namespace", (), (), vars(v)),
     PurePath: lambda v: _Call(f"pathlib.{type(v).__name__}", v.parts),
 }
+_NUMBERS = "biufc"  # kinds of NumPy's dtypes
+_FACTORIES = {kind: _Name(f"builtins.{kind.__name__}") for kind in (int, float, bool, str, list, tuple, dict, set)}
 
 
-def _dtype_name(dtype: Any) -> str | None:
-    # None for a dtype that no tensor has.
-    name: str = dtype.name if isinstance(dtype, public_dtypes.dtype) else name_of(dtype)
-    return name if name in NAMED else None
+def _numpy_dtype(dtype: np.dtype[Any]) -> _Call | None:
+    if dtype.kind not in _NUMBERS:  # bfloat16, say, which NumPy lacks; None for one that no tensor has
+        return _Call(f"torch.{name_of(dtype)}", None) if name_of(dtype) in NAMED else None
+    name, order = dtype.str[1:], dtype.str[0]
+    return _Call("numpy.dtype", (name, False, True), (), (3, order, None, None, None, -1, -1, 0))
+
+
+def _native(values: Any) -> Any:
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
+
+
+def _scalar(value: np.generic) -> _Call:
+    return _Call("numpy._core.multiarray.scalar", (_native(value).dtype, _native(value).tobytes()))
 
 
 def _array(values: np.ndarray[Any, Any]) -> _Call:
-    state = 1, values.shape, _NumPyDType(values.dtype), False, values.tobytes()
+    values = _native(values)
+    state = 1, values.shape, values.dtype, False, values.tobytes()
     return _Call("numpy._core.multiarray._reconstruct", (_Name("numpy.ndarray"), (0,), b"b"), (), state)
+
+
+def _default_dict(values: defaultdict[Any, Any]) -> _Call:
+    factory = values.default_factory
+    if factory is not None and factory not in _FACTORIES:
+        got = f"one of {getattr(factory, '__name__', factory)}"
+        raise DTypeError("save", "a defaultdict of a built-in type", got, "save dict(values)")
+    _need_shallow(values.values(), "defaultdict")
+    return _Call("collections.defaultdict", (factory and _FACTORIES[factory],), values.items())
+
+
+def _need_shallow(values: Iterable[Any], kind: str) -> list[Any]:
+    # `load` refuses what Python could free by recursion in C alone.
+    if any(isinstance(value, (deque, defaultdict)) for value in values):
+        raise DTypeError("save", f"a {kind} of other values", "one of deques or defaultdicts", "save dicts and lists")
+    return list(values)
 
 
 def _text(value: str) -> bytes:

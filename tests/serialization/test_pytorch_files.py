@@ -71,11 +71,31 @@ def test_values_beside_tensors_come_back_with_their_types():
     for a, b in zip(found["sets"] + (found["size"],), state["sets"] + (state["size"],), strict=True):
         assert type(a) is type(b)
     assert [type(d) for d in found["devices"]] == [ampkit.device] * 2
-    assert round_trip(np.float32(1.5)) == 1.5
+    others = [
+        np.float32(1.5),
+        np.int64(3),
+        np.bool_(True),
+        np.dtype("float32"),
+        frozenset({1}),
+        range(9, 1, -2),
+    ]
+    others += [
+        collections.defaultdict(list, {"a": [1]}),
+        collections.defaultdict(None, {1: 2}),
+        collections.deque([1, 2], 4),
+    ]
+    others += [bytearray(b"a\0"), slice(1, None), collections.defaultdict(dict, {"a": {"b": 1}}), np.float64("nan")]
+    for value in others:
+        again = round_trip([value])[0]
+        assert type(again) is type(value) and repr(again) == repr(value)
+    again, same = round_trip([collections.deque([1], 4)] * 2)
+    assert again is same
+    assert again.maxlen == 4
 
 
 def test_arrays_of_numpy_come_back_as_such():
     many = np.arange(6.0).reshape(2, 3), np.float32([1, 2]), np.zeros((0, 3), np.int8), np.array(True), np.arange(4).T
+    many += np.uint32([1, 2**32 - 1]), np.complex64([1j])
     for values in (*many, np.arange(6, dtype=np.int64).reshape(2, 3).T, np.ones(2, np.float16)):
         again, twice = round_trip([values, values])
         assert type(again) is np.ndarray and again is twice and again.dtype == values.dtype
@@ -139,6 +159,10 @@ def test_a_training_state_is_restored_from_a_stream():
         ({"o": optim.SGD([Parameter(ampkit.ones(1))], lr=0.1)}, r"a SGD at 'o'\nhelp: save its state_dict\(\)"),
         ([lambda: 0], "a function at '0'"),
         (np.dtype("U3"), "at 'the top'"),
+        (np.dtype(">i4"), "at 'the top'"),
+        (collections.defaultdict(lambda: 0), r"one of <lambda>\nhelp: save dict\(values\)"),
+        (collections.defaultdict(dict, a=collections.deque()), "one of deques or defaultdicts"),
+        (collections.deque([collections.deque()]), "one of deques or defaultdicts"),
         ({"n": 1 << 3000}, "integers of at most 255 bytes, got one of 376 bytes at 'n'"),
     ],
 )
@@ -507,7 +531,7 @@ def test_pytorch_reads_what_ampkit_wrote(tmp_path, mapped):
     torch = pytorch()
     state = {name: tensor([[0, 1, 2]], dtype=dtype) for name, dtype in dtypes.NAMES.items()}
     more = {"n": [1, -5, 2**40, 2.5, None, True], "w": "é", "b": b"\xff", "s": {1}, "o": collections.OrderedDict(a=1)}
-    save(state | more | {"d": dtypes.int8, "z": ampkit.Size((2,)), "c": ampkit.device("cpu")}, tmp_path / "file.pt")
+    save(state | more | {"d": ampkit.int8, "z": ampkit.Size((2,)), "c": ampkit.device("cpu")}, tmp_path / "file.pt")
     found = torch.load(tmp_path / "file.pt", weights_only=True, mmap=mapped)
     assert {name: found.pop(name).tolist() for name in state} == {name: t.tolist() for name, t in state.items()}
     assert found == more | {"d": torch.int8, "z": torch.Size([2]), "c": torch.device("cpu")}

@@ -42,11 +42,12 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one run of a program gave: numbers by name, seconds, and the last lines of a failure."""
+    """What one run of a program gave: numbers by name, seconds, those of its timed blocks, a failure's last lines."""
 
     numbers: dict[str, list[float]]
     seconds: float
     error: str
+    timed: float = 0.0
 
 
 def jobs(only: Sequence[str]) -> list[Job]:
@@ -89,8 +90,9 @@ def run(job: Job, precision: str, start: Sequence[str], limit: int) -> Outcome:
         if line.startswith("RESULT "):
             _, name, *values = line.split()
             numbers.setdefault(name, []).extend(map(float, values))
+    timed = sum(float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("SECONDS "))
     error = "" if done.returncode == 0 and numbers else "\n".join(done.stdout.splitlines()[-8:]) or "no numbers"
-    return Outcome(numbers, time.monotonic() - began, error)
+    return Outcome(numbers, time.monotonic() - began, error, timed)
 
 
 def versions(packages: Sequence[str], python: str) -> dict[str, str] | None:
@@ -133,7 +135,10 @@ def compare(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
         shown = "-" if difference is None else f"{difference:.1e}"
         pytorch = f"{theirs.seconds:6.1f} s" if theirs else ""
         print(f"{job.name:28} {precision:9} {'works' if good else 'FAILS':6} {shown:>8}", end=" ")
-        print(f"{ours.seconds:6.1f} s {pytorch}", flush=True)
+        speed = (
+            f"   {theirs.timed / ours.timed:.2f} x PyTorch's speed" if theirs and theirs.timed and ours.timed else ""
+        )
+        print(f"{ours.seconds:6.1f} s {pytorch}{speed}", flush=True)
         for side, result in (("ampkit", ours), ("PyTorch", theirs)):
             if result and result.error:
                 print(f"    {side}: " + result.error.replace("\n", "\n    "), flush=True)
