@@ -1,0 +1,123 @@
+"""The extent of an `autocast`: which policies are in force here, and in which module of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import Token
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ...base.dtypes import bfloat16, float16
+from ...base.errors import DeviceError
+from ...base.scoped import Scope, ScopedVariable
+from .. import module_path
+from ..module_path import ModuleCall, match_once
+from .table import Policy
+
+DEFAULT = {"cpu": bfloat16, "cuda": float16}
+OFF_EVERYWHERE: dict[str, Policy | None] = dict.fromkeys(DEFAULT)
+
+
+def need_kind(device_type: Any) -> str:
+    """Return `device_type`. Raises DeviceError for anything but "cpu" or "cuda"."""
+    if not isinstance(device_type, str) or device_type not in DEFAULT:
+        raise DeviceError("autocast", "device_type 'cpu' or 'cuda'", repr(device_type))
+    return str(device_type)
+
+
+class Region(NamedTuple):
+    """What `autocast` set: the value of its scope, see base/scoped.py."""
+
+    owner: object  # the `autocast` that entered it
+    policies: dict[str, Policy | None]  # by backend name; None where autocast is off
+    rules: tuple[Policy | None, ...]  # the same policies, hashable: part of the key of an op's cached plan
+    cache: bool  # whether 16-bit copies of weights are cached
+    # By pattern of a policy's `modules` that has matched none so far: the paths of the modules of the models called.
+    unmatched: dict[str, set[str]]
+
+
+stack: ScopedVariable[Region | None] = ScopedVariable("ampkit.autocast", None)
+scope = stack.scope  # scope().value: the innermost region
+_OFF: Scope[Region | None] = Scope(None)
+
+
+def region() -> Region | None:
+    """The innermost autocast region, or None outside of one."""
+    return scope().value
+
+
+def enter(state: Region | None) -> Token[Scope[Region | None]]:
+    """Replace the whole stack by `state` (the backward pass uses None, autocast off). Returns the token for `leave`."""
+    return stack.replace(_OFF if state is None else Scope(state))
+
+
+def leave(token: Token[Scope[Region | None]]) -> None:
+    """Restore the stack that `enter` replaced."""
+    stack.restore(token)
+
+
+def on_alone(entry: Region | None, device_type: str) -> Region | None:
+    """A region with the policy of `entry` for `device_type`, and autocast off for other devices."""
+    if entry is None:
+        return None
+    policies = {**OFF_EVERYWHERE, device_type: entry.policies[need_kind(device_type)]}
+    return Region(entry.owner, policies, tuple(policies.values()), entry.cache, entry.unmatched)
+
+
+change_of_policies: ScopedVariable[Callable[[Policy], Policy] | None] = ScopedVariable("ampkit.changed_policies", None)
+
+
+@contextmanager
+def changed_policies(change: Callable[[Policy], Policy]) -> Iterator[None]:
+    """Within the block, regions that are entered apply change(policy) instead of their policy, as does the present one.
+
+    For tools that try what another policy would do to code that enters its regions itself.
+    """
+    entry, changed = region(), change_of_policies.enter(change)
+    policies = {} if entry is None else {kind: rule and change(rule) for kind, rule in entry.policies.items()}
+    now = None if entry is None else entry._replace(policies=policies, rules=tuple(policies.values()))
+    region_token = enter(now)
+    try:
+        yield
+    finally:
+        leave(region_token)
+        change_of_policies.leave(changed)
+
+
+def module_running(call: ModuleCall) -> AbstractContextManager[None]:
+    """The context in which the module of `call` runs: its path is the current one, and policies apply to it."""
+    entry = scope().value
+    for rule in () if entry is None else entry.rules:
+        if rule is not None and rule.modules:
+            return _RunningByPolicy(call, entry)
+    return module_path.running(call)
+
+
+class _RunningByPolicy(module_path.running):
+    """`running` inside of a region with the policies that those of `entry` are in the module. A class, as that is."""
+
+    __slots__ = ("_entry", "_outer")
+
+    def __init__(self, call: ModuleCall, entry: Any):
+        super().__init__(call)
+        self._entry: Region = entry
+
+    def __enter__(self) -> None:
+        call, entry = self._call, self._entry
+        assert call is not None
+        if entry.unmatched:
+            match_once(entry.unmatched, call)
+        rules = _rules_in_module(entry.rules, call.path)
+        policies = dict(zip(entry.policies, rules, strict=True))
+        self._outer = enter(Region(entry.owner, policies, rules, entry.cache, entry.unmatched))
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        leave(self._outer)
+
+
+@lru_cache(10_000)  # a module is called in every step
+def _rules_in_module(rules: tuple[Policy | None, ...], path: str) -> tuple[Policy | None, ...]:
+    return tuple([rule and rule.in_module(path) for rule in rules])
