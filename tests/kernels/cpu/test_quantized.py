@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampkit import Tensor, ops
-from ampkit.backends.cpu.onednn.quantized import has_exact_int8
+from ampkit.backends.cpu.onednn.library import has_exact_int8
 from ampkit.core.dispatch import reference_only
 from ampkit.ops.quantized.codes import QParams
 from ampkit.ops.quantized.products import conv2d_int8, linear_int8
@@ -129,7 +129,7 @@ def test_maxima_of_codes_are_the_reference(dtype, window):
 PROGRAM = """
 import numpy as np
 from ampkit import Tensor
-from ampkit.backends.cpu.onednn.quantized import has_exact_int8
+from ampkit.backends.cpu.onednn.library import has_exact_int8
 from ampkit.ops.quantized.products import linear_int8
 x, w = Tensor(np.full((4, 512), 255, np.uint8)), Tensor(np.full((8, 512), 127, np.int8))
 assert (linear_int8(x, w, Tensor(np.ones(8, np.float32))).numpy() == 255 * 127 * 512).all()

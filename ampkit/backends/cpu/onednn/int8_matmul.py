@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from ampkit.base.dtypes import int32
 
 from ..copies import contiguous
-from .library import library
+from .library import has_exact_int8
 from .primitive import DST, SRC, WEIGHTS, Call, HostArray, Layout, attributes, cached, empty, signature
-
-_AVX512_VNNI, _AVX2_VNNI = 0x67, 0xF
-
-
-@cache
-def is_exact() -> bool:
-    """Whether sums of products are exact on this CPU: older ones add pairs of products in 16 bits, which saturate."""
-    lib = library()
-    return lib is not None and any(lib.isa & bits == bits for bits in (_AVX512_VNNI, _AVX2_VNNI))
 
 
 def matmul(a: HostArray, b: HostArray) -> HostArray | None:
     """a [M, K] @ b [K, N] of int8 -> [M, N] int32; None where oneDNN has no fast and exact implementation."""
-    if not is_exact():
+    if not has_exact_int8():
         return None
     out = empty((a.shape[0], b.shape[1]), int32)
     if not _multiply(a, b, out) and not _multiply(contiguous(a), b, out):

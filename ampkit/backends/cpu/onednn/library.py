@@ -163,6 +163,7 @@ def isa() -> str:
 
 
 _AVX512_BFLOAT16, _AMX_BFLOAT16, _AVX512_FLOAT16, _AMX_FLOAT16 = 0xE7, 0xFEF, 0x1EF, 0x1FEF
+_AVX512_VNNI, _AVX2_VNNI = 0x67, 0xF
 
 
 @cache
@@ -187,6 +188,14 @@ def has_amx() -> bool:
 def has_fast_conv(dtype: DType) -> bool:
     """Whether convolutions in `dtype` are no slower than float32's on this CPU: float16 needs AMX, too."""
     return _has(_AMX_FLOAT16) if dtype == dtypes.float16 else has_fast_matmul(dtype)
+
+
+def has_exact_int8() -> bool:
+    """Whether sums of products of 8-bit codes are exact and fast on this CPU: by VNNI or AMX.
+
+    Older ones add pairs of products in 16 bits, which saturate.
+    """
+    return _has(_AVX512_VNNI) or _has(_AVX2_VNNI)
 
 
 @cache

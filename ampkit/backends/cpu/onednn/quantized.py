@@ -4,15 +4,13 @@ and codes again, all in one primitive.
     y = activation((sum over (x - input_zero_point) * weight) * scale[o] + bias[o] + residual)
     code = saturate(round(y / output_scale + output_zero_point)), to the nearest, ties to even
 
-The sums are exact where the CPU has VNNI or AMX. Older ones add pairs of products in 16 bits, which saturate: there
-`has_exact_int8` is False and the references run.
+The sums are exact where the CPU `has_exact_int8`; elsewhere the references run.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +37,6 @@ from .primitive import (
 _SCALES, _ZERO_POINTS = 4096, 8192  # added to the number of an argument: its scales, its zero points
 _ELTWISE = {"relu": 0x20, "gelu_tanh": 0x2B, "gelu": 0x31}
 _KINDS = {int8: 5, uint8: 6}
-_AVX512_VNNI, _AVX2_VNNI = 0x67, 0xF
 
 
 class Requantize(NamedTuple):
@@ -58,13 +55,6 @@ class Requantize(NamedTuple):
     output_zero_point: int = 0
     residual_scale: float | None = None
     residual_zero_point: int = 0
-
-
-@cache
-def has_exact_int8() -> bool:
-    """Whether sums of products of codes are exact on this CPU, and fast: by VNNI or AMX."""
-    lib = library()
-    return lib is not None and any(lib.isa & bits == bits for bits in (_AVX512_VNNI, _AVX2_VNNI))
 
 
 def _attributes(how: Requantize, channel_mask: int, residual: DType | None) -> Any:

@@ -14,14 +14,9 @@ import numpy as np
 from ampkit.backends.cpu.channels_last import empty_channels_last, to_channels_last
 from ampkit.backends.cpu.device import in_format
 from ampkit.backends.cpu.onednn.gemm import as_rows
+from ampkit.backends.cpu.onednn.library import has_exact_int8
 from ampkit.backends.cpu.onednn.primitive import HostArray, empty
-from ampkit.backends.cpu.onednn.quantized import (
-    Prepared,
-    Requantize,
-    has_exact_int8,
-    prepare_convolution,
-    prepare_matmul,
-)
+from ampkit.backends.cpu.onednn.quantized import Prepared, Requantize, prepare_convolution, prepare_matmul
 from ampkit.base.dtypes import DType, float32, int8, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.version_counter import derived_value
