@@ -99,14 +99,15 @@ def encode_reference(values: Array, dtype: DType, saturate: bool, words: Array |
 
 
 def _rounded(magnitude: Array, chosen: Format, words: Array | None) -> Array:
-    # In units of the last place, with 32 bits of fraction: their integer part and the exponent make the code.
+    # In units of the last place, with 32 bits of fraction, rounded up: the integer part and the exponent make the code.
     least = 128 - chosen.bias  # the biased exponent in float32 of the smallest normal
     exponent = np.maximum(np.right_shift(magnitude, 23), 1)
     normal = np.bitwise_or(np.bitwise_and(magnitude, 0x7FFFFF), 1 << 23)
     significand: Any = np.where(magnitude < 1 << 23, magnitude, normal)
     field = np.maximum(exponent, least)
-    shift = np.minimum(23 - chosen.mantissa + (field - exponent), 63)
-    units = np.right_shift(np.left_shift(significand.astype(np.uint64), 32), shift.astype(np.uint64))
+    shift = np.minimum(23 - chosen.mantissa + (field - exponent), 63).astype(np.uint64)
+    below_one = np.left_shift(np.ones_like(shift), shift) - 1
+    units = np.right_shift(np.left_shift(significand.astype(np.uint64), 32) + below_one, shift)
     up = 0x7FFFFFFF + np.bitwise_and(np.right_shift(units, 32), 1) if words is None else words.astype(np.uint64)
     return np.right_shift(units + up, 32).astype(np.uint32) + np.left_shift(field - least, chosen.mantissa)
 
@@ -143,7 +144,7 @@ def _float32_bits(values: Array) -> Array:
 def decode_reference(codes: Array, dtype: DType, table: Array) -> Array:
     """The values of uint8 `codes` [...], of a packed format [..., 2 n], in the dtype of `table`: `values_of(dtype)`."""
     found = np.take(table, codes.astype(np.int64), axis=0)
-    return found.reshape((*codes.shape[:-1], -1)) if is_packed(dtype) else found
+    return found.reshape(values_shape(codes.shape, dtype))
 
 
 @cache

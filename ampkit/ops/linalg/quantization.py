@@ -8,22 +8,28 @@ gives. A block that holds an infinity or NaN dequantizes to NaN, so that no over
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import Array, DType, float32
+from ampkit.base.dtypes import (
+    Array,
+    DType,
+    float4_e2m1fn_x2,
+    float8_e4m3fn,
+    float8_e5m2,
+    float8_e8m0fnu,
+    float32,
+)
+from ampkit.base.formats import FORMATS, decode_reference, encode_reference, values_of
 from ampkit.core import random
 from ampkit.core.casts import cast
 from ampkit.core.dispatch import Primitive
-from ampkit.core.policy.recipe import E2M1, E4M3, INT8, LARGEST, Quantization
+from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, INT8, LARGEST, Quantization
 
-# Of each floating-point format: mantissa bits, exponent of the smallest normal value, code of NaN.
-_FORMATS = {E4M3: (3, -6, 0x7F), "float8_e5m2": (2, -14, 0x7E), E2M1: (1, 0, 0)}
-_SIGN = {E4M3: 0x80, "float8_e5m2": 0x80, E2M1: 8}
+# The dtypes of codes and scales that are floating-point numbers below 16 bits.
+DTYPES = {E4M3: float8_e4m3fn, E5M2: float8_e5m2, E2M1: float4_e2m1fn_x2, "float8_e8m0fnu": float8_e8m0fnu}
 HADAMARD = 16  # the neighbours that are transformed together
 # The signs of the random Hadamard transform in Transformer Engine's NVFP4 recipe, fixed for all tensors.
 _SIGNS = (1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1, 1, -1, 1, -1, -1)
@@ -102,8 +108,7 @@ def quantize_reference(
     if how.format == INT8:
         codes = np.rint(np.where(np.isfinite(values), values, 0)).astype(np.int8)
     else:
-        codes = _encode(values, how, draw)
-    codes = _packed(codes) if how.format == E2M1 else codes
+        codes = _encode(values, how.format, draw)
     return codes, scales, factor, None if scale is None else largest
 
 
@@ -188,12 +193,11 @@ def _two_level_scales(largest: Array, finite: Array, top: np.float32) -> tuple[A
         encode = np.minimum(e4m3 * top / np.pad(largest, ((0, 1), (0, 1))).max(keepdims=True), limit)
         encode = np.where(encode == 0, one, encode)
         decoding = one / encode
-        codes = _encode(np.minimum(largest * (encode * (one / top)), e4m3), _NEAREST, None)
-        multiplier = np.minimum(one / (decode(codes, E4M3) * decoding), limit)
-    return np.where(finite, multiplier, np.float32(np.nan)), np.where(finite, codes, 0x7F).astype(np.uint8), decoding
-
-
-_NEAREST = Quantization(E4M3)
+        codes = _encode(
+            np.where(finite, np.minimum(largest * (encode * (one / top)), e4m3), np.float32(np.nan)), E4M3, None
+        )
+        multiplier = np.minimum(one / (_decode(codes, E4M3) * decoding), limit)
+    return multiplier, codes, decoding
 
 
 def hadamard(values: Array) -> Array:
@@ -225,49 +229,30 @@ def _butterflies(found: Array) -> Array:
 # codes
 
 
-def _encode(values: Array, how: Quantization, draw: Draw | None) -> Array:
-    # float32 values as codes of a floating-point format: to nearest even, or stochastically. Finite
-    # ones saturate; infinities and NaN become NaN without a sign, since that of a NaN depends on the CPU.
-    mantissa, least, not_a_number = _FORMATS[how.format]
-    size = np.abs(values)
-    finite = np.isfinite(size)
-    size = np.where(finite, np.minimum(size, np.float32(LARGEST[how.format])), 0)
-    exponent = np.where(size == 0, least, np.maximum(np.frexp(size)[1] - 1, least))
-    steps = np.ldexp(size, mantissa - exponent)  # in units of the last place, exactly
-    steps = np.rint(steps) if draw is None else _up_or_down(steps, draw)
-    magnitude = ((exponent - least) << mantissa) + steps.astype(np.int32)
-    codes = magnitude | np.where(np.signbit(values), _SIGN[how.format], 0)
-    return np.where(finite, codes, not_a_number).astype(np.uint8)
+def _encode(values: Array, format: str, draw: Draw | None) -> Array:
+    # float32 values as codes of a floating-point format, to nearest even or stochastically. Finite ones saturate.
+    # Infinities and NaN become NaN without a sign, since that of a NaN depends on the CPU; in a format without NaN 0.
+    dtype, words = DTYPES[format], None
+    if draw is not None:  # up where the fraction is above 16 random bits over 65536
+        bits = backends.backend_of(values).asarray(random.random_bits(*draw, values.size).reshape(values.shape))
+        words = ~np.left_shift(bits.astype(np.uint32), 16)
+    if format == E2M1:
+        values, words = _in_pairs(values), None if words is None else _in_pairs(words)
+    finite = np.isfinite(values)
+    codes = encode_reference(np.where(finite, values, np.float32(0)), dtype, True, words)
+    return codes if format == E2M1 else np.where(finite, codes, np.uint8(FORMATS[dtype].nan))
 
 
-def _up_or_down(steps: Array, draw: Draw) -> Array:
-    # Round up where the fraction is above 16 random bits over 65536.
-    bits = backends.backend_of(steps).asarray(random.random_bits(*draw, steps.size).reshape(steps.shape))
-    below = np.floor(steps)
-    return below + ((steps - below) * np.float32(65536) > bits.astype(np.float32))
+def _in_pairs(array: Array) -> Array:
+    # With an even number of columns, a last one of zeros where there is need.
+    return np.pad(array, ((0, 0), (0, array.shape[1] % 2)))
 
 
-@cache
-def _values(format: str) -> Any:
-    # The float32 value of each of the 256 codes.
-    if format == INT8:
-        return np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32)
-    if format == "float8_e8m0fnu":
-        return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
-    return np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, format)).astype(np.float32)
-
-
-def decode(codes: Array, format: str) -> Array:
-    """The float32 values of `codes`, uint8 or int8, of a format, not packed."""
+def _decode(codes: Array, format: str) -> Array:
+    # The float32 values of codes, of a packed format two for each.
     if format == INT8:
         return codes.astype(np.float32)
-    return backends.backend_of(codes).asarray(_values(format)).take(codes)
-
-
-def _packed(codes: Array) -> Array:
-    # Two 4-bit codes of neighbouring columns in a byte, the first in the low bits.
-    codes = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-    return codes[:, ::2] | (codes[:, 1::2] << 4)
+    return decode_reference(codes, DTYPES[format], backends.backend_of(codes).asarray(values_of(DTYPES[format])))
 
 
 def unpacked(quantized: Quantized) -> Array:
@@ -284,12 +269,12 @@ def unpacked(quantized: Quantized) -> Array:
 def block_scales(quantized: Quantized) -> Array:
     """The float32 factors of the blocks, without the factor of all."""
     format = quantized.how.scale
-    return quantized.scales if format in ("float32", "power_of_2") else decode(quantized.scales, format)
+    return quantized.scales if format in ("float32", "power_of_2") else _decode(quantized.scales, format)
 
 
 def dequantize_reference(codes: Array, quantized: Quantized) -> Array:
     extents = block_extents(quantized.how, quantized.shape)
-    values = decode(unpacked(quantized), quantized.how.format)
+    values = _decode(codes, quantized.how.format)[:, : quantized.shape[1]]
     values = values * _spread(block_scales(quantized), extents, quantized.shape)
     return values if quantized.factor is None else values * quantized.factor
 

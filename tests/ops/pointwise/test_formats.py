@@ -12,7 +12,7 @@ import pytest
 import ampkit
 from ampkit.base import dtypes
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
-from ampkit.base.formats import FORMATS, is_packed, values_of
+from ampkit.base.formats import FORMATS, encode_reference, is_packed, values_of
 from ampkit.core.dispatch import reference_only
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.ops.pointwise.formats import decode, encode
@@ -156,6 +156,19 @@ def test_kernel_and_reference_draw_the_same_bits(of, dtype):
     for saturate in (True, False):
         found = encoded(True, values, dtype, saturate, (2**64 - 1, 7))
         np.testing.assert_array_equal(found, encoded(False, values, dtype, saturate, (2**64 - 1, 7)))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float8_e4m3fn, dtypes.float8_e5m2, dtypes.float4_e2m1fn_x2], ids=str)
+def test_a_fraction_beyond_32_bits_rounds_up_by_the_largest_word_alone(dtype):
+    for word, code in ((2**32 - 1, 1), (2**32 - 2, 0)):
+        found = encode_reference(np.full(2, 1e-30, float32), dtype, True, np.full(2, word, np.uint32))
+        assert found[0] & 7 == code
+
+
+def test_packed_codes_without_elements_have_no_values():
+    for codes, shape in ((np.empty((0, 3), np.uint8), (0, 6)), (np.empty((3, 0), np.uint8), (3, 0))):
+        with reference_only():
+            assert decode(codes, dtypes.float4_e2m1fn_x2, float32).shape == shape
 
 
 def test_a_strided_array_is_read_in_row_major_order():

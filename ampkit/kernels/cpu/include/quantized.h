@@ -1,4 +1,4 @@
-// Formats below 16 bits, 16 values at a time: codes of float32 values, and back. See ops/linalg/quantization.py.
+// Codes of quantized matrices, 16 at a time, from float32 values, and back. See ops/linalg/quantization.py.
 #pragma once
 #include "array.h"
 
@@ -21,30 +21,26 @@ inline To load(const T* from) { To to; memcpy(&to, from, sizeof to); return to; 
 template <class From, class T>
 inline void save(T* to, From from) { memcpy(to, &from, sizeof from); }
 
-inline Words smaller(Words a, Words b) { return a < b ? a : b; }
 inline Words larger(Words a, Words b) { return a > b ? a : b; }
 inline Floats all(float x) { return x - Floats{}; }
 inline Words all_words(uint32_t x) { return x - Words{}; }
-inline Floats of_exponents(Words biased) {  // of float8_e8m0fnu
-    return bits_as<Floats>(biased == 0 ? all_words(0x400000) : biased << 23);
-}
+using ::bits_of;
+using ::float_of;
+inline Words bits_of(Floats x) { return bits_as<Words>(x); }
+inline Floats float_of(Words x) { return bits_as<Floats>(x); }
 
-// The fields: bits of the mantissa, exponent of the smallest normal value, place of the sign, code of NaN, the largest value
-// and its code, and whether the code above is infinity.
-#define FORMAT(NAME, MANTISSA_, LEAST_, SIGN_, NAN_, LARGEST_, LARGEST_CODE_, INFINITE_)                              \
-    struct NAME {                                                                                                    \
-        static constexpr int MANTISSA = MANTISSA_, LEAST = LEAST_, SIGN = SIGN_;                                     \
-        static constexpr uint32_t NOT_NUMBER = NAN_, LARGEST_CODE = LARGEST_CODE_;                                   \
-        static constexpr float LARGEST = LARGEST_;                                                                   \
-        static constexpr bool INFINITE = INFINITE_;                                                                  \
-    };
-FORMAT(E4M3, 3, -6, 7, 0x7f, 448.0f, 0x7e, false)
-FORMAT(E5M2, 2, -14, 7, 0x7e, 57344.0f, 0x7b, true)
-FORMAT(E2M1, 1, 0, 3, 0, 6.0f, 7, false)
-struct Int8 { static constexpr float LARGEST = 127.0f; };
-#undef FORMAT
+}  // namespace
 
-enum Format : int64 { FORMAT_E4M3, FORMAT_E5M2, FORMAT_E2M1, FORMAT_INT8 };  // as in kernels/cpu/linalg/quantization.py
+#include "formats.h"  // whose functions call these
+
+namespace {
+
+using E4M3 = Float8E4M3FN;
+using E5M2 = Float8E5M2;
+using E2M1 = Float4E2M1FN;
+struct Int8 {};
+
+enum Format : int64 { FORMAT_INT8 = -1, FORMAT_E4M3, FORMAT_E5M2, FORMAT_E2M1 = 5 };  // the numbers in base/formats.py
 
 // visit(a value of the format's type).
 template <class Visit>
@@ -59,26 +55,34 @@ inline void with_format(int64 format, const Visit& visit) {
 
 constexpr float INTEGER = 12582912.0f;  // 1.5 * 2^23: added to a smaller float, it rounds to an integer in the low bits
 
-// Codes to nearest even, or, with 16 random bits of each, up where the fraction is above bits / 65536.
+// The largest finite value of a format.
+template <class F>
+inline float largest_value() { return float_of(decode<F>(F::LARGEST)); }
+template <>
+inline float largest_value<Int8>() { return 127.0f; }
+
+// A magnitude rounded up where its fraction of a unit in the last place is above word / 65536: what stochastic_code does
+// with ~(word << 16), in arithmetic of 32 bits.
+template <class F>
+inline Words stochastic_code_of_16_bits(Words magnitude, Halves words) {
+    constexpr uint32_t LEAST = 128 - F::BIAS;
+    Words size = smaller_bits(magnitude, bits_of(largest_value<F>()) - Words{}), exponent = larger(size >> 23, all_words(LEAST));
+    Floats units = float_of(size) * float_of((uint32_t(F::MANTISSA + 254) - exponent) << 23);  // exactly
+    Integers below = __builtin_convertvector(units, Integers);
+    Floats above = (units - __builtin_convertvector(below, Floats)) * 65536.0f;
+    Floats drawn = __builtin_convertvector(__builtin_convertvector(words, Integers), Floats);
+    return bits_as<Words>(below) - bits_as<Words>(above > drawn) + ((exponent - LEAST) << F::MANTISSA);
+}
+
+// Codes to nearest even, or stochastically, with 16 random bits of each. Finite values saturate; others become NaN without
+// a sign, or 0 where the format has no NaN.
 template <class F, bool STOCHASTIC>
 struct Encode {
     static Words run(Floats values, Halves random) {
-        Words bits = bits_as<Words>(values), magnitude = bits & 0x7fffffff;
-        Words size = smaller(magnitude, bits_of(F::LARGEST) - Words{});
-        Words exponent = larger(size >> 23, uint32_t(127 + F::LEAST) - Words{});
-        Floats steps = bits_as<Floats>(size) * bits_as<Floats>((uint32_t(F::MANTISSA + 254) - exponent) << 23);
-        Words code;
-        if (STOCHASTIC) {
-            Integers below = __builtin_convertvector(steps, Integers);
-            Floats above = (steps - __builtin_convertvector(below, Floats)) * 65536.0f;
-            Floats drawn = __builtin_convertvector(__builtin_convertvector(random, Integers), Floats);
-            code = bits_as<Words>(below) - bits_as<Words>(above > drawn);
-        } else {
-            code = bits_as<Words>(steps + INTEGER) - bits_of(INTEGER);
-        }
-        code += (exponent - uint32_t(127 + F::LEAST)) << F::MANTISSA;
-        code |= bits >> 31 << F::SIGN;
-        return magnitude < 0x7f800000 ? code : all_words(F::NOT_NUMBER);
+        Words bits = bits_of(values), magnitude = bits & 0x7fffffff, code;
+        if (STOCHASTIC) code = finished_code<F>(bits, stochastic_code_of_16_bits<F>(magnitude, random), F::LARGEST);
+        else code = encode<F>(bits, F::LARGEST);
+        return magnitude < 0x7f800000 ? code : all_words(F::SIGN < 7 ? 0 : F::NOT_NUMBER);
     }
 };
 
@@ -96,19 +100,7 @@ struct Encode<Int8, STOCHASTIC> {
 
 template <class F>
 struct Decode {
-    static Floats run(Words code) {
-        Words magnitude = code & ((1u << F::SIGN) - 1), sign = (code >> F::SIGN) << 31;
-        Words normal = (magnitude << (23 - F::MANTISSA)) + (uint32_t(126 + F::LEAST) << 23);
-        constexpr uint32_t UNIT = uint32_t(127 + F::LEAST) << 23;  // a subnormal value is this more, less this
-        Floats subnormal = bits_as<Floats>(normal + (1u << 23)) - bits_as<Floats>(UNIT - Words{});
-        Words found = magnitude >= (1u << F::MANTISSA) ? normal : bits_as<Words>(subnormal);
-        if (F::LARGEST_CODE < (1u << F::SIGN) - 1) {
-            Words beyond = 0x7fc00000 - Words{};
-            if (F::INFINITE) beyond = magnitude == F::LARGEST_CODE + 1 ? 0x7f800000 - Words{} : beyond;
-            found = magnitude > F::LARGEST_CODE ? beyond : found;
-        }
-        return bits_as<Floats>(found | sign);
-    }
+    static Floats run(Words code) { return float_of(decode<F>(code)); }
 };
 
 template <>

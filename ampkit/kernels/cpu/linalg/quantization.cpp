@@ -20,13 +20,13 @@ struct Scales {
     float top, epsilon, encode, decoding;
 
     Scales(int64 scaling, int64 format, float epsilon) : scaling(scaling), format(format), epsilon(epsilon) {
-        with_format(format, [&](auto chosen) { top = decltype(chosen)::LARGEST; });
+        with_format(format, [&](auto chosen) { top = largest_value<decltype(chosen)>(); });
         encode = decoding = 1.0f;
     }
 
     // Of two levels: from the largest magnitude of the matrix.
     void set_factor(float largest) {
-        float wanted = E4M3::LARGEST * top / largest;
+        float wanted = largest_value<E4M3>() * top / largest;
         encode = wanted < MOST ? wanted : MOST;
         encode = encode == 0.0f ? 1.0f : encode;
         decoding = 1.0f / encode;
@@ -58,11 +58,11 @@ struct Scales {
             Words up = bits_as<Words>(mantissa > 0) & bits_as<Words>(exponent != 254);
             exponent -= up & ~(bits_as<Words>(exponent == 0) & bits_as<Words>(mantissa <= 0x400000));
             *scale = finite ? exponent : all_words(255);
-            multiplier = of_exponents(254 - exponent);
+            multiplier = float_of(decode<Float8E8M0FNU>(254 - exponent));
             return finite ? multiplier : all(NOT_A_NUMBER);
         }
         if (scaling == TWO_LEVELS) {
-            Floats wanted = largest * (encode * (1.0f / top)), most = all(E4M3::LARGEST), limit = all(MOST);
+            Floats wanted = largest * (encode * (1.0f / top)), most = all(largest_value<E4M3>()), limit = all(MOST);
             Words code = Encode<E4M3, false>::run(wanted < most ? wanted : most, Halves{});
             *scale = finite ? code : all_words(0x7f);
             multiplier = 1.0f / (Decode<E4M3>::run(code) * decoding);
@@ -312,7 +312,7 @@ void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64
         memcpy(&bytes, from + k, n);
         Words codes = __builtin_convertvector(bytes, Words);
         Floats found;
-        if (scaling == E8M0) found = codes == 255 ? all(NOT_A_NUMBER) : of_exponents(codes);
+        if (scaling == E8M0) found = float_of(decode<Float8E8M0FNU>(codes));
         else found = Decode<E4M3>::run(codes);
         memcpy(to + k, &found, n * sizeof(float));
     }

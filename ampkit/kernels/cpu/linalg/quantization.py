@@ -19,8 +19,10 @@ from ampkit.backends.cpu.onednn.gemm import gemm
 from ampkit.backends.cpu.onednn.library import has_fast_matmul
 from ampkit.base.dtypes import DType, bfloat16, float32, int8, uint8
 from ampkit.base.errors import UnsupportedError
-from ampkit.core.policy.recipe import E2M1, E4M3, INT8, Quantization
+from ampkit.base.formats import FORMATS
+from ampkit.core.policy.recipe import E2M1, INT8, Quantization
 from ampkit.ops.linalg.quantization import (
+    DTYPES,
     HADAMARD,
     Draw,
     Quantized,
@@ -31,7 +33,7 @@ from ampkit.ops.linalg.quantization import (
 )
 
 # The numbers of `Format` in include/quantized.h and of `Scaling` in quantization.cpp.
-_FORMATS = {E4M3: 0, "float8_e5m2": 1, E2M1: 2, INT8: 3}
+_FORMATS = {INT8: -1, **{name: FORMATS[dtype].number for name, dtype in DTYPES.items()}}
 _SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
 _IN_8_BITS = ("float8_e8m0fnu", "float8_e4m3fn")
 _DOWN, _HADAMARD, _STOCHASTIC, _SCALED = 1, 2, 4, 8

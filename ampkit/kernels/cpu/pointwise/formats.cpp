@@ -1,11 +1,7 @@
 // Codes of formats below 16 bits from floating-point values, and back; see kernels/shared/formats.h.
+#include "../include/formats.h"
 #include "../include/parallel.h"
 #include "../include/philox.h"
-
-using Bits32 = uint32_t;
-using Bits64 = uint64_t;
-#define HELPER static inline
-#include "../../shared/formats.h"
 
 constexpr int64 BLOCK = 1024;  // values that a thread converts at a time
 
@@ -101,11 +97,11 @@ EXPORT void decode_format(const uint8_t* codes, void* values, int64 kind, int64 
                 using F = decltype(chosen);
                 if (packed) {
                     SIMD for (int64 i = 0; i < n; i++) {
-                        bits[2 * i] = decode<F>(from[i] & 15);
-                        bits[2 * i + 1] = decode<F>(from[i] >> 4);
+                        bits[2 * i] = decode<F, Bits32>(from[i] & 15);
+                        bits[2 * i + 1] = decode<F, Bits32>(from[i] >> 4);
                     }
                 } else {
-                    SIMD for (int64 i = 0; i < n; i++) bits[i] = decode<F>(from[i]);
+                    SIMD for (int64 i = 0; i < n; i++) bits[i] = decode<F, Bits32>(from[i]);
                 }
             });
             int64 each = packed ? 2 : 1;

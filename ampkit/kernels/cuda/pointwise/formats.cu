@@ -72,7 +72,7 @@ __global__ void decode_format(const unsigned char* codes, T* values, int64 count
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         Bits32 code = PACKED ? from.value[i / 2] >> (i % 2 * 4) & 15 : from.value[i];
-        found.value[i] = of_float32_bits<T>(decode<F>(code));
+        found.value[i] = of_float32_bits<T>(decode<F, Bits32>(code));
     }
     T* to = values + block * EACH;
     if (whole) return found.store(to);
