@@ -27,7 +27,7 @@ class Namespace(ModuleType):
         path = f"{self.__name__}.{name}"
         if path in SOURCES or path in REFUSED:
             return import_module(path)
-        cure = None if name.startswith("__") else refusal(self.__name__)
+        cure = None if name.startswith("__") else refusal(path)
         if cure is not None:
             self.__dict__[name] = refused(path, cure)
             return self.__dict__[name]

@@ -17,10 +17,11 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
 SOURCES = {
     "torch._dynamo": ".tracing.compiler",
     "torch._dynamo.config": "",
+    "torch._dynamo.utils": ".tracing.dynamo",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
     "torch": "ampkit .top .nn.losses .autocast_state .switches",
-    "torch._C": ".tracing.private",
+    "torch._C": ".tracing.private .dispatch.keys",
     "torch.__future__": ".future",
     "torch.accelerator": ".accelerator",
     "torch.amp": "ampkit.amp",
@@ -61,12 +62,13 @@ SOURCES = {
     "torch.fx": ".tracing.fx",
     "torch.hub": ".utils.hub",
     "torch.jit": ".tracing.jit",
-    "torch.jit.annotations": "typing",
+    "torch.jit.annotations": "typing .tracing.annotations",
     "torch.linalg": "ampkit.linalg",
     "torch.mps": ".backends.unavailable",
     "torch.multiprocessing": "multiprocessing .multiprocessing",
-    "torch.library": ".utils.library",
-    "torch.onnx": "ampkit.serialization.onnx",
+    "torch.library": ".dispatch.library",
+    "torch.onnx": "ampkit.serialization.onnx .tracing.exporter",
+    "torch.onnx.symbolic_helper": ".tracing.exporter",
     "torch.nn": "ampkit.nn .nn.parallel",
     "torch.nn.attention": ".nn.attention",
     "torch.nn.attention.flex_attention": ".nn.flex_attention",
@@ -102,7 +104,7 @@ SOURCES = {
     **_below("torch.optim", "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop",
              "ampkit.optim"),
     **_below("torch.optim", "rprop sgd", "ampkit.optim"),
-    "torch.overrides": ".overrides",
+    "torch.overrides": ".dispatch.overrides",
     "torch.profiler": ".profiler",
     "torch.random": ".random",
     "torch.serialization": ".serialization",
@@ -125,9 +127,19 @@ SOURCES = {
     "torch.xpu": ".backends.unavailable",
 }  # fmt: skip
 
+# The private modules of PyTorch 2.13: libraries import names of them that they then use with PyTorch's own objects.
+_PRIVATE = (
+    "_VF _awaits _classes _compile _custom_op _custom_ops _decomp _dispatch _dynamo _environment _export _functorch "
+    "_guards _higher_order_ops _inductor _jit_internal _lazy _library _linalg_utils _lobpcg _logging _lowrank "
+    "_meta_registrations _native _numpy _opaque_base _ops _prims _prims_common _python_dispatcher _refs _sources "
+    "_streambase _strobelight _subclasses _tensor _tensor_str _thread_safe_fork _utils _utils_internal _vendor "
+    "_vmap_internals _weights_only_unpickler"
+)
+_INTERNAL = "a private name of PyTorch, which has no equivalent"
 _EAGER = "Python code runs directly: leave it out"
 _RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
 REFUSED = {
+    **_below("torch", _PRIVATE, _INTERNAL),
     "torch._dynamo": _EAGER,
     "torch._inductor": _EAGER,
     "torch.classes": _EAGER,
@@ -153,10 +165,15 @@ REFUSED = {
     "torch.utils.benchmark": "python -m timeit, or ampkit.profile()",
     "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
 }
+# Classes only, not functions, of which libraries ask whether they are there.
+CLASSES = {"torch._C": _INTERNAL}
 
 
 def refusal(path: str) -> str | None:
     """The cure of the nearest module in REFUSED that `path` is or is below, or None."""
+    space, _, name = path.rpartition(".")
+    if space in CLASSES:
+        return CLASSES[space] if name.lstrip("_")[:1].isupper() else None
     while path:
         if path in REFUSED:
             return REFUSED[path]

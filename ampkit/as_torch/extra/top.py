@@ -11,7 +11,7 @@ from ...base.public_dtypes import dtype_named
 from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
-from .utils.library import ops
+from .dispatch.operators import ops
 
 __all__ = [
     "Size", "UntypedStorage", "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import builtins
+from contextlib import nullcontext
+from typing import Any, Final, get_origin
 
 from ....nn import Module
 from ...refused import refused
 
 __all__ = [
-    "Final", "ScriptModule", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
-    "load", "optimize_for_inference", "save", "script", "script_method", "trace", "trace_module", "unused",
+    "Final", "ScriptModule", "TracerWarning", "_drop", "_isinstance", "_overload", "_overload_method",
+    "_script_if_tracing", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
+    "isinstance", "load", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing",
+    "script_method", "set_fusion_strategy", "trace", "trace_module", "unused",
 ]  # fmt: skip
 
 _WEIGHTS = "save the weights: torch.save(model.state_dict(), path)"
@@ -23,6 +27,7 @@ def script(obj: Any = None, *args: Any, **options: Any) -> Any:
 
 
 export = unused = interface = script_method = trace = trace_module = freeze = optimize_for_inference = script
+script_if_tracing = _script_if_tracing = _overload = _overload_method = _drop = script
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:
@@ -41,3 +46,25 @@ def is_scripting() -> bool:
 
 
 is_tracing = is_scripting
+
+
+class TracerWarning(Warning):
+    """What PyTorch warns of as it traces; for filters of warnings."""
+
+
+def _isinstance(obj: Any, target_type: Any) -> bool:
+    """Whether `obj` is of the type, of its origin where it is a generic one."""
+    return builtins.isinstance(obj, get_origin(target_type) or target_type)
+
+
+isinstance = _isinstance
+
+
+def optimized_execution(should_optimize: bool) -> Any:
+    """A context that changes nothing."""
+    return nullcontext()
+
+
+def set_fusion_strategy(strategy: Any) -> list[Any]:
+    """Does nothing; returns the former setting, none."""
+    return []

@@ -1,0 +1,111 @@
+"""What a library does with PyTorch's names while it is imported succeeds; what cannot work raises as it is used."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+
+def test_names_that_are_decorated_with_annotated_subclassed_or_looked_up_can_be_imported(run_aliased):
+    code = """
+import torch, torch._custom_ops, torch.onnx.symbolic_helper
+from torch.futures import Future
+from torch.fx.graph_module import GraphModule
+from torch.jit.annotations import BroadcastingList2, List
+from torch.onnx import symbolic_opset11 as opset
+from torch.distributed.fsdp import StateDictType
+from torch._C import DispatchKey, DispatchKeySet
+
+@torch.jit._script_if_tracing
+@torch.jit.unused
+@torch.fx.wrap
+@torch.onnx.symbolic_helper.parse_args("v", "i")
+def twice(x, size: BroadcastingList2[int] = 1, wait: Future[torch.Tensor] | None = None, kind=StateDictType.FULL):
+    return 2 * x
+
+@torch.jit._overload_method
+def overloaded(x: List[torch.Tensor]): ...
+
+class Graph(GraphModule):
+    def __init__(self):
+        super().__init__()
+
+keys = DispatchKeySet(DispatchKey.AutocastCPU) | DispatchKeySet(DispatchKey.AutocastCUDA)
+print(twice(3), sorted(keys), keys.has(DispatchKey.CPU), torch.hub.get_dir().startswith(torch.hub._get_torch_home()))
+torch.onnx.register_custom_op_symbolic("mine::twice", twice, 11)
+for use in (Graph, StateDictType, lambda: StateDictType.FULL(), lambda: opset.unsqueeze(1), lambda: list(opset.names)):
+    try:
+        use()
+    except AttributeError as error:
+        print(str(error).splitlines()[0])
+print(hasattr(torch._C, "_no_such_function"), hasattr(torch._C, "SomeClass"))
+"""
+    assert run_aliased(code) == [
+        "6 ['AutocastCPU', 'AutocastCUDA'] False True",
+        "ampkit has no torch.fx.graph_module.GraphModule",
+        "ampkit has no torch.distributed.fsdp.StateDictType",
+        "ampkit has no torch.distributed.fsdp.StateDictType.FULL",
+        "ampkit has no torch.onnx.symbolic_opset11.unsqueeze",
+        "ampkit has no torch.onnx.symbolic_opset11.names",
+        "False True",
+    ]
+
+
+def test_operators_are_defined_by_schemas_and_kernels_are_chosen_by_what_a_call_needs(run_aliased):
+    code = """
+import torch
+library = torch.library.Library("three", "DEF")
+library.define("scale(Tensor x, float factor=2.0, *, int[] shape=[1, 2]) -> Tensor")
+
+@torch.library.register_fake("three::scale")
+def shape(x, factor=2.0, *, shape): ...
+
+@torch.library.impl(library, "scale", "CPU")
+def scale(y, by, *, shape):
+    return torch.from_numpy(y.detach().float().numpy() * by).to(y.dtype)
+
+op = torch.ops.three.scale
+x = torch.tensor([1.0, 3.0], requires_grad=True)
+print(op(x).tolist(), op.default(factor=3.0, x=x).tolist(), op(x).requires_grad)
+
+def setup(ctx, inputs, keyword_only_inputs, output):
+    ctx.factor, ctx.shape = inputs[1], keyword_only_inputs["shape"]
+
+def backward(ctx, gradient):
+    return gradient * ctx.factor * len(ctx.shape), None
+
+torch.library.register_autograd("three::scale", backward, setup_context=setup)
+op(x, 4.0, shape=[5]).sum().backward()
+print(x.grad.tolist())
+torch.library.register_autocast("three::scale", "cpu", torch.bfloat16)
+with torch.autocast("cpu"):
+    print(op(x.detach()).dtype)
+
+@torch.library.impl("three::scale", "Autograd")
+def own(x, factor, *, shape):
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(x, factor, shape=shape), torch.is_grad_enabled()
+
+print(op(x))
+for wrong in (lambda: op(), lambda: op(x, 1.0, shape=[1], size=2), lambda: torch.ops.three.scaled,
+              lambda: torch.library.define("three::no", "Tensor x"),
+              lambda: (library.define("later(Tensor x) -> Tensor"), torch.ops.three.later(x)),
+              lambda: torch.ops.load_library("/no/such.so")):
+    try:
+        wrong()
+    except (TypeError, ValueError, AttributeError, OSError) as error:
+        print(type(error).__name__, str(error).splitlines()[0])
+"""
+    found = run_aliased(code)
+    assert found[:3] == ["[2.0, 6.0] [3.0, 9.0] False", "[4.0, 4.0]", "torch.bfloat16"]
+    assert found[3] == "(tensor([2., 6.]), False)"
+    schema = "scale(Tensor x, float factor=2.0, *, int[] shape=[1, 2]) -> Tensor"
+    assert found[4:] == [
+        f"ArgumentError three::scale: needs the arguments of {schema}, got no x",
+        f"ArgumentError three::scale: needs the arguments of {schema}, got 2 by position, shape, size",
+        "AttributeError no operator three::scaled",
+        "ArgumentError define: needs a schema, as 'name(Tensor x, int n=1) -> Tensor', got 'noTensor x'",
+        "MissingNameError ampkit has no torch.ops.three.later, whose kernel is none of Python",
+        "OSError /no/such.so: a library that is compiled for PyTorch's tensors does not load on ampkit's",
+    ]
