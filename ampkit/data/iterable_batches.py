@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from . import workers
-from .collate import default_collate, default_convert
 
 
 class Batching(NamedTuple):
@@ -18,7 +17,7 @@ class Batching(NamedTuple):
 
     batch_size: int | None
     drop_last: bool
-    collate_fn: Callable[[Any], Any] | None
+    collate_fn: Callable[[Any], Any]
 
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Iterate over lists of items, one per batch, in the order of `dataset`; over items without batch_size."""
@@ -30,10 +29,8 @@ class Batching(NamedTuple):
             yield batch
 
     def collated(self, items: Any) -> Any:
-        """Collate items into a batch, with collate_fn or the default."""
-        if self.collate_fn is not None:
-            return self.collate_fn(items)
-        return default_convert(items) if self.batch_size is None else default_collate(items)
+        """Collate items into a batch."""
+        return self.collate_fn(items)
 
 
 def dataset_state(dataset: Any) -> Any:

@@ -27,7 +27,8 @@ from .collate import default_convert
 from .datasets import Dataset as Dataset
 from .datasets import TensorDataset as TensorDataset
 from .datasets import read_batch
-from .samplers import BatchSampler
+from .loader_iterators import BatchIterator, DatasetKind, DirectIterator, WorkerIterator
+from .samplers import BatchSampler, ForeverSampler, RandomSampler, SequentialSampler
 from .sources import as_stream
 
 _Batch = tuple[Any, Any, bool]  # with the dataset's place behind it, and whether it is the last of its epoch
@@ -92,18 +93,22 @@ class DataLoader:
             loader_checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
             loader_checks.check_stream(dataset, self._stream, num_workers)
         elif sampler is None and batch_sampler is None:
-            loader_checks.check_length(dataset, batch_size, drop_last)
+            loader_checks.check_length(dataset)
         else:
             loader_checks.check_items(dataset)
-            if batch_sampler is None and batch_size is not None:
-                batch_sampler = BatchSampler(cast(Iterable[int], sampler), batch_size, drop_last)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)
-        self.dataset, self.batch_size, self.sampler, self.batch_sampler = dataset, batch_size, sampler, batch_sampler
         self.shuffle, self.drop_last, self.num_workers = bool(shuffle), drop_last, num_workers
+        self.dataset, self.batch_size = dataset, batch_size if batch_sampler is None else None
+        self._has_own_order = sampler is None and batch_sampler is None  # one that can be resumed at any batch
+        self.sampler = self._own_sampler(generator) if sampler is None else sampler
+        if batch_sampler is None and batch_size is not None:
+            batch_sampler = BatchSampler(cast(Iterable[int], self.sampler), int(batch_size), drop_last)
+        self.batch_sampler = batch_sampler
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
-        self.collate_fn, self.generator = collate_fn, generator
+        default = default_convert if batch_sampler is None else default_collate
+        self.collate_fn, self.generator = default if collate_fn is None else collate_fn, generator
         self.timeout, self.worker_init_fn, self.persistent_workers = timeout, worker_init_fn, persistent_workers
         self.multiprocessing_context = multiprocessing_context
         self._idle_pools: list[Executor] = []  # processes of an epoch that has ended
@@ -122,13 +127,37 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        if self.batch_sampler is not None:
-            return len(cast(Sized, self.batch_sampler))
-        items: Any = self.dataset if self.sampler is None else self.sampler
-        full, rest = divmod(len(items), 1 if self.batch_size is None else self.batch_size)
+        if not self._has_own_order:
+            return len(cast(Sized, self._index_sampler))
+        full, rest = divmod(len(self.dataset), 1 if self.batch_size is None else self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._get_iterator()
+
+    def _get_iterator(self) -> BatchIterator:
+        return WorkerIterator(self) if self.num_workers else DirectIterator(self)
+
+    def _own_sampler(self, generator: random.Stream | None) -> Iterable[Any]:
+        # For those who look at it: the order of this loader's own batches is `_order`.
+        if self._is_iterable:
+            return ForeverSampler()
+        return RandomSampler(self.dataset, generator=generator) if self.shuffle else SequentialSampler(self.dataset)
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
+    @property
+    def _index_sampler(self) -> Iterable[Any]:
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def _dataset_kind(self) -> int:
+        return DatasetKind.Iterable if self._is_iterable else DatasetKind.Map
+
+    def batches_from_here(self) -> Iterator[Any]:
+        """The batches of the next epoch, or from the place within one that `load_state_dict` went to."""
         if self.position and not self._resuming:
             self._seek(self.epoch + 1, 0)
         resumed, self._resuming = self._resuming, False
@@ -193,10 +222,8 @@ class DataLoader:
 
     def _keys(self, epoch: int) -> Iterator[Any]:
         """The keys of each batch: an array or a list of them, or single keys."""
-        if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        if self.sampler is not None:
-            return iter(self.sampler)
+        if not self._has_own_order:
+            return iter(self._index_sampler)
         order, size = self._order(epoch), self.batch_size
         if size is None:
             return iter(order.tolist())
@@ -211,7 +238,7 @@ class DataLoader:
     def _indexed_batches(self, epoch: int, position: int) -> Iterator[_Batch]:
         """The batches of an epoch of a dataset with indices."""
         keys = _with_last(islice(self._keys(epoch), position, None))
-        asked = ((epoch, key, self.batch_size is None, last) for key, last in keys)
+        asked = ((epoch, key, not self._auto_collation, last) for key, last in keys)
         if not self.num_workers:
             return map(partial(_fetch, self.dataset, self.collate_fn), asked)
 
@@ -286,14 +313,14 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
     """A batch, or the item of a single key; with whether it is the last of its epoch."""
     epoch, keys, single, last = asked
     if single:
-        return (collate_fn or default_convert)(dataset[_plain(keys)]), None, last
+        return collate_fn(dataset[_plain(keys)]), None, last
     if not isinstance(keys, Iterable):
         raise DTypeError("DataLoader", "batches of keys from batch_sampler", shown(keys))
-    if collate_fn is None and (found := read_batch(dataset, np.asarray(keys), epoch)) is not None:
+    if collate_fn is default_collate and (found := read_batch(dataset, np.asarray(keys), epoch)) is not None:
         return found, None, last
     plain = [_plain(key) for key in keys]
     several = getattr(dataset, "__getitems__", None)  # as in PyTorch: of data sets that read several items at once
-    return (collate_fn or default_collate)(several(plain) if several else [dataset[key] for key in plain]), None, last
+    return collate_fn(several(plain) if several else [dataset[key] for key in plain]), None, last
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:

@@ -74,8 +74,8 @@ def check_items(dataset: Any) -> None:
         raise DTypeError("DataLoader", "a dataset with __getitem__", shown(dataset), cure)
 
 
-def check_length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
-    """Refuse a dataset without a length, or too short for a batch."""
+def check_length(dataset: Any) -> None:
+    """Refuse a dataset without a length, or without items."""
     try:
         found = len(dataset)
     except (TypeError, NotImplementedError):
@@ -83,6 +83,3 @@ def check_length(dataset: Any, batch_size: Any, drop_last: bool) -> None:
         raise ArgumentError("DataLoader", "a dataset with __len__ and __getitem__", got, cure) from None
     if found == 0:
         raise ArgumentError("DataLoader", "a dataset with items", "an empty one")
-    if drop_last and found < batch_size:
-        got = f"{found} items, less than batch_size={batch_size}"
-        raise ArgumentError("DataLoader", "one full batch when drop_last=True", got, "lower batch_size")

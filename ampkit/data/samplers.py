@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from itertools import count, islice
+from itertools import count, islice, repeat
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -62,7 +62,7 @@ class RandomSampler(Sampler[int]):
         generator: random.Stream | None = None,
     ):
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
-        self._count = num_samples
+        self._num_samples = num_samples
         if not len(data_source):
             raise ArgumentError("RandomSampler", "a data_source with items", "one of none")
         if self.num_samples < 1:
@@ -71,7 +71,7 @@ class RandomSampler(Sampler[int]):
     @property
     def num_samples(self) -> int:
         """The number of indices per iteration."""
-        return len(self.data_source) if self._count is None else self._count
+        return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
         draw, total = random.next_draw(self.generator), len(self.data_source)
@@ -83,6 +83,13 @@ class RandomSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+class ForeverSampler(Sampler[None]):
+    """None, again and again: that of a loader whose dataset is only iterated."""
+
+    def __iter__(self) -> Iterator[None]:
+        return repeat(None)
 
 
 class SubsetRandomSampler(Sampler[int]):

@@ -12,7 +12,7 @@ from ampkit.base.dtypes import bfloat16
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.tensor import Tensor
-from ampkit.utils.data import DataLoader, Dataset, TensorDataset, default_collate, default_convert
+from ampkit.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, default_collate, default_convert
 
 
 def numbers(count):
@@ -250,7 +250,6 @@ def test_items_that_do_not_stack_are_refused(items, error, message):
         ({"batch_sampler": [[1, 0]], "batch_size": 2}, "a batch_sampler alone"),
         ({"batch_sampler": [[1, 0]], "sampler": [1]}, "a batch_sampler alone"),
         ({"generator": np.random.default_rng(0)}, "generator as a Stream, got a Generator"),
-        ({"batch_size": 9, "drop_last": True}, "one full batch when drop_last=True, got 4 items"),
         ({"worker_init_fn": 0.5}, "worker_init_fn as a function, got 0.5"),
         ({"collate_fn": "stack"}, "collate_fn as a function, got 'stack'"),
     ],
@@ -282,3 +281,19 @@ def test_a_dataset_beside_a_sampler_needs_items():
 def test_rows_of_several_lengths_beside_a_number_are_refused_in_one_line():
     with pytest.raises(ShapeError, match="needs arrays or numbers in a batch"):
         default_collate([np.float32(1), [1, [2]]])
+
+
+def test_a_dataset_shorter_than_a_batch_gives_none_when_the_last_is_dropped():
+    loader = DataLoader(numbers(4), 9, drop_last=True)
+    assert len(loader) == 0 and list(loader) == []
+
+
+def test_a_loader_shows_the_samplers_that_others_build_loaders_of():
+    plain, mixed = DataLoader(numbers(4), 3), DataLoader(numbers(4), 3, shuffle=True, drop_last=True)
+    assert list(plain.sampler) == [0, 1, 2, 3] and list(plain.batch_sampler) == [[0, 1, 2], [3]]
+    assert isinstance(mixed.sampler, RandomSampler) and mixed.sampler._num_samples is None
+    again = DataLoader(mixed.dataset, batch_sampler=mixed.batch_sampler, collate_fn=mixed.collate_fn)
+    assert len(again) == len(mixed) == 1 and again.batch_size is None and sorted(mixed.sampler) == [0, 1, 2, 3]
+    assert len(next(iter(again))[0]) == 3
+    single = DataLoader(numbers(2), None)
+    assert single.batch_sampler is None and len(single) == len(list(single)) == 2
