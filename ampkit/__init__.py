@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 
 from math import e, inf, nan, pi
 
-from . import amp, autograd, cuda, data, debug, distributions, linalg, models, nn, ops, optim, special, utils
+from . import amp, autograd, cuda, data, debug, distributions, func, linalg, models, nn, ops, optim, special, utils
 from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
@@ -93,7 +93,7 @@ from .core.tensor_base import Shape as Size
 from .core.tensor_factory import BY_NAME as _TYPES
 from .core.tensor_factory import set_default_tensor_type, tensor
 from .debug.profiler import profile
-from .nn.utils import func
+from .func import vmap
 from .ops import *
 from .run.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from .run.trainer.own_loop import setup

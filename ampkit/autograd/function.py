@@ -57,6 +57,8 @@ class FunctionCtx:
         self._materializes = True
         self._serial = 0
         self._node: Node | None = None  # only while its backward runs, to avoid a reference cycle
+        self._for_jvp: tuple[Any, ...] = ()  # what save_for_forward kept
+        self._runs_jvp = False
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keep tensors, above all inputs and outputs, for `saved_tensors`; called once, at the end of the forward.
@@ -69,12 +71,18 @@ class FunctionCtx:
                 raise DTypeError("save_for_backward", "Tensors or None", got, "set it on ctx: ctx.name = value")
         self._to_save = tensors
 
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for `saved_tensors` in `jvp`."""
+        self._for_jvp = tuple([item.detach() if isinstance(item, Tensor) else item for item in tensors])
+
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What was saved, on the tape where it was.
 
         Raises StateError if it was changed in place since, or freed by a backward pass.
         """
+        if self._runs_jvp:
+            return self._for_jvp
         if self._freed:
             cure = "Specify retain_graph=True in the first backward"
             raise StateError("saved_tensors", "a graph that was not used before", "one that is already freed", cure)
@@ -175,6 +183,14 @@ class Function:
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """The gradients of forward's arguments; subclasses define it."""
         raise StateError("Function", "a static method `backward`", "a class without one")
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        """The tangents of forward's outputs, given those of its arguments (None for no tangent).
+
+        Subclasses may define it, with `ctx.save_for_forward`; otherwise forward mode differentiates their backward.
+        """
+        raise StateError("Function", "a static method `jvp`", "a class without one")
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:

@@ -64,6 +64,20 @@ class Call:
         given = [None if dy is None else dy.tensor for dy in dys]
         return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
 
+    def jvp(self, node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None] | None:
+        """The tangents of the outputs by the Function's own `jvp`; None if it has none."""
+        from .function import Function  # which imports this file
+
+        if self.function.jvp is Function.jvp:
+            return None
+        ctx: Any = node.saved
+        ctx._runs_jvp = True
+        try:
+            found = self.function.jvp(ctx, *tangents)
+        finally:
+            ctx._runs_jvp = False
+        return found if isinstance(found, (tuple, list)) else (found,)
+
     def _gradients(self, node: Node, dys: list[Any]) -> list[Tensor | None]:
         ctx, backend = node.saved, backends.backend_of(next(dy.array for dy in dys if dy is not None))
         if ctx._materializes:

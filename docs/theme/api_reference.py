@@ -35,6 +35,8 @@ NAMESPACES = {
     "ampkit.amp": ("amp", "autocast and loss scaling."),
     "ampkit.autograd": ("autograd", "Gradients by hand, and functions with a backward of their own."),
     "ampkit.autograd.functional": ("autograd.functional", "Jacobians, Hessians, and their products with vectors."),
+    "ampkit.autograd.forward_ad": ("autograd.forward_ad", "Forward-mode derivatives by dual tensors."),
+    "ampkit.func": ("func", "Derivatives of functions, as functions."),
     "ampkit.distributions": ("distributions", "Distributions to sample from, with densities on the tape."),
     "ampkit.linalg": ("linalg", "Linear algebra."),
     "ampkit.special": ("special", "Special functions."),

@@ -94,7 +94,7 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: tensor([1, 2]).__setitem__(0, 1j), DTypeError, "needs numbers, got 1j"),
         (lambda: setattr(tensor([1.0]), "data", [[1], [1, 2]]), DTypeError, "data: needs an array or numbers"),
         (lambda: tensor([1.0])[ampkit.Tensor], DTypeError, "index: needs integers"),
-        (lambda: ampkit.func.grad(lambda x: x, 1)(tensor(1.0)), DTypeError, "a Tensor as argument 1"),
+        (lambda: ampkit.func.grad(lambda x: x, 1)(tensor(1.0)), ArgumentError, "argnums below 1"),
         (lambda: np.datetime64("2020") / tensor([1.0]), AmpkitError, "needs"),
         (lambda: tensor([1.0]).__rtruediv__(np.str_("a")), AmpkitError, "needs"),
         (lambda: ops.histogram(tensor([1.0, float("inf")]), 2), ArgumentError, "histogram: needs a finite range"),

@@ -62,7 +62,7 @@ GROUPS = [
      r"PyTorchFile\w+|BroadcastingList.|boolean_dispatch|assert_int_or_pair|PRIVATE_OPS|DType|"
      r"\w+Builder|torch\.(Module|Parameter|Buffer)Dict",
      "none: Python code runs directly"),
-    ("functional transforms and control flow", r"vmap|cond|while_loop", "write the loop, or batch the op"),
+    ("functional transforms and control flow", r"cond|while_loop", "write the loop or the branch in Python"),
     ("storages and the old tensor types",
      r"\w*Storage\w*|\w+Tensor|storage\w*|untyped_storage|set_|is_set_to|is_storage|"
      r"const_data_ptr|set_default_tensor_type|UninitializedBuffer|UninitializedParameter",

@@ -23,7 +23,7 @@ from .traced_array import TracedArray, plain
 def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...]) -> tuple[Any, ...]:
     """The gradients of `node`'s inputs as traced arrays, given traced gradients of its outputs."""
     items, compute = node.saved.__dict__, node.plan.compute
-    linked = _link_saved(op, node)
+    linked = link_saved(op, node)
     known = {*op.signature.names, op.signature.variadic, "out"}
     if node.kernel.replays or any(
         name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()
@@ -35,7 +35,7 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
     return op.per_input(gradients, node)
 
 
-def _link_saved(op: Any, node: Node) -> dict[str, Any]:
+def link_saved(op: Any, node: Node) -> dict[str, Any]:
     # What was saved of the inputs and the output, traced, with the gradient flowing to where they came from. They keep
     # the version counters, so that a change in place after this is found as one after the forward is.
     items, compute = node.saved.__dict__, node.plan.compute

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.base.dtypes import DType
+from ampkit.base.dtypes import DType, bool_
 from ampkit.base.errors import StateError
 
 from ..capture.recorder import recorders
@@ -215,8 +215,9 @@ class _Overwrite:
 
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, Any]:
         (dy,), views = dys, node.params
-        kept = np.full(dy.shape, views is not None, like=dy.tensor.array)
+        kept = backends.backend_of(dy.tensor.array).zeros(dy.shape, bool_)
         if views is not None:
+            kept[...] = True
             _apply_view_to_array(kept, views)[...] = False
         values = None if node.edges[1] is None else run(_apply_view, dy, views)
         return run(stands_for[np.where], kept, dy, 0.0), values

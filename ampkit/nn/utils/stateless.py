@@ -1,21 +1,19 @@
-"""The names of `torch.func`: a module called with other tensors, and derivatives of functions."""
+"""`functional_call`: a module called with other tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampkit.base.errors import DTypeError, StateError
 from ampkit.core.arguments import shown
-from ampkit.core.autograd.grad_mode import enable_grad
-from ampkit.core.autograd.tape import grad as _grad
 from ampkit.core.tensor import Tensor
 from ampkit.ops.argument_checks import check_all
 
 from ..module import Module
 from ..state_dict import look_up
 
-__all__ = ["functional_call", "grad", "grad_and_value"]
+__all__ = ["functional_call"]
 
 
 def functional_call(
@@ -60,39 +58,6 @@ def _table(module: Module, name: str) -> dict[str, Any]:
     path, _, last = name.rpartition(".")
     part: Any = module.get_submodule(path)
     return part._parameters if last in part._parameters else part._buffers
-
-
-def grad_and_value(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
-    """A function that returns the gradient of `func` for its arguments `argnums`, and its value.
-
-    func returns a tensor of one element; with has_aux, that and any value, which is returned with the value.
-    Its gradients can be differentiated again.
-    """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-
-    def derived(*args: Any, **kwargs: Any) -> Any:
-        for n in numbers:
-            if not -len(args) <= n < len(args) or not isinstance(args[n], Tensor):
-                raise DTypeError("grad", f"a Tensor as argument {n}", shown(args[n : n + 1]))
-        with enable_grad():
-            inputs = {n: args[n] if args[n].requires_grad else args[n].detach().requires_grad_() for n in numbers}
-            out = func(*[inputs.get(n, value) for n, value in enumerate(args)], **kwargs)
-            value = out[0] if has_aux else out
-            found = _grad(value, list(inputs.values()), create_graph=any(args[n].requires_grad for n in numbers))
-        return (found[0] if isinstance(argnums, int) else tuple(found)), (out if has_aux else value.detach())
-
-    return derived
-
-
-def grad(func: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
-    """A function that returns the gradient of `func`; with has_aux, that and func's second value."""
-    both = grad_and_value(func, argnums, has_aux)
-
-    def derived(*args: Any, **kwargs: Any) -> Any:
-        found, value = both(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
-
-    return derived
 
 
 check_all(globals())

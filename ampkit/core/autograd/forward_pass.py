@@ -1,0 +1,220 @@
+"""One pass over the recorded nodes from inputs to outputs: tangents, the products of the Jacobian and a vector.
+
+The nodes are those of the backward pass, so that every op has forward-mode derivatives: the backward of a node is
+linear in the gradients of its outputs, and its derivative with respect to them is the node's Jacobian. Three kinds of
+ops, known by what their definitions say, take shorter ways: views, pointwise ops, and products of two tensors. Each way
+runs other ops, in the dtypes of the recorded call, so that tangents can be differentiated in their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any
+
+from ampkit import backends
+from ampkit.base.dtypes import DIFFERENTIABLE, DType
+from ampkit.base.errors import StateError
+
+from .. import fp_errors, policy
+from ..casts import cast
+from ..tensor import Edge, Tensor
+from .accumulate import reduce_to_input
+from .backward_pass import BackwardPass, edge_key
+from .double_backward import link_saved
+from .grad_mode import RECORDING, _recording, enable_grad
+from .node import Node
+from .reachable import grows, nodes_below
+from .saved_hooks import with_unpacked
+from .tape import grad
+from .traced_array import TracedArray
+
+Tangents = list[Tensor | None]
+
+
+def push_forward(
+    outs: Sequence[Tensor], edges: Sequence[Edge], tangents: Sequence[Tensor], traced: bool
+) -> list[Tensor | None]:
+    """The tangents of `outs`, given those of the tensors with these edges; None where nothing depends on them.
+
+    A tangent has its tensor's shape and dtype. traced: record the pass itself, so that tangents can be differentiated.
+    Nothing is freed. Raises StateError where the graph was freed, or a checkpointed function is on the way.
+    """
+    known: dict[tuple[int, int], Tensor] = {}
+    for edge, tangent in zip(edges, tangents, strict=True):
+        key = edge_key(edge)
+        known[key] = known[key] + tangent if key in known else tangent
+    ends = [out._tape_edge for out in outs]
+    given = [edge[0] if isinstance(edge[0], Node) else None for edge in edges]
+    oldest = 0 if None in given else min((node.serial for node in given if node is not None), default=0)
+    below = nodes_below((end[0] for end in ends if end is not None and isinstance(end[0], Node)), oldest)
+    if grows(below):
+        cure = "call the function without checkpoint"
+        raise StateError("forward-mode derivatives", "a recorded graph", "a checkpointed function in it", cure)
+    order = sorted(below, key=attrgetter("serial"))  # each after all that it depends on
+    wanted = _wanted_outputs(order, ends)
+    region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
+    device = None if backends.gpus is None else backends.gpus.use(None)
+    kept = {edge_key(end) for end in ends}
+    last = {edge_key(edge): node for node in order for edge in node.edges if edge is not None}
+    try:
+        for node in order:
+            keys = [edge_key(edge) for edge in node.edges]
+            mine = [None if edge is None else known.get(key) for edge, key in zip(node.edges, keys, strict=True)]
+            if any(tangent is not None for tangent in mine):
+                if backends.gpus is not None:
+                    backends.gpus.follow(next(t.array for t in mine if t is not None))
+                for index, made in _push(node, mine, wanted[node], traced).items():
+                    known.setdefault((id(node), index), made)
+            for key in keys:  # memory of tangents that nothing reads any more
+                if last.get(key) is node and key not in kept:
+                    known.pop(key, None)
+    finally:
+        _recording.restore(recording)
+        fp_errors.pop_ignore(token)
+        policy.leave(region)
+        if device is not None:
+            backends.gpus.leave(device)
+    return [None if end is None else known.get(edge_key(end)) for end in ends]
+
+
+def _wanted_outputs(order: Sequence[Node], ends: Sequence[Edge | None]) -> dict[Node, dict[int, Edge]]:
+    # Per node, its outputs that a later node or the caller reads, with an edge that says their shape and dtype.
+    found: dict[Node, dict[int, Edge]] = {node: {} for node in order}
+    for edge in [*ends, *(edge for node in order for edge in node.edges)]:
+        if edge is not None and edge[0] in found:
+            found[edge[0]][edge[1]] = edge
+    return found
+
+
+def _push(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> dict[int, Tensor]:
+    # The tangents of the outputs of one node, by index.
+    if node.saved is None:
+        got, cure = f"one whose {node.op.name} is already freed", "keep it: retain_graph=True"
+        raise StateError("forward-mode derivatives", "a graph that was not used before", got, cure)
+    packed, saved = node.packed, node.saved
+    if packed is not None:
+        node.saved = with_unpacked(node)
+    try:
+        for rule in (_of_function, _of_view, _of_product, _of_pointwise):
+            found = rule(node, tangents, wanted, traced)
+            if found is not None:
+                return found
+        return _by_transposing(node, tangents, wanted, traced)
+    finally:
+        if packed is not None:
+            node.saved = saved
+
+
+def _of_function(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # A Function with a `jvp` of its own, which reads constants: its derivatives are those of its backward.
+    own = getattr(node.op, "jvp", None)
+    found = None if own is None or traced else own(node, tangents)
+    if found is None:
+        return None
+    return {i: _in(found[i], edge[3]) for i, edge in wanted.items() if found[i] is not None}
+
+
+def _of_view(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # Linear in its only tensor.
+    if not getattr(node.op, "view", False) or len(tangents) != 1:
+        return None
+    made = node.op.signature.call(node.op, tangents, node.params)
+    return dict(enumerate(made)) if type(made) is tuple else {0: made}
+
+
+def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # An op whose gradient of `a` reads `b` alone, and that of `b` reads `a` alone, is linear in each of the two. What
+    # else it takes, such as a bias, is added to the product.
+    users = getattr(node.op, "saved_for", {})
+    if len(users) != 2 or [(name,) for name in users] != list(reversed(users.values())) or node.kernel.replays:
+        return None
+    signature, values = node.op.signature, link_saved(node.op, node)
+    a, b = (signature.names.index(name) for name in users)
+    added = [i for i in range(len(tangents)) if i not in (a, b)]
+    if not all(map(signature.may_miss, added)):
+        return None
+    in_dtype = [None if t is None else _in(t, node.plan.stored[i]) for i, t in enumerate(tangents)]
+    total = None
+    for changed, fixed in ((a, b), (b, a)):
+        if in_dtype[changed] is None:
+            continue
+        value, edge = values.get(signature.names[fixed]), node.edges[fixed]
+        if value is None or (edge is not None and value.shape != edge[2]):  # a kernel kept it in another shape
+            return None
+        inputs: Any = [None] * len(tangents)
+        inputs[changed], inputs[fixed] = in_dtype[changed], _in(value.tensor, node.plan.stored[fixed])
+        for i in added:
+            inputs[i], in_dtype[i] = in_dtype[i], None
+        made = signature.call(node.op, inputs, node.params)
+        total = made if total is None else total + made
+    return None if total is None else {0: _in(total, wanted[0][3])}
+
+
+def _of_pointwise(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # The Jacobian with respect to each input is diagonal, and so its own transpose: the backward of the tangent.
+    forward = getattr(node.op, "forward", None)
+    if forward is None or not forward.module.startswith("pointwise.") or list(wanted) != [0]:
+        return None
+    shape, dtype = wanted[0][2:]
+    if not all(_broadcasts(edge[2], shape) for edge in node.edges if edge is not None):  # some, as glu, are not
+        return None
+    total: Any = None
+    for place, tangent in enumerate(tangents):
+        if tangent is None:
+            continue
+        dy = tangent if tangent.shape == shape else tangent.expand(shape)
+        found = _gradients(node, {0: _in(dy, dtype)}, [i == place for i in range(len(tangents))], reduces=False)[place]
+        if found is None or found.shape != shape:
+            return None
+        total = found.tensor if total is None else total + found.tensor
+    return {0: _in(total, dtype)}
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    lead = len(to) - len(shape)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(shape, to[lead:], strict=True))
+
+
+def _by_transposing(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> dict[int, Tensor]:
+    # gradients = J^T s, as a function of s at 0: its derivative in the direction of the tangents is J t.
+    seeds = {
+        index: Tensor(backends.backend_of(next(t.array for t in tangents if t is not None)).zeros(*edge[2:]), True)
+        for index, edge in wanted.items()
+        if edge[3] in DIFFERENTIABLE
+    }
+    with enable_grad():
+        found = _gradients(node, seeds, [tangent is not None for tangent in tangents], reduces=True)
+    pairs = [(g.tensor, t) for g, t in zip(found, tangents, strict=True) if g is not None and t is not None]
+    pairs = [(gradient, tangent) for gradient, tangent in pairs if gradient.requires_grad]
+    if not pairs or not seeds:
+        return {}
+    made = grad(
+        [gradient for gradient, _ in pairs],
+        list(seeds.values()),
+        [tangent for _, tangent in pairs],
+        retain_graph=True,
+        create_graph=traced,
+        allow_unused=True,
+    )
+    return {index: one for index, one in zip(seeds, made, strict=True) if one is not None}
+
+
+def _gradients(node: Node, dys: dict[int, Tensor], chosen: Sequence[bool], reduces: bool) -> list[Any]:
+    # The gradients of the chosen inputs as traced arrays; reduces: in the shapes and dtypes of the inputs.
+    needs = [need if yes else None for need, yes in zip(node.op.needs(node), chosen, strict=True)]
+    given = [TracedArray(dys[i]) if i in dys else None for i in range(len(node.outputs))]
+    found = list(node.op.replay(node, given, tuple(needs), BackwardPass([], traced=True, retain=True)))
+    found = [one if yes else None for one, yes in zip(found, chosen, strict=False)]
+    if reduces:
+        for i, (edge, gradient) in enumerate(zip(node.edges, found, strict=False)):
+            if edge is not None and gradient is not None:
+                found[i] = reduce_to_input(node, gradient, edge[2], needs[i], edge[3])
+    return [*found, *[None] * (len(chosen) - len(found))]
+
+
+def _in(tensor: Tensor, dtype: DType | None) -> Tensor:
+    if dtype is None or tensor.array.dtype == dtype:
+        return tensor
+    made: Any = cast(TracedArray(tensor), dtype)
+    return made.tensor

@@ -1,0 +1,142 @@
+"""One recorded call of a function, for the transforms of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any
+from weakref import finalize
+
+from .. import ops
+from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..core.arguments import shown
+from ..core.autograd.forward_pass import push_forward
+from ..core.autograd.grad_mode import enable_grad, is_grad_enabled
+from ..core.autograd.node import Node
+from ..core.autograd.reachable import nodes_below
+from ..core.autograd.tape import grad
+from ..core.nested import tensors_in, with_tensors
+from ..core.tensor import Tensor
+
+Structure = Any  # a tensor, or nested lists, tuples and dicts with tensors
+
+_primals: set[int] = set()  # the ids of the leaves that transforms made, as long as they live
+_running: ContextVar[tuple[Tensor, ...]] = ContextVar("ampkit.func", default=())  # those of the calls around this one
+
+
+class Call:
+    """`func(*args, **kwargs)`, recorded from the tensors of the arguments `argnums` on.
+
+    inputs: these tensors, as the function got them. out: what it returned; aux: of a pair (out, aux) with has_aux, the
+    second one, off the tape. outs: the tensors of out. outer: whether derivatives are recorded in their turn: where
+    gradients are on, and the result depends on further tensors that require grad or on the given ones beyond the call.
+    Raises DTypeError for arguments and results that hold no float tensors, ArgumentError for a position that is none.
+    """
+
+    def __init__(
+        self, where: str, func: Callable[..., Any], argnums: Sequence[int] | None, args: Sequence[Any],
+        kwargs: dict[str, Any], has_aux: bool = False,
+    ):  # fmt: skip
+        self.where, recording = where, is_grad_enabled()
+        self.numbers = range(len(args)) if argnums is None else [_position(where, n, args) for n in argnums]
+        given = [list(tensors_in(args[n])) for n in self.numbers]
+        for n, tensors in zip(self.numbers, given, strict=True):
+            if not tensors or not all(tensor.is_floating_point() for tensor in tensors):
+                got = tensors[0].dtype if tensors else shown(args[n])
+                raise DTypeError(where, f"float Tensors as argument {n}", str(got))
+        with enable_grad():
+            fresh = [[_input(tensor, recording) for tensor in tensors] for tensors in given]
+            chosen = dict(zip(self.numbers, fresh, strict=True))
+            self.args = [with_tensors(arg, iter(chosen[n])) if n in chosen else arg for n, arg in enumerate(args)]
+            self.inputs = [tensor for tensors in fresh for tensor in tensors]
+            self.edges: list[Any] = [tensor._tape_edge for tensor in self.inputs]
+            token = _running.set((*_running.get(), *self.inputs))
+            try:
+                found = func(*self.args, **kwargs)
+            finally:
+                _running.reset(token)
+        self.aux: Structure = None
+        self.out, self.aux = _pair(where, found) if has_aux else (found, None)
+        self.outs = list(tensors_in(self.out))
+        if not self.outs:
+            raise DTypeError(where, "a function that returns Tensors", shown(self.out))
+        self.outer = recording and self._depends_on_others()
+
+    def _depends_on_others(self) -> bool:
+        # A leaf that another transform made counts while its function runs: this call is in it then.
+        if any(isinstance(edge[0], Node) for edge in self.edges):
+            return True
+        ends = {edge[0] for out in self.outs if (edge := out._tape_edge) is not None}
+        below = nodes_below(end for end in ends if isinstance(end, Node))
+        sources = ends | {edge[0] for node in below for edge in node.edges if edge is not None}
+        around = {id(tensor) for tensor in _running.get()}
+        leaves = [source for source in sources if not isinstance(source, Node)]
+        return any(id(leaf) in around or id(leaf) not in _primals for leaf in leaves)
+
+    def gradients(self, seeds: Sequence[Any], retain: bool = True) -> list[Tensor]:
+        """The gradients of the inputs, given those of `outs`; zeros where no output depends on an input."""
+        pairs = [(out, seed) for out, seed in zip(self.outs, seeds, strict=True) if out.requires_grad]
+        if not pairs:
+            return [ops.zeros_like(tensor) for tensor in self.inputs]
+        outs, given = [out for out, _ in pairs], [seed for _, seed in pairs]
+        found = grad(outs, self.inputs, given, retain or self.outer, self.outer, allow_unused=True)
+        return [ops.zeros_like(x) if g is None else g for g, x in zip(found, self.inputs, strict=True)]
+
+    def tangents(self, directions: Sequence[Tensor]) -> list[Tensor]:
+        """The tangents of `outs`, given those of the inputs; zeros where an output depends on none."""
+        traced = is_grad_enabled() and (self.outer or any(direction.requires_grad for direction in directions))
+        found = push_forward(self.outs, self.edges, directions, traced)
+        return [ops.zeros_like(out) if t is None else t for t, out in zip(found, self.outs, strict=True)]
+
+    def result(self) -> Structure:
+        """What the function returned: on the tape as far as it depends on more than the call's inputs."""
+        return self.out if self.outer else detached(self.out)
+
+    def by_argument(self, tensors: Sequence[Tensor]) -> list[Structure]:
+        """One tensor per input, in the structures of the arguments."""
+        found = iter(tensors)
+        return [with_tensors(self.args[n], found) for n in self.numbers]
+
+    def like_inputs(self, structures: Sequence[Structure], what: str) -> list[Tensor]:
+        """The tensors of `structures`, one per argument; ShapeError unless their shapes are the inputs'."""
+        return matching(self.where, what, [self.args[n] for n in self.numbers], list(structures))
+
+
+def _position(where: str, number: Any, args: Sequence[Any]) -> int:
+    if not isinstance(number, int) or not -len(args) <= number < len(args):
+        raise ArgumentError(where, f"argnums below {len(args)}, the number of arguments", shown(number))
+    return number % len(args)
+
+
+def _input(tensor: Tensor, recording: bool) -> Tensor:
+    # A place on the tape of its own; beyond it the outer graph goes on.
+    if recording and tensor.requires_grad:
+        return tensor.view_as(tensor)
+    leaf = tensor.detach().requires_grad_()
+    _primals.add(id(leaf))
+    finalize(leaf, _primals.discard, id(leaf)).atexit = False
+    return leaf
+
+
+def _pair(where: str, found: Any) -> tuple[Any, Any]:
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise DTypeError(where, "a function that returns (output, aux), as has_aux=True says", shown(found))
+    return found[0], detached(found[1])
+
+
+def detached(values: Structure) -> Structure:
+    """The same structure with tensors off the tape."""
+    return with_tensors(values, iter([tensor.detach() for tensor in tensors_in(values)]))
+
+
+def matching(where: str, what: str, like: Structure, given: Structure) -> list[Tensor]:
+    """The tensors of `given`, whose structure and shapes must be those of `like`; in their dtypes."""
+    wanted, found = list(tensors_in(like)), list(tensors_in(given))
+    shapes = [[list(tensor.shape) for tensor in tensors] for tensors in (wanted, found)]
+    if shapes[0] != shapes[1]:
+        raise ShapeError(where, f"{what} of the shapes {_text(shapes[0])}", _text(shapes[1]))
+    return [t if t.dtype == x.dtype else t.to(x.dtype) for t, x in zip(found, wanted, strict=True)]
+
+
+def _text(shapes: list[list[int]]) -> str:
+    return ", ".join(map(str, shapes)) or "none"

@@ -1,0 +1,88 @@
+"""`vmap` gives what a loop over the samples gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import autocast, func, nn, ops, tensor
+from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
+
+
+def numbers(*shape, seed=0):
+    return tensor(np.random.default_rng(seed).standard_normal(shape), dtype=ampkit.float32)
+
+
+def test_axes_of_arguments_and_results():
+    x, w = numbers(4, 3), numbers(3, 2, seed=1)
+    rows = np.stack([row @ w.numpy() for row in x.numpy()])
+    np.testing.assert_allclose(func.vmap(lambda x, w: x @ w, (0, None))(x, w).numpy(), rows, rtol=1e-5)
+    np.testing.assert_allclose(func.vmap(lambda x, w: x @ w, (-1, None), 1)(x.T, w).numpy(), rows.T, rtol=1e-5)
+    nested = lambda p: {"sum": p["a"].sum(), "pair": [p["b"], p["a"]]}  # noqa: E731
+    made = func.vmap(nested, ({"a": 0, "b": None},))({"a": x, "b": w})
+    np.testing.assert_allclose(made["sum"].numpy(), x.numpy().sum(1), rtol=1e-5)
+    assert made["pair"][0].shape == (4, 3, 2) and made["pair"][1].shape == (4, 3)
+    first, second = func.vmap(lambda x: (x, x * 2), out_dims=(1, None))(x)
+    assert first.shape == (3, 4) and second.shape == (3,)
+    assert func.vmap(func.vmap(lambda a, b: a * b, (None, 0)), (0, None))(x[:, 0], x[0]).shape == (4, 3)
+
+
+def test_per_sample_gradients_under_autocast_are_those_of_each_sample():
+    layer = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+    params = {name: p.detach() for name, p in layer.named_parameters()}
+    x, y = numbers(5, 3), numbers(5, 2, seed=1)
+
+    def loss(params, x, y):
+        return (func.functional_call(layer, params, (x,)).float() - y).square().mean()
+
+    with autocast(dtype=ampkit.bfloat16):
+        found = func.vmap(func.grad(loss), (None, 0, 0))(params, x, y)
+        assert func.vmap(layer)(x).dtype == layer(x).dtype == ampkit.bfloat16
+        for sample in range(5):
+            each = func.grad(loss)(params, x[sample], y[sample])
+            for name, gradient in each.items():
+                assert found[name].dtype == ampkit.float32
+                np.testing.assert_array_equal(found[name][sample].numpy(), gradient.numpy())
+
+
+def test_models_of_an_ensemble_run_from_stacked_state():
+    models = [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval() for _ in range(3)]
+    params, buffers = func.stack_module_state(models)
+    assert params["0.weight"].shape == (3, 4, 3) and params["0.weight"].requires_grad
+    x = numbers(5, 3)
+    out = func.vmap(lambda p, b: func.functional_call(models[0], (p, b), (x,)))(params, buffers)
+    for row, model in zip(out, models, strict=True):
+        np.testing.assert_array_equal(row.detach().numpy(), model(x).detach().numpy())
+    out.sum().backward()
+    assert params["0.weight"].grad.shape == (3, 4, 3)
+
+
+def test_random_ops():
+    zeros = ops.zeros(3, 4)
+    noisy = lambda x: x + ampkit.randn(4)  # noqa: E731
+    with pytest.raises(StateError, match="no random op"):
+        func.vmap(noisy)(zeros)
+    same = func.vmap(noisy, randomness="same")(zeros).numpy()
+    other = func.vmap(noisy, randomness="different")(zeros).numpy()
+    assert (same == same[0]).all() and (other[0] != other[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: func.vmap(lambda x: x, 2)(x), ArgumentError, "in_dims within the 2 axes"),
+        (lambda x: func.vmap(lambda x: x, (0, 0))(x), ArgumentError, "as 1, one per argument"),
+        (lambda x: func.vmap(lambda x, y: x)(x, x[:1]), ShapeError, "one length above 0, got 1, 4"),
+        (lambda x: func.vmap(lambda x: x)(x[:0]), ShapeError, "got 0"),
+        (lambda x: func.vmap(lambda x: x)(3), ShapeError, "no tensor to map"),
+        (lambda x: func.vmap(lambda x: 3)(x), DTypeError, "returns Tensors"),
+        (lambda x: func.vmap(lambda x: x, out_dims=(0, 1))(x), ArgumentError, "out_dims"),
+        (lambda x: func.vmap(lambda x: x, randomness="none")(x), ArgumentError, "randomness"),
+        (lambda x: func.stack_module_state([]), ArgumentError, "at least one model"),
+        (lambda x: func.stack_module_state([nn.ReLU(), nn.GELU()]), ArgumentError, "one class and mode"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(call, error, words):
+    with pytest.raises(error, match=words):
+        call(numbers(4, 3))

@@ -1,0 +1,233 @@
+"""Derivatives of functions: forward mode agrees with reverse mode for every op, and transforms nest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ampkit
+from ampkit import Tensor, autocast, func, nn, ops, tensor
+from ampkit.autograd import Function, forward_ad
+from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.core.policy import Policy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
+from test_cases import ONE_OF_EACH
+
+# Their backward is NumPy code that the tape does not record.
+ONCE = {"linalg_eigh", "linalg_eigvalsh", "linalg_svd", "linalg_svdvals", "linalg_qr", "linalg_matrix_norm"}
+
+
+def numbers(*shape, seed=0, dtype=ampkit.float64):
+    return tensor(np.random.default_rng(seed).standard_normal(shape), dtype=dtype)
+
+
+def of_floats(case):
+    """The case as a function of its float tensors, their values, and random directions for them."""
+    given = case.tensors()
+    floats = [i for i, each in enumerate(given) if each.is_floating_point()]
+
+    def call(*values):
+        ampkit.manual_seed(0)
+        left = iter(values)
+        outs = case(*[next(left) if i in floats else each for i, each in enumerate(given)])
+        return tuple(out for out in outs if out.is_floating_point())
+
+    primals = tuple(given[i].detach() for i in floats)
+    return call, primals, tuple(numbers(*each.shape, seed=i) for i, each in enumerate(primals))
+
+
+def product(these, those):
+    return sum(float((a * b).sum()) for a, b in zip(these, those, strict=True))
+
+
+def is_of_floats(case):
+    """Whether a case has float inputs."""
+    return any(array.dtype == np.float64 for array in case.arrays())
+
+
+@pytest.mark.parametrize("case", [case for case in ONE_OF_EACH if is_of_floats(case)], ids=lambda case: case.name)
+def test_forward_mode_is_the_transpose_of_reverse_mode(case):
+    call, primals, directions = of_floats(case)
+    if not call(*primals):  # comparisons and their like
+        return
+    if case.name in ONCE:
+        with pytest.raises(StateError, match="first derivative"):
+            func.jvp(call, primals, directions)
+        return
+    outs, tangents = func.jvp(call, primals, directions)
+    assert [t.shape for t in tangents] == [o.shape for o in outs]
+    assert [t.dtype for t in tangents] == [o.dtype for o in outs]
+    seeds = tuple(numbers(*out.shape, seed=7 + i) for i, out in enumerate(outs))
+    _, back = func.vjp(call, *primals)
+    forward, reverse = product(seeds, tangents), product(back(seeds), directions)
+    assert abs(forward - reverse) <= 1e-8 * max(1.0, abs(forward))
+
+
+def block(x):
+    hidden = ops.layer_norm(ops.gelu(ops.linear(x, numbers(5, 4, dtype=x.dtype))), (5,))
+    return (ops.softmax(hidden, -1) * hidden.sin()).sum(0) + hidden[0]
+
+
+def test_jacobians_of_both_modes_agree_and_the_hessian_is_symmetric():
+    x = numbers(3, 4)
+    forward, reverse = func.jacfwd(block)(x), func.jacrev(block)(x)
+    assert forward.shape == reverse.shape == (5, 3, 4)
+    np.testing.assert_allclose(forward.numpy(), reverse.numpy(), rtol=0, atol=1e-12)
+    second = func.hessian(lambda x: block(x).square().sum())(x).numpy().reshape(12, 12)
+    step = 1e-5 * np.eye(12)[2].reshape(3, 4)
+    first = func.grad(lambda x: block(x).square().sum())
+    difference = (first(x + tensor(step)).numpy() - first(x - tensor(step)).numpy()) / 2e-5
+    np.testing.assert_allclose(second, second.T, atol=1e-10)
+    np.testing.assert_allclose(second[2].reshape(3, 4), difference, rtol=1e-6, atol=1e-6)
+
+
+def test_transforms_nest_without_confusing_their_variables():
+    two, three, one = tensor(2.0), tensor(3.0), tensor(1.0)
+    assert func.grad(lambda x: func.grad(lambda y: x * y * y)(three))(two).item() == 6  # d(2 x y)/dx
+    assert func.grad(func.grad(lambda x: x**3))(two).item() == 12
+    inner = lambda x: func.jvp(lambda y: x * y * y, (x,), (one,))[1]  # noqa: E731  # 2 x^2
+    assert func.jvp(inner, (two,), (one,))[1].item() == 8
+    assert func.grad(inner)(two).item() == 8
+    assert func.jvp(func.grad(lambda x: x**3), (two,), (one,))[1].item() == 12
+    assert not func.grad(lambda x: func.grad(lambda y: x * y * y)(three))(two).requires_grad
+
+
+def test_results_stay_on_the_tape_of_what_surrounds_the_transform():
+    weight = tensor(3.0, requires_grad=True)
+    slope = func.grad(lambda x: weight * x * x)(tensor(2.0))
+    slope.backward()
+    assert weight.grad.item() == 4
+    value, tangent = func.jvp(lambda x: weight * x, (tensor(2.0),), (tensor(5.0),))
+    (found,) = ampkit.grad(tangent, weight)
+    assert value.requires_grad and found.item() == 5
+    with ampkit.no_grad():
+        assert not func.grad(lambda x: weight * x * x)(tensor(2.0)).requires_grad
+
+
+def test_arguments_and_results_may_be_nested():
+    given = {"a": numbers(2), "b": [numbers(3, seed=1)]}
+    both = lambda p: (p["a"].sum() * p["b"][0], {"c": p["a"] ** 2})  # noqa: E731
+    out, back = func.vjp(both, given)
+    (found,) = back((ops.ones_like(out[0]), {"c": ops.ones_like(out[1]["c"])}))
+    np.testing.assert_allclose(found["a"].numpy(), given["b"][0].sum().item() + 2 * given["a"].numpy())
+    jacobian = func.jacrev(both)(given)
+    assert jacobian[1]["c"]["a"].shape == (2, 2) and not jacobian[1]["c"]["b"][0].numpy().any()
+    out, push = func.linearize(both, given)
+    tangents = push({"a": ops.ones_like(given["a"]), "b": [ops.zeros_like(given["b"][0])]})
+    np.testing.assert_allclose(tangents[1]["c"].numpy(), 2 * given["a"].numpy())
+
+
+def test_aux_and_argnums():
+    function = lambda x, y: ((x * y).sum(), {"y": y})  # noqa: E731
+    x, y = numbers(3), numbers(3, seed=1)
+    (dx, dy), (value, aux) = func.grad_and_value(function, (0, -1), has_aux=True)(x, y)
+    np.testing.assert_array_equal(dx.numpy(), y.numpy())
+    np.testing.assert_array_equal(dy.numpy(), x.numpy())
+    assert value.item() == pytest.approx(float((x * y).sum())) and not aux["y"].requires_grad
+    found, aux = func.grad(function, 1, has_aux=True)(x, y)
+    np.testing.assert_array_equal(found.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float16])
+def test_in_a_region_every_op_has_the_dtype_that_it_has_without_a_transform(dtype):
+    layer = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    x = numbers(5, 4, dtype=ampkit.float32)
+    with autocast(policy=Policy(str(dtype).removeprefix("ampkit."))):
+        plain = layer(x)
+        out, tangent = func.jvp(layer, (x,), (ops.ones_like(x),))
+    assert plain.dtype == out.dtype == tangent.dtype == dtype
+    np.testing.assert_array_equal(plain.detach().float().numpy(), out.detach().float().numpy())
+    _, exact = func.jvp(layer, (x,), (ops.ones_like(x),))
+    np.testing.assert_allclose(tangent.detach().float().numpy(), exact.detach().numpy(), atol=0.05)
+
+
+def test_a_function_with_a_jvp_of_its_own_runs_it():
+    class Double(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_forward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * 2
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            (x,) = ctx.saved_tensors
+            calls.append(x)
+            return tangent * 2
+
+    calls: list[Tensor] = []
+    _, found = func.jvp(Double.apply, (tensor(3.0),), (tensor(5.0),))
+    assert found.item() == 10 and len(calls) == 1
+
+    class Cube(Function):  # without one: its backward is differentiated
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            return dy * 3 * x**2
+
+    assert func.jvp(Cube.apply, (tensor(2.0),), (tensor(1.0),))[1].item() == 12
+
+
+def test_changes_in_place_are_followed():
+    def change(x):
+        y = x * 2
+        y[0] = x[1] * 3
+        y[1:].mul_(2)
+        return y
+
+    _, found = func.jvp(change, (tensor([1.0, 2.0, 3.0]),), (tensor([1.0, 10.0, 100.0]),))
+    np.testing.assert_array_equal(found.numpy(), [30, 40, 400])
+
+
+def test_dual_tensors():
+    x, direction = tensor([1.0, 2.0]), tensor([1.0, 3.0])
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, direction)
+        value, tangent = forward_ad.unpack_dual((dual * dual).sum())
+        assert forward_ad.unpack_dual(x).tangent is None
+        with pytest.raises(StateError, match="nested"):
+            forward_ad.enter_dual_level()
+    assert value.item() == 5 and tangent.item() == 14 and not tangent.requires_grad
+    with pytest.raises(StateError, match="level around it"):
+        forward_ad.make_dual(x, direction)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda x: func.grad(lambda x: x)(x), ShapeError, "one element"),
+        (lambda x: func.grad(lambda x: (x, x))(x), DTypeError, "one Tensor"),
+        (lambda x: func.grad(lambda x: x.sum(), 1)(x), ArgumentError, "argnums below 1"),
+        (lambda x: func.grad(lambda x: x.sum())(x.long()), DTypeError, "float Tensors as argument 0"),
+        (lambda x: func.grad(lambda x: 3)(x), DTypeError, "returns Tensors"),
+        (lambda x: func.grad(lambda x: x.sum(), has_aux=True)(x), DTypeError, "aux"),
+        (lambda x: func.jvp(lambda x: x, x, (x,)), ArgumentError, "primals as a tuple"),
+        (lambda x: func.jvp(lambda x: x, (x,), (x[:1],)), ShapeError, r"tangents of the shapes \[3\]"),
+        (lambda x: func.vjp(lambda x: x, x)[1](x[:1]), ShapeError, "cotangents"),
+        (lambda x: func.jvp(lambda x: ampkit.recompute(ops.sin, x), (x,), (x,)), StateError, "checkpoint"),
+    ],
+)
+def test_bad_input_is_named_in_one_line(call, error, words):
+    with pytest.raises(error, match=words) as raised:
+        call(numbers(3))
+    assert isinstance(raised.value, AmpkitError) and len(str(raised.value).splitlines()) <= 2
+
+
+def test_what_depends_on_nothing_has_zeros():
+    out, tangent = func.jvp(lambda x: ops.ones(2), (numbers(3),), (numbers(3),))
+    assert out.shape == (2,) and not tangent.numpy().any()
+    assert not func.grad(lambda x: ops.ones(()))(numbers(3)).numpy().any()
+    assert func.jacrev(lambda x: x[:0])(numbers(3)).shape == (0, 3)
+    assert func.jacfwd(lambda x: ops.ones(2))(numbers(0)).shape == (2, 0)
