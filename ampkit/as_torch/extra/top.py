@@ -11,14 +11,19 @@ from ...base.public_dtypes import dtype_named
 from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
+from ..refused import refused
 from .dispatch.operators import ops
+from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [
-    "Size", "UntypedStorage", "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128",
-    "is_autocast_available", "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
+    "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Size", "UntypedStorage",
+    "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128", "is_autocast_available",
+    "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION
+PyTorchFileReader = refused("torch.PyTorchFileReader", "torch.load reads a whole file")
+PyTorchFileWriter = refused("torch.PyTorchFileWriter", "torch.save writes a whole file")
 Size = Shape
 
 # Types for annotations and `isinstance`.

@@ -26,7 +26,8 @@ def start(model: Any, seed: int = 0) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             shape = tuple(parameter.shape)
-            if parameter.numel() and float(parameter.min()) != float(parameter.max()):
+            count = parameter.numel()
+            if count == 1 or (count and float(parameter.min()) != float(parameter.max())):
                 values = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 100)
                 parameter.copy_(torch.from_numpy(values).to(parameter.dtype))
     return model

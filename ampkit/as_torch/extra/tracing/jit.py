@@ -10,15 +10,22 @@ from ....nn import Module
 from ...refused import refused
 
 __all__ = [
-    "Final", "ScriptModule", "TracerWarning", "_drop", "_isinstance", "_overload", "_overload_method",
+    "Final", "ScriptFunction", "ScriptModule", "TracerWarning", "_drop", "_isinstance", "_overload", "_overload_method",
     "_script_if_tracing", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
     "isinstance", "load", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing",
     "script_method", "set_fusion_strategy", "trace", "trace_module", "unused",
 ]  # fmt: skip
 
 _WEIGHTS = "save the weights: torch.save(model.state_dict(), path)"
-ScriptModule = Module
 load, save = refused("torch.jit.load", _WEIGHTS), refused("torch.jit.save", _WEIGHTS)
+
+
+class ScriptModule(Module):
+    """A base of models of others; no other module is one."""
+
+
+class ScriptFunction:
+    """The class of no function."""
 
 
 def script(obj: Any = None, *args: Any, **options: Any) -> Any:

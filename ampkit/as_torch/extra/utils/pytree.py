@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 __all__ = [
-    "LeafSpec", "TreeSpec", "_dict_flatten_with_keys", "_register_pytree_node", "register_pytree_node", "tree_all",
-    "tree_any", "tree_flatten", "tree_leaves", "tree_map", "tree_map_", "tree_map_only", "tree_structure",
-    "tree_unflatten",
+    "SUPPORTED_NODES", "LeafSpec", "NodeDef", "PyTree", "TreeSpec", "_dict_flatten_with_keys", "_get_node_type",
+    "_register_pytree_node", "register_pytree_node", "tree_all", "tree_any", "tree_flatten", "tree_leaves", "tree_map",
+    "tree_map_", "tree_map_only", "tree_structure", "tree_unflatten",
 ]  # fmt: skip
 
 
@@ -26,30 +26,55 @@ class TreeSpec(NamedTuple):
         return sum(child.num_leaves for child in self.children_specs) if self.type is not None else 1
 
 
-def LeafSpec() -> TreeSpec:
+class LeafSpec(TreeSpec):
     """The structure of a leaf."""
-    return TreeSpec(None, None, [])
+
+    __slots__ = ()
+
+    def __new__(cls) -> LeafSpec:
+        return super().__new__(cls, None, None, [])
 
 
+PyTree = Any
 Flatten = Callable[[Any], tuple[Iterable[Any], Any]]
 Unflatten = Callable[[Any, Any], Any]
-_containers: dict[Any, tuple[Flatten, Unflatten]] = {
-    list: (lambda x: (x, None), lambda children, _: list(children)),
-    tuple: (lambda x: (x, None), lambda children, _: tuple(children)),
-    dict: (lambda x: (x.values(), list(x)), lambda children, keys: dict(zip(keys, children, strict=True))),
-    OrderedDict: (
-        lambda x: (x.values(), list(x)),
-        lambda children, keys: OrderedDict(zip(keys, children, strict=True)),
-    ),
-    namedtuple: (lambda x: (x, type(x)), lambda children, kind: kind(*children)),
-}
 
 
-def register_pytree_node(cls: Any, flatten_fn: Flatten, unflatten_fn: Unflatten, **ignored: Any) -> None:
+class NodeDef(NamedTuple):
+    """How a class of containers is taken apart and put together."""
+
+    type: Any
+    flatten_fn: Flatten
+    unflatten_fn: Unflatten
+    flatten_with_keys_fn: Callable[[Any], Any] | None = None
+
+
+SUPPORTED_NODES: dict[Any, NodeDef] = {}  # by class; namedtuple stands for all of its kind
+
+
+def register_pytree_node(
+    cls: Any, flatten_fn: Flatten, unflatten_fn: Unflatten, *, flatten_with_keys_fn: Any = None, **ignored: Any
+) -> None:
     """Treat a class as a container."""
-    _containers[cls] = flatten_fn, unflatten_fn
+    SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
 
 
+def _from_keys(make: Callable[[Any], Any]) -> Unflatten:
+    return lambda children, keys: make(zip(keys, children, strict=True))
+
+
+def _default_dict(children: Any, context: Any) -> Any:
+    factory, keys = context
+    return defaultdict(factory, zip(keys, children, strict=True))
+
+
+register_pytree_node(list, lambda x: (x, None), lambda children, _: list(children))
+register_pytree_node(tuple, lambda x: (x, None), lambda children, _: tuple(children))
+register_pytree_node(dict, lambda x: (x.values(), list(x)), _from_keys(dict))
+register_pytree_node(OrderedDict, lambda x: (x.values(), list(x)), _from_keys(OrderedDict))
+register_pytree_node(defaultdict, lambda x: (x.values(), (x.default_factory, list(x))), _default_dict)
+register_pytree_node(deque, lambda x: (x, x.maxlen), lambda children, longest: deque(children, longest))
+register_pytree_node(namedtuple, lambda x: (x, type(x)), lambda children, kind: kind(*children))
 _register_pytree_node = register_pytree_node
 
 
@@ -57,18 +82,18 @@ def _dict_flatten_with_keys(d: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], l
     return list(d.items()), list(d)
 
 
-def _kind(tree: Any) -> Any:
+def _get_node_type(tree: Any) -> Any:
     found = type(tree)
-    named = found not in _containers and isinstance(tree, tuple) and hasattr(found, "_fields")
-    return namedtuple if named else found if found in _containers else None
+    named = found not in SUPPORTED_NODES and isinstance(tree, tuple) and hasattr(found, "_fields")
+    return namedtuple if named else found
 
 
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
     """The leaves, from left to right, and the structure."""
-    kind = None if is_leaf is not None and is_leaf(tree) else _kind(tree)
-    if kind is None:
+    kind = _get_node_type(tree)
+    if kind not in SUPPORTED_NODES or (is_leaf is not None and is_leaf(tree)):
         return [tree], LeafSpec()
-    children, context = _containers[kind][0](tree)
+    children, context = SUPPORTED_NODES[kind].flatten_fn(tree)
     parts = [tree_flatten(child, is_leaf) for child in children]
     return [leaf for leaves, _ in parts for leaf in leaves], TreeSpec(kind, context, [spec for _, spec in parts])
 
@@ -79,7 +104,7 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     if treespec.type is None:
         return next(left)
     children = [tree_unflatten(left, child) for child in treespec.children_specs]
-    return _containers[treespec.type][1](children, treespec.context)
+    return SUPPORTED_NODES[treespec.type].unflatten_fn(children, treespec.context)
 
 
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:

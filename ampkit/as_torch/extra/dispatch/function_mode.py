@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...base.errors import StateError
+from ....base.errors import StateError
 
 __all__ = ["TorchFunctionMode"]
 
