@@ -1,12 +1,13 @@
 """Run the main job of libraries written for PyTorch on ampkit, and compare the numbers with PyTorch's.
 
     python -m tests.peers.libraries [--only NAME ...] [--python PYTHON] [--pytorch PYTHON] [--limit SECONDS]
-                                    [--report FILE.json] [--table FILE.md]
+                                    [--report FILE.json] [--table FILE.md] [--golden]
 
 PYTHON: an interpreter with ampkit's dependencies and the libraries, where PyTorch need not be installed (default: this
-one); one with the libraries and PyTorch, without which nothing is compared. A program of this folder whose library is
-not installed is skipped. In float32, numbers agree where they differ by 1e-5 of the largest one of their name; in
-16 bits by what PyTorch's own 16 bits differ from its float32, and 1e-3. Exit status 1 if a job fails or disagrees.
+one); one with the libraries and PyTorch, whose numbers --golden keeps in tests/golden/libraries.json. Without one,
+numbers are compared with those kept, where the versions are the same. A program of this folder whose library is not
+installed is skipped. In float32, numbers agree where they differ by 1e-5 of the largest one of their name; in 16 bits
+by what PyTorch's own 16 bits differ from its float32, and 1e-3. Exit status 1 if a job fails or disagrees.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 ALIAS = ("-m", "ampkit.as_torch")
+GOLDEN = ROOT / "tests/golden/libraries.json"
 TOLERANCE = 1e-5  # of float32
 
 
@@ -116,12 +118,16 @@ def largest_difference(ours: Outcome, theirs: Outcome) -> float:
     return worst
 
 
-def compare(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(job: Job, options: argparse.Namespace, installed: dict[str, str]) -> list[dict[str, Any]]:
     """Run a job in each of its precisions on both sides; one row a precision."""
     rows, reference = [], None
+    kept = {} if options.pytorch or not GOLDEN.exists() else json.loads(GOLDEN.read_text()).get(job.name, {})
+    kept = kept if kept.get("versions") == installed else {}
     for precision in job.precisions:
         ours = run(job, precision, [options.python, *ALIAS], options.limit)
         theirs = run(job, precision, [options.pytorch], options.limit) if options.pytorch else None
+        if precision in kept:
+            theirs = Outcome(kept[precision], 0.0, "")
         difference, tolerance = None, job.tolerance
         if theirs is not None and not theirs.error:
             if precision == "float32":
@@ -133,7 +139,7 @@ def compare(job: Job, options: argparse.Namespace) -> list[dict[str, Any]]:
         row = {"job": job.name, "precision": precision, "good": good, "difference": difference, "tolerance": tolerance}
         rows.append({**row, "ampkit": ours._asdict(), "pytorch": theirs and theirs._asdict()})
         shown = "-" if difference is None else f"{difference:.1e}"
-        pytorch = f"{theirs.seconds:6.1f} s" if theirs else ""
+        pytorch = f"{theirs.seconds:6.1f} s" if theirs and theirs.seconds else ""
         print(f"{job.name:28} {precision:9} {'works' if good else 'FAILS':6} {shown:>8}", end=" ")
         speed = (
             f"   {theirs.timed / ours.timed:.2f} x PyTorch's speed" if theirs and theirs.timed and ours.timed else ""
@@ -159,6 +165,22 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def keep(rows: Sequence[dict[str, Any]]) -> None:
+    """Write PyTorch's numbers, to six digits, into the golden file, in the place of those of the same jobs."""
+    kept = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    for name in {row["job"] for row in rows if row["pytorch"]}:
+        own = [row for row in rows if row["job"] == name]
+        if all(row["good"] for row in own):
+            numbers = {row["precision"]: _shortened(row["pytorch"]["numbers"]) for row in own}
+            kept[name] = {"versions": own[0]["versions"], **numbers}
+    lines = [f"{json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)]
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _shortened(numbers: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {name: [float(f"{value:.7g}") for value in values] for name, values in numbers.items()}
+
+
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers.libraries", description=(__doc__ or "").split("\n")[0])
@@ -168,6 +190,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=300, help="seconds of one program")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--golden", action="store_true", help="keep PyTorch's numbers, of the jobs that agree")
     return parser.parse_args(given)
 
 
@@ -180,10 +203,12 @@ def main(given: Sequence[str] | None = None) -> int:
         if installed is None:
             print(f"{job.name:28} skipped: needs {', '.join(job.packages)}")
             continue
-        rows += [{**row, "versions": installed, "runs": job.runs} for row in compare(job, options)]
+        rows += [{**row, "versions": installed, "runs": job.runs} for row in compare(job, options, installed)]
     names = {row["job"] for row in rows}
     failed = {row["job"] for row in rows if not row["good"]}
     print(f"{len(names) - len(failed)} of {len(names)} libraries work")
+    if options.golden:
+        keep(rows)
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     if options.table:
