@@ -26,16 +26,27 @@ HELPER Bits larger_bits(Bits a, Bits b) { return a > b ? a : b; }
 template <class Bits>
 HELPER Bits smaller_bits(Bits a, Bits b) { return a < b ? a : b; }
 
-// A magnitude rounded to nearest, ties to even. Adding a power of two that many binades above moves the bits to be dropped
-// below the end of float32's mantissa; what is far beyond the format only has to stay so.
+// What rounds a magnitude to nearest, ties to even, where it is added: the bits of a power of two that many binades above,
+// which moves the bits to be dropped below the end of float32's mantissa.
+template <class F, class Bits>
+HELPER Bits rounding_adder(Bits magnitude) {
+    constexpr Bits32 LEAST = Bits32(128 - F::BIAS) << 23, DROPPED = Bits32(23 - F::MANTISSA) << 23;
+    return (larger_bits(magnitude, each<Bits>(LEAST)) & 0x7f800000) + DROPPED;
+}
+
+// The code of a magnitude from that adder and the sum.
+template <class F, class Bits>
+HELPER Bits code_of_sum(Bits sum, Bits adder) {
+    constexpr Bits32 LEAST_ADDER = Bits32(128 - F::BIAS + 23 - F::MANTISSA) << 23;
+    return sum - adder + ((adder - LEAST_ADDER) >> (23 - F::MANTISSA));
+}
+
+// A magnitude rounded to nearest, ties to even. What is far beyond the format only has to stay so.
 template <class F, class Bits>
 HELPER Bits nearest_code(Bits magnitude) {
     if (F::MANTISSA == 0) return (magnitude + (magnitude >= 0x800000 ? each<Bits>(0x400000) : each<Bits>(0x3fffff))) >> 23;
-    constexpr Bits32 LEAST = Bits32(128 - F::BIAS) << 23, DROPPED = Bits32(23 - F::MANTISSA) << 23;
-    Bits finite = smaller_bits(magnitude, each<Bits>(0x71800000)), exponent = larger_bits(finite, each<Bits>(LEAST)) & 0x7f800000;
-    Bits adder = exponent + DROPPED;
-    Bits units = bits_of(float_of(finite) + float_of(adder)) - adder;
-    return units + ((exponent - LEAST) >> (23 - F::MANTISSA));
+    Bits finite = smaller_bits(magnitude, each<Bits>(0x71800000)), adder = rounding_adder<F, Bits>(finite);
+    return code_of_sum<F, Bits>(bits_of(float_of(finite) + float_of(adder)), adder);
 }
 
 // A magnitude rounded up where its fraction of a unit in the last place, rounded up to 32 bits, and word / 2^32 reach 1.

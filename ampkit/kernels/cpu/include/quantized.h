@@ -53,48 +53,57 @@ inline void with_format(int64 format, const Visit& visit) {
     }
 }
 
-constexpr float INTEGER = 12582912.0f;  // 1.5 * 2^23: added to a smaller float, it rounds to an integer in the low bits
-
 // The largest finite value of a format.
 template <class F>
 inline float largest_value() { return float_of(decode<F>(F::LARGEST)); }
 template <>
 inline float largest_value<Int8>() { return 127.0f; }
 
-// A magnitude rounded up where its fraction of a unit in the last place is above word / 65536: what stochastic_code does
-// with ~(word << 16), in arithmetic of 32 bits.
-template <class F>
-inline Words stochastic_code_of_16_bits(Words magnitude, Halves words) {
-    constexpr uint32_t LEAST = 128 - F::BIAS;
-    Words size = smaller_bits(magnitude, bits_of(largest_value<F>()) - Words{}), exponent = larger(size >> 23, all_words(LEAST));
-    Floats units = float_of(size) * float_of((uint32_t(F::MANTISSA + 254) - exponent) << 23);  // exactly
-    Integers below = __builtin_convertvector(units, Integers);
-    Floats above = (units - __builtin_convertvector(below, Floats)) * 65536.0f;
-    Floats drawn = __builtin_convertvector(__builtin_convertvector(words, Integers), Floats);
-    return bits_as<Words>(below) - bits_as<Words>(above > drawn) + ((exponent - LEAST) << F::MANTISSA);
-}
+// Codes, and the values that they stand for.
+struct Rounded {
+    Words codes;
+    Floats values;
+};
 
-// Codes to nearest even, or stochastically, with 16 random bits of each. Finite values saturate; others become NaN without
-// a sign, or 0 where the format has no NaN.
+// Codes to nearest even, or, with 16 random bits of each, up where the fraction of a unit in the last place is above
+// bits / 65536: what stochastic_code does with ~(bits << 16). Infinities saturate, too.
 template <class F, bool STOCHASTIC>
 struct Encode {
-    static Words run(Floats values, Halves random) {
-        Words bits = bits_of(values), magnitude = bits & 0x7fffffff, code;
-        if (STOCHASTIC) code = finished_code<F>(bits, stochastic_code_of_16_bits<F>(magnitude, random), F::LARGEST);
-        else code = encode<F>(bits, F::LARGEST);
-        return magnitude < 0x7f800000 ? code : all_words(F::SIGN < 7 ? 0 : F::NOT_NUMBER);
+    static constexpr uint32_t NOT_FINITE = F::SIGN < 7 ? 0 : F::NOT_NUMBER;  // a format without NaN has it in the scale
+
+    static Rounded run(Floats x, Halves random) {
+        Words sign = bits_of(x) & 0x80000000, codes;
+        Words size = smaller_bits(bits_of(x) & 0x7fffffff, all_words(bits_of(largest_value<F>())));
+        Floats values;
+        if (STOCHASTIC) {
+            constexpr uint32_t LEAST = 128 - F::BIAS;
+            Words exponent = larger(size >> 23, all_words(LEAST));
+            Floats units = float_of(size) * float_of((uint32_t(F::MANTISSA + 254) - exponent) << 23);  // exactly
+            Integers whole = __builtin_convertvector(units, Integers);
+            Floats fraction = (units - __builtin_convertvector(whole, Floats)) * 65536.0f;
+            whole -= fraction > __builtin_convertvector(__builtin_convertvector(random, Integers), Floats);
+            codes = bits_as<Words>(whole) + ((exponent - LEAST) << F::MANTISSA);
+            values = __builtin_convertvector(whole, Floats) * float_of((exponent - uint32_t(F::MANTISSA)) << 23);
+        } else {
+            Words adder = rounding_adder<F>(size);
+            Floats sum = float_of(size) + float_of(adder);
+            codes = code_of_sum<F>(bits_of(sum), adder);
+            values = sum - float_of(adder);
+        }
+        return {codes | sign >> (31 - F::SIGN), float_of(bits_of(values) | sign)};
     }
 };
 
 template <bool STOCHASTIC>
 struct Encode<Int8, STOCHASTIC> {
-    static Words run(Floats values, Halves) {
+    static constexpr uint32_t NOT_FINITE = 0;
+
+    static Rounded run(Floats x, Halves) {
+        constexpr float INTEGER = 12582912.0f;  // 1.5 * 2^23: added to a smaller float, it rounds to an integer in the low bits
         Floats least = all(-128.0f), most = all(127.0f);
-        Words magnitude = bits_as<Words>(values) & 0x7fffffff;
-        values = magnitude < 0x7f800000 ? values : Floats{};
-        values = values < least ? least : values;
-        values = values > most ? most : values;
-        return (bits_as<Words>(values + INTEGER) - bits_of(INTEGER)) & 0xff;
+        x = x < least ? least : x;
+        Floats sum = (x > most ? most : x) + INTEGER;
+        return {(bits_of(sum) - bits_of(INTEGER)) & 0xff, sum - INTEGER};
     }
 };
 

@@ -63,7 +63,7 @@ struct Scales {
         }
         if (scaling == TWO_LEVELS) {
             Floats wanted = largest * (encode * (1.0f / top)), most = all(largest_value<E4M3>()), limit = all(MOST);
-            Words code = Encode<E4M3, false>::run(wanted < most ? wanted : most, Halves{});
+            Words code = Encode<E4M3, false>::run(wanted < most ? wanted : most, Halves{}).codes;
             *scale = finite ? code : all_words(0x7f);
             multiplier = 1.0f / (Decode<E4M3>::run(code) * decoding);
             multiplier = multiplier < limit ? multiplier : limit;
@@ -214,42 +214,6 @@ void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool sha
     }
 }
 
-// x times its multiplier; a finite value that would overflow becomes the largest float32, so that its code saturates.
-inline Floats scaled(Floats x, Floats by) {
-    Words product = bits_as<Words>(x * by), is_finite = bits_as<Words>((bits_as<Words>(x) & 0x7fffffff) < 0x7f800000);
-    Words overflows = is_finite & bits_as<Words>((product & 0x7fffffff) == 0x7f800000);
-    return bits_as<Floats>(product + overflows);  // all bits set are -1: the number below infinity
-}
-
-// The codes of `count` neighbours; by: one multiplier, or one for each.
-template <class Encoder, bool EACH>
-void encode_run(uint8_t* codes, const float* x, const float* by, const uint16_t* random, int64 count) {
-    int64 i = 0;
-    Floats factor = all(by[0]);
-    for (; i + WIDTH <= count; i += WIDTH) {
-        if (EACH) factor = load<Floats>(by + i);
-        Halves bits = random ? load<Halves>(random + i) : Halves{};
-        save(codes + i, __builtin_convertvector(Encoder::run(scaled(load<Floats>(x + i), factor), bits), Bytes));
-    }
-    if (i == count) return;
-    Floats last = {};
-    Halves bits = {};
-    memcpy(&last, x + i, (count - i) * sizeof(float));
-    if (EACH) memcpy(&factor, by + i, (count - i) * sizeof(float));
-    if (random) memcpy(&bits, random + i, (count - i) * sizeof(uint16_t));
-    Bytes found = __builtin_convertvector(Encoder::run(scaled(last, factor), bits), Bytes);
-    memcpy(codes + i, &found, count - i);
-}
-
-template <class Encoder>
-void encode_row(const Tiles& all, const Tile& tile, int64 r, uint8_t* codes, const float* multipliers, const uint16_t* random) {
-    const float* blocks = multipliers + (tile.i + r) / all.p * all.across_blocks;
-    if (all.q == 1) return encode_run<Encoder, true>(codes, tile.row(r), blocks + tile.j, random, tile.columns);
-    for_each_block(all, tile, [&](int64 block, int64 c, int64 end) {
-        encode_run<Encoder, false>(codes + c, tile.row(r) + c, blocks + block, random ? random + c : nullptr, end - c);
-    });
-}
-
 // The 16-bit words [begin, begin + count) of a draw, as random.random_bits has them, `step` apart.
 void draw(uint16_t* to, int64 step, int64 begin, int64 count, uint64_t seed, uint64_t call) {
     while (count > 0) {
@@ -296,8 +260,12 @@ struct Codes {
         for (int64 r = 0; r < tile.rows; r++) {
             uint8_t *bytes = address<uint8_t>(to, 0, tile.i + r, tile.j / 2), *from = buffer + r * step;
             if (tile.columns % 2) from[tile.columns] = 0;
-            int64 pairs = ceil_div(tile.columns, 2);
-            SIMD for (int64 c = 0; c < pairs; c++) bytes[c] = uint8_t(from[2 * c] | from[2 * c + 1] << 4);
+            int64 pairs = ceil_div(tile.columns, 2), c = 0;
+            for (; c + WIDTH <= pairs; c += WIDTH) {
+                Halves two = load<Halves>(from + 2 * c);
+                save(bytes + c, __builtin_convertvector((two & 15) | (two >> 4), Bytes));
+            }
+            for (; c < pairs; c++) bytes[c] = uint8_t(from[2 * c] | from[2 * c + 1] << 4);
         }
     }
 };
@@ -318,22 +286,29 @@ void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64
     }
 }
 
-// Values that bfloat16's normal numbers do not hold.
-bool any_beyond(Floats values) {
+// Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
+bool is_usual_scale(float scale) { return scale >= 0x1p-100f && scale <= 0x1p100f; }
+
+// All bits set where bfloat16's normal numbers do not hold a value.
+Words beyond_bfloat16(Floats values) {
     Words magnitude = bits_as<Words>(values) & 0x7fffffff, wrong = bits_as<Words>(magnitude < 0x00800000) & bits_as<Words>(magnitude > 0);
-    wrong |= bits_as<Words>(magnitude == 0x7f800000);
+    return wrong | bits_as<Words>(magnitude == 0x7f800000);
+}
+
+bool any(Words bits) {
     uint32_t found = 0;
-    for (int64 k = 0; k < WIDTH; k++) found |= wrong[k];
+    for (int64 k = 0; k < WIDTH; k++) found |= bits[k];
     return found;
 }
+
+Halves upper_halves(Floats values) { return __builtin_convertvector(bits_as<Words>(values) >> 16, Halves); }
 
 // values[i] = the value of codes[i] times by: one scale, or one for each. -> whether bfloat16 does not hold one
 template <class F, class T, bool EACH>
 bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int64 count) {
     bool beyond = false;
     Floats scale = all(by[0]);
-    // Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
-    bool unusual = EACH || !(by[0] >= 0x1p-100f && by[0] <= 0x1p100f);
+    bool unusual = EACH || !is_usual_scale(by[0]);
     for (int64 i = 0; i < count; i += WIDTH) {
         Bytes bytes = {};
         int64 n = min(WIDTH, count - i);
@@ -343,8 +318,8 @@ bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int6
         else if (EACH) memcpy(&scale, by + i, n * sizeof(float));
         Floats values = Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale;
         if (sizeof(T) == 2) {
-            if (unusual) beyond |= any_beyond(values);
-            Halves high = __builtin_convertvector(bits_as<Words>(values) >> 16, Halves);  // which is all of them
+            if (unusual) beyond |= any(beyond_bfloat16(values));
+            Halves high = upper_halves(values);  // which is all of them
             if (n == WIDTH) save(to + i, high);
             else memcpy(static_cast<void*>(to + i), &high, n * sizeof(T));
         } else {
@@ -365,40 +340,83 @@ bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, int6
     return beyond;
 }
 
-// The values of a tile's codes in bfloat16, for a product that follows at once; times the scales of blocks if `scaled`.
-struct Values {
-    Array to;
-    const Array& scales;
-    int64 scaling;
-    bool scaled;
-    float* by;
-    int64 read;
+// What the values of a row of a tile are multiplied by, and, for a product that follows at once, their codes.
+struct RowFactors {
+    float *multipliers, *scales, *blocks;  // one for each column, and memory for the scales of blocks
+    bool usual;
 
-    template <class F>
-    bool write_row(const Tiles& all, const Tile& tile, int64 r, const uint8_t* codes) {
-        int64 row = (tile.i + r) / all.p, first = tile.j / all.q, count = ceil_div(tile.j + tile.columns, all.q) - first;
-        bfloat16* values = address<bfloat16>(to, 0, tile.i + r, tile.j);
-        if (!scaled) return by[0] = 1.0f, decode_run<F, bfloat16, false>(values, codes, by, 1.0f, tile.columns);
-        if (r == 0 || row != read) read_scales(by, scales, scaling, read = row, first, count);
-        if (all.q == 1) return decode_run<F, bfloat16, true>(values, codes, by, 1.0f, tile.columns);
-        bool beyond = false;
-        for_each_block(all, tile, [&](int64 block, int64 c, int64 end) {
-            beyond |= decode_run<F, bfloat16, false>(values + c, codes + c, by + block - first, 1.0f, end - c);
+    // x[c] = of[the block of column c], up to the next whole vector.
+    static void spread(float* x, const float* of, const Tiles& all, const Tile& tile) {
+        if (all.q == 1) return void(memcpy(x, of, tile.columns * sizeof(float)));
+        int64 first = tile.j / all.q;
+        for_each_block(all, tile, [&](int64 block, int64 begin, int64 end) {
+            for (int64 c = begin; c < end; c += WIDTH) save(x + c, ::all(of[block - first]));
         });
-        return beyond;
+    }
+    void read_scales_of_values(const Tiles& all, const Tile& tile, const Array& from, int64 scaling, int64 row) {
+        int64 first = tile.j / all.q, count = ceil_div(tile.j + tile.columns, all.q) - first;
+        read_scales(blocks, from, scaling, row, first, count);
+        usual = true;
+        for (int64 k = 0; k < count; k++) usual &= is_usual_scale(blocks[k]);
+        spread(scales, blocks, all, tile);
     }
 };
+
+// The codes of 16 values x times multipliers, and, with VALUES, what they stand for times scales.
+template <class Encoder, bool VALUES>
+inline void encode_vector(uint8_t* codes, bfloat16* values, Floats x, Floats multipliers, Floats scales, Halves random, Words* wrong) {
+    Floats scaled = x * multipliers;
+    Rounded found = Encoder::run(scaled, random);
+    // NaN where the value or the multiplier is not finite; a product of finite ones that overflows saturates.
+    Floats finite = (x - x) + scaled;
+    Integers special = bits_as<Integers>(finite != finite);
+    save(codes, __builtin_convertvector(special ? all_words(Encoder::NOT_FINITE) : found.codes, Bytes));
+    if (!VALUES) return;
+    Floats back = (special ? all(NOT_A_NUMBER) : found.values) * scales;
+    *wrong |= beyond_bfloat16(back);
+    save(values, upper_halves(back));  // which is all of them
+}
+
+// codes and, with VALUES, values in bfloat16 of a row x. -> whether bfloat16 does not hold a value
+template <class Encoder, bool VALUES>
+bool encode_row(uint8_t* __restrict codes, bfloat16* __restrict values, const float* x, const RowFactors& by,
+                const uint16_t* random, int64 count) {
+    const float *multipliers = by.multipliers, *scales = by.scales;
+    Words wrong = {};
+    Halves bits = {};
+    int64 i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        if (random) bits = load<Halves>(random + i);
+        encode_vector<Encoder, VALUES>(codes + i, values + i, load<Floats>(x + i), load<Floats>(multipliers + i),
+                                       VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
+    }
+    if (i < count) {
+        uint8_t last_codes[WIDTH];
+        bfloat16 last_values[WIDTH];
+        if (random) bits = load<Halves>(random + i);
+        encode_vector<Encoder, VALUES>(last_codes, last_values, load<Floats>(x + i), load<Floats>(multipliers + i),
+                                       VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
+        memcpy(codes + i, last_codes, count - i);
+        if (VALUES) memcpy(static_cast<void*>(values + i), last_values, (count - i) * sizeof(bfloat16));
+    }
+    return VALUES && !by.usual && any(wrong);
+}
 
 // The memory of one task.
 struct Buffers {
     Scratch<float, 1> values;
     Scratch<uint8_t, 1> codes;
     Scratch<uint16_t, 1> random;
-    Scratch<float> scales;
+    Scratch<float, 1> factors;
     explicit Buffers(const Tiles& all)
         : values((all.height + 1) * round_up(all.width, WIDTH)), codes((all.height + 1) * (round_up(all.width, WIDTH) + WIDTH)),
-          random((all.height + 1) * round_up(all.width, WIDTH)), scales(all.width + 2 * WIDTH) {}
-    explicit operator bool() { return values && codes && random && scales; }
+          random((all.height + 1) * round_up(all.width, WIDTH)), factors(3 * (all.width + 2 * WIDTH)) {}
+    RowFactors row_factors(const Tiles& all) {
+        int64 step = all.width + 2 * WIDTH;
+        float* first = factors;
+        return {first, first + step, first + 2 * step, true};
+    }
+    explicit operator bool() { return values && codes && random && factors; }
 };
 
 }  // namespace
@@ -453,7 +471,7 @@ static int64 quantize_matrix(Array codes, Array scales, Array factor, Array larg
             Buffers memory(all);
             if (!memory) return;
             Codes to{codes, format == FORMAT_E2M1, all.down, memory.codes, round_up(all.width, WIDTH) + WIDTH};
-            Values decoded{values, scales, scaling, bool(flags & SCALED), memory.scales, -1};
+            RowFactors by = memory.row_factors(all);
             bool beyond = false;
             for (int64 number = begin; number < end; number++) {
                 Tile tile = read_tile(all, number, memory.values);
@@ -462,9 +480,21 @@ static int64 quantize_matrix(Array codes, Array scales, Array factor, Array larg
                 uint16_t* random = flags & STOCHASTIC ? static_cast<uint16_t*>(memory.random) : nullptr;
                 if (random) draw_tile(random, all, tile, seed, call);
                 for (int64 r = 0; r < tile.rows; r++) {
-                    if (random) encode_row<Encode<F, true>>(all, tile, r, to.row(tile, r), multipliers, random + r * tile.step);
-                    else encode_row<Encode<F, false>>(all, tile, r, to.row(tile, r), multipliers, nullptr);
-                    if (values) beyond |= decoded.template write_row<F>(all, tile, r, to.row(tile, r));
+                    int64 row = (tile.i + r) / p;
+                    if (r == 0 || (tile.i + r) % p == 0) {
+                        RowFactors::spread(by.multipliers, multipliers + row * all.across_blocks + tile.j / q, all, tile);
+                        if (values && flags & SCALED) by.read_scales_of_values(all, tile, scales, scaling, row);
+                        else for (int64 c = 0; values && c < tile.columns; c += WIDTH) save(by.scales + c, ::all(1.0f));
+                    }
+                    bfloat16* to_values = values ? address<bfloat16>(values, 0, tile.i + r, tile.j) : nullptr;
+                    const uint16_t* bits = random ? random + r * tile.step : nullptr;
+                    auto encode_as = [&](auto encoder) {
+                        using E = decltype(encoder);
+                        if (values) beyond |= encode_row<E, true>(to.row(tile, r), to_values, tile.row(r), by, bits, tile.columns);
+                        else encode_row<E, false>(to.row(tile, r), nullptr, tile.row(r), by, bits, tile.columns);
+                    };
+                    if (random) encode_as(Encode<F, true>{});
+                    else encode_as(Encode<F, false>{});
                 }
                 to.pack(tile);
             }
