@@ -142,6 +142,21 @@ inline float __fsub_rn(float a, float b) { return cuda_on_cpu_rounded(cuda_on_cp
 inline float __fmul_rn(float a, float b) { return cuda_on_cpu_rounded(a * b); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+
+// What include/quantized.cuh has instructions for: float32 that keeps subnormal numbers. Through float64, whose rounding
+// of one sum, product or quotient of float32 does not show, and by integers below the normal numbers.
+inline double cuda_on_cpu_widened(float x) {
+    unsigned bits = __float_as_uint(x), size = bits & 0x7fffffff;
+    return size < 0x800000 ? copysign(double(int(size)) * 0x1p-149, bits >> 31 ? -1.0 : 1.0) : double(x);
+}
+inline float cuda_on_cpu_narrowed(double x) {
+    if (!(fabs(x) < 0x1p-126)) return float(x);
+    return __uint_as_float(unsigned(rint(fabs(x) * 0x1p149)) | unsigned(signbit(x)) << 31);
+}
+inline float add_kept(float a, float b) { return cuda_on_cpu_narrowed(cuda_on_cpu_widened(a) + cuda_on_cpu_widened(b)); }
+inline float multiply_kept(float a, float b) { return cuda_on_cpu_narrowed(cuda_on_cpu_widened(a) * cuda_on_cpu_widened(b)); }
+inline float divide_kept(float a, float b) { return cuda_on_cpu_narrowed(cuda_on_cpu_widened(a) / cuda_on_cpu_widened(b)); }
+
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 inline int __float2int_rn(float x) { return int(rintf(x)); }
 inline int __float2int_rz(float x) { return int(x); }

@@ -80,6 +80,30 @@ def quantize(
     return Quantized(codes, scales, factor, (array.shape[0], columns), how, *values), largest
 
 
+def quantize_both(
+    array: Array, first: Quantization, second: Quantization, scale: Array | None = None
+) -> tuple[Quantized, Quantized, Array | None] | None:
+    """`array` quantized by `first` and its transpose by `second`, as `quantize` does it, but in one reading.
+
+    Returns None where no kernel of the backend does so; no random bits have been taken then.
+    """
+    found = quantize_both_(array, first, second, scale, random.default.take)
+    if found is None:
+        return None
+    (rows, columns), (of_array, of_transpose, largest) = array.shape, found
+    return _whole(of_array, (rows, columns), first), _whole(of_transpose, (columns, rows), second), largest
+
+
+def _whole(parts: Any, shape: tuple[int, int], how: Quantization) -> Quantized:
+    columns = shape[1] + (-shape[1] % HADAMARD if how.hadamard else 0)
+    codes, scales, factor = parts
+    return Quantized(codes, scales, factor, (shape[0], columns), how)
+
+
+# A backend's kernel of it calls `take` for a draw of random bits, for the matrix first.
+quantize_both_ = Primitive("quantize_both", "linalg.quantization", lambda array, first, second, scale, take: None)
+
+
 def dequantize(quantized: Quantized) -> Array:
     """The values of a quantized matrix: [R, C] float32."""
     return dequantize_(quantized.codes, quantized)

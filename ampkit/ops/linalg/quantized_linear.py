@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ampkit.base.dtypes import Array, DType
@@ -23,7 +23,7 @@ from ampkit.core.policy.recipe import E2M1, Quantization, Recipe
 
 from ..reduction.reductions import sum
 from .matmul import as_matrix, linear
-from .quantization import Quantized, dequantize, quantize, scaled_mm, undo_hadamard
+from .quantization import Quantized, dequantize, quantize, quantize_both, scaled_mm, undo_hadamard
 
 
 @cache
@@ -58,36 +58,40 @@ class _LinearCall:
 
     def _forward(self, input: Array, weight: Array, bias: Array | None, *, dtype: DType, versions: Any) -> Any:
         rows, version, product = as_matrix(input), versions[1], self.recipe.forward
-        first = second = None
+        first = second = turned_rows = turned_weight = None
         if product is None:
             out = run_op(linear, (rows, cast(weight, dtype), bias), dtype=dtype)
         else:
-            first = self._quantize(rows, product.first, INPUT, read_soon=True)
-            second = self._quantize_weight(weight, False, product.second, version, read_soon=True)
+            of_input = self.recipe.weight_gradient if self.needs_weight else None
+            of_weight = self.recipe.input_gradient if self.needs_input else None
+            first, turned_rows = self._both(rows, product.first, of_input and of_input.second, INPUT)
+            later = of_weight and of_weight.second
+            second, turned_weight = self._both_of_weight(weight, product.second, later, version)
             out = scaled_mm(first, second, dtype, bias)
         saved = Saved(shapes=(input.shape, weight.shape))
         if self.needs_weight:
             product = self.recipe.weight_gradient
-            kept = None if product is None else _transposed(first, product.second)
+            kept = None if product is None else turned_rows or _transposed(first, product.second)
             if product is not None and kept is None:
                 kept = self._quantize(rows.T, product.second, INPUT)
             _save(saved, "input", kept, rows)
         if self.needs_input:
             product = self.recipe.input_gradient
-            kept = None if product is None else _transposed(second, product.second)
+            kept = None if product is None else turned_weight or _transposed(second, product.second)
             if product is not None and kept is None:
                 kept = self._quantize_weight(weight, True, product.second, version)
             _save(saved, "weight", kept, weight if kept is not None else cast(weight, dtype))
         return out.reshape(*input.shape[:-1], weight.shape[0]), saved
 
     def _backward(self, dy: Array, saved: Saved, needs: Any) -> Any:
-        rows, grad, dx, dw, db = as_matrix(dy), None, None, None, None
+        rows, grad, turned, dx, dw, db = as_matrix(dy), None, None, None, None, None
         if needs[0]:
             product = self.recipe.input_gradient
             if product is None:
                 dx, _, _ = _in_16_bits(rows, saved, (needs[0], None, None))
             else:
-                grad = self._quantize(rows, product.first, GRAD_OUTPUT, read_soon=True)
+                later = self.recipe.weight_gradient if needs[1] else None
+                grad, turned = self._both(rows, product.first, later and later.first, GRAD_OUTPUT)
                 dx = scaled_mm(grad, _saved(saved, "weight"), needs[0])
             dx = dx.reshape(saved.shapes[0])
         if needs[1]:
@@ -95,7 +99,7 @@ class _LinearCall:
             if product is None:
                 _, dw, _ = _in_16_bits(rows, saved, (None, needs[1], None))
             else:
-                turned = _transposed(grad, product.first)
+                turned = turned or _transposed(grad, product.first)
                 turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, read_soon=True)
                 dw = scaled_mm(turned, _saved(saved, "input"), needs[1])
         if needs[2]:
@@ -103,16 +107,38 @@ class _LinearCall:
         return dx, dw, db
 
     def _quantize(self, array: Array, how: Quantization, role: int, read_soon: bool = False) -> Quantized:
-        if not how.delayed or self.scaling is None:
-            return quantize(array, how, None, read_soon)[0]
-        records = False
-        if role not in self.scales:
-            now, log = self.scaling.scale(role), delayed.running.get()
-            self.scales[role], records = (now, self.trains) if log is None else log.take(now)
-        found, largest = quantize(array, how, self.scales[role], read_soon)
-        if records:
+        return self._both(array, how, None, role, read_soon)[0]
+
+    def _both(
+        self, array: Array, how: Quantization, turned: Quantization | None, role: int, read_soon: bool = True
+    ) -> tuple[Quantized, Quantized | None]:
+        """A matrix and, where a kernel makes it in the same reading, its transpose, which another product takes.
+
+        turned: how that one is quantized; None where no product takes it.
+        """
+        scale, records = None, False
+        if how.delayed and self.scaling is not None:
+            if role not in self.scales:
+                now, log = self.scaling.scale(role), delayed.running.get()
+                self.scales[role], records = (now, self.trains) if log is None else log.take(now)
+            scale = self.scales[role]
+        both = None if turned is None else quantize_both(array, how, turned, scale)
+        first, second, largest = both or _alone(*quantize(array, how, scale, read_soon))
+        if records and self.scaling is not None:
             self.scaling.record(role, largest, how, self.recipe)
-        return found
+        return first, second
+
+    def _both_of_weight(
+        self, weight: Array, how: Quantization, turned: Quantization | None, version: Any
+    ) -> tuple[Quantized, Quantized | None]:
+        if turned is not None and (how.delayed or how.stochastic or turned.stochastic):
+            return self._both(weight, how, turned, WEIGHT)
+        if turned is not None:
+            make = partial(quantize_both, weight, how, turned)
+            both = derived_value(version, weight, ("quantized both", how, turned), make) or make()
+            if both is not None:
+                return both[0], both[1]
+        return self._quantize_weight(weight, False, how, version, read_soon=True), None
 
     def _quantize_weight(
         self, weight: Array, turned: bool, how: Quantization, version: Any, read_soon: bool = False
@@ -124,6 +150,10 @@ class _LinearCall:
             if found is not None:
                 return found
         return self._quantize(matrix, how, WEIGHT, read_soon)
+
+
+def _alone(found: Quantized, largest: Array | None) -> tuple[Quantized, Quantized | None, Array | None]:
+    return found, None, largest
 
 
 def _in_16_bits(rows: Array, saved: Saved, needs: Any) -> Any:

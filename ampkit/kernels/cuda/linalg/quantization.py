@@ -1,0 +1,113 @@
+"""CUDA kernels of quantized matrices (quantization.cu) and of their products.
+
+Codes lie contiguous along the axis that a product sums over, as FP8 tensor cores want them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ampkit.backends.cuda.array_layout import to_float32
+from ampkit.backends.cuda.libs import gemm
+from ampkit.base.dtypes import Array, DType, bfloat16, float32
+from ampkit.base.errors import UnsupportedError
+from ampkit.core.policy.recipe import INT8, Quantization
+from ampkit.ops.linalg.quantization import (
+    Draw,
+    Quantized,
+    block_extents,
+    dequantize_,
+    quantize_,
+    quantize_both_,
+    scaled_mm_,
+)
+
+from . import quantization_launches as launches
+from .quantization_launches import RowFactors
+
+
+@quantize_.on("cuda", when=lambda array, how, *rest: launches.has_kernel(array, how))
+def quantize_cuda(
+    array: Array, how: Quantization, scale: Array | None, draw: Draw | None, read_soon: bool = False
+) -> Any:
+    found, _, largest = launches.quantize(array, how, None, scale, (draw, None))
+    return *(found or ()), largest
+
+
+def _one_reading(array: Array, first: Quantization, second: Quantization, *rest: Any) -> bool:
+    alike = all(getattr(first, name) == getattr(second, name) for name in ("format", "scale", "epsilon", "delayed"))
+    return alike and launches.has_kernel(array, first) and launches.has_kernel(array, second)
+
+
+@quantize_both_.on("cuda", when=_one_reading)
+def quantize_both_cuda(
+    array: Array, first: Quantization, second: Quantization, scale: Array | None, take: Callable[[], Draw]
+) -> Any:
+    draws = take() if first.stochastic else None, take() if second.stochastic else None
+    return launches.quantize(array, first, second, scale, draws)
+
+
+def _is_known(codes: Array, quantized: Quantized, *rest: Any) -> bool:
+    return codes.ndim == 2 and 0 not in quantized.shape
+
+
+def _decoded(quantized: Quantized, dtype: DType, scaled: bool, factor: bool) -> Array:
+    how, block = quantized.how, block_extents(quantized.how, quantized.shape)
+    scales, of_all = quantized.scales if scaled else None, quantized.factor if factor else None
+    return launches.dequantize(quantized.codes, scales, of_all, how, block, quantized.shape, dtype)
+
+
+@dequantize_.on("cuda", when=_is_known)
+def dequantize_cuda(codes: Array, quantized: Quantized) -> Array:
+    return _decoded(quantized, float32, True, True)
+
+
+class _Operand(NamedTuple):
+    """bfloat16 values, which are multiplied by a factor of each row, if there is one, and by one for all of them."""
+
+    values: Array
+    rows: RowFactors | None
+    factor: Array | None
+
+
+def _row_factors(quantized: Quantized) -> RowFactors:
+    return RowFactors(quantized.scales.reshape(-1), block_extents(quantized.how, quantized.shape)[0])
+
+
+def _operand(quantized: Quantized) -> _Operand | None:
+    """A 16-bit operand, in which bfloat16 rounds nothing but what is below its normal numbers; None if it would.
+
+    The values of 8-bit floats and integers are exact in it, also times a power of two, and those of E2M1 times E4M3.
+    """
+    how, scales = quantized.how, quantized.scales
+    if how.scale == "float32" or how.delayed:
+        if scales.shape[1] > 1:
+            return None
+        values = _decoded(quantized, bfloat16, False, False)
+        return _Operand(values, None, scales) if scales.size == 1 else _Operand(values, _row_factors(quantized), None)
+    return _Operand(_decoded(quantized, bfloat16, True, False), None, quantized.factor)
+
+
+@scaled_mm_.on("cuda", when=lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b))
+def scaled_mm_cuda(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+        raise UnsupportedError
+    left = _operand(a)
+    right = left and _operand(b)
+    if left is None or right is None:
+        return _product(_decoded(a, float32, True, True), _decoded(b, float32, True, True), dtype, bias)
+    factors = [factor for factor in (left.factor, right.factor) if factor is not None]
+    if left.rows is right.rows is None and not factors:
+        return _product(left.values, right.values, dtype, bias)
+    sums = _product(left.values, right.values, float32, None)
+    return launches.scale_sums(sums, dtype, left.rows, right.rows, factors, to_float32(bias))
+
+
+def _product(a: Array, b: Array, dtype: DType, bias: Array | None) -> Array:
+    if not gemm.fits(a):
+        raise UnsupportedError
+    stored = gemm.output_dtype(a.dtype, dtype)
+    if bias is None or (bias.dtype == stored == dtype):
+        return gemm.product(a, b.T, dtype, bias=bias)
+    return launches.scale_sums(gemm.product(a, b.T, float32), dtype, None, None, [], to_float32(bias))
