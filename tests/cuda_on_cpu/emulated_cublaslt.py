@@ -13,16 +13,25 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product
-from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.base.dtypes import bfloat16, float4_e2m1fn_x2, float16, float32, float64, int8, int32, uint8
 
-from . import emulated_cupy
+from . import emulated_cupy, narrow_operands
 from .streams import perform
 
-_FITTING = {(d, d) for d in (float16, bfloat16, float32, float64)} | {(float16, float32), (bfloat16, float32)}
+_FITTING = {(d, d) for d in (float16, bfloat16, float32, float64)} | {
+    (float16, float32),
+    (bfloat16, float32),
+    (int8, int32),
+}
 
 
 class EmulatedCublasLt:
-    """Runs products where their operands lie. ran: those that it did; refuse: which it has no algorithm for."""
+    """Runs products where their operands lie. ran: those that it did; refuse: which it has no algorithm for.
+
+    version, capability: of the library and of the card whose units it stands for.
+    """
+
+    version, capability = 131000, (9, 0)
 
     def __init__(self) -> None:
         self.ran: list[Product] = []
@@ -34,6 +43,8 @@ class EmulatedCublasLt:
 
     def run(self, device: int, product: Product, memory: Memory, alpha: float = 1.0, beta: float = 0.0) -> bool:
         check(product, memory)
+        if product.scales is not None:
+            narrow_operands.check(product, memory, self.capability, self.version)
         if self.refuse(product):
             self.refused[product] = 15
             return False
@@ -43,10 +54,7 @@ class EmulatedCublasLt:
         return True
 
     def _multiply(self, product: Product, memory: Memory, alpha: float, beta: float) -> None:
-        a, b = (
-            transposed(view(m, at), t) for m, at, t in zip(product[:2], memory[:2], product.transposed, strict=True)
-        )
-        a, b = (operand(x, product.compute) for x in (a, b))
+        a, b = factors(product, memory)
         with np.errstate(all="ignore"):
             found = alpha * (a @ b) if alpha else np.zeros(product.d[1:3])  # as BLAS: NaN and all is left out
             if beta != 0:
@@ -55,16 +63,25 @@ class EmulatedCublasLt:
             view(product.d, memory.d)[...] = rounded(found, product)
 
 
+def factors(product: Product, memory: Memory) -> Any:
+    """The values of op(a) and of op(b), in float64: [batch, rows, columns]."""
+    if product.scales is not None:
+        return narrow_operands.values(product, memory)
+    given = zip(product[:2], memory[:2], product.transposed, strict=True)
+    return [operand(transposed(view(m, at), t), product.compute) for m, at, t in given]
+
+
 def operands(product: Product, memory: Memory, beta: float) -> tuple[list[Any], list[Any]]:
     """The device's memory that a product reads, and what it writes."""
-    a, b, c, d = (emulated_cupy.array_at(view(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
+    a, b, c, d = (emulated_cupy.array_at(_bytes(m, at)) for m, at in zip(product[:4], memory[:4], strict=True))
+    scales = [] if product.scales is None else narrow_operands.scale_arrays(product, memory)
     length = product.d.columns if product.epilogue is Epilogue.BGRADB else product.d.rows
     vector = (
         [emulated_cupy.array_at(view(Matrix(product.d.dtype, length, 1, length), memory.bias))] if memory.bias else []
     )
     beside = Matrix(product.d.dtype, product.d.rows, product.d.columns, product.aux_leading)
     aux = [emulated_cupy.array_at(view(beside, memory.aux))] if product.epilogue.has_aux else []
-    given = [a, b, *([c] if beta else [])]
+    given = [a, b, *map(emulated_cupy.array_at, scales), *([c] if beta else [])]
     if product.epilogue is Epilogue.BGRADB:
         return given, [d, *vector]
     return ([*given, *vector, *aux], [d]) if product.epilogue is Epilogue.DGELU else ([*given, *vector], [d, *aux])
@@ -75,7 +92,8 @@ def check(product: Product, memory: Memory) -> None:
     a, b, c, d = product[:4]
     m, k = a[1:3][::-1] if product.transposed[0] else a[1:3]
     inner, n = b[1:3][::-1] if product.transposed[1] else b[1:3]
-    assert (a.dtype, d.dtype) in _FITTING and a.dtype == b.dtype and c.dtype == d.dtype
+    known = (a.dtype, d.dtype) in _FITTING and a.dtype == b.dtype
+    assert c.dtype == d.dtype and (product.scales is not None or known)
     assert k == inner and (m, n) == d[1:3] == c[1:3] and min(m, n, k) > 0
     assert a.batch == b.batch == c.batch == d.batch
     assert all(each.leading >= each.rows and each.stride >= 0 for each in (a, b, c, d))
@@ -84,9 +102,22 @@ def check(product: Product, memory: Memory) -> None:
     assert double == (product.compute is Compute.FLOAT64) and (
         product.compute is not Compute.TF32 or a.dtype == float32
     )
+    assert (a.dtype == int8) == (product.compute is Compute.INT32)
+    if a.dtype == int8:  # IMMA units: "TN", all of it in multiples of 4
+        assert product.transposed == (True, False) and product.epilogue is Epilogue.NONE
+        assert not (m % 4 or k % 4 or any(each.leading % 4 for each in (a, b, d)))
+        assert all(nbytes >= 4 for nbytes in product.alignment[:4])
     for address, nbytes in zip(memory, product.alignment, strict=True):
         assert (address and address % nbytes == 0) if nbytes else address == 0
     assert bool(memory.bias) == product.epilogue.has_bias
+
+
+def _bytes(matrix: Matrix, address: int) -> np.ndarray[Any, Any]:
+    """The memory of a matrix; of one below 16 bits, whose dtype CuPy does not have, as bytes."""
+    if matrix.dtype.kind == "V" and matrix.dtype.itemsize == 1:
+        rows = matrix.rows // 2 if matrix.dtype == float4_e2m1fn_x2 else matrix.rows
+        return view(Matrix(uint8, rows, matrix.columns, rows), address)
+    return view(matrix, address)
 
 
 def view(matrix: Matrix, address: int) -> np.ndarray[Any, Any]:
@@ -111,7 +142,8 @@ def operand(array: np.ndarray[Any, Any], compute: Compute) -> np.ndarray[Any, An
 
 
 def rounded(values: np.ndarray[Any, Any], product: Product) -> np.ndarray[Any, Any]:
-    wide = values if product.compute is Compute.FLOAT64 else values.astype(np.float32)
+    exact = product.compute in (Compute.FLOAT64, Compute.INT32)
+    wide = values if exact else values.astype(np.float32)
     return wide.astype(product.d.dtype)
 
 

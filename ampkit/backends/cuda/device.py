@@ -109,6 +109,12 @@ class CUDA:
         found = {"cublasLt": self.cublaslt, "cuDNN": self.cudnn}
         return [f"{name}: {what}: {why}" for name, library in found.items() for what, why in library.refused.items()]
 
+    @cached_property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of the device: (9, 0) for an H100."""
+        about = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        return int(about["major"]), int(about["minor"])
+
     def describe(self) -> str:
         """Name, compute capability and memory of the GPU."""
         about = self.xp.cuda.runtime.getDeviceProperties(self.index)

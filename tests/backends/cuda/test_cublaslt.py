@@ -21,9 +21,9 @@ from ampkit import backends, models, nn
 from ampkit.backends.cuda import install
 from ampkit.backends.cuda.device import CUDA
 from ampkit.backends.cuda.libs import cublaslt, gemm
-from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product
+from ampkit.backends.cuda.libs.blas import Compute, Epilogue, Matrix, Memory, Product, ScaleMode
 from ampkit.backends.cuda.libs.cublaslt import CublasLt, CublasLtError
-from ampkit.base.dtypes import bfloat16, float16, float32, float64
+from ampkit.base.dtypes import bfloat16, float8_e4m3fn, float8_e5m2, float16, float32, float64, int8, int32
 from ampkit.base.errors import UnsupportedError
 
 SOURCE = Path(emulated_cublaslt.__file__).with_name("cublaslt.cpp")
@@ -68,7 +68,7 @@ def test_a_layout_reads_back_as_it_was_described(nvidia, dtype):
 def test_an_operation_reads_back_as_it_was_described(nvidia, epilogue, turn):
     product = Product(A, B, D, D, turn, Compute.FLOAT32, ALIGNED, epilogue, 4096)
     plan = cublaslt.ProductPlan(nvidia, product)
-    plan.set_epilogue_addresses(Memory(0, 0, 0, 0, 0xABC00, 0xDEF00))
+    plan.set_addresses(Memory(0, 0, 0, 0, 0xABC00, 0xDEF00))
     made = plan.operation
     assert [read(nvidia, made, at) for at in (0, 1)] == [68, 0]
     assert tuple(map(bool, (read(nvidia, made, 3), read(nvidia, made, 4)))) == turn
@@ -99,6 +99,28 @@ def test_sixteen_bit_results_are_never_summed_in_sixteen_bits(nvidia, dtype, red
     assert [read(nvidia, made, at) for at in (5, 6, 7, 8)] == list(ALIGNED[:4])
 
 
+@pytest.mark.parametrize(
+    "modes", [(ScaleMode.SCALAR,) * 2, (ScaleMode.OUTER,) * 2, (ScaleMode.STRIP, ScaleMode.SQUARE)]
+)
+def test_scales_of_operands_below_16_bits_read_back_as_they_were_described(nvidia, modes):
+    a, b, d = Matrix(float8_e4m3fn, 64, 32, 64), Matrix(float8_e5m2, 64, 48, 64), Matrix(bfloat16, 32, 48, 32)
+    product = Product(a, b, d, d, (True, False), Compute.FLOAT32, ALIGNED, scales=modes)
+    plan = cublaslt.ProductPlan(nvidia, product)
+    plan.set_addresses(Memory(0, 0, 0, 0, a_scales=0xABC00, b_scales=0xDEF00))
+    assert [read(nvidia, plan.operation, at, ctypes.c_void_p) for at in (17, 18)] == [0xABC00, 0xDEF00]
+    assert read(nvidia, plan.operation, 25, ctypes.c_int8) == 0
+    assert tuple(read(nvidia, plan.operation, at) for at in (31, 32)) == modes
+    assert [read(nvidia, made, 0, ctypes.c_uint32) for made in plan.layouts] == [28, 29, 14, 14]
+
+
+def test_integers_are_summed_in_integers(nvidia):
+    a, d = Matrix(int8, 64, 32, 64), Matrix(int32, 32, 32, 32)
+    plan = cublaslt.ProductPlan(nvidia, Product(a, a, d, d, (True, False), Compute.INT32, ALIGNED))
+    assert [read(nvidia, plan.operation, at) for at in (0, 1)] == [72, 10]
+    assert [read(nvidia, made, 0, ctypes.c_uint32) for made in plan.layouts] == [3, 3, 10, 10]
+    assert [ctypes.cast(at, ctypes.POINTER(ctypes.c_int32))[0] for at in (plan.one, plan.zero)] == [1, 0]
+
+
 def gpt(x):
     return models.gpt(vocab_size=257, block_size=9, n_layer=1, n_head=2, n_embd=24), x(3, 9, below=257)
 
@@ -125,7 +147,7 @@ def lstm(x):
 def test_the_products_of_a_step_read_back_as_they_were_described(nvidia, build, dtype, device):
     for product in set(products_of_a_step(build, dtype, device)):
         plan = cublaslt.ProductPlan(nvidia, product)
-        plan.set_epilogue_addresses(product.alignment)
+        plan.set_addresses(product.alignment)
         scale = 1 if product.compute is Compute.FLOAT64 else 0
         want = [product.compute, scale, *product.transposed, product.epilogue]
         assert [read(nvidia, plan.operation, at) for at in (0, 1, 3, 4, 7)] == want
@@ -163,7 +185,8 @@ def test_the_numbers_are_those_of_nvidias_header(nvidia):
     text = header.read_text() + header.with_name("cublas_api.h").read_text()
     known = {name: int(number, 0) for name, number in re.findall(r"\b(CUBLAS\w+) = (0x[0-9a-f]+|\d+)\b", text)}
     pairs = {
-        "MATMUL_DESC": "TRANSA TRANSB EPILOGUE BIAS_POINTER EPILOGUE_AUX_POINTER EPILOGUE_AUX_LD BIAS_DATA_TYPE",
+        "MATMUL_DESC": "TRANSA TRANSB EPILOGUE BIAS_POINTER EPILOGUE_AUX_POINTER EPILOGUE_AUX_LD BIAS_DATA_TYPE "
+        "A_SCALE_POINTER B_SCALE_POINTER FAST_ACCUM A_SCALE_MODE B_SCALE_MODE",
         "MATRIX_LAYOUT": "BATCH_COUNT STRIDED_BATCH_OFFSET",
         "MATMUL_PREF": "MAX_WORKSPACE_BYTES REDUCTION_SCHEME_MASK"
         + "".join(f" MIN_ALIGNMENT_{x}_BYTES" for x in "ABCD"),
@@ -171,12 +194,16 @@ def test_the_numbers_are_those_of_nvidias_header(nvidia):
     }
     ours = [
         *(cublaslt.TRANS_A, cublaslt.TRANS_B, cublaslt.EPILOGUE, cublaslt.BIAS_POINTER, cublaslt.AUX_POINTER),
-        *(cublaslt.AUX_LEADING, cublaslt.BIAS_TYPE, cublaslt.BATCH_COUNT, cublaslt.BATCH_STRIDE),
+        *(cublaslt.AUX_LEADING, cublaslt.BIAS_TYPE, cublaslt.A_SCALES, cublaslt.B_SCALES, cublaslt.FAST_SUMS),
+        *(cublaslt.A_SCALE_MODE, cublaslt.B_SCALE_MODE, cublaslt.BATCH_COUNT, cublaslt.BATCH_STRIDE),
         *(cublaslt.MAX_WORKSPACE, cublaslt.REDUCTIONS, *cublaslt.ALIGNMENTS),
         *(cublaslt.IN_FLOAT32, cublaslt.ANY_REDUCTION),
     ]
     assert ours == [known[f"CUBLASLT_{kind}_{name}"] for kind, names in pairs.items() for name in names.split()]
-    names = {Compute.FLOAT32: "32F", Compute.FLOAT64: "64F", Compute.TF32: "32F_FAST_TF32"}
+    modes = {"SCALAR": "SCALAR_32F", "NV": "VEC16_UE4M3", "MX": "VEC32_UE8M0", "OUTER": "OUTER_VEC_32F"}
+    modes |= {"STRIP": "VEC128_32F", "SQUARE": "BLK128x128_32F"}
+    assert all(known[f"CUBLASLT_MATMUL_MATRIX_SCALE_{modes[mode.name]}"] == mode for mode in ScaleMode)
+    names = {Compute.FLOAT32: "32F", Compute.FLOAT64: "64F", Compute.INT32: "32I", Compute.TF32: "32F_FAST_TF32"}
     assert all(known[f"CUBLAS_COMPUTE_{name}"] == number for number, name in names.items())
     plain = {"NONE": "DEFAULT"}
     simple = [e for e in Epilogue if f"CUBLASLT_EPILOGUE_{plain.get(e.name, e.name)}" in known]

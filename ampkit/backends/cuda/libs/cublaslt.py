@@ -16,19 +16,31 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ampkit.base.dtypes import LOW, bfloat16, float16, float32, float64
+from ampkit.base.dtypes import (
+    LOW,
+    bfloat16,
+    float4_e2m1fn_x2,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+)
 
 from .. import install
-from .blas import Compute, Matrix, Memory, Product
+from .blas import Compute, Matrix, Memory, Product, ScaleMode
 
 WORKSPACE = 32 << 20  # bytes: NVIDIA's recommendation for Hopper; older devices use less
 PLANS = 4096  # descriptions whose plans are cached
 TYPES = {float32: 0, float64: 1, float16: 2, bfloat16: 14}  # cudaDataType
+NUMBERS = TYPES | {int8: 3, int32: 10, float8_e4m3fn: 28, float8_e5m2: 29, float4_e2m1fn_x2: 33}
 
 _STATUS = {  # cublasStatus_t
     1: "not initialized", 3: "out of memory", 7: "invalid value", 8: "wrong architecture", 13: "execution failed",
@@ -39,6 +51,7 @@ _UNSUPPORTED = (7, 15)  # what the heuristic returns for a description that no a
 
 # cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t
 TRANS_A, TRANS_B, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LEADING, BIAS_TYPE = 3, 4, 7, 8, 11, 12, 26
+A_SCALES, B_SCALES, FAST_SUMS, A_SCALE_MODE, B_SCALE_MODE = 17, 18, 25, 31, 32
 BATCH_COUNT, BATCH_STRIDE = 5, 6
 MAX_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 IN_FLOAT32, ANY_REDUCTION = 2, 7  # cublasLtReductionScheme_t: COMPUTE_TYPE, MASK
@@ -131,7 +144,7 @@ def _call(lib: Any, name: str, *arguments: Any) -> None:
 
 def operation(lib: Any, product: Product) -> Descriptor:
     """The operation descriptor, without the addresses of bias and aux."""
-    scale = TYPES[float64 if product.compute is Compute.FLOAT64 else float32]
+    scale = NUMBERS[{Compute.FLOAT64: float64, Compute.INT32: int32}.get(product.compute, float32)]
     descriptor = Descriptor(lib, "MatmulDesc", product.compute, scale)
     descriptor.set(TRANS_A, product.transposed[0])
     descriptor.set(TRANS_B, product.transposed[1])
@@ -140,12 +153,17 @@ def operation(lib: Any, product: Product) -> Descriptor:
         descriptor.set(BIAS_TYPE, TYPES[product.d.dtype])
     if product.epilogue.has_aux:
         descriptor.set(AUX_LEADING, product.aux_leading, ctypes.c_int64)
+    if product.scales is not None:
+        descriptor.set(FAST_SUMS, 0, ctypes.c_int8)  # partial sums are added in float32
+        for attribute, mode in zip((A_SCALE_MODE, B_SCALE_MODE), product.scales, strict=True):
+            if mode is not ScaleMode.SCALAR:  # which is the default, and all that cublasLt before 12.8 has
+                descriptor.set(attribute, mode)
     return descriptor
 
 
 def layout(lib: Any, matrix: Matrix) -> Descriptor:
     """The layout descriptor of an operand."""
-    descriptor = Descriptor(lib, "MatrixLayout", TYPES[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
+    descriptor = Descriptor(lib, "MatrixLayout", NUMBERS[matrix.dtype], matrix.rows, matrix.columns, matrix.leading)
     if matrix.batch > 1:
         descriptor.set(BATCH_COUNT, matrix.batch)
         descriptor.set(BATCH_STRIDE, matrix.stride, ctypes.c_int64)
@@ -184,6 +202,7 @@ class ProductPlan:
         self.operation, self.layouts = operation(lib, product), [layout(lib, matrix) for matrix in product[:4]]
         self.descriptors = [each.handle.value for each in (self.operation, *self.layouts)]
         self.epilogue, self.heuristic_result = product.epilogue, _HeuristicResult()
+        self.scaled = product.scales is not None
         self.one, self.zero = _scalar(product.compute, 1.0), _scalar(product.compute, 0.0)
 
     @property
@@ -192,7 +211,7 @@ class ProductPlan:
 
     def find_algorithm(self, lib: Any, handle: ctypes.c_void_p, product: Product) -> int:
         """Ask the heuristic for the fastest algorithm; returns the cublasStatus_t, 0 if there is one."""
-        self.set_epilogue_addresses(product.alignment)  # the heuristic reads their alignment
+        self.set_addresses(product.alignment)  # the heuristic reads their alignment
         search_preference, count = preference(lib, product), ctypes.c_int()
         results = ctypes.byref(self.heuristic_result), ctypes.byref(count)
         status: int = lib.cublasLtMatmulAlgoGetHeuristic(
@@ -200,12 +219,15 @@ class ProductPlan:
         )
         return status or self.heuristic_result.state or (0 if count.value else _UNSUPPORTED[-1])
 
-    def set_epilogue_addresses(self, memory: Memory) -> None:
-        """Set the addresses of bias and aux, which are attributes of the operation descriptor."""
+    def set_addresses(self, memory: Memory) -> None:
+        """Set the addresses of bias, aux and scales, which are attributes of the operation descriptor."""
         if self.epilogue.has_bias:
             self.operation.set(BIAS_POINTER, memory.bias, ctypes.c_void_p)
         if self.epilogue.has_aux:
             self.operation.set(AUX_POINTER, memory.aux, ctypes.c_void_p)
+        if self.scaled:
+            self.operation.set(A_SCALES, memory.a_scales, ctypes.c_void_p)
+            self.operation.set(B_SCALES, memory.b_scales, ctypes.c_void_p)
 
 
 class CublasLt:
@@ -216,11 +238,17 @@ class CublasLt:
         self.refused: dict[Product, int] = {}
         self._plan: Callable[[int, Product], ProductPlan | None] = lru_cache(PLANS)(self._new_plan)
         self._handles: dict[int, ctypes.c_void_p] = {}
-        self._lock = Lock()  # a plan holds the addresses of bias and aux until the call has read them
+        self._lock = Lock()  # a plan holds the addresses of bias, aux and scales until the call has read them
 
     def unavailable_reason(self) -> str:
         """Why cublasLt cannot be used, in one line; "" if it can."""
         return self._library()[1]
+
+    @cached_property
+    def version(self) -> int:
+        """10000 * major + 100 * minor + patch; 0 where the library is missing."""
+        lib = self._library()[0]
+        return 0 if lib is None else int(lib.cublasLtGetVersion())
 
     def _library(self) -> tuple[Any, str]:
         return library(self.xp.cuda.runtime.runtimeGetVersion() // 1000)
@@ -233,7 +261,7 @@ class CublasLt:
         with self._lock:
             plan = self._plan(device, product)
             if plan is not None:
-                plan.set_epilogue_addresses(memory)
+                plan.set_addresses(memory)
                 alpha_pointer = plan.one if alpha == 1 else _scalar(product.compute, alpha)
                 beta_pointer = _scalar(product.compute, beta) if beta else plan.zero
                 self._enqueue(device, plan, memory, alpha_pointer, beta_pointer)
@@ -273,6 +301,8 @@ class CublasLt:
 
 @lru_cache(256)
 def _scalar(compute: Compute, value: float) -> Any:
-    """A pointer to alpha or beta in the scale type: double for FLOAT64, else float."""
+    """A pointer to alpha or beta in the scale type: double for FLOAT64, int32 for INT32, else float."""
+    if compute is Compute.INT32:
+        return ctypes.cast(ctypes.pointer(ctypes.c_int32(int(value))), ctypes.c_void_p)
     scalar = ctypes.c_double(value) if compute is Compute.FLOAT64 else ctypes.c_float(value)
     return ctypes.cast(ctypes.pointer(scalar), ctypes.c_void_p)

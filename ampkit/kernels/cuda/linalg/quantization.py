@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ampkit.backends.cuda.array_layout import to_float32
-from ampkit.backends.cuda.libs import gemm
-from ampkit.base.dtypes import Array, DType, bfloat16, float32
+from ampkit import backends
+from ampkit.backends.cuda.array_layout import contiguous, to_float32
+from ampkit.backends.cuda.libs import gemm, narrow
+from ampkit.backends.cuda.libs.blas import ScaleMode
+from ampkit.backends.cuda.libs.narrow import Codes
+from ampkit.backends.cuda.libs.narrow_paths import Path, path_of
+from ampkit.base.dtypes import Array, DType, bfloat16, float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, float32
 from ampkit.base.errors import UnsupportedError
-from ampkit.core.policy.recipe import INT8, Quantization
+from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, INT8, Quantization
 from ampkit.ops.linalg.quantization import (
     Draw,
     Quantized,
@@ -25,6 +29,8 @@ from ampkit.ops.linalg.quantization import (
 
 from . import quantization_launches as launches
 from .quantization_launches import RowFactors
+
+_DTYPES = {E4M3: float8_e4m3fn, E5M2: float8_e5m2, E2M1: float4_e2m1fn_x2}
 
 
 @quantize_.on("cuda", when=lambda array, how, *rest: launches.has_kernel(array, how))
@@ -63,16 +69,61 @@ def dequantize_cuda(codes: Array, quantized: Quantized) -> Array:
     return _decoded(quantized, float32, True, True)
 
 
+@scaled_mm_.on("cuda", when=lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b))
+def scaled_mm_cuda(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+    backend: Any = backends.backend_of(codes)
+    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+        return _integer_product(a, b, dtype, bias)
+    path = path_of(a.how, b.how, backend.capability, backend.cublaslt.version)
+    if path.modes is not None:
+        out = _narrow_product(a, b, path, dtype, bias)
+        if out is not None:
+            return out
+    return _wide_product(a, b, dtype, bias)
+
+
+def _row_factors(quantized: Quantized) -> RowFactors:
+    return RowFactors(quantized.scales.reshape(-1), block_extents(quantized.how, quantized.shape)[0])
+
+
+def _integer_product(a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+    sums = narrow.integer_product(a.codes, b.codes)
+    if sums is None:
+        raise UnsupportedError
+    return launches.scale_sums(sums, dtype, _row_factors(a), _row_factors(b), [], to_float32(bias))
+
+
+def _codes(quantized: Quantized, mode: ScaleMode, path: Path) -> Codes:
+    (rows, columns), scales = quantized.shape, None
+    if not path.then_scaled:
+        height = block_extents(quantized.how, quantized.shape)[0]
+        scales = narrow.scale_layout(contiguous(quantized.scales), mode, rows, height)
+    return Codes(contiguous(quantized.codes), _DTYPES[quantized.how.format], columns, mode, scales)
+
+
+def _narrow_product(a: Quantized, b: Quantized, path: Path, dtype: DType, bias: Array | None) -> Array | None:
+    """The product of the codes themselves; None where cublasLt has no algorithm for its sizes."""
+    assert path.modes is not None
+    left, right = [_codes(each, mode, path) for each, mode in zip((a, b), path.modes, strict=True)]
+    factors = [each.factor for each in (a, b) if each.factor is not None]
+    of_rows, of_columns = (_row_factors(a), _row_factors(b)) if path.then_scaled else (None, None)
+    empty, shape = backends.backend_of(a.codes).empty, (a.shape[0], b.shape[0])
+    if not (factors or path.then_scaled) and narrow.takes_bias(bias, dtype):
+        out = empty(shape, dtype)
+        if narrow.multiply(left, right, out, bias):
+            return out
+    sums = empty(shape, float32)
+    if not narrow.multiply(left, right, sums):
+        return None
+    return launches.scale_sums(sums, dtype, of_rows, of_columns, factors, to_float32(bias))
+
+
 class _Operand(NamedTuple):
     """bfloat16 values, which are multiplied by a factor of each row, if there is one, and by one for all of them."""
 
     values: Array
     rows: RowFactors | None
     factor: Array | None
-
-
-def _row_factors(quantized: Quantized) -> RowFactors:
-    return RowFactors(quantized.scales.reshape(-1), block_extents(quantized.how, quantized.shape)[0])
 
 
 def _operand(quantized: Quantized) -> _Operand | None:
@@ -89,10 +140,8 @@ def _operand(quantized: Quantized) -> _Operand | None:
     return _Operand(_decoded(quantized, bfloat16, True, False), None, quantized.factor)
 
 
-@scaled_mm_.on("cuda", when=lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b))
-def scaled_mm_cuda(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
-    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
-        raise UnsupportedError
+def _wide_product(a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+    """The product of the values, in bfloat16 where that holds them."""
     left = _operand(a)
     right = left and _operand(b)
     if left is None or right is None:
