@@ -6,7 +6,7 @@ It is read off a real forward, and a backward where there is a loss, so it says 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -46,10 +46,11 @@ def plan(
     batch: a Tensor, or a tuple or list of the arguments of the model; with a loss, those of loss(model, *batch).
     policy: a Policy, its text or a dtype, float32 for no autocast, None for the autocast region around the call. loss:
     (model, *batch) -> a Tensor []; the plan then includes the backward. The model is afterwards as it was: gradients,
-    buffers and random numbers. Notes say which calls cublasLt or cuDNN has no algorithm for on this GPU, and where a
-    model ran out of memory, which ends the plan. Raises what the model raises, ConfigError for a policy with an unknown
-    op or a path that no module has, DTypeError for what is no policy, ArgumentError for a model that is no module,
-    ShapeError for a loss that is not one floating-point number.
+    buffers and random numbers. Notes say which units of a GPU multiply the operands of a recipe below 16 bits,
+    which calls cublasLt or cuDNN has no algorithm for there, and where a model ran out of memory, which ends the
+    plan. Raises what the model raises, ConfigError for a policy with an unknown op or a path that no module has,
+    DTypeError for what is no policy, ArgumentError for a model that is no module, ShapeError for a loss that is not
+    one floating-point number.
     """
     need_module("debug.plan", model)
     rule = _policy(policy)
@@ -69,9 +70,25 @@ def plan(
         found.notes.append(f"out of memory in {recorder.last}, so the rest is missing: take a smaller batch")
     if loss is None:
         found.notes.append("no loss was given: the plan is of the forward alone")
-    found.notes += library_refusals(backends.backend_of(parameter.array) for parameter in model.parameters())
+    used = {backends.backend_of(parameter.array) for parameter in model.parameters()}
+    found.notes += [*_units(recorder.recipes.values(), used), *library_refusals(used)]
     found.rows, found.backward = list(merge(recorder.rows)), list(merge(recorder.backward))
     return found
+
+
+def _units(recipes: Iterable[Recipe], used: Iterable[Any]) -> list[str]:
+    """A line for each recipe on each GPU among `used`, or several where products differ: what multiplies its codes."""
+    notes = []
+    for gpu in (backend for backend in used if hasattr(backend, "product_units")):
+        for recipe in recipes:
+            lines: dict[str, list[str]] = {}
+            for product in ("forward", *_BACKWARD):
+                if (operands := getattr(recipe, product)) is not None:
+                    lines.setdefault(gpu.product_units(*operands), []).append(product.replace("_", " "))
+            for line, products in lines.items():
+                which = f", {' and '.join(products)}" if len(lines) > 1 else ""
+                notes.append(f"{recipe.name}{which} on {gpu.device}: {line}")
+    return notes
 
 
 def _beside_float32(found: PrecisionPlan, rows: list[PlanRow], model: Any, arguments: Any, loss: Any) -> list[PlanRow]:
@@ -120,6 +137,7 @@ class _Recorder:
 
     def __init__(self, plan: PrecisionPlan):
         self.plan, self.rows, self.backward, self.last = plan, list[PlanRow](), list[PlanRow](), "the first op"
+        self.recipes: dict[str, Recipe] = {}  # those that ran, by name
         self._casts: list[Event] = []  # those of the operands of the op that runs next
         self._memory = SavedMemory()
 
@@ -144,6 +162,8 @@ class _Recorder:
         if not inputs and output.dtype not in FLOATS:  # of integers alone: labels, masks
             self._casts.clear()
             return
+        if event.plan.quantized is not None and (recipe := _recipe_of(self.plan.policy, current_path())) is not None:
+            self.recipes[recipe.name] = recipe
         saved = sum(array.nbytes for array in self._memory.add(event))
         row = PlanRow(where, event.name, inputs, output.dtype.name, category, why, saved=saved)
         for cast in self._casts:

@@ -17,6 +17,7 @@ from ..backends.cpu.native import library as native
 from ..backends.cpu.onednn import library
 from ..base import dtypes
 from ..base.errors import DeviceError
+from ..core.policy.recipe import RECIPES
 
 # Instructions that compute in 16 bits, as Linux spells them in /proc/cpuinfo (x86: `flags`, Arm: `Features`).
 BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512", "avx_ne_convert": "AVX", "bf16": "Arm", "svebf16": "SVE"}
@@ -147,6 +148,12 @@ def _gpu(install: str) -> Iterator[Finding]:
     if not reasons["cuDNN"] and (refusal := gpus.cudnn.dropout_refusal()):
         cure = "attention with dropout: use_deterministic_algorithms(False), or the backward is the reference's"
         yield Finding("cuDNN, deterministic backward", "note", refusal, cure)
+    lines: dict[str, list[str]] = {}
+    for recipe in RECIPES.values():
+        if recipe.forward is not None:
+            lines.setdefault(gpus.product_units(*recipe.forward), []).append(recipe.name)
+    for line, names in lines.items():
+        yield Finding("products below 16 bits", "ok", f"{', '.join(names)}: {line}")
     for line in gpus.refusals():
         yield Finding("refused by a library", "note", line, "the reference runs")
 

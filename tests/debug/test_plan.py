@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from cuda_on_cpu import installed
 
 import ampkit
 from ampkit import Policy, autocast, cli, debug, nn, ops
@@ -257,3 +258,21 @@ def test_a_plan_names_the_formats_of_each_product():
         "current: input gradient e5m2 by e4m3, weight gradient e5m2 by e4m3",
     ]
     assert plan(model, ampkit.randn(16, 64), "mxfp8").policy is Policy("float8", recipe="mxfp8")
+
+
+def test_a_gpu_s_plan_says_which_units_multiply_codes_and_why(monkeypatch):
+    with installed() as gpu:
+        model, given = Model().to("cuda"), batch().to("cuda")
+        for card, said in (
+            ((9, 0), "MXFP8 units need compute capability 10.x and cublasLt 12.8, not 9.0 and 13.10"),
+            ((10, 0), "FP8 units, with"),
+        ):
+            monkeypatch.setattr(gpu, "capability", card)
+            monkeypatch.setattr(gpu.cublaslt, "capability", card)
+            (note,) = [
+                n for n in debug.plan(model, (given,), Policy("float8", recipe="mxfp8"), loss).notes if "mxfp8" in n
+            ]
+            assert note.startswith("mxfp8 on cuda:0: ") and said in note
+        notes = debug.plan(model, (given,), Policy("float8", recipe="rowwise_with_gw_hp"), loss).notes
+        assert len([n for n in notes if "on cuda:0" in n]) == 1
+    assert not debug.plan(Model(), (batch(),), Policy("float8", recipe="mxfp8"), loss).notes

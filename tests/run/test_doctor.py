@@ -122,6 +122,7 @@ def test_a_gpu_is_described_with_its_libraries(monkeypatch):
     undo()
     assert found["GPU"].found == "an emulated GPU, compute capability 9.0, 80.0 GiB"
     assert {"cublasLt", "cuDNN"} <= found.keys()
+    assert found["products below 16 bits"].found == "int8: int8 units, sums in int32"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from .detection import device_problem, one_line, two_of_cupy, why_not
 from .launch import elementwise, formats
 from .libs.cublaslt import CublasLt, CublasLtMemoryError
 from .libs.cudnn import Cudnn
+from .libs.narrow_paths import path_of
 from .memory_stats import Usage
 from .multi_device import Gpus, On
 from .nvrtc import SHARED, STATIC, STORED, Kernels
@@ -114,6 +115,10 @@ class CUDA:
         """The compute capability of the device: (9, 0) for an H100."""
         about = self.xp.cuda.runtime.getDeviceProperties(self.index)
         return int(about["major"]), int(about["minor"])
+
+    def product_units(self, first: Any, second: Any) -> str:
+        """In one line, the units that multiply operands quantized by `first` and `second` on this GPU, and why."""
+        return path_of(first, second, self.capability, self.cublaslt.version).in_words
 
     def describe(self) -> str:
         """Name, compute capability and memory of the GPU."""
