@@ -66,11 +66,14 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
     for i, edge in enumerate(node.edges):
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held
-        if held is None and edge is not None:  # its value serves no gradient: any value will do
+        if held is None:
             other, compute = op.stand_ins.get(op.signature.name_of(i)), node.plan.compute
             value = None if other is None else other(node.saved)
-            array = zeros(edge[2], compute or edge[3]) if value is None else widen(value, compute)
-            held = TracedArray(alias(array, edge))
+            if edge is not None:  # without a stand-in, its value serves no gradient: any value will do
+                array = zeros(edge[2], compute or edge[3]) if value is None else widen(value, compute)
+                held = TracedArray(alias(array, edge))
+            elif value is not None:
+                held = TracedArray(Tensor(widen(value, compute)))
         inputs.append(held)
     out = op.call(op.forward.reference.run, inputs, node.params)
     out = out[0] if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved else out

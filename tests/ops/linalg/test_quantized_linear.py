@@ -221,6 +221,22 @@ def test_a_second_derivative_is_near_the_exact_one(name):
 
 
 @each_recipe
+def test_a_second_derivative_beside_a_frozen_input_or_weight_is_near_the_exact_one(name):
+    def gradients(policy):
+        of = model()
+        of[2].weight.requires_grad_(False)
+        train(of, optim.SGD(of.parameters(), lr=0.0), policy, 1)
+        with autocast(policy=policy):
+            loss = (ops.gelu(of(tensor(X))) ** 2).mean()
+        asked = [p for p in of.parameters() if p.requires_grad]
+        sum((first.float() ** 2).sum() for first in ampkit.grad(loss, asked, create_graph=True)).backward()
+        return [p.grad.numpy(force=True) for p in asked]
+
+    for mine, true in zip(gradients(policy_of(name)), gradients(Policy("bfloat16")), strict=True):
+        assert np.linalg.norm(mine - true) < 0.5 * np.linalg.norm(true)
+
+
+@each_recipe
 def test_attention_of_nn_runs_by_the_recipe(name):
     ampkit.manual_seed(0)
     layer, x = nn.MultiheadAttention(32, 4, batch_first=True), ampkit.randn(2, 7, 32)
