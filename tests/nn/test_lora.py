@@ -100,6 +100,21 @@ def test_a_merged_model_computes_what_the_adapted_one_did():
     assert np.allclose(values(merge_and_unload(model)(x)), before, rtol=1e-12, atol=1e-12)
 
 
+def test_the_scale_of_a_merged_weight_by_a_delayed_recipe_is_that_of_its_new_values():
+    model = adapted(lora_alpha=60).eval()
+    x = ampkit.tensor(np.random.default_rng(3).standard_normal((8, 24)).astype("f"))
+    layer, policy = model[4], ampkit.Policy("float8", recipe="delayed")
+    for _ in range(2):  # the history has what the layer's own weight was
+        with ampkit.autocast(policy=policy):
+            layer(x).sum().backward()
+    merged = merge_and_unload(model)[4]
+    assert np.abs(values(merged.weight)).max() > 4 * 0.21  # 1 / 24 ** 0.5: so it would saturate
+    exact = values(merged(x))
+    with ampkit.no_grad(), ampkit.autocast(policy=policy):
+        found = values(merged(x))
+    assert np.linalg.norm(found.astype("f") - exact) < 0.05 * np.linalg.norm(exact)
+
+
 @pytest.mark.parametrize("low", [ampkit.float16, ampkit.bfloat16], ids=str)
 def test_adapters_train_under_autocast_beside_16_bit_weights(low):
     model = inject_adapter_in_model(LoraConfig(r=2, target_modules=["4"]), network(low))

@@ -150,6 +150,24 @@ def copy_state(weight: Any, source: Any) -> None:
         load_state(weight, backends.to_device_of(values, weight.array))
 
 
+def follow_weight(weight: Any) -> None:
+    """Let the scale of a weight whose values were replaced follow its largest magnitude now, as after a step with it.
+
+    Else an evaluation, which records nothing, would saturate values larger than those of the history.
+    """
+    values, array = state_of(weight), weight.array
+    if values is None or not array.size:
+        return
+    before = values[WEIGHT : WEIGHT + 1, 1:].max(1, keepdims=True)
+    now = np.abs(array).max().astype(np.float32).reshape(1, 1)
+    known = (before > 0) & (now > 0) & np.isfinite(now)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scale = np.minimum(values[WEIGHT : WEIGHT + 1, :1] * (before / now), np.finfo(np.float32).max)
+    history = np.concatenate([now, np.zeros_like(values[:1, 2:])], 1)
+    changed = np.concatenate([scale, history], 1)
+    values[WEIGHT : WEIGHT + 1] = np.where(known, changed, values[WEIGHT : WEIGHT + 1])
+
+
 def load_state(weight: Any, values: Any) -> None:
     """Set the state of a weight to a copy of `values`, a tensor or an array [3, n]; None forgets it.
 

@@ -8,6 +8,7 @@ from typing import Any
 from ampkit import backends
 from ampkit.base import dtypes
 from ampkit.core.autograd.grad_mode import no_grad
+from ampkit.core.policy import delayed
 from ampkit.core.tensor import Tensor
 
 from .. import init
@@ -50,6 +51,7 @@ class _Adapted(Module):
         """Put the product into weight, and become the layer that it was."""
         with no_grad():
             self.weight._write(Tensor(self.merged_weight()))
+        delayed.follow_weight(self.weight)
         for name in ("lora_A", "lora_B", "lora_dropout"):
             delattr(self, name)
         del self.scaling
