@@ -60,7 +60,10 @@ class PrecisionPlan(ShowsItsText):
         products = [row for row in self.rows if row.op in ops and ops[row.op].cast is Cast.LOW]
         low = sum(row.calls for row in products if row.output in {dtype.name for dtype in LOW})
         calls = sum(row.calls for row in products)
-        found = [f"{low} of {calls} products and convolutions run in 16 bits."] if calls else []
+        quantized = [row for row in products if ": forward " in row.why]  # see planning._reason
+        names = ", ".join(dict.fromkeys(row.why.partition(":")[0] for row in quantized))
+        more = f", {sum(row.calls for row in quantized)} of them on operands quantized by {names}" if quantized else ""
+        found = [f"{low} of {calls} products and convolutions run in 16 bits{more}."] if calls else []
         kept = f"Kept for backward: {bytes_in_words(self.total('saved'))}, parameters not counted"
         found.append(f"{kept}; in float32 {bytes_in_words(self.saved_float32)}." if self.saved_float32 else f"{kept}.")
         casts, weights = self.total("casts"), self.total("weight_casts")

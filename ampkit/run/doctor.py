@@ -118,6 +118,17 @@ def _cpu() -> Iterator[Finding]:
         yield Finding(f"{dtype} on the CPU", "ok" if used else "note", found or NO_UNITS, cure)
 
 
+def _recipes() -> Iterator[Finding]:
+    floats = "codes by NumPy's references, products in float32"
+    if native.instruction_set():
+        wide = "bfloat16, in 16-bit units" if library.has_fast_matmul(dtypes.bfloat16) else "float32"
+        floats = f"codes by compiled kernels, products in {wide}"
+    integers = "of integers, by oneDNN" if library.has_exact_int8() else "in float64, by NumPy"
+    found = f"FP8, MXFP8, NVFP4: {floats}; int8: products {integers}"
+    cure = "the numbers are a card's, the speed is not: `ampkit lab RECIPE` says what a model loses in each"
+    yield Finding("recipes below 16 bits on the CPU", "ok", found, cure)
+
+
 def _cuda() -> Iterator[Finding]:
     install = importlib.import_module("ampkit.backends.cuda.install")
     driver, cupy = install.driver(), _cupy()
@@ -163,4 +174,4 @@ def _cupy() -> str | None:
     return f"{found[0]} {metadata.version(found[0])}" if found else None
 
 
-_EXAMINATIONS = (_python, _packages, _blas, _onednn, _compiled_kernels, _cpu, _cuda)
+_EXAMINATIONS = (_python, _packages, _blas, _onednn, _compiled_kernels, _cpu, _recipes, _cuda)

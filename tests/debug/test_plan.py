@@ -257,6 +257,7 @@ def test_a_plan_names_the_formats_of_each_product():
         "weights f32",
         "current: input gradient e5m2 by e4m3, weight gradient e5m2 by e4m3",
     ]
+    assert "2 of 2 products and convolutions run in 16 bits, 1 of them on operands quantized by current." in str(found)
     assert plan(model, ampkit.randn(16, 64), "mxfp8").policy is Policy("float8", recipe="mxfp8")
 
 

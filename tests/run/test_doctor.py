@@ -126,6 +126,27 @@ def test_a_gpu_is_described_with_its_libraries(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("kernels", "fast", "integers", "said"),
+    [
+        (
+            "x86-64-v4",
+            True,
+            True,
+            "compiled kernels, products in bfloat16, in 16-bit units; int8: products of integers",
+        ),
+        ("x86-64-v3", False, True, "compiled kernels, products in float32; int8: products of integers, by oneDNN"),
+        (None, False, False, "NumPy's references, products in float32; int8: products in float64, by NumPy"),
+    ],
+)
+def test_recipes_below_16_bits_are_told_by_what_runs_them(kernels, fast, integers, said, monkeypatch):
+    monkeypatch.setattr(doctor.native, "instruction_set", lambda: kernels)
+    monkeypatch.setattr(doctor.library, "has_fast_matmul", lambda dtype: fast)
+    monkeypatch.setattr(doctor.library, "has_exact_int8", lambda: integers)
+    (found,) = doctor._recipes()
+    assert found.state == "ok" and said in found.found
+
+
+@pytest.mark.parametrize(
     ("driver", "runtime", "devices", "needs", "cure"),
     [
         (0, 13000, 0, "NVIDIA's driver", "train on the CPU"),
