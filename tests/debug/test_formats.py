@@ -204,3 +204,15 @@ def test_bad_input_is_refused():
         model[0].linear.weight.fill_(float("nan"))
     with pytest.raises(NonFiniteError, match="finite in bfloat16"):
         debug.lab(model, batches, loss, formats=[recipe("mxfp8")])
+
+
+def test_a_product_outside_of_the_policy_is_no_layer_of_it():
+    class Wide(nn.Linear):
+        def forward(self, input):
+            with ampkit.autocast(enabled=False):
+                return super().forward(input.float())
+
+    model, batches = model_and_batches(1)
+    model[4] = Wide(16, 16)
+    found = debug.lab(model, batches, loss, formats=["mxfp8"])
+    assert {row.layer for row in found.layers} == {"0", "2.linear", "6"} == set(found.wide)

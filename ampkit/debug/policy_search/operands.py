@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.dtypes import Array, float32
+from ...base.dtypes import LOW, Array, float32
 from ...base.observe import BACKWARD, Event, observing
 from ...core import module_path
 from ...core.casts import cast
@@ -60,6 +60,8 @@ def operand_losses(
     def seen(event: Event) -> None:
         call = event.node.module_call if event.phase == BACKWARD and event.op is not None else None
         if call is None or event.op.name != "linear" or call.path not in paths:
+            return
+        if event.operands[0].dtype not in LOW:  # outside of the policy's region
             return
         path, layer = call.path, _of_layer(event, recipes)
         found[path] = layer if path not in found else _both(found[path], layer)
