@@ -93,7 +93,7 @@ def _print(console: Console, found: LabRecipe) -> None:
     for each in found.trained:
         if each.failure:
             print_line(console, f"{each.timed.name} failed: {each.failure}")
-    print_line(console, f"the fewest bits within {percent(found.budget)}:\n\n{found.toml()}\n{found.policy!r}")
+    print_line(console, f"the least work within {percent(found.budget)}:\n\n{found.toml()}\n{found.policy!r}")
 
 
 def layers(found: Laboratory, budget: float) -> Table:

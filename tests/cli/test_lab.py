@@ -31,7 +31,7 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
         "input_gradient alone",
         "validation loss",
         "B300",
-        "the fewest bits within 1 %",
+        "the least work within 1 %",
         "[amp]",
     ):
         assert text in shown

@@ -22,7 +22,7 @@ LAB = "lab.json"  # in a run directory: LabRecipe.as_json, which its report show
 class LabRecipe:
     """What `lab_recipe` found.
 
-    found: what the layers lose. policy: the one with the fewest bits within the budget. trained: the 16-bit policy,
+    found: what the layers lose. policy: the one with the least work within the budget. trained: the 16-bit policy,
     each format, and `policy` under the name "mixed", after `steps` steps each; empty if nothing was trained.
     """
 
