@@ -32,7 +32,9 @@ from ampkit.backends.cuda.launch import rows as rows_of
 from ampkit.backends.cuda.libs import gemm
 from ampkit.base.dtypes import bfloat16, float16, float32, int64
 from ampkit.core.autograd.tape import grad
+from ampkit.core.policy.recipe import RECIPES
 from ampkit.kernels.cuda.nn import batch_norm, layer_norm
+from ampkit.ops.linalg.quantization import dequantize, quantize, quantize_both
 
 DTYPES = (float32, float16, bfloat16)
 ROWS, COLS, CLASSES = 32, 1024, 50257
@@ -171,6 +173,28 @@ def lookups(dtype: Any) -> Iterator[Step]:
     yield from both("embedding", lambda i, w: ops.embedding(i, w), [index, values(128, COLS, dtype=dtype)], [0])
 
 
+def codes(dtype: Any) -> Iterator[Step]:
+    """Both ways that a linear layer needs of its input; a second reading for maxima counts as needed."""
+    there: Any = backends.get("cuda")
+    x = there.asarray(values(4 * ROWS, COLS, dtype=dtype))
+    for name in ("current", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"):
+        chosen, found = RECIPES[name], list[Any]()
+        first, second = chosen.forward.first, chosen.weight_gradient.second
+        scale = there.zeros((1, 1), float32) + np.float32(1) if first.delayed else None
+
+        def run(first=first, second=second, scale=scale, found=found) -> None:
+            found[:] = quantize_both(x, first, second, scale)
+
+        readings = 2 if name in ("current", "rowwise", "nvfp4") else 1
+        yield Step(
+            f"quantize, {name}", run, lambda r=readings, found=found: r * x.nbytes + sum(q.nbytes for q in found[:2])
+        )
+    how = RECIPES["mxfp8"].forward.first
+    quantized = quantize(x, how)[0]
+    needed = quantized.nbytes + 4 * x.size
+    yield Step("dequantize, mxfp8", lambda: dequantize(quantized), lambda: needed)
+
+
 def sums(dtype: Any) -> Iterator[Step]:
     x = values(4 * ROWS, COLS, dtype=dtype)
     for name, dim in (("sum", None), ("sum of rows", 1), ("sum of columns", 0)):
@@ -193,7 +217,9 @@ def updates(dtype: Any) -> Iterator[Step]:
     yield Step("unscale", lambda: unscale(run.gradient, inverse, run.arena.nonfinite_scratch()), lambda: 8 * count)
 
 
-CASES = [(group, dtype) for dtype in DTYPES for group in (maps, rows, norms, lookups, sums)] + [(updates, float32)]
+CASES = [(group, dtype) for dtype in DTYPES for group in (maps, rows, norms, lookups, codes, sums)] + [
+    (updates, float32)
+]
 MOST = 1.1  # moved over needed
 MORE = {  # exceptions by prefix of the name, with their reasons
     "softmax of 128256 backward": (1.4, "shared memory holds 226 KiB of both inputs, the rest is read twice"),

@@ -84,7 +84,8 @@ def quantize(
             ways[1].maxima = ways[0].maxima
     entry = f"quantize_tiles<{STRUCTS[how.format]}, {C_NAMES[array.dtype]}>"
     seeds = [drawn(backend, *(draw or (0, 0))) for draw in draws]
-    rest = np.uint32(_SCALINGS[how.scale]), np.float32(how.epsilon), scale, seeds[0][2]
+    recorded = next((each[2] for each, draw in zip(seeds, draws, strict=True) if draw is not None), None)
+    rest = np.uint32(_SCALINGS[how.scale]), np.float32(how.epsilon), scale, recorded
     passed = [*ways[0].arguments(*seeds[0][:2]), *ways[1].arguments(*seeds[1][:2])]
     launch(_SOURCE, entry, grid, BLOCK, *about, *passed, *rest, shared=shared)
     largest = None if scale is None or asked[0].maxima is None else asked[0].maxima.view(float32)
