@@ -38,6 +38,7 @@ SOURCES = {
     "torch.autograd.profiler": ".profiler",
     "torch.autograd.variable": "ampkit.autograd .autograd",
     "torch.backends": "",
+    "torch.backends.cpu": ".backends.cpu",
     "torch.backends.cuda": "ampkit.backends.cuda .backends.cuda",
     "torch.backends.cudnn": "= ampkit.backends.cudnn",
     **_below("torch.backends", "mkl mkldnn mps nnpack openmp opt_einsum xnnpack", ".backends.unavailable"),

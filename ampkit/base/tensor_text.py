@@ -59,12 +59,12 @@ def set_printoptions(
     _options = replace(_PROFILES.get(profile or "", _options), sci_mode=sci_mode, **given)
 
 
-def tensor_text(array: Array, to_numpy: Callable[[Array], Any], suffixes: Iterable[str]) -> str:
-    """`tensor([...], suffix, ...)` of an array on any device; to_numpy copies one to the host."""
+def tensor_text(array: Array, to_numpy: Callable[[Array], Any], suffixes: Iterable[str], name: str = "tensor") -> str:
+    """`name([...], suffix, ...)` of an array on any device; to_numpy copies one to the host."""
     cut = set()
     if array.size > _options.threshold:
         cut = {axis for axis, n in enumerate(array.shape) if n > 2 * _options.edgeitems}
-    start = "tensor("
+    start = f"{name}("
     values = _ends(array, cut, to_numpy)
     text = _nested(values, cut, len(start), _formatter(values)) if values.size else "[]"
     return _with_suffixes(start + text, suffixes, len(start)) + ")"

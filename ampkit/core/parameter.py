@@ -12,6 +12,7 @@ from ..base.errors import ShapeError, switch
 from .arguments import shown
 from .autograd import hooks
 from .capture.recorder import recorders
+from .dispatch import overrides
 from .tensor import Tensor
 from .tensor_factory import tensor
 
@@ -32,6 +33,7 @@ class Buffer(Tensor):
     """
 
     __slots__ = ("persistent",)
+    __torch_function__ = overrides.disabled
 
     def __init__(self, data: Any, *, persistent: bool = True):
         super().__init__(data.array if isinstance(data, Tensor) else _array(data))
@@ -62,6 +64,7 @@ class Parameter(Tensor):
     """
 
     __slots__ = ()
+    __torch_function__ = overrides.disabled
 
     def __init__(self, data: Any, requires_grad: bool = True):
         self._dotted_name = ""

@@ -14,6 +14,7 @@ from typing import Any
 from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from . import arguments, policy, torch_compat
+from .dispatch import overrides
 from .tensor import Tensor
 
 _ARRAY = {"Array", "Array | None"}
@@ -80,23 +81,40 @@ class Signature:
         scope = torch_compat.namespace(self.accepted)
         scope |= {"_region": policy.scope, "_Tensor": Tensor, "_non_tensor": number_and_type, "_never": NEVER}
         scope |= {"_bind_list": _bind_list, "_parse": dtypes.parse, "_run": run}
+        scope |= {"_plain": overrides.PLAIN, "_numbers": overrides.NUMBERS, "_reads": overrides.reads}
+        scope |= {"_Overridden": overrides.Overridden, "_taken_over": _taken_over}
+        given = ", ".join(f"{p.name!r}: {p.name}" for p in self.accepted if torch_compat.is_passed_on(p))
+        taken_over = f"    return _taken_over(_self, {{{given}}})"
         params = _tuple(["None" if k == "dtype" else k for k in self.param_names])
         explicit = "None if dtype is None else _parse(dtype), " if self.typed else ""
         lines = [f"def {self.name}(_self, {torch_compat.parameter_list(self.accepted)}):"]
         lines += [*torch_compat.prologue(self.name, self.accepted, "_self"), *self._checks(scope)]
         if self.variadic:
-            lines.append(f"    return _run(*_bind_list({self.variadic}, {params}, ({explicit})))")
+            lines += [
+                "    try:",
+                f"        _bound = _bind_list({self.variadic}, {params}, ({explicit}))",
+                "    except _Overridden:",
+                "        pass",
+                "    else:",
+                "        return _run(*_bound)",
+                taken_over,
+            ]
         else:
             # Every op call runs this, so the loop over the inputs is unrolled.
             count = range(len(self.names))
             lines += [
+                "    try:",
                 *(_INPUT.format(i=i, name=name) for i, name in enumerate(self.names)),
-                "    _rules = _region().value",
-                "    if _rules is not None:",
-                "        _rules = _rules.rules",
-                f"    _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
-                f"    return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
+                "    except _Overridden:",
+                "        pass",
+                "    else:",
+                "        _rules = _region().value",
+                "        if _rules is not None:",
+                "            _rules = _rules.rules",
+                f"        _key = (_rules, {_join('_k{0}, _t{0}, _e{0} is not None', count)}{explicit})",
+                f"        return _run({_tuple(self.names)}, {params}, [{_join('_a{}', count)}], "
                 f"({_join('_e{}', count)}), ({_join('_v{}', count)}), _key)",
+                taken_over,
             ]
         return _compile("\n".join(lines), self.name, scope)
 
@@ -148,17 +166,18 @@ NEVER = (0,)  # the version of an input that is no Tensor, which is never modifi
 # The source that reads one input: its array _a, edge _e and version _v, and for the key its dtype _k (in a tuple if it
 # is 0-d, see plan.Entry) and its array class _t.
 _INPUT = """\
-    if type({name}) is float:  # tested first: isinstance(float, Tensor) is slower than all of this
-        _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
-    elif isinstance({name}, _Tensor):
-        _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}._version_counter
-        if _e{i} is not None and _e{i}[0] is None:  # `edge` of a leaf, written out
-            _e{i} = {name}, 0, _e{i}[2], _e{i}[3]
-        _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
-    else:
-        _e{i} = _t{i} = None
-        _v{i} = _never
-        _a{i}, _k{i} = _non_tensor({name})"""
+        _c = type({name})
+        if _c in _plain or (_c not in _numbers and _reads({name})):
+            _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}._version_counter
+            if _e{i} is not None and _e{i}[0] is None:  # `edge` of a leaf, written out
+                _e{i} = {name}, 0, _e{i}[2], _e{i}[3]
+            _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
+        elif _c is float:
+            _a{i}, _k{i}, _e{i}, _t{i}, _v{i} = {name}, float, None, None, _never
+        else:
+            _e{i} = _t{i} = None
+            _v{i} = _never
+            _a{i}, _k{i} = _non_tensor({name})"""
 
 
 def _join(pattern: str, count: range) -> str:
@@ -180,11 +199,13 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
     # The arguments of `run`, as in `entry`, for an op that takes a list of tensors.
     if not isinstance(inputs, (list, tuple)) and not hasattr(inputs, "__iter__"):
         raise DTypeError("op", "a list of Tensors", f"a {type(inputs).__name__}")
+    if type(inputs) not in (list, tuple) and overrides.overrides(inputs):
+        raise overrides.Overridden
     inputs, region = tuple(inputs), policy.region()
     arrays: list[Any] = []
     key: list[Any] = [None if region is None else region.rules]
     for item in inputs:
-        if isinstance(item, Tensor):
+        if type(item) in overrides.PLAIN or (type(item) not in overrides.NUMBERS and overrides.reads(item)):
             array = item.array
             key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item._edge is not None)
         else:
@@ -194,6 +215,15 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
     edges = tuple([i._tape_edge if isinstance(i, Tensor) else None for i in inputs])
     versions = tuple([i._version_counter if isinstance(i, Tensor) else NEVER for i in inputs])
     return inputs, params, arrays, edges, versions, (*key, *dtype)
+
+
+def _taken_over(op: Any, given: dict[str, Any]) -> Any:
+    """A call of `op` by the classes of its arguments: the tensors by position, of the others what is no default."""
+    accepted = {p.name: p for p in op.signature.accepted}
+    last = max(i for i, name in enumerate(given) if name in op.signature.names or name == op.signature.variadic)
+    args = tuple([value for i, value in enumerate(given.values()) if i <= last])
+    others = list(given.items())[last + 1 :]
+    return overrides.call(op, args, {name: value for name, value in others if value is not accepted[name].default})
 
 
 def _tuple(names: Iterable[str]) -> str:

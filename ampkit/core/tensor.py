@@ -5,10 +5,10 @@ Arithmetic and most methods are ops, which `ops/__init__.py` binds here from one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ..base.version_counter import VersionCounter, come_back, leave
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .capture.recorder import recorders
+from .dispatch import overrides
 from .fp_errors import ignore_fp_errors
 from .tensor_base import ReadAlias, TensorBase
 
@@ -34,6 +35,8 @@ else:
 
 # One clock for recordings and in-place changes, so that backward can tell which of the two came first.
 tick = count(1).__next__
+
+_Kind = TypeVar("_Kind", bound="Tensor")
 
 # Where the gradient of a tensor flows, and its shape and dtype: (node or leaf, output index, shape, dtype).
 Edge = tuple[Any, int, tuple[int, ...], DType]
@@ -63,7 +66,15 @@ class Tensor(TensorBase, TensorMethods):
     )  # fmt: skip
     _hooks: Any  # of a leaf that has hooks; unset in others (see autograd/hooks.py)
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = object.__new__(cls)
+        if cls.__new__ is not Tensor.__new__:  # the `__new__` of a subclass calls this one
+            Tensor.__init__(made, *args, **kwargs)
+        return made
+
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
+        if type(self).__new__ is not Tensor.__new__ and hasattr(self, "array"):
+            return  # what the `__new__` of a subclass made
         if type(array) is not np.ndarray or array.dtype not in KNOWN:
             if hasattr(array, "dtype"):
                 array = backends.plain(array, "Tensor")
@@ -78,6 +89,54 @@ class Tensor(TensorBase, TensorMethods):
         self._view_links: Views | None = None
         if requires_grad:
             self.requires_grad = True
+
+    # subclasses
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__new__" in vars(cls) and "__init__" not in vars(cls):
+            setattr(cls, "__init__", _already_made)  # noqa: B010 - the type checker refuses an assignment
+        overrides.register(cls, Tensor)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What a function of the library does where an argument is of a subclass: the result is of the subclass, too.
+
+        A subclass may define another one, as in PyTorch.
+        """
+        if not all(issubclass(cls, each) for each in types):
+            return NotImplemented
+        with overrides.DisableTorchFunctionSubclass():
+            return _as_subclass(func(*args, **(kwargs or {})), cls)
+
+    def as_subclass(self, cls: type[_Kind]) -> _Kind:
+        """The same memory, on the tape where this tensor is, as a tensor of a subclass of Tensor, which is not called.
+
+        Raises DTypeError for another class.
+        """
+        with overrides.DisableTorchFunctionSubclass():
+            return self.reshape(tuple(self.array.shape))._of_class(cls)
+
+    @staticmethod
+    def _make_subclass(cls: type[_Kind], data: Tensor, require_grad: bool = False) -> _Kind:
+        """A leaf of a subclass over the memory of `data`."""
+        return Tensor.detach(data)._of_class(cls, require_grad)
+
+    def _of_class(self, cls: type[_Kind], requires_grad: bool = False) -> _Kind:
+        # This object, which nobody else holds, as one of a subclass, whose constructor may take other arguments.
+        if not (isinstance(cls, type) and issubclass(cls, Tensor)):
+            raise DTypeError("as_subclass", "a subclass of Tensor", repr(cls))
+        made: Any = self
+        try:
+            made.__class__ = cls
+        except TypeError:
+            raise DTypeError("as_subclass", "a subclass of Tensor without slots of its own", cls.__name__) from None
+        made._dotted_name, made._segment = "", None  # of a Parameter
+        if requires_grad:
+            made.requires_grad = True
+        return made
 
     if not TYPE_CHECKING:
 
@@ -392,13 +451,17 @@ class Tensor(TensorBase, TensorMethods):
         if self._tape_node is not None:
             raise StateError("deepcopy", "a leaf", "the result of a recorded operation", "use .detach()")
         with backends.device_guard(self.array):
-            twin = type(self)(copied(self.array), requires_grad=self.requires_grad)
+            twin = Tensor(copied(self.array))._of_class(type(self), self.requires_grad)
         memo[id(self)] = twin
         if self._grad is not None:
             with backends.device_guard(self.array):
                 twin._copy_gradient_of(self._grad)
         vars(twin).update(deepcopy(vars(self), memo))
         return twin
+
+
+def _already_made(self: Tensor, *args: Any, **kwargs: Any) -> None:
+    """The constructor of a subclass whose `__new__` makes its tensors, with arguments of its own."""
 
 
 def note_changes(tensors: Sequence[Tensor]) -> None:
@@ -423,4 +486,17 @@ def _unpickle(
     kind: type[Tensor], dtype: str, shape: tuple[int, ...], data: bytes, tracked: bool, device: str = "cpu"
 ) -> Tensor:
     values = np.frombuffer(data, dtypes.parse(dtype)).reshape(shape).copy()
-    return kind(backends.get(device).asarray(values), requires_grad=tracked)
+    return Tensor(backends.get(device).asarray(values))._of_class(kind, tracked)
+
+
+def _as_subclass(result: Any, cls: type[Tensor]) -> Any:
+    """A function's result, whose tensors become tensors of a subclass."""
+    if isinstance(result, Tensor):
+        return result if isinstance(result, cls) else result.as_subclass(cls)
+    if isinstance(result, (list, tuple)):
+        items = [_as_subclass(item, cls) for item in result]
+        return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return result
+
+
+overrides.register(Tensor, Tensor)

@@ -17,6 +17,7 @@ from ..base.memory_format import contiguous_format, is_stored_as, need_format
 from ..base.tensor_text import tensor_text
 from .autograd.grad_mode import is_grad_enabled
 from .capture.recorder import recorders
+from .dispatch import overrides
 
 if TYPE_CHECKING:
     from .autograd.node import Node
@@ -205,7 +206,8 @@ class TensorBase:
         return (self[i] for i in range(len(self)))  # type: ignore[index]  # a Tensor
 
     def __repr__(self) -> str:
-        return tensor_text(self.array, self._numbers_on_host, self._suffixes())
+        name = type(self).__name__ if overrides.takes_over(type(self)) else "tensor"
+        return tensor_text(self.array, self._numbers_on_host, self._suffixes(), name)
 
     def _suffixes(self) -> Iterator[str]:
         """What the repr says beside the values: PyTorch's words, in its order."""

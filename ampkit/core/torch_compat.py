@@ -1,10 +1,10 @@
 """PyTorch's arguments that the functions themselves do not read, handled once, in generated source.
 
-Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch. `CompatArg` annotates a
-parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the result into the first
-tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are dense); `max_norm` and
-its like raise unless they have their default; `size_average` and `reduce` are translated to `reduction`. `out` raises
-everywhere.
+Every op and function with a parameter `dim` also accepts `axis`, its other name in PyTorch; OTHER_NAMES has more.
+`CompatArg` annotates a parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the
+result into the first tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are
+dense); `max_norm` and its like raise unless they have their default; `size_average` and `reduce` are translated to
+`reduction`. `out` raises everywhere.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any, TypeAlias
 
 from ..base.errors import ArgumentError, switch
 from .autograd.inplace import change
+from .dispatch import overrides
 
 CompatArg: TypeAlias = Any
 Parameters = Mapping[str, inspect.Parameter]
 
-OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+OTHER_NAMES = {
+    "axis": "dim", "keepdims": "keepdim", "indices": "indices_or_sections", "sections": "indices_or_sections",
+}  # fmt: skip
 _RESULT = "use what the call returns, or write it with out.copy_(...)"
 REFUSED = {
     "out": _RESULT,
@@ -138,13 +141,42 @@ def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
             row.append(f"**{p.name}")
         elif is_passed_on(p):
             row.append(f"{p.name}={p.name}" if by_name else p.name)
-    body = "\n".join([*prologue(name, given, "_function"), f"    return _function({', '.join(row)})"])
-    space: dict[str, Any] = {**namespace(given), "_function": function}
+    lines = [*prologue(name, given, "_function"), *_taken_over(parameters), f"    return _function({', '.join(row)})"]
+    body = "\n".join(lines)
+    space: dict[str, Any] = {**namespace(given), "_function": function, "_in_force": overrides.in_force}
+    space |= {"_plain": overrides.PLAIN, "_numbers": overrides.NUMBERS, "_of_first": overrides.of_first}
+    space["_call"] = lambda args, kwargs: overrides.call(made, args, kwargs)
     exec(f"def {name}({parameter_list(given)}):\n{body}", space)
     made: Callable[..., Any] = space[name]
     made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
     return made
+
+
+def _taken_over(parameters: Parameters) -> Iterator[str]:
+    # The source lines that hand a call over to the class of its first argument, or to a mode.
+    lead = next((p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD and is_passed_on(p)), None)
+    if lead is None or next(iter(parameters.values())) is not lead:
+        asked, test = "None", "_in_force"
+    else:
+        asked = lead.name
+        test = f"(type({asked}) not in _plain and type({asked}) not in _numbers) or _in_force"
+    words, args, kwargs = "", "", ""
+    for p in parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            args += f"*_{p.name}, " if p.name in _SHAPES else f"*{p.name}, "
+        elif p.kind is p.VAR_KEYWORD:
+            kwargs += f", **{p.name}"
+        elif is_passed_on(p) and p.default is p.empty and p.kind is not p.KEYWORD_ONLY:
+            args += f"{p.name}, "
+        elif is_passed_on(p):
+            words += (
+                f"({p.name!r}, {p.name}, _default_{p.name}), "
+                if p.default is not p.empty
+                else f"({p.name!r}, {p.name}, ...), "
+            )
+    given = f"{{**{{k: v for k, v, d in [{words}] if v is not d}}{kwargs}}}"
+    yield f"    if ({test}) and _of_first({asked}): return _call(({args}), {given})"
 
 
 def _refuse(name: str, word: str, value: Any) -> None:

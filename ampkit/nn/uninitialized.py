@@ -8,6 +8,7 @@ from .. import backends
 from ..backends import Array, Device
 from ..base import dtypes, public_dtypes
 from ..base.errors import ShapeError
+from ..core.dispatch import overrides
 from ..core.parameter import Buffer, Parameter
 from ..core.tensor import Tensor
 
@@ -22,6 +23,7 @@ class Uninitialized(Tensor):
     """
 
     __slots__ = ()
+    __torch_function__ = overrides.disabled
     initialized: Any = Tensor  # the class that it becomes
 
     def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None):

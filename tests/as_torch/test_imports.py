@@ -109,3 +109,47 @@ for wrong in (lambda: op(), lambda: op(x, 1.0, shape=[1], size=2), lambda: torch
         "MissingNameError ampkit has no torch.ops.three.later, whose kernel is none of Python",
         "OSError /no/such.so: a library that is compiled for PyTorch's tensors does not load on ampkit's",
     ]
+
+
+def test_functions_of_libraries_ask_torch_overrides_and_hand_calls_over(run_aliased):
+    code = """
+import torch
+from torch._C import DisableTorchFunctionSubclass, _disabled_torch_function_impl
+from torch.overrides import (
+    TorchFunctionMode, handle_torch_function, has_torch_function, has_torch_function_unary, is_tensor_like)
+
+class Image(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with DisableTorchFunctionSubclass():
+            out = func(*args, **(kwargs or {}))
+        return out.as_subclass(cls) if func in (torch.Tensor.clone, torch.Tensor.to, blur) else out
+
+class Held(torch.nn.Parameter): ...
+
+class Quiet(torch.Tensor):
+    __torch_function__ = _disabled_torch_function_impl
+
+def blur(x):
+    if has_torch_function_unary(x):
+        return handle_torch_function(blur, (x,), x)
+    return x * 0.5
+
+image = torch.ones(2).as_subclass(Image)
+print(*[type(out).__name__ for out in (image.clone(), image.to(torch.float64), image + 1, image[:1], blur(image))])
+print(type(Held(torch.ones(1)) * 2).__name__, type(torch.ones(1).as_subclass(Quiet) * 2).__name__)
+print(has_torch_function((torch.ones(1), image)), has_torch_function((Held(torch.ones(1)),)), is_tensor_like(image))
+
+class Meta(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        return func(*args, **{**kwargs, "dtype": torch.float64} if func in (torch.zeros, torch.empty) else kwargs)
+
+with Meta():
+    print(torch.zeros(1).dtype, has_torch_function(()), torch._C._is_torch_function_mode_enabled())
+print(torch.zeros(1).dtype, torch.split(torch.ones(3), 2)[1].shape, torch.tensor_split(torch.ones(3), indices=(1,))[1])
+"""
+    assert run_aliased(code) == [
+        "Image Image Tensor Tensor Image", "Tensor Tensor", "True False True", "torch.float64 True True",
+        "torch.float32 (1,) tensor([1., 1.])",
+    ]  # fmt: skip

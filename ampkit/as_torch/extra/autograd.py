@@ -8,6 +8,7 @@ from typing import Any
 from ...base.errors import StateError
 from ...base.scoped import Scope, ScopedVariable
 from ...core.autograd.hooks import passes
+from ...core.dispatch import overrides
 from ...core.tensor import Tensor
 
 
@@ -31,6 +32,7 @@ class Variable(Tensor, metaclass=_VariableType):
     """`Variable(data)` is a new leaf over the memory of `data`, as in PyTorch since 0.4; every Tensor is one."""
 
     _execution_engine = _Engine()
+    __torch_function__ = overrides.disabled
 
     def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Any:
         return data.detach().requires_grad_(requires_grad)

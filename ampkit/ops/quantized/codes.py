@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.base.dtypes import DType, float32, int8, uint8
 from ampkit.base.errors import NonFiniteError
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import Primitive, overrides
 from ampkit.core.op import Array, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -74,6 +74,8 @@ class QuantizedTensor(Tensor):
     codes: a tensor of uint8 or int8. qparams: what they stand for. The values are computed when they are first read,
     and kept.
     """
+
+    __torch_function__ = overrides.disabled
 
     def __init__(self, codes: Tensor, qparams: QParams):
         super().__init__(codes.array)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..base.dtypes import DType, accumulator
-from ..base.errors import UnsupportedError
-from ..base.scoped import ScopedVariable
-from .autograd.saved import Saved, widen_saved
-from .casts import widen
+from ... import backends
+from ...base.dtypes import DType, accumulator
+from ...base.errors import UnsupportedError
+from ...base.scoped import ScopedVariable
+from ..autograd.saved import Saved, widen_saved
+from ..casts import widen
 
 Function = Callable[..., Any]
 
