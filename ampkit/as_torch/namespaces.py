@@ -109,7 +109,7 @@ SOURCES = {
     **_below("torch.optim", "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop",
              "ampkit.optim"),
     **_below("torch.optim", "rprop sgd", "ampkit.optim"),
-    "torch.overrides": ".dispatch.function_mode .dispatch.overrides",
+    "torch.overrides": ".dispatch.overrides",
     "torch.profiler": ".profiler",
     "torch.profiler.profiler": ".profiler",
     "torch.random": ".random",

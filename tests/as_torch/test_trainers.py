@@ -132,20 +132,3 @@ print(isinstance(model, torch.ScriptModule), isinstance(model, torch.jit.ScriptM
         "9 ('cpu', torch.float16, True, None)",
         "False False",
     ]
-
-
-def test_a_function_mode_can_be_subclassed_and_is_refused_at_its_block(run_aliased):
-    code = """
-from torch.overrides import TorchFunctionMode
-
-class Empty(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-try:
-    with Empty():
-        print("entered")
-except RuntimeError as error:
-    print(str(error).splitlines()[0])
-"""
-    assert run_aliased(code) == ["Empty: needs functions that a mode can take over, got ampkit's"]
