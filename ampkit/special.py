@@ -28,11 +28,14 @@ from .ops import digamma as psi
 from .ops import lgamma as gammaln
 from .ops import sigmoid as expit
 from .ops.argument_checks import checked
+from .ops.pointwise.incomplete_gamma import gammainc, gammaincc, i0, i0e, i1, i1e
 from .ops.pointwise.logit_and_entropy import entr, xlog1py
+from .ops.pointwise.normal_quantile import log_ndtr, ndtri
 
 __all__ = [
-    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammaln", "log1p", "log_softmax", "logit",
-    "logsumexp", "multigammaln", "ndtr", "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
+    "digamma", "entr", "erf", "erfc", "erfinv", "exp2", "expit", "expm1", "gammainc", "gammaincc", "gammaln", "i0",
+    "i0e", "i1", "i1e", "log1p", "log_ndtr", "log_softmax", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri",
+    "polygamma", "psi", "round", "sinc", "softmax", "xlog1py", "xlogy",
 ]  # fmt: skip
 
 

@@ -1,16 +1,41 @@
-"""Probability distributions with PyTorch's names: samples, log-probabilities, entropies, divergences.
+"""Probability distributions with PyTorch's names: samples, log-probabilities, entropies, divergences, transforms.
 
 policy = ampkit.distributions.Categorical(logits=model(state))
 action = policy.sample()
 loss = -policy.log_prob(action) * reward
 """
 
+from . import constraint_registry as constraint_registry
 from . import constraints as constraints
-from .continuous import Exponential, Laplace, LogNormal, Normal, Uniform
-from .discrete import Bernoulli, Categorical, OneHotCategorical
-from .distribution import Distribution, Independent, kl_divergence, register_kl
+from . import divergences as _divergences  # registers them
+from . import transforms as transforms
+from .beta import Beta, Dirichlet, Kumaraswamy
+from .constraint_registry import biject_to, transform_to
+from .continuous import Exponential, Laplace, Normal, Uniform
+from .continuous_bernoulli import ContinuousBernoulli
+from .counts import Binomial, Geometric, Multinomial, NegativeBinomial, Poisson
+from .discrete import Bernoulli, Categorical, OneHotCategorical, OneHotCategoricalStraightThrough
+from .distribution import Distribution, ExponentialFamily, Independent
+from .extreme_value import GeneralizedPareto, Gumbel, Pareto, Weibull
+from .gamma import Chi2, FisherSnedecor, Gamma, InverseGamma
+from .kl import kl_divergence, register_kl
+from .mixture import MixtureSameFamily
+from .multivariate_normal import LowRankMultivariateNormal, MultivariateNormal
+from .random_matrices import LKJCholesky, Wishart
+from .relaxed import RelaxedBernoulli, RelaxedOneHotCategorical
+from .student import Cauchy, StudentT
+from .transformed import HalfCauchy, HalfNormal, LogisticNormal, LogNormal, TransformedDistribution
+from .transforms import *
+from .transforms import __all__ as _transforms
+from .von_mises import VonMises
 
 __all__ = [
-    "Bernoulli", "Categorical", "Distribution", "Exponential", "Independent", "Laplace", "LogNormal", "Normal",
-    "OneHotCategorical", "Uniform", "kl_divergence", "register_kl",
+    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli", "Dirichlet",
+    "Distribution", "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma", "GeneralizedPareto", "Geometric",
+    "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma", "Kumaraswamy", "LKJCholesky", "Laplace",
+    "LogNormal", "LogisticNormal", "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial",
+    "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough",
+    "Pareto", "Poisson", "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "TransformedDistribution",
+    "Uniform", "VonMises", "Weibull", "Wishart", "biject_to", "kl_divergence", "register_kl", "transform_to",
 ]  # fmt: skip
+__all__ += _transforms

@@ -1,42 +1,41 @@
-"""Distributions of real numbers, by their standard formulas."""
+"""Normal, Laplace, uniform and exponential distributions, by their standard formulas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from .. import ops
 from ..base import dtypes
 from ..core.tensor import Tensor
-from . import constraints
-from .distribution import LOG_2PI, Distribution, parameters, register_kl
+from . import constraints, draws
+from .distribution import LOG_2PI, Distribution, ExponentialFamily, parameters
+from .kl import register_kl
 
-__all__ = ["Exponential", "Laplace", "LogNormal", "Normal", "Uniform"]
+__all__ = ["Exponential", "Laplace", "Normal", "Uniform"]
+
+LOCATION_SCALE = {"loc": constraints.real, "scale": constraints.positive}
 
 
-class _LocationScale(Distribution):
-    names = ("loc", "scale")
+class Normal(ExponentialFamily):
+    """Mean `loc`, standard deviation `scale` above 0."""
+
+    arg_constraints = LOCATION_SCALE
     has_rsample = True
     support = constraints.real
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
         self.loc, self.scale = parameters(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
-        self._need("scale", self.scale > 0, "above 0")
 
     mean = property(lambda self: self.loc)
-
-
-class Normal(_LocationScale):
-    """Mean `loc`, standard deviation `scale` above 0."""
-
     mode = property(lambda self: self.loc)
     stddev = property(lambda self: self.scale)
     variance = property(lambda self: self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        drawn = ops.randn(self._shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
-        return _in_range(self.loc + self.scale * drawn)
+        return draws.in_range(self.loc + self.scale * draws.normal(self._extended_shape(sample_shape), self.loc))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -0.5 * ((value - self.loc) / self.scale).square() - self.scale.log() - 0.5 * LOG_2PI
@@ -50,43 +49,51 @@ class Normal(_LocationScale):
     def entropy(self) -> Tensor:
         return self.scale.log() + 0.5 * (1 + LOG_2PI)
 
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        variance = self.scale.square()
+        return self.loc / variance, -0.5 * variance.reciprocal()
 
-class LogNormal(Distribution):
-    """exp of a Normal of mean `loc` and standard deviation `scale`."""
+    def _log_normalizer(self, x: Any, y: Any) -> Tensor:
+        return -0.25 * x.square() / y + 0.5 * (-math.pi / y).log()
 
-    names = ("loc", "scale")
+
+class Laplace(Distribution):
+    """Density exp(-|x - loc| / scale) / (2 scale), `scale` above 0."""
+
+    arg_constraints = LOCATION_SCALE
     has_rsample = True
-    support = constraints.positive
+    support = constraints.real
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
-        self.base_dist = Normal(loc, scale, validate_args)
-        self.loc, self.scale = self.base_dist.loc, self.base_dist.scale
+        self.loc, self.scale = parameters(loc, scale)
         super().__init__(self.loc.shape, (), validate_args)
 
-    mean = property(lambda self: (self.loc + 0.5 * self.scale.square()).exp())
-    variance = property(lambda self: ops.expm1(self.scale.square()) * (2 * self.loc + self.scale.square()).exp())
+    mean = property(lambda self: self.loc)
+    mode = property(lambda self: self.loc)
+    variance = property(lambda self: 2 * self.scale.square())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return _in_range(self.base_dist.rsample(sample_shape).exp(), positive=True)
+        return draws.in_range(self.icdf(draws.uniform(self._extended_shape(sample_shape), self.loc, True)))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        log = ops.where(value > 0, value, 1.0).log()
-        return ops.where(value > 0, self.base_dist.log_prob(log) - log, -math.inf)
+        return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
 
     def cdf(self, value: Tensor) -> Tensor:
-        return ops.where(value > 0, self.base_dist.cdf(ops.where(value > 0, value, 1.0).log()), 0.0)
+        away = value - self.loc
+        return 0.5 - 0.5 * away.sign() * ops.expm1(-away.abs() / self.scale)
 
     def icdf(self, value: Tensor) -> Tensor:
-        return self.base_dist.icdf(value).exp()
+        away = value - 0.5
+        return self.loc - self.scale * away.sign() * ops.log1p(-2 * away.abs())
 
     def entropy(self) -> Tensor:
-        return self.base_dist.entropy() + self.loc
+        return 1 + (2 * self.scale).log()
 
 
 class Uniform(Distribution):
     """Equal density from `low` to `high`, which is above it."""
 
-    names = ("low", "high")
     has_rsample = True
 
     def __init__(self, low: Tensor | float, high: Tensor | float, validate_args: bool | None = None):
@@ -94,12 +101,21 @@ class Uniform(Distribution):
         super().__init__(self.low.shape, (), validate_args)
         self._need("high", self.high > self.low, "above low")
 
-    support = property(lambda self: constraints.half_open_interval(self.low, self.high))
+    arg_constraints = {
+        "low": constraints.dependent(is_discrete=False, event_dim=0),
+        "high": constraints.dependent(is_discrete=False, event_dim=0),
+    }
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return constraints.half_open_interval(self.low, self.high)
+
     mean = property(lambda self: 0.5 * (self.low + self.high))
+    mode = property(lambda self: self.high * math.nan)
     variance = property(lambda self: (self.high - self.low).square() / 12)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        u = _uniform(self._shape(sample_shape), self.low)
+        u = draws.uniform(self._extended_shape(sample_shape), self.low)
         drawn = 2 * (0.5 * self.low + self._half_width() * u)
         spacing = self.high.abs() * (0.75 * dtypes.finfo(self.high.dtype).eps)
         below = ops.maximum(self.high - spacing, self.low)
@@ -122,23 +138,25 @@ class Uniform(Distribution):
         return 0.5 * self.high - 0.5 * self.low  # the width itself may overflow
 
 
-class Exponential(Distribution):
+class Exponential(ExponentialFamily):
     """Density rate exp(-rate x) for x from 0, `rate` above 0."""
 
-    names = ("rate",)
+    arg_constraints = {"rate": constraints.positive}
     has_rsample = True
     support = constraints.nonnegative
 
     def __init__(self, rate: Tensor | float, validate_args: bool | None = None):
         (self.rate,) = parameters(rate)
         super().__init__(self.rate.shape, (), validate_args)
-        self._need("rate", self.rate > 0, "above 0")
 
     mean = property(lambda self: self.rate.reciprocal())
+    mode = property(lambda self: ops.zeros_like(self.rate))
+    stddev = property(lambda self: self.rate.reciprocal())
     variance = property(lambda self: self.rate.square().reciprocal())
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return _in_range(-ops.log1p(-_uniform(self._shape(sample_shape), self.rate, True)) / self.rate, positive=True)
+        u = draws.uniform(self._extended_shape(sample_shape), self.rate, True)
+        return draws.in_range(-ops.log1p(-u) / self.rate, positive=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
         return ops.where(value >= 0, self.rate.log() - self.rate * value, -math.inf)
@@ -152,51 +170,18 @@ class Exponential(Distribution):
     def entropy(self) -> Tensor:
         return 1 - self.rate.log()
 
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (-self.rate,)
 
-class Laplace(_LocationScale):
-    """Density exp(-|x - loc| / scale) / (2 scale), `scale` above 0."""
-
-    variance = property(lambda self: 2 * self.scale.square())
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return _in_range(self.icdf(_uniform(self._shape(sample_shape), self.loc, True)))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale
-
-    def cdf(self, value: Tensor) -> Tensor:
-        away = value - self.loc
-        return 0.5 - 0.5 * away.sign() * ops.expm1(-away.abs() / self.scale)
-
-    def icdf(self, value: Tensor) -> Tensor:
-        away = value - 0.5
-        return self.loc - self.scale * away.sign() * ops.log1p(-2 * away.abs())
-
-    def entropy(self) -> Tensor:
-        return 1 + (2 * self.scale).log()
-
-
-def _uniform(shape: tuple[int, ...], like: Tensor, positive: bool = False) -> Tensor:
-    # From [0, 1), or `positive`: from (0, 1), so far from 0 that 2 u - 1 is not -1.
-    drawn = ops.rand(shape, dtype=like.dtype, device=like.device)
-    return drawn.clamp(min=dtypes.finfo(like.dtype).eps / 4) if positive else drawn
-
-
-def _in_range(values: Tensor, positive: bool = False) -> Tensor:
-    # Values beyond the dtype's range become its largest number, or its smallest one above 0.
-    limits = dtypes.finfo(values.dtype)
-    return values.clamp(limits.tiny if positive else limits.min, limits.max)
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return -(-x).log()
 
 
 @register_kl(Normal, Normal)
 def _normals(p: Normal, q: Normal) -> Tensor:
     ratio = (p.scale / q.scale).square()
     return 0.5 * (ratio + ((p.loc - q.loc) / q.scale).square() - 1 - ratio.log())
-
-
-@register_kl(LogNormal, LogNormal)
-def _log_normals(p: LogNormal, q: LogNormal) -> Tensor:
-    return _normals(p.base_dist, q.base_dist)
 
 
 @register_kl(Uniform, Uniform)

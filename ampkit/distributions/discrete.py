@@ -1,38 +1,64 @@
-"""Distributions over two or more outcomes, given by probabilities or by logits."""
+"""Distributions of outcomes: Bernoulli, Categorical, and its one-hot vectors; by probabilities or logits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from .. import ops
 from ..base import dtypes
 from ..base.errors import ArgumentError
+from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
+from ..core.tensor_base import Shape
 from . import constraints
-from .distribution import Distribution, parameters, register_kl
+from .distribution import Distribution, ExponentialFamily, lazy_property, parameters
+from .kl import register_kl
 
-__all__ = ["Bernoulli", "Categorical", "OneHotCategorical"]
+__all__ = ["Bernoulli", "Categorical", "OneHotCategorical", "OneHotCategoricalStraightThrough"]
 
 
-def _given(where: str, probs: Any, logits: Any) -> Tensor:
+def given_one(where: str, probs: Any, logits: Any) -> tuple[str, Tensor]:
+    """("probs" or "logits", its tensor), the one that is given."""
     if (probs is None) == (logits is None):
         raise ArgumentError(where, "probs or logits", "neither" if probs is None else "both")
-    return parameters(logits if probs is None else probs)[0]
+    return ("probs", parameters(probs)[0]) if logits is None else ("logits", parameters(logits)[0])
 
 
-def _within(probs: Tensor) -> Tensor:
-    # Away from 0 and 1 by the spacing of the dtype, so that logarithms are finite.
+def within(probs: Tensor) -> Tensor:
+    """Away from 0 and 1 by the spacing of the dtype, so that logarithms are finite."""
     eps = dtypes.finfo(probs.dtype).eps
     return probs.clamp(eps, 1 - eps)
 
 
-class Bernoulli(Distribution):
+class WithLogits(Distribution):
+    """The probability of an event by `probs` or `logits`, each computed from the other; shape batch_shape."""
+
+    @lazy_property
+    def probs(self) -> Tensor:
+        """The probability of 1."""
+        return ops.sigmoid(self.logits)
+
+    @lazy_property
+    def logits(self) -> Tensor:
+        """log(probs / (1 - probs))."""
+        p = within(self.probs)
+        return p.log() - ops.log1p(-p)
+
+    @property
+    def param_shape(self) -> Shape:
+        """The shape of the parameter."""
+        given = self.__dict__.get("probs")
+        return Shape((self.logits if given is None else given).shape)
+
+
+class Bernoulli(WithLogits, ExponentialFamily):
     """1 with probability `probs` = sigmoid(`logits`), else 0; samples have the parameters' dtype."""
 
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.boolean
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -40,29 +66,19 @@ class Bernoulli(Distribution):
         logits: Tensor | float | None = None,
         validate_args: bool | None = None,
     ):
-        given = _given("Bernoulli", probs, logits)
+        name, given = given_one("Bernoulli", probs, logits)
+        self.__dict__[name] = given
         super().__init__(given.shape, (), validate_args)
-        if logits is None:
-            self._need("probs", (given >= 0) & (given <= 1), "from 0 to 1")
-        self.__dict__["probs" if logits is None else "logits"] = given
-        self.names = ("probs",) if logits is None else ("logits",)
-
-    @cached_property
-    def probs(self) -> Tensor:
-        """The probability of 1."""
-        return ops.sigmoid(self.logits)
-
-    @cached_property
-    def logits(self) -> Tensor:
-        """log(probs / (1 - probs))."""
-        p = _within(self.probs)
-        return p.log() - ops.log1p(-p)
 
     mean = property(lambda self: self.probs)
     variance = property(lambda self: self.probs * (1 - self.probs))
 
+    @property
+    def mode(self) -> Tensor:
+        return ops.where(self.probs == 0.5, math.nan, (self.probs >= 0.5).to(self.probs.dtype))
+
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return ops.bernoulli(self.probs.detach().expand(self._shape(sample_shape)))
+        return ops.bernoulli(self.probs.detach().expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return value * self.logits - ops.softplus(self.logits)
@@ -72,10 +88,20 @@ class Bernoulli(Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """0 and 1: [2, *batch_shape]."""
-        values = ops.arange(2, dtype=self.probs.dtype, device=self.probs.device).reshape(
-            2, *(1,) * len(self.batch_shape)
-        )
-        return values.expand((2, *self.batch_shape)) if expand else values
+        return enumerated(ops.arange(2, dtype=self.probs.dtype, device=self.probs.device), self.batch_shape, expand)
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        return (self.logits,)
+
+    def _log_normalizer(self, x: Any) -> Tensor:
+        return ops.softplus(x)
+
+
+def enumerated(values: Tensor, batch_shape: Sequence[int], expand: bool) -> Tensor:
+    """values [K] as [K, *batch_shape], or [K, 1...] without `expand`."""
+    found = values.reshape(-1, *(1,) * len(batch_shape))
+    return found.expand((-1, *batch_shape)) if expand else found
 
 
 class Categorical(Distribution):
@@ -84,7 +110,8 @@ class Categorical(Distribution):
     probs are divided by their sum; logits have their logsumexp subtracted. Samples are int64.
     """
 
-    support = property(lambda self: constraints.integer_interval(0, self.probs.shape[-1] - 1))
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -92,26 +119,41 @@ class Categorical(Distribution):
         logits: Tensor | float | None = None,
         validate_args: bool | None = None,
     ):
-        given = _given("Categorical", probs, logits)
+        name, given = given_one("Categorical", probs, logits)
         if given.ndim < 1:
             raise ArgumentError("Categorical", "an axis of outcomes", "a number")
-        super().__init__(given.shape[:-1], (), validate_args)
-        if logits is None:
-            self._need("probs", given >= 0, "from 0")
-            self.__dict__["probs"] = given / given.sum(-1, keepdim=True)
+        if name == "probs":
+            if self._validate_args if validate_args is None else validate_args:
+                self._need("probs", given >= 0, "from 0")
+            given = given / given.sum(-1, keepdim=True)
         else:
-            self.__dict__["logits"] = ops.log_softmax(given, -1)
-        self.names = ("probs",) if logits is None else ("logits",)
+            given = ops.log_softmax(given, -1)
+        self.__dict__[name] = given
+        super().__init__(given.shape[:-1], (), validate_args)
 
-    @cached_property
+    @constraints.dependent_property(is_discrete=True, event_dim=0)
+    def support(self) -> constraints.Constraint:
+        return constraints.integer_interval(0, self._num_events - 1)
+
+    @lazy_property
     def probs(self) -> Tensor:
         """The probabilities [*batch_shape, K]."""
         return self.logits.exp()
 
-    @cached_property
+    @lazy_property
     def logits(self) -> Tensor:
         """Their logarithms; finite where a probability is 0."""
-        return _within(self.probs).log()
+        return within(self.probs).log()
+
+    @property
+    def param_shape(self) -> Shape:
+        """The shape of the parameter, [*batch_shape, K]."""
+        given = self.__dict__.get("probs")
+        return Shape((self.logits if given is None else given).shape)
+
+    _num_events = property(lambda self: self.param_shape[-1])
+    mean = property(lambda self: ops.full(tuple(self.batch_shape), math.nan, dtype=self.probs.dtype))
+    variance = property(lambda self: ops.full(tuple(self.batch_shape), math.nan, dtype=self.probs.dtype))
 
     @property
     def mode(self) -> Tensor:
@@ -119,14 +161,17 @@ class Categorical(Distribution):
         return self.probs.argmax(-1)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        rows = self.probs.detach().reshape(-1, self.probs.shape[-1])
+        shape = self._extended_shape(sample_shape)
+        if not math.prod(shape):
+            return ops.zeros(tuple(shape), dtype="int64", device=self.probs.device)
+        rows = self.probs.detach().reshape(-1, self._num_events)
         drawn = ops.multinomial(rows, math.prod(sample_shape), replacement=True)
-        return drawn.T.reshape(self._shape(sample_shape))
+        return drawn.T.reshape(shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
         index = value.long()
         shape = ops.broadcast_shapes(tuple(index.shape), tuple(self.batch_shape))
-        logits = self.logits.expand((*shape, self.logits.shape[-1]))
+        logits = self.logits.expand((*shape, self._num_events))
         return logits.gather(-1, index.expand(shape).unsqueeze(-1)).squeeze(-1)
 
     def entropy(self) -> Tensor:
@@ -134,20 +179,15 @@ class Categorical(Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """0 to K - 1: [K, *batch_shape]."""
-        k = self.probs.shape[-1]
-        values = ops.arange(k, device=self.probs.device).reshape(k, *(1,) * len(self.batch_shape))
-        return values.expand((k, *self.batch_shape)) if expand else values
-
-    def expand(self, batch_shape: Sequence[int]) -> Self:
-        (name,) = self.names
-        held = getattr(self, name)
-        return type(self)(**{name: held.expand((*batch_shape, held.shape[-1]))}, validate_args=False)
+        return enumerated(ops.arange(self._num_events, device=self.probs.device), self.batch_shape, expand)
 
 
 class OneHotCategorical(Distribution):
     """Categorical, whose values are one-hot vectors [*batch_shape, K] of the parameters' dtype."""
 
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.one_hot
+    has_enumerate_support = True
 
     def __init__(
         self,
@@ -155,22 +195,53 @@ class OneHotCategorical(Distribution):
         logits: Tensor | float | None = None,
         validate_args: bool | None = None,
     ):
-        self.base_dist = Categorical(probs, logits, validate_args)
-        super().__init__(self.base_dist.batch_shape, self.base_dist.probs.shape[-1:], validate_args)
+        self._categorical = Categorical(probs, logits, validate_args)
+        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args=False)
 
-    probs = property(lambda self: self.base_dist.probs)
-    logits = property(lambda self: self.base_dist.logits)
+    base_dist = property(lambda self: self._categorical)
+    param_shape = property(lambda self: self._categorical.param_shape)
+    probs = property(lambda self: self._categorical.probs)
+    logits = property(lambda self: self._categorical.logits)
     mean = property(lambda self: self.probs)
+    mode = property(lambda self: self._one_hot(self.probs.argmax(-1)))
     variance = property(lambda self: self.probs * (1 - self.probs))
 
+    def _one_hot(self, index: Tensor) -> Tensor:
+        return ops.one_hot(index, self.event_shape[0]).to(self.probs.dtype)
+
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return ops.one_hot(self.base_dist.sample(sample_shape), self.event_shape[0]).to(self.probs.dtype)
+        return self._one_hot(self._categorical.sample(sample_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.base_dist.log_prob(value.argmax(-1))
+        return self._categorical.log_prob(value.argmax(-1))
 
     def entropy(self) -> Tensor:
-        return self.base_dist.entropy()
+        return self._categorical.entropy()
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """The unit vectors: [K, *batch_shape, K]."""
+        found = self._one_hot(ops.arange(self.event_shape[0], device=self.probs.device))
+        found = found.reshape(-1, *(1,) * len(self.batch_shape), self.event_shape[0])
+        return found.expand((-1, *self.batch_shape, self.event_shape[0])) if expand else found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._categorical!r})"
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """OneHotCategorical whose rsample passes the gradient of a sample on to `probs`.
+
+    Bengio, Leonard and Courville 2013, arXiv:1308.3432.
+    """
+
+    has_rsample = True
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.sample(sample_shape) + (self.probs - self.probs.detach())
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        with no_grad():
+            return super().sample(sample_shape)
 
 
 @register_kl(Bernoulli, Bernoulli)

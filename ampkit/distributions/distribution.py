@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Self
 
 from .. import ops
-from ..base.errors import ArgumentError, StateError
+from ..base.errors import ArgumentError, StateError, switch
 from ..core.arguments import checked_constructor
-from ..core.autograd.grad_mode import no_grad
+from ..core.autograd.grad_mode import enable_grad, no_grad
+from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
 from ..core.tensor_base import Shape
-from ..ops.argument_checks import check_methods, checked
+from ..ops.argument_checks import check_methods
 from . import constraints
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class lazy_property(cached_property[Any]):
+    """An attribute that is computed once, on the tape even where the first reader is off it."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        with enable_grad():
+            return super().__get__(instance, owner)
 
 
 def parameters(*values: Any) -> tuple[Tensor, ...]:
-    """Numbers and tensors as tensors of one shape."""
-    found = [value if isinstance(value, Tensor) else ops.tensor(float(value)) for value in values]
+    """Numbers and tensors as tensors of one shape; numbers get the dtype and device of the first tensor."""
+    like = next((value for value in values if isinstance(value, Tensor)), None)
+    dtype = like.dtype if like is not None and like.is_floating_point() else None
+    device = None if like is None else like.device
+    found = [v if isinstance(v, Tensor) else ops.tensor(float(v), dtype=dtype, device=device) for v in values]
     return tuple(ops.broadcast_tensors(*found))
+
+
+def sum_rightmost(values: Tensor, n: int) -> Tensor:
+    """The sum over the last n axes."""
+    return values.sum(tuple(range(-n, 0))) if n else values
 
 
 class Distribution:
     """The base: `batch_shape` distributions, each over events of `event_shape`.
 
-    A subclass names its parameters in `names`, which are attributes of shape batch_shape, or batch_shape and as many
-    axes as event_shape has, and checks them in its constructor unless validate_args is False.
+    A subclass says in `arg_constraints` which values its parameters may have: attributes of shape batch_shape and as
+    many axes more as their constraint's event_dim. They are checked unless validate_args is False.
     """
 
-    names: tuple[str, ...] = ()
     has_rsample = False
+    has_enumerate_support = False
+    arg_constraints: Mapping[str, constraints.Constraint] = {}
+    _validate_args: bool = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -40,14 +62,38 @@ class Distribution:
     def __init__(
         self, batch_shape: Sequence[int] = (), event_shape: Sequence[int] = (), validate_args: bool | None = None
     ):
-        self.batch_shape, self.event_shape = Shape(batch_shape), Shape(event_shape)
-        self.validates = validate_args is not False
+        self._batch_shape, self._event_shape = Shape(batch_shape), Shape(event_shape)
+        if validate_args is not None:
+            self._validate_args = validate_args
+        if self._validate_args:
+            self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        for name, constraint in self.arg_constraints.items():
+            is_lazy = isinstance(getattr(type(self), name, None), cached_property) and name not in self.__dict__
+            if not constraints.is_dependent(constraint) and not is_lazy:
+                self._need(name, constraint.check(getattr(self, name)), constraint.needs or f"in {constraint!r}")
 
     def _need(self, name: str, condition: Any, needs: str) -> None:
-        if self.validates and not bool(condition.all()):  # reads the device, as in PyTorch
+        if self._validate_args and not bool(condition.all()):  # reads the device, as in PyTorch
             raise ArgumentError(
                 type(self).__name__, f"{name} {needs}", "others", "validate_args=False skips this check"
             )
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Whether distributions check their parameters where validate_args is not given."""
+        Distribution._validate_args = switch("set_default_validate_args", "value", value)
+
+    @property
+    def batch_shape(self) -> Shape:
+        """The shape of the batch."""
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> Shape:
+        """The shape of one event."""
+        return self._event_shape
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Random values [*sample_shape, *batch_shape, *event_shape], off the tape."""
@@ -56,16 +102,20 @@ class Distribution:
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Random values as a differentiable function of the parameters. Raises StateError where there is none."""
-        raise StateError(f"{type(self).__name__}.rsample", "a distribution of continuous values", "a discrete one")
+        raise StateError(f"{type(self).__name__}.rsample", "a distribution that has_rsample", "one without", "sample()")
 
     def sample_n(self, n: int) -> Tensor:
         """`sample((n,))`."""
         return self.sample((n,))
 
-    def _shape(self, sample_shape: Sequence[int]) -> tuple[int, ...]:
-        return (*sample_shape, *self.batch_shape, *self.event_shape)
+    def rsample_n(self, n: int) -> Tensor:
+        """`rsample((n,))`."""
+        return self.rsample((n,))
 
-    @property
+    def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Shape:
+        return Shape((*sample_shape, *self._batch_shape, *self._event_shape))
+
+    @constraints.dependent_property
     def support(self) -> constraints.Constraint:
         """The values that may be drawn: `support.check(value)` is a bool per event."""
         raise self._lacks("support")
@@ -74,6 +124,11 @@ class Distribution:
     def mean(self) -> Tensor:
         """The mean [*batch_shape, *event_shape]."""
         raise self._lacks("mean")
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest value [*batch_shape, *event_shape]."""
+        raise self._lacks("mode")
 
     @property
     def variance(self) -> Tensor:
@@ -86,7 +141,10 @@ class Distribution:
         return self.variance.sqrt()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density, or of the probability, at `value` [..., *batch_shape, *event_shape]."""
+        """The logarithm of the density, or of the probability, at `value` [..., *batch_shape, *event_shape].
+
+        -inf outside of the support of a distribution over numbers.
+        """
         raise self._lacks("log_prob")
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -105,21 +163,101 @@ class Distribution:
         """exp(entropy)."""
         return self.entropy().exp()
 
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values of a discrete distribution [K, *batch_shape], or [K, 1...] without `expand`."""
+        raise self._lacks("enumerate_support")
+
     def _lacks(self, name: str) -> StateError:
         return StateError(f"{type(self).__name__}.{name}", "a distribution with it", "one without")
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def _validate_sample(self, value: Tensor) -> None:
+        # Raises for a value whose shape or elements are not of this distribution, as PyTorch's log_prob does.
+        name = type(self).__name__
+        if not isinstance(value, Tensor):
+            raise ArgumentError(name, "a value that is a Tensor", type(value).__name__)
+        n = len(self._event_shape)
+        if n and value.shape[-n:] != self._event_shape:
+            raise ArgumentError(name, f"a value whose last axes are {self._event_shape}", f"{value.shape}")
+        ops.broadcast_shapes(tuple(value.shape), self._extended_shape())
+        support = self.support
+        if support is not None and not bool(support.check(value).all()):
+            raise ArgumentError(name, f"values {support.needs or f'in {support!r}'}", "others")
+
+    def _on_support(self, value: Tensor, interior: Any, log_density: Callable[[Tensor], Tensor]) -> Tensor:
+        # log_density(value), and -inf outside of the support, where it is evaluated at `interior`. NaN stays NaN.
+        n = len(self._event_shape)
+        known = value == value
+        outside = ~self.support.check(value) & (known.all(tuple(range(-n, 0))) if n else known)
+        inner = ops.where(outside.reshape(*outside.shape, *(1,) * n), interior, value)
+        return ops.where(outside, -math.inf, log_density(inner))
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        # The object that `expand` fills. A subclass with a constructor of its own has to fill it itself.
+        if _instance is None and type(self).__init__ is not vars(cls).get("__init__", type(self).__init__):
+            name = type(self).__name__
+            raise StateError(f"{name}.expand", "an expand method beside the constructor of the subclass", "none")
+        return self.__new__(type(self)) if _instance is None else _instance
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
         """The same distribution for a larger batch."""
-        given = {name: getattr(self, name).expand((*batch_shape, *self.event_shape)) for name in self.names}
-        return type(self)(**given, validate_args=False)
+        new = object.__new__(type(self)) if _instance is None else _instance
+        batch = Shape(batch_shape)
+        for name, value in self.__dict__.items():
+            is_parameter = name in self.arg_constraints
+            if is_parameter and isinstance(value, Tensor):
+                n = self.arg_constraints[name].event_dim
+                value = value.expand((*batch, *value.shape[value.ndim - n :]))
+            elif isinstance(getattr(type(self), name, None), cached_property) and not is_parameter:
+                continue
+            elif isinstance(value, Distribution) and value.batch_shape == self._batch_shape:
+                value = value.expand(batch)
+            new.__dict__[name] = value
+        new._batch_shape = batch
+        return new
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}: {getattr(self, name)}" for name in self.names)
-        return f"{type(self).__name__}({shapes})"
+        names = [name for name in self.arg_constraints if name in self.__dict__]
+        values = [getattr(self, name) for name in names]
+        shown = [value if getattr(value, "ndim", 0) == 0 else tuple(value.shape) for value in values]
+        pairs = ", ".join(f"{name}: {value}" for name, value in zip(names, shown, strict=True))
+        return f"{type(self).__name__}({pairs})"
 
 
 checked_constructor(Distribution)
 check_methods(Distribution)
+
+
+class ExponentialFamily(Distribution):
+    """Densities exp(<t(x), theta> - F(theta) + k(x)) of natural parameters theta.
+
+    A subclass has the tuple `_natural_params`, F as `_log_normalizer(*theta)`, and the mean of k(x) as
+    `_mean_carrier_measure`. entropy is then F - <theta, dF/dtheta> - mean of k. Nielsen and Nock 2010, ICIP.
+    """
+
+    _mean_carrier_measure: Any = 0.0
+
+    @property
+    def _natural_params(self) -> tuple[Tensor, ...]:
+        raise self._lacks("_natural_params")
+
+    def _log_normalizer(self, *natural_params: Any) -> Tensor:
+        raise self._lacks("_log_normalizer")
+
+    def entropy(self) -> Tensor:
+        return bregman(self, self._natural_params, self._natural_params) - self._mean_carrier_measure
+
+
+def bregman(p: ExponentialFamily, at: Sequence[Tensor], to: Sequence[Tensor]) -> Tensor:
+    """F(at) - <to, dF/dtheta at `at`>, [*batch_shape], of the log-normalizer F of an exponential family."""
+    with enable_grad():
+        theta = [value if value.requires_grad else value.detach().requires_grad_() for value in at]
+        normalizer = p._log_normalizer(*theta)
+        slopes = grad(normalizer.sum(), theta, create_graph=True)
+    found, n = normalizer, len(p.event_shape)
+    for value, slope in zip(to, slopes, strict=True):
+        if slope is not None:
+            found = found - sum_rightmost(value * slope, n)
+    return found
 
 
 class Independent(Distribution):
@@ -132,9 +270,13 @@ class Independent(Distribution):
         if not 0 <= n <= len(batch):
             raise ArgumentError("Independent", f"reinterpreted_batch_ndims from 0 to {len(batch)}", str(n))
         cut = len(batch) - n
-        super().__init__(batch[:cut], batch[cut:] + tuple(base_distribution.event_shape), validate_args)
         self.base_dist, self.reinterpreted_batch_ndims = base_distribution, n
-        self.has_rsample = base_distribution.has_rsample
+        super().__init__(batch[:cut], batch[cut:] + tuple(base_distribution.event_shape), validate_args)
+
+    has_rsample = property(lambda self: self.base_dist.has_rsample)
+    has_enumerate_support = property(
+        lambda self: not self.reinterpreted_batch_ndims and self.base_dist.has_enumerate_support
+    )
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.base_dist.sample(sample_shape)
@@ -142,68 +284,33 @@ class Independent(Distribution):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.base_dist.rsample(sample_shape)
 
-    @property
+    @constraints.dependent_property
     def support(self) -> constraints.Constraint:
         held, n = self.base_dist.support, self.reinterpreted_batch_ndims
-        over = tuple(range(-n, 0))
-        return constraints.Constraint(
-            lambda x: held.check(x).all(over) if n else held.check(x), held.event_dim + n, held.is_discrete
-        )
+        return constraints.independent(held, n) if n else held
 
     mean = property(lambda self: self.base_dist.mean)
+    mode = property(lambda self: self.base_dist.mode)
     variance = property(lambda self: self.base_dist.variance)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self._summed(self.base_dist.log_prob(value))
+        return sum_rightmost(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
 
     def entropy(self) -> Tensor:
-        return self._summed(self.base_dist.entropy())
+        return sum_rightmost(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
 
-    def _summed(self, values: Tensor) -> Tensor:
-        n = self.reinterpreted_batch_ndims
-        return values.sum(tuple(range(-n, 0))) if n else values
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        if self.reinterpreted_batch_ndims:
+            raise StateError("Independent.enumerate_support", "no axes of the batch in the event", "some")
+        return self.base_dist.enumerate_support(expand)
 
-    def expand(self, batch_shape: Sequence[int]) -> Self:
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        new = object.__new__(type(self)) if _instance is None else _instance
+        new.__dict__.update(self.__dict__)
         batch = (*batch_shape, *self.event_shape[: self.reinterpreted_batch_ndims])
-        return type(self)(self.base_dist.expand(batch), self.reinterpreted_batch_ndims)
+        new.base_dist = self.base_dist.expand(batch)
+        new._batch_shape = Shape(batch_shape)
+        return new
 
     def __repr__(self) -> str:
-        return f"Independent({self.base_dist!r}, {self.reinterpreted_batch_ndims})"
-
-
-_divergences: dict[tuple[type, type], Callable[[Any, Any], Tensor]] = {}
-
-
-def register_kl(type_p: type, type_q: type) -> Callable[[Callable[[Any, Any], Tensor]], Callable[[Any, Any], Tensor]]:
-    """Decorate the function that computes KL(p || q) for two classes and their subclasses."""
-
-    def register(function: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-        _divergences[type_p, type_q] = function
-        return function
-
-    return register
-
-
-@checked
-def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
-    """The Kullback-Leibler divergence KL(p || q), the mean of log p - log q under p. -> [*batch_shape].
-
-    Raises StateError for a pair that nothing is registered for.
-    """
-    for kind_p in type(p).__mro__:
-        for kind_q in type(q).__mro__:
-            if (kind_p, kind_q) in _divergences:
-                return _divergences[kind_p, kind_q](p, q)
-    got = f"{type(p).__name__} and {type(q).__name__}"
-    raise StateError("kl_divergence", "a pair with a formula", got, "@register_kl(P, Q) adds one")
-
-
-@register_kl(Independent, Independent)
-def _independent(p: Independent, q: Independent) -> Tensor:
-    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
-        got = f"{p.reinterpreted_batch_ndims} and {q.reinterpreted_batch_ndims}"
-        raise StateError("kl_divergence", "two Independent with the same number of axes", got)
-    return p._summed(kl_divergence(p.base_dist, q.base_dist))
-
-
-LOG_2PI = math.log(2 * math.pi)
+        return f"{type(self).__name__}({self.base_dist!r}, {self.reinterpreted_batch_ndims})"

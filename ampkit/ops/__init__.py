@@ -52,6 +52,7 @@ from .pointwise.conversion import *
 from .pointwise.error_function import *
 from .pointwise.formats import *
 from .pointwise.gamma_function import *
+from .pointwise.incomplete_gamma import *
 from .pointwise.logit_and_entropy import *
 from .pointwise.piecewise_activations import *
 from .pointwise.powers_and_logs import *

@@ -25,8 +25,8 @@ from .constants import options_like, parse_size, tensor_from_values
 from .draw_ranges import check_float, draw_dtype, finite, integers, uniform
 
 __all__ = [
-    "bernoulli", "multinomial", "normal", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like",
-    "randperm",
+    "bernoulli", "binomial", "multinomial", "normal", "poisson", "rand", "rand_like", "randint", "randint_like",
+    "randn", "randn_like", "randperm",
 ]  # fmt: skip
 
 
@@ -149,6 +149,32 @@ def bernoulli(input: Tensor, *, generator: Stream | None = None) -> Tensor:
     if not np.all((p >= 0) & (p <= 1)):
         raise ArgumentError("bernoulli", "probabilities from 0 to 1", "others")
     return _draw(lambda g: g.random(p.shape) < p, input.dtype, input.device, False, generator)
+
+
+def poisson(input: Tensor, generator: Stream | None = None) -> Tensor:
+    """Poisson samples of the rates in input, in its dtype. Raises ArgumentError for rates below 0."""
+    if not input.is_floating_point():
+        raise DTypeError("poisson", "floating-point rates", input.dtype.name, "cast them: x.float()")
+    rate = input.numpy(force=True).astype(np.float64)
+    if not np.all((rate >= 0) & (rate < 2**62)):
+        raise ArgumentError("poisson", "rates from 0 to 2**62", "others")
+    return _draw(lambda g: g.poisson(rate), input.dtype, input.device, False, generator)
+
+
+def binomial(count: Tensor, prob: Tensor, generator: Stream | None = None) -> Tensor:
+    """Binomial samples: successes of probability `prob` in `count` trials, broadcast, in the dtype of count.
+
+    Raises ArgumentError for counts below 0 or not whole, and for probabilities outside [0, 1].
+    """
+    n, p = count.numpy(force=True).astype(np.float64), prob.numpy(force=True).astype(np.float64)
+    if not np.all((n >= 0) & (n == np.floor(n)) & (n < 2**62)):
+        raise ArgumentError("binomial", "whole counts from 0", "others")
+    if not np.all((p >= 0) & (p <= 1)):
+        raise ArgumentError("binomial", "probabilities from 0 to 1", "others")
+    shape = broadcast_or_none(n.shape, p.shape)
+    if shape is None:
+        raise ShapeError("binomial", "count and prob that broadcast", f"{n.shape} and {p.shape}")
+    return _draw(lambda g: g.binomial(n.astype(np.int64), p, shape), count.dtype, count.device, False, generator)
 
 
 def multinomial(

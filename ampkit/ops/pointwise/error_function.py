@@ -94,12 +94,17 @@ def erfc_array(x: Any) -> Any:
     """1 - erf(x), element by element, with small relative error also for large x; within 20 eps."""
     y = np.abs(x)
     near = 1 - erf_array(x)
-    y = np.minimum(np.maximum(y, 0.46875), 30)  # the domain of both formulas below; at 30 erfc is 0 in every dtype
+    y = np.minimum(np.maximum(y, 0.46875), 30)  # the domain of the formulas below; at 30 erfc is 0 in every dtype
+    tail = scaled_erfc(y) * _exp_minus_square(y)
+    return np.where(np.abs(x) < 0.46875, near, np.where(x < 0, 2 - tail, np.where(np.isnan(x), x, tail)))
+
+
+def scaled_erfc(y: Any) -> Any:
+    """exp(y^2) erfc(y) for y from 0.46875, element by element."""
+    near = np.minimum(y, 4.0)
     t = 1 / (y * y)
     far = (1 / math.sqrt(math.pi) - t * (_polynomial(_P_FAR, t) / _polynomial(_Q_FAR, t))) / y
-    tail = np.where(y > 4, far, _polynomial(_C, y) / _polynomial(_D, y))
-    tail = tail * _exp_minus_square(y)
-    return np.where(np.abs(x) < 0.46875, near, np.where(x < 0, 2 - tail, np.where(np.isnan(x), x, tail)))
+    return np.where(y > 4, far, _polynomial(_C, near) / _polynomial(_D, near))
 
 
 def _exp_minus_square(y: Any) -> Any:
@@ -115,11 +120,23 @@ def erfinv_array(x: Any) -> Any:
     middle = np.maximum(0.180625 - middle, 0)
     near = half * (_polynomial(_E, middle) / _polynomial(_F, middle))
     size = np.abs(x)
-    r = np.sqrt(-np.log(np.where(size < 1, (1 - size) / 2, 0.25)))
-    a, b = r - 1.6, r - 5
-    far = np.where(r <= 5, _polynomial(_G, a) / _polynomial(_H, a), _polynomial(_I, b) / _polynomial(_J, b))
+    far = _far_quantile(np.where(size < 1, (1 - size) / 2, 0.25))
     far = np.where(size == 1, np.inf, np.where(size < 1, far, np.nan))
     return math.sqrt(0.5) * np.where(size <= 0.85, near, np.copysign(far, x))
+
+
+def quantile_of_tail(p: Any) -> Any:
+    """The x from 0 on beyond which the normal distribution has p, of (0, 0.5], element by element."""
+    half = 0.5 - p
+    middle = np.maximum(0.180625 - half * half, 0)
+    near = half * (_polynomial(_E, middle) / _polynomial(_F, middle))
+    return np.where(half <= 0.425, near, _far_quantile(p))
+
+
+def _far_quantile(p: Any) -> Any:
+    r = np.sqrt(-np.log(p))
+    a, b = r - 1.6, r - 5
+    return np.where(r <= 5, _polynomial(_G, a) / _polynomial(_H, a), _polynomial(_I, b) / _polynomial(_J, b))
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
