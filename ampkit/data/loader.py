@@ -21,13 +21,13 @@ from ..base.errors import ArgumentError, DTypeError, StateError
 from ..core import random
 from ..core.arguments import checked_constructor, shown
 from ..core.saved_state import need_count, need_keys
-from . import iterable_batches, loader_checks, workers
 from .collate import default_collate as default_collate
 from .collate import default_convert
 from .datasets import Dataset as Dataset
 from .datasets import TensorDataset as TensorDataset
 from .datasets import read_batch
-from .loader_iterators import BatchIterator, DatasetKind, DirectIterator, WorkerIterator
+from .loading import checks, iterable_batches, workers
+from .loading.iterators import BatchIterator, DatasetKind, DirectIterator, WorkerIterator
 from .samplers import BatchSampler, ForeverSampler, RandomSampler, SequentialSampler
 from .sources import as_stream
 
@@ -83,19 +83,19 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
     ):
-        loader_checks.check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
-        loader_checks.check_workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
-        loader_checks.check_batch_size(batch_size, drop_last)
-        loader_checks.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+        checks.check_samplers(sampler, batch_sampler, batch_size, shuffle, drop_last)
+        checks.check_workers(num_workers, prefetch_factor, multiprocessing_context, persistent_workers, timeout)
+        checks.check_batch_size(batch_size, drop_last)
+        checks.check_functions(collate_fn=collate_fn, worker_init_fn=worker_init_fn)
         self._stream = as_stream(dataset)
         self._is_iterable = self._stream is not None
         if self._is_iterable:
-            loader_checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
-            loader_checks.check_stream(dataset, self._stream, num_workers)
+            checks.check_iterable(shuffle=shuffle, sampler=sampler, batch_sampler=batch_sampler)
+            checks.check_stream(dataset, self._stream, num_workers)
         elif sampler is None and batch_sampler is None:
-            loader_checks.check_length(dataset)
+            checks.check_length(dataset)
         else:
-            loader_checks.check_items(dataset)
+            checks.check_items(dataset)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, DTypeError
 from ..core import random
-from ..core.arguments import checked_constructor
+from ..core.arguments import checked_constructor, shown
 from ..core.tensor import Tensor
 
 _Key = TypeVar("_Key", covariant=True)
@@ -33,10 +33,17 @@ class Sampler(Generic[_Key]):
         raise NotImplementedError(f"{type(self).__name__}.__iter__")
 
 
+def _need_length(where: str, data_source: Any) -> None:
+    # Here, since the check of an annotation reads every item of a list.
+    if not isinstance(data_source, Sized):
+        raise DTypeError(where, "a data_source with a length", shown(data_source))
+
+
 class SequentialSampler(Sampler[int]):
     """The indices 0, 1, 2, ... of `data_source` in order."""
 
-    def __init__(self, data_source: Sized):
+    def __init__(self, data_source: Any):
+        _need_length("SequentialSampler", data_source)
         self.data_source = data_source
 
     def __iter__(self) -> Iterator[int]:
@@ -56,11 +63,12 @@ class RandomSampler(Sampler[int]):
 
     def __init__(
         self,
-        data_source: Sized,
+        data_source: Any,
         replacement: bool = False,
         num_samples: int | None = None,
         generator: random.Stream | None = None,
     ):
+        _need_length("RandomSampler", data_source)
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
         self._num_samples = num_samples
         if not len(data_source):
@@ -190,7 +198,7 @@ class BatchSampler(Sampler[list[int]]):
     Raises ArgumentError for a batch_size below 1.
     """
 
-    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool):
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool):  # of indices; iterating might draw
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError("BatchSampler", "batch_size of at least 1", repr(batch_size))
         self.sampler: Any = sampler

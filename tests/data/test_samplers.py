@@ -213,3 +213,11 @@ def test_indices_drawn_with_weights_come_in_blocks_of_one_stream():
     ampkit.manual_seed(3)
     shares = np.array([1.0, 2.0, 3.0]) / 6
     assert many == random.next_draw().choice(3, 70_000, p=shares).tolist()
+
+
+def test_making_samplers_and_loaders_draws_no_random_numbers():
+    dataset = TensorDataset(ampkit.arange(10))
+    before = ampkit.get_rng_state()
+    BatchSampler(RandomSampler(dataset), 4, False)
+    DataLoader(dataset, batch_size=4, shuffle=True)
+    assert ampkit.get_rng_state() == before

@@ -12,7 +12,7 @@ import pytest
 
 from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core import random
-from ampkit.data.workers import Work, in_order, on_threads, run
+from ampkit.data.loading.workers import Work, in_order, on_threads, run
 from ampkit.utils.data import DataLoader, Dataset, get_worker_info
 
 

@@ -66,7 +66,8 @@ def _replay_forward(op: Any, node: Node, dys: list[Any], linked: dict[str, Any])
     for i, edge in enumerate(node.edges):
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held
-        if held is None:
+        was_given = edge is not None or (i < len(node.versions) and not isinstance(node.versions[i], tuple))
+        if held is None and was_given:
             other, compute = op.stand_ins.get(op.signature.name_of(i)), node.plan.compute
             value = None if other is None else other(node.saved)
             if edge is not None:  # without a stand-in, its value serves no gradient: any value will do

@@ -163,8 +163,15 @@ def _of_pointwise(node: Node, tangents: Tangents, wanted: dict[int, Edge], trace
     for place, tangent in enumerate(tangents):
         if tangent is None:
             continue
-        dy = tangent if tangent.shape == shape else tangent.expand(shape)
-        found = _gradients(node, {0: _in(dy, dtype)}, [i == place for i in range(len(tangents))], reduces=False)[place]
+        dy = _in(tangent if tangent.shape == shape else tangent.expand(shape), dtype)
+        chosen = [i == place for i in range(len(tangents))]
+        if traced or any(edge is not None and edge[2] != shape for edge in node.edges):
+            found = _gradients(node, {0: dy}, chosen, reduces=False)[place]
+        else:  # nothing to sum over: its kernel
+            needs = [need if yes else None for need, yes in zip(node.op.needs(node), chosen, strict=True)]
+            backward_pass = BackwardPass([], traced=False, retain=True)
+            gradient = node.op.vjp(node, [dy.array], tuple(needs), backward_pass)[place]
+            found = gradient if gradient is None else TracedArray(Tensor(gradient))
         if found is None or found.shape != shape:
             return None
         total = found.tensor if total is None else total + found.tensor

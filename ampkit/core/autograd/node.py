@@ -51,7 +51,7 @@ class Node:
         params: Any = (),
         plan: Any = None,
         kernel: Any = None,
-        versions: Sequence[list[int]] = (),
+        versions: Sequence[Sequence[int]] = (),
     ):
         self.op, self.edges, self.saved, self.params, self.plan, self.kernel = op, edges, saved, params, plan, kernel
         self.versions = versions

@@ -21,7 +21,7 @@ from ...data.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from ...data.workers import get_worker_info
+from ...data.loading.workers import get_worker_info
 
 __all__ = [
     "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler", "IterableDataset",

@@ -1,9 +1,9 @@
 """Private names of `torch.utils.data.dataloader` that loaders of others use."""
 
-from ....data.loader_iterators import BatchIterator as _BaseDataLoaderIter
-from ....data.loader_iterators import DatasetKind as _DatasetKind
-from ....data.loader_iterators import DirectIterator as _SingleProcessDataLoaderIter
-from ....data.loader_iterators import WorkerIterator as _MultiProcessingDataLoaderIter
+from ....data.loading.iterators import BatchIterator as _BaseDataLoaderIter
+from ....data.loading.iterators import DatasetKind as _DatasetKind
+from ....data.loading.iterators import DirectIterator as _SingleProcessDataLoaderIter
+from ....data.loading.iterators import WorkerIterator as _MultiProcessingDataLoaderIter
 from ....data.samplers import ForeverSampler as _InfiniteConstantSampler
 
 __all__ = [

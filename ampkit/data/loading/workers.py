@@ -17,9 +17,9 @@ from itertools import islice
 from multiprocessing import connection
 from typing import Any, NamedTuple, TypeVar
 
-from ..backends.cpu import threads as blas
-from ..backends.threads import on_this_device
-from ..base.errors import ArgumentError, StateError
+from ...backends.cpu import threads as blas
+from ...backends.threads import on_this_device
+from ...base.errors import ArgumentError, StateError
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, DTypeError
-from ..core.arguments import shown
+from ...base.errors import ArgumentError, DTypeError
+from ...core.arguments import shown
 from .workers import check_context
 
 _MOST_WORKERS = 1024

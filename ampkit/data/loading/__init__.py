@@ -1,0 +1,1 @@
+"""Parts of DataLoader: its checks, iterators and workers."""
