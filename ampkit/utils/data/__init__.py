@@ -12,6 +12,7 @@ from ...data.datasets import (
     random_split,
 )
 from ...data.loader import DataLoader
+from ...data.loading.workers import get_worker_info
 from ...data.samplers import (
     BatchSampler,
     DistributedSampler,
@@ -21,7 +22,6 @@ from ...data.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from ...data.loading.workers import get_worker_info
 
 __all__ = [
     "BatchSampler", "ChainDataset", "ConcatDataset", "DataLoader", "Dataset", "DistributedSampler", "IterableDataset",
