@@ -68,6 +68,7 @@ class Finder(DistributionFinder, Loader):
         if entry[:1] == ["="]:
             sys.modules[module.__name__] = import_module(entry[1])
             return
+        module.__file__ = __file__  # libraries ask for the folder
         for source in entry:
             found = import_module(source, _EXTRA)
             module.__dict__.update((name, getattr(found, name)) for name in public(found))

@@ -8,6 +8,8 @@ one raises an error with the cure.
 
 from __future__ import annotations
 
+from ..base.missing_names import known
+
 
 def _below(space: str, names: str, source: str) -> dict[str, str]:
     """The same source for several modules of `space`."""
@@ -20,9 +22,11 @@ SOURCES = {
     "torch._dynamo.utils": ".tracing.dynamo",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
-    "torch": "ampkit .top .nn.losses .autocast_state .switches",
+    "torch": "ampkit .top .nn.losses .autocast_state .switches .dispatch.foreach",
     "torch._C": ".tracing.private .dispatch.keys",
+    "torch._C._functorch": ".tracing.functorch",
     "torch._C._nn": "ampkit.ops .nn.parse_to",
+    "torch.__config__": ".backends.config",
     "torch.__future__": ".future",
     "torch.accelerator": ".accelerator",
     "torch.amp": "ampkit.amp",
@@ -56,6 +60,7 @@ SOURCES = {
     "torch.distributed.constants": ".distributed.constants",
     "torch.distributed.device_mesh": "ampkit.distributed",
     "torch.distributed.distributed_c10d": "ampkit.distributed .distributed",
+    "torch.distributed.rpc": ".distributed.rpc",
     "torch.distributions": "ampkit.distributions",
     **_below("torch.distributions", "bernoulli beta binomial categorical cauchy chi2 continuous_bernoulli dirichlet",
              "ampkit.distributions"),
@@ -107,7 +112,8 @@ SOURCES = {
     "torch.nn.modules.module": "ampkit.nn .nn.modules ampkit.nn.modules.module",
     "torch.nn.parallel": "ampkit.nn.parallel .nn.parallel",
     **_below("torch.nn.parallel", "data_parallel distributed", "ampkit.nn.parallel .nn.parallel"),
-    "torch.nn.parameter": "ampkit.nn",
+    "torch.nn.parallel.scatter_gather": ".nn.scatter_gather",
+    "torch.nn.parameter": "ampkit.nn .nn.parameter",
     "torch.nn.utils": "ampkit.nn.utils",
     "torch.nn.utils.clip_grad": "ampkit.nn.utils",
     "torch.nn.utils.fusion": "ampkit.nn.utils",
@@ -135,7 +141,7 @@ SOURCES = {
     "torch.testing": ".testing",
     "torch.types": ".types",
     "torch.utils": "ampkit.utils",
-    "torch.utils._pytree": ".utils.pytree",
+    "torch.utils._pytree": ".utils.pytree .utils.pytree_keys",
     "torch.utils.checkpoint": ".utils.checkpoint",
     "torch.utils.data": "ampkit.utils.data",
     "torch.utils.data.dataloader": "ampkit.utils.data .utils.data",
@@ -147,6 +153,7 @@ SOURCES = {
     "torch.utils.hooks": ".utils.hooks",
     "torch.utils.tensorboard": ".utils.tensorboard",
     "torch.utils.model_zoo": ".utils.hub",
+    "torch.utils.weak": ".utils.weak",
     "torch.version": ".version",
     "torch.xpu": ".backends.unavailable",
 }  # fmt: skip
@@ -159,11 +166,16 @@ _PRIVATE = (
     "_streambase _strobelight _subclasses _tensor _tensor_str _thread_safe_fork _utils _utils_internal _vendor "
     "_vmap_internals _weights_only_unpickler"
 )
+_PRIVATE_UTILS = (
+    "_config_module _contextlib _cxx_pytree _debug_mode _device _foreach_utils _mode_utils _python_dispatch _stats "
+    "_sympy _traceback _triton _typing_utils _zip"
+)
 _INTERNAL = "a private name of PyTorch, which has no equivalent"
 _EAGER = "Python code runs directly: leave it out"
 _RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
 REFUSED = {
     **_below("torch", _PRIVATE, _INTERNAL),
+    **_below("torch._C", "_distributed_c10d _distributed_rpc _functorch _lazy _onnx _profiler", _INTERNAL),
     "torch._dynamo": _EAGER,
     "torch._inductor": _EAGER,
     "torch.classes": _EAGER,
@@ -175,7 +187,6 @@ REFUSED = {
     "torch.distributed.fsdp": _RANKS,
     "torch.distributed.optim": _RANKS,
     "torch.distributed.pipelining": _RANKS,
-    "torch.distributed.rpc": _RANKS,
     "torch.distributed.tensor": _RANKS,
     "torch.export": "save the weights: torch.save(model.state_dict(), path)",
     "torch.fft": "np.fft of x.numpy(), not differentiable",
@@ -186,6 +197,9 @@ REFUSED = {
     "torch.onnx": "torch.onnx.export writes a model that ran; the registries of PyTorch's exporter have no equivalent",
     "torch.quantization": "float16 and bfloat16 are the dtypes below float32",
     "torch.sparse": "gradients and tensors are dense",
+    **_below("torch.utils", _PRIVATE_UTILS, _INTERNAL),
+    **_below("torch.nn.utils", "_deprecation_utils _expanded_weights _named_member_accessor", _INTERNAL),
+    "torch.utils.data._utils": _INTERNAL,
     "torch.utils.benchmark": "python -m timeit, or ampkit.profile()",
     "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
 }
@@ -194,12 +208,19 @@ CLASSES = {"torch._C": _INTERNAL}
 
 
 def refusal(path: str) -> str | None:
-    """The cure of the nearest module in REFUSED that `path` is or is below, or None."""
+    """The cure of a path that is, or is below, a module in REFUSED or one of PyTorch's that is not in SOURCES; or None.
+
+    A module can be imported where there is a cure.
+    """
     space, _, name = path.rpartition(".")
     if space in CLASSES:
         return CLASSES[space] if name.lstrip("_")[:1].isupper() else None
     while path:
         if path in REFUSED:
             return REFUSED[path]
+        if path in SOURCES:
+            return None
+        if path in known()["modules"]:
+            return "docs/coming-from-pytorch.md lists what there is"
         path = path.rpartition(".")[0]
     return None

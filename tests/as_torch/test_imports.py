@@ -153,3 +153,84 @@ print(torch.zeros(1).dtype, torch.split(torch.ones(3), 2)[1].shape, torch.tensor
         "Image Image Tensor Tensor Image", "Tensor Tensor", "True False True", "torch.float64 True True",
         "torch.float32 (1,) tensor([1., 1.])",
     ]  # fmt: skip
+
+
+def test_trees_have_pytorchs_containers_structures_and_paths(run_aliased):
+    code = """
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from dataclasses import dataclass
+from torch.utils import _pytree as pytree
+
+Pair = namedtuple("Pair", "left right")
+
+@dataclass
+class Box:
+    low: int
+    high: int
+
+class Bag:
+    def __init__(self, items):
+        self.items = items
+
+pytree.register_dataclass(Box)
+pytree.register_pytree_node(Bag, lambda bag: (bag.items, None), lambda items, _: Bag(list(items)))
+tree = {"a": [1, (2, 3)], "b": Pair(4, OrderedDict(x=5)), "c": defaultdict(list, y=6), "d": deque([7], 3)}
+tree["e"] = Box(8, 9)
+leaves, spec = pytree.tree_flatten(tree)
+print(leaves, spec.num_leaves, spec.num_nodes, spec.child(0).type is list, pytree.LeafSpec().is_leaf())
+print(pytree.tree_unflatten(leaves, spec) == tree, spec == pytree.tree_structure(tree), spec.unflatten(leaves) == tree)
+print([pytree.keystr(path) for path, _ in pytree.tree_leaves_with_path(tree)])
+print(all(pytree.key_get(tree, path) == leaf for path, leaf in pytree.tree_flatten_with_path(tree)[0]))
+print(pytree.tree_map(lambda a, b: a + b, {"x": 1, "y": (2,)}, {"y": (20,), "x": 10}))
+print(pytree.tree_map_with_path(lambda path, leaf: f"{pytree.keystr(path)}={leaf}", [1, {"k": 2}]))
+print(pytree.tree_map_only((int, str), lambda x: x * 2, [1, "a", 2.5]), end=" ")
+print(pytree.tree_any_only(int, lambda x: x > 1, [1, 2.0]))
+print(pytree.tree_map(str, [[1, 2], [3]], is_leaf=lambda x: x == [3]), pytree.tree_leaves(Bag([1, Bag([2])])))
+print(list in pytree.SUPPORTED_NODES, pytree._is_leaf(3), end=" ")
+print(pytree._broadcast_to_and_flatten([1, 2], pytree.tree_structure([[0, 0], 0])))
+for wrong in (lambda: pytree.tree_unflatten([1], spec), lambda: pytree.tree_leaves_with_path(Bag([1])),
+              lambda: pytree.tree_map(print, [1, 2], [1]), lambda: pytree.register_pytree_node(Bag, 1, 2)):
+    try:
+        wrong()
+    except ValueError as error:
+        print(str(error).splitlines()[0])
+"""
+    paths = ["['a'][0]", "['a'][1][0]", "['a'][1][1]", "['b'].left", "['b'].right['x']", "['c']['y']", "['d'][0]"]
+    assert run_aliased(code) == [
+        "[1, 2, 3, 4, 5, 6, 7, 8, 9] 9 17 True True",
+        "True True True",
+        str([*paths, "['e'].low", "['e'].high"]),
+        "True",
+        "{'x': 11, 'y': (22,)}",
+        "['[0]=1', {'k': \"[1]['k']=2\"}]",
+        "[2, 'aa', 2.5] False",
+        "[['1', '2'], '[3]'] [1, 2]",
+        "True True [1, 1, 2]",
+        "tree_unflatten: needs 9 leaves, got 1",
+        "tree_flatten_with_path: needs containers whose children have keys, got Bag",
+        "tree_map: needs trees of one structure, a list here, got [1]",
+        "register_pytree_node: needs a class that is no container yet, got Bag",
+    ]
+
+
+def test_functions_of_lists_are_functions_of_each_tensor(run_aliased):
+    code = """
+import torch
+a, b = [torch.tensor([1.0, 4.0]), torch.tensor([9.0])], [torch.tensor([2.0, 2.0]), torch.tensor([3.0])]
+print([x.tolist() for x in torch._foreach_sqrt(a)], [x.tolist() for x in torch._foreach_add(a, b, alpha=2)])
+print(torch._foreach_mul_(a, [2.0, 3.0]), torch._foreach_copy_(b, a), [x.tolist() for x in b])
+print([x.item() for x in torch._foreach_norm(a, 1)], [x.tolist() for x in torch._foreach_maximum(a, 5.0)])
+torch._foreach_addcdiv_(a, b, a, 1.0)
+print([x.tolist() for x in a], torch.ops.aten.add.Tensor(a[1], b[1]).tolist())
+try:
+    torch.ops.aten.no_such_operator.default(a)
+except AttributeError as error:
+    print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == [
+        "[[1.0, 2.0], [3.0]] [[5.0, 8.0], [15.0]]",
+        "None None [[2.0, 8.0], [27.0]]",
+        "[10.0, 27.0] [[5.0, 8.0], [27.0]]",
+        "[[3.0, 9.0], [28.0]] [55.0]",
+        "ampkit has no torch.ops.aten.no_such_operator, whose kernel is none of Python",
+    ]

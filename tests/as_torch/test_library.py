@@ -72,7 +72,7 @@ except AssertionError as error:
         "(15, 20) 20",
         "True True",
         "True True",
-        "1 sum ([('a', 1)], ['a'])",
+        "1 sum ([(MappingKey(key='a'), 1)], ['a'])",
         "odict_keys(['module.weight', 'module.bias'])",
         "help: F.scaled_dot_product_attention with attn_mask",
         "help: ampkit.distributed has DistributedDataParallel (docs/distributed.md)",

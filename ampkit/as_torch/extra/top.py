@@ -16,15 +16,59 @@ from .dispatch.operators import ops
 from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [
-    "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Size", "UntypedStorage",
-    "__version__", "_assert", "cdouble", "cfloat", "compile", "complex64", "complex128", "is_autocast_available",
-    "layout", "memory_format", "ops", "typename", "uint16", "uint32", "uint64",
+    "PyTorchFileReader",
+    "PyTorchFileWriter",
+    "ScriptFunction",
+    "ScriptModule",
+    "Size",
+    "UntypedStorage",
+    "__file__",
+    "__version__",
+    "_assert",
+    "cdouble",
+    "cfloat",
+    "chalf",
+    "compile",
+    "complex32",
+    "complex64",
+    "complex128",
+    "is_autocast_available",
+    "jagged",
+    "layout",
+    "memory_format",
+    "ops",
+    "qint8",
+    "qint32",
+    "quint2x4",
+    "quint4x2",
+    "quint8",
+    "sparse_bsc",
+    "sparse_bsr",
+    "sparse_coo",
+    "sparse_csc",
+    "sparse_csr",
+    "typename",
+    "uint16",
+    "uint32",
+    "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION
 PyTorchFileReader = refused("torch.PyTorchFileReader", "torch.load reads a whole file")
 PyTorchFileWriter = refused("torch.PyTorchFileWriter", "torch.save writes a whole file")
 Size = Shape
+
+# dtypes that are looked up only.
+complex32 = chalf = refused("torch.complex32", "tensors are real")
+qint8, qint32, quint8, quint2x4, quint4x2 = (
+    refused(f"torch.{name}", "float16 and bfloat16 are the dtypes below float32")
+    for name in ("qint8", "qint32", "quint8", "quint2x4", "quint4x2")
+)
+
+# Layouts that no tensor has, and that libraries compare `x.layout` with.
+jagged, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr = (
+    f"torch.{name}" for name in ("jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr")
+)
 
 # Types for annotations and `isinstance`.
 layout = memory_format = str

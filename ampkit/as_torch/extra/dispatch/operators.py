@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
 from ....autograd import Function
@@ -99,7 +100,7 @@ class Operator:
 
     def __getattr__(self, name: str) -> Any:
         # An overload is of the same kernels, which see by their arguments what they were given.
-        if name.startswith("_") or not (name == "default" or name[0].isupper() or "_" in name):
+        if name.startswith("_"):
             raise AttributeError(f"operator {self._qualname} has no attribute {name!r}", name=name, obj=self)
         return self
 
@@ -122,6 +123,18 @@ def operator(name: str) -> Operator:
     return _defined[name]
 
 
+def _of_pytorch(name: str) -> Operator:
+    """PyTorch's own operator of a name: the function or method of that name, once it is called."""
+    found = operator(f"aten::{name}")
+    spaces = [import_module("torch"), import_module("torch.nn.functional"), Tensor]
+    for space in spaces if not found.kernels else ():
+        function = getattr(space, name, None)
+        if callable(function) and not isinstance(function, type):
+            found.kernels[""] = function
+            break
+    return found
+
+
 class _Namespace:
     """`torch.ops.namespace`."""
 
@@ -130,6 +143,8 @@ class _Namespace:
 
     def __getattr__(self, name: str) -> Any:
         path = f"{self._name}::{name}"
+        if self._name == "aten" and not name.startswith("__"):
+            return _of_pytorch(name)
         found = _defined.get(path)
         if found is None or not (found.kernels or found._schema):
             raise AttributeError(f"no operator {path}", name=name, obj=self)

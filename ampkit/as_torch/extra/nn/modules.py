@@ -16,11 +16,12 @@ from ....nn.modules.norm import _BatchNorm
 from ....nn.state_dict import Keys
 
 __all__ = [
-    "LazyModuleMixin", "NonDynamicallyQuantizableLinear",
-    "_BatchNorm", "_ConvNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_get_activation_fn", "_ntuple", "_pair",
-    "_quadruple", "_reverse_repeat_tuple", "_single", "_triple",
+    "_EXTRA_STATE_KEY_SUFFIX", "LazyModuleMixin", "NonDynamicallyQuantizableLinear", "_BatchNorm", "_ConvNd",
+    "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_get_activation_fn", "_ntuple", "_pair", "_quadruple",
+    "_reverse_repeat_tuple", "_single", "_triple",
 ]  # fmt: skip
 
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # of keys of `state_dict`
 _ConvNd, _IncompatibleKeys, NonDynamicallyQuantizableLinear = _Conv, Keys, Linear
 
 

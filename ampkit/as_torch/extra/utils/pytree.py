@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque, namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from typing import Any, NamedTuple
 
-__all__ = [
-    "SUPPORTED_NODES", "LeafSpec", "NodeDef", "PyTree", "TreeSpec", "_dict_flatten_with_keys", "_get_node_type",
-    "_register_pytree_node", "register_pytree_node", "tree_all", "tree_any", "tree_flatten", "tree_leaves", "tree_map",
-    "tree_map_", "tree_map_only", "tree_structure", "tree_unflatten",
-]  # fmt: skip
+from ....base.errors import ArgumentError
+from .pytree_keys import GetAttrKey, KeyEntry, MappingKey, SequenceKey
+
+__all__ = []
+
+Context = PyTree = Any
+FlattenFunc = Callable[[Any], tuple[Iterable[Any], Any]]
+UnflattenFunc = Callable[[Any, Any], Any]
+FlattenWithKeysFunc = Callable[[Any], tuple[list[tuple[KeyEntry, Any]], Any]]
 
 
 class TreeSpec(NamedTuple):
@@ -25,6 +30,50 @@ class TreeSpec(NamedTuple):
         """The number of leaves below."""
         return sum(child.num_leaves for child in self.children_specs) if self.type is not None else 1
 
+    @property
+    def num_nodes(self) -> int:
+        """The number of containers and leaves, itself among them."""
+        return 1 + sum(child.num_nodes for child in self.children_specs)
+
+    @property
+    def num_children(self) -> int:
+        """The number of children."""
+        return len(self.children_specs)
+
+    def is_leaf(self) -> bool:
+        """Whether it is that of a leaf."""
+        return self.type is None
+
+    def children(self) -> list[TreeSpec]:
+        """The structures of the children."""
+        return list(self.children_specs)
+
+    def child(self, index: int) -> TreeSpec:
+        """The structure of a child."""
+        return self.children_specs[index]
+
+    def flatten_up_to(self, tree: Any) -> list[Any]:
+        """What `tree` has in the places of the leaves. Raises ValueError where it has another structure above them."""
+        if self.type is None:
+            return [tree]
+        kind = _get_node_type(tree)
+        parts: list[Any] = []
+        if kind is self.type:
+            children, context = SUPPORTED_NODES[kind].flatten_fn(tree)
+            parts = list(children)
+            if kind in (dict, OrderedDict, defaultdict):  # by keys, in the order of this one
+                keys, wanted = (each[1] if kind is defaultdict else each for each in (context, self.context))
+                parts = [tree[key] for key in wanted] if set(keys) == set(wanted) else []
+        if kind is not self.type or len(parts) != len(self.children_specs):
+            raise ArgumentError("tree_map", f"trees of one structure, a {self.type.__name__} here", f"{tree!r}"[:80])
+        return [
+            leaf for child, part in zip(self.children_specs, parts, strict=True) for leaf in child.flatten_up_to(part)
+        ]
+
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
+        """`tree_unflatten` with this structure."""
+        return tree_unflatten(leaves, self)
+
 
 class LeafSpec(TreeSpec):
     """The structure of a leaf."""
@@ -35,51 +84,163 @@ class LeafSpec(TreeSpec):
         return super().__new__(cls, None, None, [])
 
 
-PyTree = Any
-Flatten = Callable[[Any], tuple[Iterable[Any], Any]]
-Unflatten = Callable[[Any, Any], Any]
-
-
 class NodeDef(NamedTuple):
     """How a class of containers is taken apart and put together."""
 
     type: Any
-    flatten_fn: Flatten
-    unflatten_fn: Unflatten
-    flatten_with_keys_fn: Callable[[Any], Any] | None = None
+    flatten_fn: FlattenFunc
+    unflatten_fn: UnflattenFunc
+    flatten_with_keys_fn: FlattenWithKeysFunc | None = None
 
 
 SUPPORTED_NODES: dict[Any, NodeDef] = {}  # by class; namedtuple stands for all of its kind
+BUILTIN_TYPES = frozenset({tuple, list, dict, namedtuple, OrderedDict, defaultdict, deque})
 
 
 def register_pytree_node(
-    cls: Any, flatten_fn: Flatten, unflatten_fn: Unflatten, *, flatten_with_keys_fn: Any = None, **ignored: Any
-) -> None:
-    """Treat a class as a container."""
+    cls: Any, flatten_fn: FlattenFunc, unflatten_fn: UnflattenFunc, *,
+    flatten_with_keys_fn: FlattenWithKeysFunc | None = None, **ignored: Any,
+) -> None:  # fmt: skip
+    """Treat a class as a container. Raises ValueError for one that is a container already."""
+    if cls in SUPPORTED_NODES:
+        raise ArgumentError("register_pytree_node", "a class that is no container yet", cls.__name__)
+    _private_register_pytree_node(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn=flatten_with_keys_fn)
+
+
+def _private_register_pytree_node(cls: Any, flatten_fn: Any, unflatten_fn: Any, *, flatten_with_keys_fn: Any = None,
+                                  **ignored: Any) -> None:  # fmt: skip
     SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
 
 
-def _from_keys(make: Callable[[Any], Any]) -> Unflatten:
-    return lambda children, keys: make(zip(keys, children, strict=True))
+_register_pytree_node = _private_register_pytree_node
 
 
-def _default_dict(children: Any, context: Any) -> Any:
-    factory, keys = context
-    return defaultdict(factory, zip(keys, children, strict=True))
+def _deregister_pytree_node(cls: Any) -> None:
+    del SUPPORTED_NODES[cls]
 
 
-register_pytree_node(list, lambda x: (x, None), lambda children, _: list(children))
-register_pytree_node(tuple, lambda x: (x, None), lambda children, _: tuple(children))
-register_pytree_node(dict, lambda x: (x.values(), list(x)), _from_keys(dict))
-register_pytree_node(OrderedDict, lambda x: (x.values(), list(x)), _from_keys(OrderedDict))
-register_pytree_node(defaultdict, lambda x: (x.values(), (x.default_factory, list(x))), _default_dict)
-register_pytree_node(deque, lambda x: (x, x.maxlen), lambda children, longest: deque(children, longest))
-register_pytree_node(namedtuple, lambda x: (x, type(x)), lambda children, kind: kind(*children))
-_register_pytree_node = register_pytree_node
+def register_dataclass(cls: Any, *, field_names: Any = None, drop_field_names: Any = (), **ignored: Any) -> None:
+    """Treat a data class as a container of its fields."""
+    names = list(field_names or [each.name for each in fields(cls) if each.init and each.name not in drop_field_names])
+
+    def with_keys(x: Any) -> Any:
+        return [(GetAttrKey(name), getattr(x, name)) for name in names], None
+
+    def unflatten(children: Any, _: Any) -> Any:
+        return cls(**dict(zip(names, children, strict=True)))
+
+    register_pytree_node(
+        cls, lambda x: ([getattr(x, name) for name in names], None), unflatten, flatten_with_keys_fn=with_keys
+    )
 
 
-def _dict_flatten_with_keys(d: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    return list(d.items()), list(d)
+def register_constant(cls: Any) -> None:
+    """Treat objects of a class as containers without leaves."""
+    register_pytree_node(cls, lambda x: ((), x), lambda _, x: x, flatten_with_keys_fn=lambda x: ([], x))
+
+
+# The containers of Python. Libraries call these functions by name.
+
+
+def _list_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d), None
+
+
+def _list_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    return [(SequenceKey(i), value) for i, value in enumerate(d)], None
+
+
+def _list_unflatten(values: Iterable[Any], context: Any) -> list[Any]:
+    return list(values)
+
+
+_tuple_flatten, _tuple_flatten_with_keys = _list_flatten, _list_flatten_with_keys
+
+
+def _tuple_unflatten(values: Iterable[Any], context: Any) -> tuple[Any, ...]:
+    return tuple(values)
+
+
+def _namedtuple_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d), type(d)
+
+
+def _namedtuple_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    return [(GetAttrKey(name), value) for name, value in zip(d._fields, d, strict=True)], type(d)
+
+
+def _namedtuple_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return context(*values)
+
+
+def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d.values()), list(d)
+
+
+def _dict_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    return [(MappingKey(key), value) for key, value in d.items()], list(d)
+
+
+def _dict_unflatten(values: Iterable[Any], context: Any) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
+_ordereddict_flatten, _ordereddict_flatten_with_keys = _dict_flatten, _dict_flatten_with_keys
+
+
+def _ordereddict_unflatten(values: Iterable[Any], context: Any) -> OrderedDict[Any, Any]:
+    return OrderedDict(zip(context, values, strict=True))
+
+
+def _defaultdict_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d.values()), [d.default_factory, list(d)]
+
+
+def _defaultdict_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    return _dict_flatten_with_keys(d)[0], [d.default_factory, list(d)]
+
+
+def _defaultdict_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return defaultdict(context[0], zip(context[1], values, strict=True))
+
+
+def _deque_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d), d.maxlen
+
+
+def _deque_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
+    return _list_flatten_with_keys(d)[0], d.maxlen
+
+
+def _deque_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return deque(values, maxlen=context)
+
+
+for _kind in (list, tuple, namedtuple, dict, OrderedDict, defaultdict, deque):
+    _take, _with, _make = (
+        globals()[f"_{_kind.__name__.lower()}_{what}"] for what in ("flatten", "flatten_with_keys", "unflatten")
+    )
+    _private_register_pytree_node(_kind, _take, _make, flatten_with_keys_fn=_with)
+
+
+def is_namedtuple_class(cls: type) -> bool:
+    """Whether it is a class of named tuples."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+
+
+def is_namedtuple_instance(obj: Any) -> bool:
+    """Whether it is a named tuple."""
+    return is_namedtuple_class(type(obj))
+
+
+def is_structseq_class(cls: type) -> bool:
+    """Whether it is a class of C's named tuples, as `time.struct_time`."""
+    return isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "n_sequence_fields")
+
+
+def is_structseq_instance(obj: Any) -> bool:
+    """Whether it is one of C's named tuples."""
+    return is_structseq_class(type(obj))
 
 
 def _get_node_type(tree: Any) -> Any:
@@ -88,23 +249,42 @@ def _get_node_type(tree: Any) -> Any:
     return namedtuple if named else found
 
 
+def tree_is_leaf(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
+    """Whether it is no container, or `is_leaf` holds for it."""
+    return (is_leaf is not None and is_leaf(tree)) or _get_node_type(tree) not in SUPPORTED_NODES
+
+
+_is_leaf = tree_is_leaf
+
+
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
     """The leaves, from left to right, and the structure."""
-    kind = _get_node_type(tree)
-    if kind not in SUPPORTED_NODES or (is_leaf is not None and is_leaf(tree)):
+    if tree_is_leaf(tree, is_leaf):
         return [tree], LeafSpec()
+    kind = _get_node_type(tree)
     children, context = SUPPORTED_NODES[kind].flatten_fn(tree)
     parts = [tree_flatten(child, is_leaf) for child in children]
     return [leaf for leaves, _ in parts for leaf in leaves], TreeSpec(kind, context, [spec for _, spec in parts])
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
-    """The inverse of `tree_flatten`."""
-    left = iter(leaves)  # an iterator is its own
+    """The inverse of `tree_flatten`. Raises ValueError for another number of leaves."""
+    given = list(leaves)
+    if len(given) != treespec.num_leaves:
+        raise ArgumentError("tree_unflatten", f"{treespec.num_leaves} leaves", f"{len(given)}")
+    return _unflatten(iter(given), treespec)
+
+
+def _unflatten(left: Iterator[Any], treespec: TreeSpec) -> Any:
     if treespec.type is None:
         return next(left)
-    children = [tree_unflatten(left, child) for child in treespec.children_specs]
+    children = [_unflatten(left, child) for child in treespec.children_specs]
     return SUPPORTED_NODES[treespec.type].unflatten_fn(children, treespec.context)
+
+
+def tree_iter(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+    """The leaves, one after the other."""
+    yield from tree_flatten(tree, is_leaf)[0]
 
 
 def tree_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
@@ -118,9 +298,12 @@ def tree_structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> T
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """The same structure of `func` of the leaves, of one tree or of several alike."""
+    """The same structure of `func` of the leaves, of one tree or of several alike.
+
+    Raises ValueError where another tree has another structure above the leaves of the first.
+    """
     leaves, spec = tree_flatten(tree, is_leaf)
-    others = [tree_leaves(rest, is_leaf) for rest in rests]
+    others = [spec.flatten_up_to(rest) for rest in rests]
     return tree_unflatten([func(*row) for row in zip(leaves, *others, strict=True)], spec)
 
 
@@ -130,16 +313,86 @@ def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Callabl
     return tree
 
 
-def tree_map_only(kind: Any, func: Callable[..., Any], tree: Any) -> Any:
-    """`tree_map` for the leaves of a type; others stay."""
-    return tree_map(lambda leaf: func(leaf) if isinstance(leaf, kind) else leaf, tree)
+def map_only(kind: Any, /) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
+    """A decorator: the function for values of a type, of several, or for which a function holds; others stay."""
+    holds = kind if callable(kind) and not isinstance(kind, type) else lambda x: isinstance(x, kind)
+    return lambda func: lambda x: func(x) if holds(x) else x
 
 
-def tree_any(pred: Callable[[Any], bool], tree: Any) -> bool:
+def tree_map_only(kind: Any, /, func: Callable[[Any], Any], tree: Any,
+                  is_leaf: Callable[[Any], bool] | None = None) -> Any:  # fmt: skip
+    """`tree_map` for the leaves of a type, of several, or for which a function holds; others stay."""
+    return tree_map(map_only(kind)(func), tree, is_leaf=is_leaf)
+
+
+def tree_map_only_(kind: Any, /, func: Callable[[Any], Any], tree: Any,
+                   is_leaf: Callable[[Any], bool] | None = None) -> Any:  # fmt: skip
+    """`tree_map_` for the leaves of a type."""
+    return tree_map_(map_only(kind)(func), tree, is_leaf=is_leaf)
+
+
+def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
     """Whether `pred` holds for a leaf."""
-    return any(map(pred, tree_leaves(tree)))
+    return any(map(pred, tree_leaves(tree, is_leaf)))
 
 
-def tree_all(pred: Callable[[Any], bool], tree: Any) -> bool:
+def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> bool:
     """Whether `pred` holds for every leaf."""
-    return all(map(pred, tree_leaves(tree)))
+    return all(map(pred, tree_leaves(tree, is_leaf)))
+
+
+def tree_any_only(kind: Any, /, pred: Callable[[Any], bool], tree: Any, is_leaf: Any = None) -> bool:
+    """Whether `pred` holds for a leaf of a type."""
+    return any(pred(leaf) for leaf in tree_leaves(tree, is_leaf) if isinstance(leaf, kind))
+
+
+def tree_all_only(kind: Any, /, pred: Callable[[Any], bool], tree: Any, is_leaf: Any = None) -> bool:
+    """Whether `pred` holds for every leaf of a type."""
+    return all(pred(leaf) for leaf in tree_leaves(tree, is_leaf) if isinstance(leaf, kind))
+
+
+def _broadcast_to_and_flatten(tree: Any, treespec: TreeSpec, is_leaf: Any = None) -> list[Any] | None:
+    if tree_is_leaf(tree, is_leaf):
+        return [tree] * treespec.num_leaves
+    kind = _get_node_type(tree)
+    children, context = SUPPORTED_NODES[kind].flatten_fn(tree)
+    parts = list(children)
+    if kind is not treespec.type or context != treespec.context or len(parts) != treespec.num_children:
+        return None
+    found = [_broadcast_to_and_flatten(*each, is_leaf) for each in zip(parts, treespec.children_specs, strict=True)]
+    return None if None in found else [leaf for leaves in found for leaf in leaves or ()]
+
+
+def tree_flatten_with_path(tree: Any, is_leaf: Any = None) -> tuple[list[tuple[tuple[KeyEntry, ...], Any]], TreeSpec]:
+    """The leaves, each with its path, a tuple of keys, and the structure."""
+    return _with_paths(tree, (), is_leaf), tree_structure(tree, is_leaf)
+
+
+def tree_leaves_with_path(tree: Any, is_leaf: Any = None) -> list[tuple[tuple[KeyEntry, ...], Any]]:
+    """The leaves, each with its path."""
+    return _with_paths(tree, (), is_leaf)
+
+
+def _with_paths(tree: Any, path: tuple[KeyEntry, ...], is_leaf: Any) -> list[tuple[tuple[KeyEntry, ...], Any]]:
+    if tree_is_leaf(tree, is_leaf):
+        return [(path, tree)]
+    node = SUPPORTED_NODES[_get_node_type(tree)]
+    if node.flatten_with_keys_fn is None:
+        got, cure = node.type.__name__, "register it with flatten_with_keys_fn"
+        raise ArgumentError("tree_flatten_with_path", "containers whose children have keys", got, cure)
+    return [
+        leaf for key, child in node.flatten_with_keys_fn(tree)[0] for leaf in _with_paths(child, (*path, key), is_leaf)
+    ]
+
+
+def tree_map_with_path(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: Any = None) -> Any:
+    """`tree_map` of `func(path, leaf, ...)`."""
+    leaves, spec = tree_flatten_with_path(tree, is_leaf)
+    others = [spec.flatten_up_to(rest) for rest in rests]
+    return spec.unflatten([func(*leaf, *row) for leaf, *row in zip(leaves, *others, strict=True)])
+
+
+__all__ = [
+    name for name, value in list(globals().items())
+    if getattr(value, "__module__", None) == __name__ or name.isupper() or name in ("Context", "PyTree", "_is_leaf")
+]  # fmt: skip
