@@ -34,12 +34,19 @@ class Constraint:
     event_dim: int = 0
     needs = ""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_methods(cls)
+
     def check(self, value: Tensor) -> Tensor:
         """Whether each value is in the set: bool, of the shape of `value` without its last event_dim axes."""
         raise StateError(f"{type(self).__name__}.check", "a constraint that has the method", "one without")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lstrip('_')}()"
+
+
+check_methods(Constraint)
 
 
 class _Dependent(Constraint):
@@ -351,8 +358,6 @@ class stack(_Joined):
         parts = value.unbind(self.dim)
         return ops.stack([part.check(v) for part, v in zip(self.cseq, parts, strict=True)], self.dim)
 
-
-check_methods(Constraint, independent, greater_than, greater_than_eq, less_than, interval, multinomial, cat, stack)
 
 dependent = _Dependent()
 real, boolean, one_hot = _Real(), _Boolean(), _OneHot()
