@@ -8,9 +8,17 @@ from . import ops as _ops
 from .core.tensor import Tensor as _Tensor
 from .core.torch_compat import accept_compat_args as _accept_compat_args
 from .ops import linalg_cholesky as cholesky
+from .ops import linalg_cholesky_ex as cholesky_ex
+from .ops import linalg_cond as cond
 from .ops import linalg_eigh as eigh
 from .ops import linalg_eigvalsh as eigvalsh
 from .ops import linalg_inv as inv
+from .ops import linalg_inv_ex as inv_ex
+from .ops import linalg_lstsq as lstsq
+from .ops import linalg_lu as lu
+from .ops import linalg_lu_factor as lu_factor
+from .ops import linalg_lu_factor_ex as lu_factor_ex
+from .ops import linalg_lu_solve as lu_solve
 from .ops import linalg_matrix_norm as matrix_norm
 from .ops import linalg_matrix_rank as matrix_rank
 from .ops import linalg_multi_dot as multi_dot
@@ -18,9 +26,12 @@ from .ops import linalg_norm as norm
 from .ops import linalg_pinv as pinv
 from .ops import linalg_qr as qr
 from .ops import linalg_solve as solve
+from .ops import linalg_solve_ex as solve_ex
 from .ops import linalg_solve_triangular as solve_triangular
 from .ops import linalg_svd as svd
 from .ops import linalg_svdvals as svdvals
+from .ops import linalg_tensorinv as tensorinv
+from .ops import linalg_tensorsolve as tensorsolve
 from .ops import linalg_vecdot as vecdot
 from .ops import linalg_vector_norm as vector_norm
 from .ops import matmul
@@ -29,9 +40,10 @@ from .ops.linalg.matrix_powers import batched_vander as _powers_of
 from .ops.linalg.solvers import SlogdetResult as _SignedLog
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_exp", "matrix_norm",
-    "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd",
-    "svdvals", "vander", "vecdot", "vector_norm",
+    "cholesky", "cholesky_ex", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "inv_ex", "lstsq",
+    "lu", "lu_factor", "lu_factor_ex", "lu_solve", "matmul", "matrix_exp", "matrix_norm", "matrix_power",
+    "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "solve_ex", "solve_triangular", "svd",
+    "svdvals", "tensorinv", "tensorsolve", "vander", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 

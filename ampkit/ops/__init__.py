@@ -22,6 +22,8 @@ from .linalg import quantized_linear as _quantized_linear  # registers the kerne
 from .linalg.decompositions import *
 from .linalg.distances import *
 from .linalg.einsum import *
+from .linalg.factors import *
+from .linalg.lu import *
 from .linalg.matmul import *
 from .linalg.matrix_powers import *
 from .linalg.solvers import *

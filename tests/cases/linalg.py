@@ -88,4 +88,7 @@ CASES = [
     Case("bilinear", normal(2, 5, 3), normal(2, 5, 2), normal(4, 3, 2)),
     Case("bilinear", normal(3), normal(4), normal(2, 3, 4), normal(2)),
     Case("bilinear", normal(0, 3), normal(0, 4), normal(2, 3, 4), normal(2)),
+    Case("linalg_lu", normal(2, 4, 4), smooth=False),
+    Case("linalg_lu", normal(5, 3), smooth=False),
+    Case("linalg_lu", normal(3, 5), smooth=False),
 ]

@@ -65,7 +65,7 @@ WITHOUT = """
     bitwise_right_shift cast_to cholesky conv2d_int8 cross_entropy cross_entropy_probabilities ctc_loss cummax
     cummin cumprod dropout eigh embedding_bag erfinv gammainc gammaincc gaussian_nll_loss gcd hinge_embedding_loss
     huber_loss i0 i0e i1 i1e index_put inverse isreal kl_div l1_loss lcm lgamma linear_int8 log_ndtr logcumsumexp
-    lp_pool2d lp_pool3d margin_ranking_loss matrix_exp mse_loss multi_margin_loss multilabel_margin_loss
+    lp_pool2d lp_pool3d lu margin_ranking_loss matrix_exp mse_loss multi_margin_loss multilabel_margin_loss
     multilabel_soft_margin_loss ndtri nll_loss pad_from_input_transpose pinv place_in_order place_of_mode
     poisson_nll_loss polygamma put_into_zeros qr quantize_per_tensor renorm singular_norm slogdet smooth_l1_loss
     soft_margin_loss solve sum_rows svd
