@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from .. import backends
 from ..base.errors import StateError
 from ..base.public_dtypes import show_as
 from .finder import Finder, Namespace
@@ -30,6 +31,7 @@ def install() -> None:
         got = f"PyTorch {getattr(present, '__version__', '')} in sys.modules"
         raise StateError("ampkit.as_torch", "a process without PyTorch", got, "import ampkit.as_torch before all else")
     show_as("torch")
+    backends.also_called("meta")  # where tensors have memory and values: what is made there needs no second making
     sys.meta_path.insert(0, Finder())
     import_module("torch")
 

@@ -142,6 +142,7 @@ SOURCES = {
     "torch.types": ".types",
     "torch.utils": "ampkit.utils",
     "torch.utils._pytree": ".utils.pytree .utils.pytree_keys",
+    "torch.utils._triton": ".utils.triton",
     "torch.utils.checkpoint": ".utils.checkpoint",
     "torch.utils.data": "ampkit.utils.data",
     "torch.utils.data.dataloader": "ampkit.utils.data .utils.data",

@@ -218,6 +218,11 @@ def install(backend: Any) -> Callable[[], None]:
     return undo
 
 
+def also_called(name: str) -> None:
+    """Let `name` mean the CPU, too: "meta" for scripts that make a model there before they load its weights."""
+    _BY_NAME[name] = cpu
+
+
 def set_default_device(device: str | int) -> None:
     """Where tensors are made that do not say where: `cpu`, `cuda`, the current GPU, or `cuda:1`, which is also 1.
 

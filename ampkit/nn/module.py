@@ -193,6 +193,10 @@ class Module(ModuleHooks):
                 part._apply(lambda t: t.to(device, dtype if t.is_floating_point() else None))
         return self
 
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """`to(device)`: PyTorch leaves the values of parameters and buffers undefined, here they stay."""
+        return self.to(device)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Replace the values of the Parameters and buffers by what `fn` makes of them.
         for name, tensor in [

@@ -40,8 +40,8 @@ def save(
     _use_new_zipfile_serialization: bool = True,
 ) -> None:
     """Write `obj` to the file or file object `f`: a `state_dict`, or tensors, arrays of NumPy, numbers, strings, None,
-    dtypes and devices in dicts, lists, tuples, sets and argparse.Namespaces; or whole modules of classes at the top of
-    a file.
+    dtypes and devices in dicts, lists, tuples, sets and argparse.Namespaces; or whole modules, other objects that are
+    their attributes alone, such as dataclasses, and members of enumerations, of classes at the top of a file.
 
     The format is PyTorch's, or safetensors if the name of `f` ends in `.safetensors`. A file is replaced atomically: a
     temporary file in the same directory takes its place and its mode; of a symbolic link, the file that it names is
@@ -77,9 +77,10 @@ def load(
     result is the dict of all tensors. A tensor of a dtype that ampkit has not, such as complex64, is a ForeignTensor.
     map_location: the device of the tensors; a dict from saved devices to others; or a function of a storage (as a 1-d
     Tensor on the CPU) and its saved device that returns the storage on another one. By default the saved device where
-    this machine has it, else the CPU. Unless weights_only=True, a file may hold whole modules of classes that the
-    program has defined or imported already. No code of a file is ever run, nor an `__init__`: a module gets the
-    attributes that it had. The further arguments are accepted for PyTorch's sake and ignored; the whole file is read.
+    this machine has it, else the CPU. Unless weights_only=True, a file may hold whole modules and plain objects of
+    classes that the program has defined or imported already. No code of a file is ever run, nor an `__init__`: an
+    object gets the attributes that it had. The further arguments are accepted for PyTorch's sake and ignored; the whole
+    file is read.
     Raises FileError for a file that is missing, truncated, in no known format, or with objects of other types than
     `save` takes.
     """

@@ -11,6 +11,7 @@ import zipfile
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ class _Pickler:
             self._remember(key, b"", value)
         elif whole_modules.is_function(value):
             self.written.write(_text(_Name(whole_modules.name_of(value))))
-        elif isinstance(value, Module):
+        elif isinstance(value, Module) or whole_modules.is_plain(type(value)):
             self._made(key, _Call(whole_modules.name_of(value), state=vars(value)), path)
         else:
             raise _unknown(value, path)
@@ -167,6 +168,7 @@ def _call(value: Any) -> _Call | None:
 
 
 _CALLS: dict[Any, Callable[[Any], _Call | None]] = {
+    Enum: lambda v: _Call(whole_modules.name_of(v), (v.value,)),
     Device: lambda v: _Call("torch.device", (v.type,) if v.index is None else (v.type, v.index)),
     Shape: lambda v: _Call("torch.Size", (tuple(v),)),
     public_dtypes.dtype: lambda v: _Call(f"torch.{v.name}", None) if v.name in NAMED else None,

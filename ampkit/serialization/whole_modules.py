@@ -1,32 +1,47 @@
-"""Whole modules in a file: the name of their class, and their attributes. No code of a file runs.
+"""Whole modules, and other plain objects, in a file: the name of their class, and their attributes. No code of it runs.
 
-A module is made by `object.__new__` of a class that the program has defined, and given its attributes; neither
-`__init__` nor anything else is called. Functions, such as an activation that is an attribute, are ampkit's ops alone.
+One is made by `object.__new__` of a class that the program has defined, and given its attributes; neither `__init__`
+nor anything else is called. So its class may have no methods of its own for that, nor for its end. A member of an
+enumeration is looked up by its value. Functions, such as an activation that is an attribute, are ampkit's ops alone.
 """
 
 from __future__ import annotations
 
 import sys
 import types
+from abc import ABCMeta
+from enum import Enum
 from typing import Any
 
 from ..base.errors import DTypeError, FileError
 from ..core.op import Op
 from ..nn.module import Module
-from .unpickle import Global
+from .unpickle import Global, keys
 
 OPS = "ampkit.ops"  # the package
 _ATTRIBUTES = frozenset(vars(Module()))  # those of every module
+_OF_PYTHON = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE: of a class statement
+_RUN = ("__del__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")  # methods that pickles, or the end, run
 
 
 def name_of(value: Any) -> str:
-    """The dotted name by which `find` finds the class of a module, or a function. Raises DTypeError without one."""
-    kind = type(value) if isinstance(value, Module) else value
+    """The dotted name by which `find` finds the class of an object, or a function. Raises DTypeError without one."""
+    kind = value if is_function(value) else type(value)
     name = _dotted(kind)
     if _named(name) is not kind:
-        needs, cure = "modules of classes at the top of a file", "save its state_dict()"
-        raise DTypeError("save", needs, f"one of {name}", cure)
+        module = isinstance(value, Module)
+        needs = f"{'modules' if module else 'objects'} of classes at the top of a file"
+        raise DTypeError("save", needs, f"one of {name}", "save its state_dict()" if module else None)
     return name
+
+
+def is_plain(kind: Any) -> bool:
+    """Whether objects of a class are their attributes alone: it defines no other way to make, pickle or end them."""
+    if type(kind) not in (type, ABCMeta) or not kind.__flags__ & _OF_PYTHON or kind.__new__ is not object.__new__:
+        return False
+    own = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__", "__getstate__"))
+    slots = any(vars(each).get("__slots__") for each in kind.__mro__)
+    return own and not slots and kind.__dictoffset__ != 0 and not any(hasattr(kind, name) for name in _RUN)
 
 
 def is_function(value: Any) -> bool:
@@ -37,23 +52,25 @@ def is_function(value: Any) -> bool:
 
 
 def find(name: str) -> Any:
-    """The module class, to be made without a call, or the function that a dotted name stands for; None for others."""
+    """The class, to be made without a call, or the function that a dotted name stands for; None for others."""
     found = _named(name)
-    if isinstance(found, type) and issubclass(found, Module):
+    if isinstance(found, type) and issubclass(found, Enum):
+        return Global(name, lambda value: found._value2member_map_[keys([value])[0]])
+    if isinstance(found, type) and (issubclass(found, Module) or is_plain(found)):
         return Global(name, lambda: object.__new__(found))
     return found if is_function(found) else None
 
 
 def set_state(where: str, value: Any, state: Any) -> bool:
-    """Give a module that `find` made its attributes; False for another value.
+    """Give an object that `find` made its attributes; False for another value.
 
     Raises FileError, which begins with `where`, for a module of PyTorch itself, whose attributes are others.
     """
-    if not isinstance(value, Module):
+    if not isinstance(value, Module) and not is_plain(type(value)):
         return False
     if not isinstance(state, dict) or not all(type(name) is str for name in state):
         raise ValueError(f"the state of a {type(value).__name__}")
-    if _ATTRIBUTES - state.keys():
+    if isinstance(value, Module) and _ATTRIBUTES - state.keys():
         got, cure = f"a whole {type(value).__name__} that PyTorch pickled", "save its state_dict() in PyTorch"
         raise FileError(where, "a whole module that ampkit.save wrote", got, cure)
     value.__dict__.update(state)

@@ -134,3 +134,18 @@ print(isinstance(model, torch.ScriptModule), isinstance(model, torch.jit.ScriptM
         "9 ('cpu', torch.float16, True, None)",
         "False False",
     ]
+
+
+def test_the_meta_device_has_memory_and_values(run_aliased):
+    code = """
+import torch
+from torch.utils._triton import has_triton
+
+with torch.device("meta"):
+    model = torch.nn.Linear(3, 2)
+print(model.weight.is_meta, model.weight.device, len(torch.empty(2, device="meta")), has_triton())
+again = torch.nn.Linear(3, 2)
+again.load_state_dict(model.to_empty(device="cpu").state_dict(), assign=True)
+print(torch.equal(again.weight, model.weight), torch.device("meta").type)
+"""
+    assert run_aliased(code) == ["False cpu 2 False", "True meta"]
