@@ -149,3 +149,34 @@ again.load_state_dict(model.to_empty(device="cpu").state_dict(), assign=True)
 print(torch.equal(again.weight, model.weight), torch.device("meta").type)
 """
     assert run_aliased(code) == ["False cpu 2 False", "True meta"]
+
+
+def test_what_schedules_and_low_ranks_of_others_call(run_aliased):
+    code = """
+import torch
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+optimizer.step()
+schedule.step()
+print(schedule.get_lr(), schedule.get_last_lr())
+schedule.last_epoch += 1
+print(schedule.get_lr())
+
+x = torch.arange(12.0).reshape(4, 3) ** 1.5
+u, s, v = torch.svd_lowrank(x, 2)
+whole = torch.linalg.svdvals(x)
+rest = (x - u @ torch.diag(s) @ v.T).norm()
+print(u.shape == (4, 2), v.shape == (3, 2), torch.equal(s, whole[:2]), bool(rest <= 1.01 * whole[2]))
+centered = torch.pca_lowrank(x, 3)[1]
+print(torch.allclose(centered, torch.linalg.svdvals(x - x.mean(0))), torch.sparse_coo == x.layout)
+try:
+    torch.svd_lowrank(x, 4)
+except ValueError as error:
+    print(error)
+print("ampkit" in torch.__config__.show())
+"""
+    *found, last = run_aliased(code)
+    assert found == [
+        "[0.5] [0.5]", "[0.25]", "True True True True", "True False", "svd_lowrank: needs q from 0 to 3, got 4",
+    ]  # fmt: skip
+    assert last == "True"

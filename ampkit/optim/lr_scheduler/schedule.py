@@ -98,13 +98,20 @@ class LRScheduler:
 
     def rates(self, n: int) -> list[float]:
         """The learning rate of each group at count `n`."""
-        if not hasattr(self, "get_lr"):
+        if not self._has_get_lr():
             raise NotImplementedError(f"{type(self).__name__}.rates")
         before, self._told = self._told, n
         try:
             return [float(rate) for rate in self.get_lr()]
         finally:
             self._told = before
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group at `last_epoch`; waits for the device."""
+        return self.rates(self.last_epoch)
+
+    def _has_get_lr(self) -> bool:
+        return type(self).get_lr is not LRScheduler.get_lr
 
     def values(self, n: int) -> list[dict[str, Any]]:
         """The hyperparameters of each group at count `n`; by default lr alone."""
@@ -174,7 +181,7 @@ class LRScheduler:
 
     def _shared(self) -> bool:
         # Whether the learning rate is a product of this and other schedules.
-        factor = self.is_factor and not hasattr(self, "get_lr") and type(self).values is LRScheduler.values
+        factor = self.is_factor and not self._has_get_lr() and type(self).values is LRScheduler.values
         return factor and self.optimizer.schedules_made > 1
 
     def read_by_steps(self, reads: Any) -> Iterator[tuple[Callable[[Any], Any], Any]]:
