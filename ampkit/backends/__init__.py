@@ -219,7 +219,10 @@ def install(backend: Any) -> Callable[[], None]:
 
 
 def also_called(name: str) -> None:
-    """Let `name` mean the CPU, too: "meta" for scripts that make a model there before they load its weights."""
+    """Let `name` mean the CPU, too: "meta" for scripts that make a model there before they load its weights.
+
+    While it is the default device, tensors of the CPU tell it, so that scripts see where they are.
+    """
     _BY_NAME[name] = cpu
 
 
@@ -231,6 +234,7 @@ def set_default_device(device: str | int) -> None:
     global _default
     name = f"cuda:{device}" if isinstance(device, int) else str(device)
     get(name)
+    cpu.told = "cpu" if name.startswith(("cpu", "cuda")) else name
     _default = name
 
 

@@ -120,7 +120,7 @@ PROPERTIES: dict[str, Any] = {
     "is_cuda": lambda self: self.device.type == "cuda",
     "is_sparse": lambda self: False,
     "is_quantized": lambda self: False,
-    "is_meta": lambda self: False,
+    "is_meta": lambda self: self.device.type == "meta",
     **{f"is_{name}": lambda self: False for name in OTHER_DEVICES},
     "layout": lambda self: strided,
     "_base": _base,

@@ -143,12 +143,13 @@ from torch.utils._triton import has_triton
 
 with torch.device("meta"):
     model = torch.nn.Linear(3, 2)
+    print(model.weight.device, torch.tensor([]).device, torch.get_default_device(), model.bias.is_meta)
 print(model.weight.is_meta, model.weight.device, len(torch.empty(2, device="meta")), has_triton())
 again = torch.nn.Linear(3, 2)
 again.load_state_dict(model.to_empty(device="cpu").state_dict(), assign=True)
 print(torch.equal(again.weight, model.weight), torch.device("meta").type)
 """
-    assert run_aliased(code) == ["False cpu 2 False", "True meta"]
+    assert run_aliased(code) == ["meta meta meta True", "False cpu 2 False", "True meta"]
 
 
 def test_what_schedules_and_low_ranks_of_others_call(run_aliased):
@@ -180,3 +181,33 @@ print("ampkit" in torch.__config__.show())
         "[0.5] [0.5]", "[0.25]", "True True True True", "True False", "svd_lowrank: needs q from 0 to 3, got 4",
     ]  # fmt: skip
     assert last == "True"
+
+
+def test_random_states_are_tensors_of_bytes(run_aliased):
+    code = """
+import io
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, get_device_states, set_device_states
+
+torch.manual_seed(3)
+state = torch.get_rng_state()
+first = torch.rand(3)
+file = io.BytesIO()
+torch.save({"cpu": state, "cuda": torch.cuda.get_rng_state_all()}, file)
+file.seek(0)
+torch.set_rng_state(torch.load(file)["cpu"].cpu())
+print(state.dtype, state.shape == (16,), torch.equal(torch.rand(3), first), torch.random.get_rng_state()[None].ndim)
+stream = torch.Generator().manual_seed(5)
+held = stream.get_state()
+again = torch.rand(2, generator=stream)
+print(torch.equal(torch.rand(2, generator=torch.Generator().set_state(held)), again), get_device_states(first))
+set_device_states(*get_device_states(first))
+print(CheckpointPolicy.MUST_SAVE.value, torch.Stream is torch.cuda.Stream)
+try:
+    torch.set_rng_state(torch.zeros(5056, dtype=torch.uint8))
+except ValueError as error:
+    print(str(error).splitlines()[1])
+"""
+    first, second, third, cure = run_aliased(code)
+    assert first == "torch.uint8 True True 2" and second == "True ([], [])" and third == "0 True"
+    assert cure == "help: states of PyTorch are of another generator: manual_seed(seed)"

@@ -12,45 +12,17 @@ from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
 from ..refused import refused
+from .cuda import Event, Stream
 from .dispatch.operators import ops
+from .random import Generator, default_generator, get_rng_state, seed, set_rng_state
 from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [
-    "PyTorchFileReader",
-    "PyTorchFileWriter",
-    "ScriptFunction",
-    "ScriptModule",
-    "Size",
-    "UntypedStorage",
-    "__file__",
-    "__version__",
-    "_assert",
-    "cdouble",
-    "cfloat",
-    "chalf",
-    "compile",
-    "complex32",
-    "complex64",
-    "complex128",
-    "is_autocast_available",
-    "jagged",
-    "layout",
-    "memory_format",
-    "ops",
-    "qint8",
-    "qint32",
-    "quint2x4",
-    "quint4x2",
-    "quint8",
-    "sparse_bsc",
-    "sparse_bsr",
-    "sparse_coo",
-    "sparse_csc",
-    "sparse_csr",
-    "typename",
-    "uint16",
-    "uint32",
-    "uint64",
+    "Event", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Size", "Stream",
+    "UntypedStorage", "__file__", "__version__", "_assert", "cdouble", "cfloat", "chalf", "compile", "complex32",
+    "complex64", "complex128", "default_generator", "get_rng_state", "is_autocast_available", "jagged", "layout",
+    "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2", "quint8", "seed", "set_rng_state", "sparse_bsc",
+    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION

@@ -27,8 +27,10 @@ class CPU:
 
     name = device = "cpu"
 
+    told = "cpu"  # the device that tensors tell: another name of the CPU where that is the default device
+
     def device_of(self, array: HostArray) -> str:
-        return "cpu"
+        return self.told
 
     def asarray(self, values: Any, dtype: DType | None = None) -> HostArray:
         need_unmasked(values, "array")

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from .... import backends
 from ....base.errors import OutOfMemoryError, StateError
-from ....core.random import get_rng_state as _state
-from ....core.random import set_rng_state as _set_state
 from ....cuda import (
     device_count,
     get_device_capability,
@@ -23,6 +21,8 @@ from ....cuda import (
     synchronize,
 )
 from ...refused import refused
+from ..random import get_rng_state as _state
+from ..random import set_rng_state as _set_state
 
 __all__ = [
     "CUDAGraph", "Event", "OutOfMemoryError", "Stream", "StreamContext", "current_stream", "default_stream",
@@ -189,12 +189,12 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def get_rng_state(device: Any = "cuda") -> Any:
-    """`ampkit.get_rng_state()`."""
+    """`torch.get_rng_state()`."""
     return _state()
 
 
 def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
-    """`ampkit.set_rng_state(new_state)`."""
+    """`torch.set_rng_state(new_state)`."""
     _set_state(new_state)
 
 
