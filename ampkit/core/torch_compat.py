@@ -4,7 +4,7 @@ Every op and function with a parameter `dim` also accepts `axis`, its other name
 `CompatArg` annotates a parameter that callers of PyTorch pass and that never reaches the function: `inplace` writes the
 result into the first tensor; `layout`, `sparse` and their like are ignored, since they change no value (gradients are
 dense); `max_norm` and its like raise unless they have their default; `size_average` and `reduce` are translated to
-`reduction`. `out` raises everywhere.
+`reduction`. Every op and function also takes `out`, a tensor that the result is written into.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ..base.errors import ArgumentError, switch
-from .autograd.inplace import change
+from .autograd.inplace import change, into
 from .dispatch import overrides
 
 CompatArg: TypeAlias = Any
@@ -23,9 +23,7 @@ Parameters = Mapping[str, inspect.Parameter]
 OTHER_NAMES = {
     "axis": "dim", "keepdims": "keepdim", "indices": "indices_or_sections", "sections": "indices_or_sections",
 }  # fmt: skip
-_RESULT = "use what the call returns, or write it with out.copy_(...)"
 REFUSED = {
-    "out": _RESULT,
     "max_norm": "nn.Embedding and nn.EmbeddingBag have it",
     "scale_grad_by_freq": "nn.Embedding has it",
     "weight": 'weigh the loss of each element: (loss(input, target, reduction="none") * weight).mean()',
@@ -101,6 +99,18 @@ def prologue(name: str, given: list[inspect.Parameter], function: str) -> Iterat
     if needed:
         row = " or ".join(f"{n} is _missing" for n in needed)
         yield f"    if {row}: _raise_missing({name!r}, {', '.join(f'{n}={n}' for n in needed)})"
+    if "out" in names and not is_passed_on(names["out"]):
+        yield f"    if out is not None: return _into({name!r}, out, {function}, {_arguments(given)})"
+
+
+def _arguments(given: list[inspect.Parameter]) -> str:
+    # The source of the arguments that pass the parameters on: by name, but for those that `*args` follow.
+    star, parts = any(p.kind is p.VAR_POSITIONAL for p in given), []
+    for p in filter(is_passed_on, given):
+        lead = "*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else ""
+        by_place = lead or p.kind is p.POSITIONAL_ONLY or (star and p.kind is p.POSITIONAL_OR_KEYWORD)
+        parts.append(f"{lead}{p.name}" if by_place else f"{p.name}={p.name}")
+    return ", ".join(parts)
 
 
 def parameter_list(given: list[inspect.Parameter]) -> str:
@@ -125,7 +135,7 @@ def namespace(given: list[inspect.Parameter]) -> dict[str, Any]:
         "_raise_missing": _raise_missing,
         "_missing": MISSING,
     }
-    return {**found, "_change": change, "_switch": switch}
+    return {**found, "_change": change, "_into": into, "_switch": switch}
 
 
 def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,10 +13,11 @@ from typing import Any
 from ampkit import backends
 from ampkit.backends.format_casts import byte_of, copied
 from ampkit.base import dtypes
-from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 from ..capture.recorder import recorders
 from ..fp_errors import ignore_fp_errors
+from ..nested import tensors_in
 from ..tensor import Tensor
 from .grad_mode import grad_scope, no_grad
 from .views import is_alone, move, need_changeable, need_views_on_tape
@@ -90,6 +91,53 @@ def _assign(target: Any, values: Any) -> None:
         backends.backend_of(target).copy(target, values)
     else:
         target[...] = values
+
+
+def into(where: str, out: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Write `function(...)` into the tensor `out`, or a tuple of results into one of tensors, rounded to their dtypes.
+
+    An empty `out` takes the result's shape. -> out. Raises StateError where a gradient is wanted, DTypeError for
+    floats into integers and numbers into bool, ShapeError for an `out` with elements and another shape.
+    """
+    outs = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    for one in outs:
+        if not isinstance(one, Tensor):
+            raise DTypeError(where, "out as a Tensor, or a tuple of them", type(one).__name__)
+    if is_recorded(*outs, *tensors_in((args, kwargs))):
+        raise StateError(
+            where, "no gradient with out=", "a tensor that requires grad", "leave out= out, or use no_grad"
+        )
+    for one in outs:
+        need_changeable(one)
+    with no_grad():
+        made = function(*args, **kwargs)
+    results = made if isinstance(made, tuple) else (made,)
+    if not all(isinstance(result, Tensor) for result in results):
+        raise ArgumentError(where, "no out=, for a result that is no tensor", "out=")
+    if len(results) != len(outs):
+        raise ArgumentError(where, f"out of {len(results)} tensors", f"{len(outs)}")
+    for one, result in zip(outs, results, strict=True):
+        _need_room(where, one, result)
+    for one, result in zip(outs, results, strict=True):
+        values = result.to(one.dtype)
+        if one.shape == result.shape:
+            write(one, values.array)
+        else:
+            one.data = _copy_of(values)
+    return out if not isinstance(made, tuple) else type(made)(*outs) if hasattr(made, "_fields") else outs
+
+
+def _need_room(where: str, out: Tensor, made: Tensor) -> None:
+    if out.device != made.device:
+        raise DeviceError(where, f"out on {made.device}", out.device)
+    if _RANKS[made.array.dtype.kind] > _RANKS[out.array.dtype.kind]:
+        raise DTypeError(where, f"out of a dtype that holds {made.dtype.name}", out.dtype.name)
+    if out.shape != made.shape and out.numel():
+        raise ShapeError(where, f"out of shape {tuple(made.shape)}, or without elements", f"{tuple(out.shape)}")
+
+
+# Of NumPy's kinds of dtypes, each of which those of a higher rank hold; V: bfloat16 and narrower floats.
+_RANKS = {"b": 0, "u": 1, "i": 1, "f": 2, "V": 2, "c": 3}
 
 
 def take(self: Tensor, made: Tensor) -> Tensor:
