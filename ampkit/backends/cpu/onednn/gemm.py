@@ -25,6 +25,7 @@ from .library import has_fast_matmul, library
 from .primitive import (
     BIAS,
     DST,
+    SCALES,
     SRC,
     WEIGHTS,
     Call,
@@ -104,12 +105,32 @@ def matmul_into(
     return True
 
 
-def _call(a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, accumulate: bool) -> Call:
+def scaled_into(a: HostArray, b: HostArray, out: HostArray, bias: HostArray | None, factor: float) -> bool:
+    """Write (a @ b) * factor + bias to `out`, rounded once, as `matmul_into`; factor is a float32."""
+    a, b, bias = _with_unit_stride(a), _with_unit_stride(b), _dense(bias)
+
+    def build() -> tuple[Call, HostArray]:
+        scale = np.empty(1, float32)  # of this thread, as the call
+        return _call(a, Layout.of(b), out, bias, False, scale), scale
+
+    made = cached(("scaled", *map(signature, (a, b, out, bias))), build)
+    if made is None:
+        return False
+    made[1][0] = factor
+    made[0](*((a, b, out) if bias is None else (a, b, out, bias)))
+    return True
+
+
+def _call(
+    a: HostArray, right: Layout, out: HostArray, bias: HostArray | None, accumulate: bool,
+    scale: HostArray | None = None,
+) -> Call:  # fmt: skip
     left, to = map(Layout.of, (a, out))
     row = None if bias is None else Layout((1,) * (a.ndim - 1) + bias.shape, bias.dtype, _strides(bias, a.ndim))
-    described = [left.handle, right.handle, row and row.handle, to.handle, attributes(accumulate)]
+    described = [left.handle, right.handle, row and row.handle, to.handle, attributes(accumulate, scale is not None)]
     place = (WEIGHTS, right if right.has_layout else None)
-    return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])])
+    scales = [] if scale is None else [(SCALES | SRC, scale)]
+    return Call("matmul", described, [(SRC, left), place, (DST, to), *([(BIAS, row)] if row else [])], constants=scales)
 
 
 class PackedMatmul(NamedTuple):

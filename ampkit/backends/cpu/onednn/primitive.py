@@ -32,6 +32,7 @@ MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
 
 # from the enumerations of dnnl_types.h
 SRC, DST, WEIGHTS, BIAS, SCRATCHPAD, DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 1, 17, 33, 41, 80, 129, 145, 161
+SCALES = 4096  # added to the number of an argument: its scales
 TRAINING, INFERENCE, DIRECT_CONVOLUTION = 64, 96, 1
 _QUERY = {
     SRC: 129,
@@ -166,7 +167,7 @@ class Call:
     kind: the name in dnnl_<kind>_primitive_desc_create; arguments: those of that function, after the engine.
     uses: per argument, its number (SRC, DST, ...) and its layout; None takes the layout that oneDNN chose.
     refuse: prefixes of implementation names that are too slow to use. avoid: the prefix of some that are used only
-    where there is no other. constants: further arguments and their arrays, the same in every call, such as scales.
+    where there is no other. constants: further arguments and their arrays, the same ones in every call, such as scales.
     Raises OneDNNError, with the status UNIMPLEMENTED also where oneDNN has only a refused implementation.
     """
 
@@ -313,12 +314,17 @@ def signature(array: HostArray | None) -> Any:
     return None if array is None else (array.shape, array.strides, array.dtype)
 
 
-def attributes(accumulate: bool = False) -> Any:
-    """Primitive attributes: a scratchpad provided by the caller; accumulate: add the destination's contents."""
+def attributes(accumulate: bool = False, scaled: bool = False) -> Any:
+    """Primitive attributes: a scratchpad provided by the caller; accumulate: add the destination's contents.
+
+    scaled: the argument SCALES | SRC, one float32, multiplies the result before a bias is added.
+    """
     lib = _need().cdll
     made, post = create(lib, "primitive_attr_create"), create(lib, "post_ops_create")
     lib.dnnl_primitive_attr_set_scratchpad_mode(made, 1)
     if accumulate:
         lib.dnnl_post_ops_append_sum(post, ctypes.c_float(1.0), 0, 0)
+    if scaled:
+        lib.dnnl_primitive_attr_set_scales_mask(made, SRC, 0)
     lib.dnnl_primitive_attr_set_post_ops(made, post)
     return made

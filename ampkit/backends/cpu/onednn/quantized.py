@@ -25,6 +25,7 @@ from .primitive import (
     DIRECT_CONVOLUTION,
     DST,
     INFERENCE,
+    SCALES,
     SRC,
     WEIGHTS,
     Call,
@@ -34,7 +35,7 @@ from .primitive import (
     packing_reorder,
 )
 
-_SCALES, _ZERO_POINTS = 4096, 8192  # added to the number of an argument: its scales, its zero points
+_ZERO_POINTS = 8192  # added to the number of an argument: its zero points
 _ELTWISE = {"relu": 0x20, "gelu_tanh": 0x2B, "gelu": 0x31}
 _KINDS = {int8: 5, uint8: 6}
 
@@ -79,11 +80,11 @@ def _attributes(how: Requantize, channel_mask: int, residual: DType | None) -> A
 
 
 def _constants(how: Requantize) -> list[tuple[int, HostArray]]:
-    found = [(_SCALES | WEIGHTS, how.scale)]
+    found = [(SCALES | WEIGHTS, how.scale)]
     if how.input_zero_point:
         found.append((_ZERO_POINTS | SRC, np.array([how.input_zero_point], np.int32)))
     if how.output_scale is not None:
-        found.append((_SCALES | DST, np.array([how.output_scale], np.float32)))
+        found.append((SCALES | DST, np.array([how.output_scale], np.float32)))
         if how.output_zero_point:
             found.append((_ZERO_POINTS | DST, np.array([how.output_zero_point], np.int32)))
     return found

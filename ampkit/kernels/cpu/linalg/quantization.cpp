@@ -214,25 +214,12 @@ void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool sha
     }
 }
 
-// The 16-bit words [begin, begin + count) of a draw, as random.random_bits has them, `step` apart.
-void draw(uint16_t* to, int64 step, int64 begin, int64 count, uint64_t seed, uint64_t call) {
-    while (count > 0) {
-        PhiloxWords words = philox(seed, call, uint64_t(begin / 16));
-        uint16_t bits[16];
-        memcpy(bits, words.word, 32);
-        int64 before = begin % 16, drawn = min(count, 16 - before);
-        if (step == 1 && drawn == 16) memcpy(to, bits, 32);
-        else for (int64 k = 0; k < drawn; k++) to[k * step] = bits[before + k];
-        to += drawn * step, begin += drawn, count -= drawn;
-    }
-}
-
 void draw_tile(uint16_t* to, const Tiles& all, const Tile& tile, uint64_t seed, uint64_t call) {
-    if (all.down)
-        for (int64 c = 0; c < tile.columns; c++) draw(to + c, tile.step, (tile.j + c) * all.rows + tile.i, tile.rows, seed, call);
-    else
-        for (int64 r = 0; r < tile.rows; r++)
-            draw(to + r * tile.step, 1, (tile.i + r) * all.columns + tile.j, tile.columns, seed, call);
+    if (all.down) {
+        int64 begin = tile.j * all.rows + tile.i;
+        return draw_columns(to, tile.step, tile.rows, tile.columns, begin, all.rows, seed, call);
+    }
+    for (int64 r = 0; r < tile.rows; r++) draw_bits(to + r * tile.step, (tile.i + r) * all.columns + tile.j, tile.columns, seed, call);
 }
 
 // Where a tile's codes go: in place, or, of 4 bits, by way of a buffer.

@@ -15,7 +15,7 @@ import numpy as np
 from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
 from ampkit.backends.cpu.native.library import library
 from ampkit.backends.cpu.onednn import int8_matmul
-from ampkit.backends.cpu.onednn.gemm import gemm
+from ampkit.backends.cpu.onednn.gemm import gemm, scaled_into
 from ampkit.backends.cpu.onednn.library import has_fast_matmul
 from ampkit.base.dtypes import DType, bfloat16, float32, int8, uint8
 from ampkit.base.errors import UnsupportedError
@@ -58,10 +58,11 @@ def quantize_cpu(
         factor = np.empty((1, 1), float32) if how.scale == "float8_e4m3fn" else None
     else:
         found, largest = np.divide(np.float32(1), scale), np.empty((1, 1), float32)
-    has_factors = _has_factors(how, block_extents(how, shape)[1] >= shape[1])
-    if read_soon and how.format != INT8 and (how.scale != "float32" or has_factors) and has_fast_matmul(bfloat16):
+    whole_rows = block_extents(how, shape)[1] >= shape[1]
+    if read_soon and how.format != INT8 and (how.scale != "float32" or whole_rows) and has_fast_matmul(bfloat16):
         values = empty((rows, columns), bfloat16)
-    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | (not has_factors) * _SCALED
+    scaled = how.scale != "float32"
+    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | scaled * _SCALED
     beyond = _quantize(
         codes.view(uint8), scales, factor, largest, values, array.T if down else array, scale,
         _FORMATS[how.format], _SCALINGS[how.scale], *blocks, flags, how.epsilon, *(draw or (0, 0)),
@@ -77,11 +78,6 @@ def _codes(how: Quantization, rows: int, columns: int, down: bool) -> HostArray:
     if how.format == E2M1:
         rows, columns = (-(-rows // 2), columns) if down else (rows, -(-columns // 2))
     return empty((rows, columns), int8 if how.format == INT8 else uint8)
-
-
-def _has_factors(how: Quantization, whole_rows: bool) -> bool:
-    # Whether scales multiply sums, as factors of rows, and not values.
-    return how.scale in ("float32", "power_of_2") and whole_rows
 
 
 def _blocks(how: Quantization, shape: tuple[int, int], down: bool) -> tuple[int, int]:
@@ -126,24 +122,23 @@ class _Operand(NamedTuple):
 
 def _operand(quantized: Quantized, dtype: DType) -> _Operand | None:
     """None where bfloat16 does not hold the values, and factors of rows do not make up for it."""
-    how = quantized.how
+    how, whole_rows = quantized.how, quantized.scales.shape[1] == 1
     factor = 1.0 if quantized.factor is None else float(quantized.factor[0, 0])
-    if _has_factors(how, quantized.scales.shape[1] == 1):
-        values = _kept(quantized, dtype) or _decode(quantized, dtype, False)
-        if quantized.scales.size == 1:
-            return _Operand(values[0], None, factor * float(quantized.scales[0, 0]))
-        return _Operand(values[0], _for_each(quantized), factor)
-    if how.scale == "float32":
+    may_be_factors = how.scale in ("float32", "power_of_2") and whole_rows
+    if how.scale != "float32" and (dtype == bfloat16 or not may_be_factors):
+        kept = quantized.values
+        values, beyond = (kept, False) if kept is not None else _decode(quantized, dtype, True)
+        if dtype == float32:
+            return _Operand(values, None, 1.0)
+        if not beyond:
+            return _Operand(values, None, factor)
+    if not may_be_factors:
         return None
-    values = _kept(quantized, dtype) or _decode(quantized, dtype, True)
-    exact = dtype == float32 or not values[1]
-    return _Operand(values[0], None, factor if dtype == bfloat16 else 1.0) if exact else None
-
-
-def _kept(quantized: Quantized, dtype: DType) -> tuple[HostArray, bool] | None:
-    # The values that `quantize` returned, as `_decode` would.
-    kept = quantized.values
-    return None if kept is None or kept.dtype != dtype else (kept, False)
+    kept = quantized.values if how.scale == "float32" else None
+    values = _decode(quantized, dtype, False)[0] if kept is None else kept
+    if quantized.scales.size == 1:
+        return _Operand(values, None, factor * float(quantized.scales[0, 0]))
+    return _Operand(values, _for_each(quantized), factor)
 
 
 @scaled_mm_.on("cpu", when=_is_known)
@@ -156,8 +151,16 @@ def scaled_mm_cpu(codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bi
     if left is None or right is None:
         return gemm(_decode(a, float32, True)[0], _decode(b, float32, True)[0].T, dtype, bias=bias)
     factor = left.factor * right.factor
-    if left.rows is right.rows is None and factor == 1:
-        return gemm(left.values, right.values.T, dtype, bias=bias)
+    if left.rows is right.rows is None:
+        if factor == 1:
+            return gemm(left.values, right.values.T, dtype, bias=bias)
+        out = empty((len(left.values), len(right.values)), dtype)
+        if (
+            compute == bfloat16
+            and 2.0**-100 < factor < 2.0**100
+            and scaled_into(left.values, right.values.T, out, bias, factor)
+        ):
+            return out
     return _scaled(gemm(left.values, right.values.T, float32), left.rows, right.rows, factor, dtype, bias)
 
 
