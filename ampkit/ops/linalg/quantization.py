@@ -43,10 +43,10 @@ class Quantized:
     codes: [R, C] uint8 or int8; of a 4-bit format [R, (C + 1) // 2], the even column in the low bits. scales: what the
     values of each block are multiplied by, [ceil(R / r), ceil(C / c)], float32, or uint8 codes of the format how.scale.
     factor: float32 of shape [1, 1], a further factor of all values, or None. how: as it was quantized. values: [R, C],
-    what the backend's products read, where `quantize` was asked for it; not to be kept.
+    what the backend's products read, where `quantize` was asked for it; not to be kept. With them codes may be None.
     """
 
-    codes: Array
+    codes: Any
     scales: Array
     factor: Array | None
     shape: tuple[int, int]
@@ -72,7 +72,8 @@ def quantize(
 
     scale: what values are multiplied by, float32 [1, 1], where quantization is delayed. Stochastic rounding takes the
     next draw of the default random stream. A Hadamard transform pads the columns to a multiple of 16. read_soon: a
-    product follows at once, so a kernel may return the values that it reads, too.
+    product follows at once, so a kernel may return the values that it reads, too, and alone where `how` is not
+    symmetric: then nothing but this product reads the result.
     """
     draw = random.default.take() if how.stochastic else None
     codes, scales, factor, largest, *values = quantize_(array, how, scale, draw, read_soon)
@@ -109,12 +110,15 @@ def dequantize(quantized: Quantized) -> Array:
     return dequantize_(quantized.codes, quantized)
 
 
-def scaled_mm(a: Quantized, b: Quantized, dtype: DType, bias: Array | None = None) -> Array:
+def scaled_mm(
+    a: Quantized, b: Quantized, dtype: DType, bias: Array | None = None, buffer: Array | None = None
+) -> Array:
     """a [M, K] @ b [N, K].T + bias [N] -> [M, N] in `dtype`: exact products, float32 sums and scales, one rounding.
 
-    int8 codes are summed in int32, exactly.
+    int8 codes are summed in int32, exactly. buffer: where a kernel may write the result to.
     """
-    return scaled_mm_(a.codes, a, b, dtype, bias)
+    more = () if buffer is None else (buffer,)
+    return scaled_mm_(a.values if a.codes is None else a.codes, a, b, dtype, bias, *more)
 
 
 # quantize
@@ -306,7 +310,9 @@ def dequantize_reference(codes: Array, quantized: Quantized) -> Array:
 dequantize_ = Primitive("dequantize", "linalg.quantization", dequantize_reference)
 
 
-def scaled_mm_reference(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+def scaled_mm_reference(
+    codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
+) -> Array:
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
         sums = a.codes.astype(np.float64) @ b.codes.astype(np.float64).T  # of integers below 2 ** 53: exact
         out = sums.astype(np.float32) * a.scales * b.scales.T

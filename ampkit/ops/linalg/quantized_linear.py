@@ -53,7 +53,7 @@ class _LinearCall:
         """The kernel that runs it, with its backward."""
         kernel = Kernel(self._forward, None, wants_cache=True)
         kernel.name, kernel.replays = f"linear_{self.recipe.name}", True
-        kernel.backward(self._backward)
+        kernel.own_backward = Kernel(self._backward, None, wants_cache=True)
         return kernel
 
     def _forward(self, input: Array, weight: Array, bias: Array | None, *, dtype: DType, versions: Any) -> Any:
@@ -83,7 +83,7 @@ class _LinearCall:
             _save(saved, "weight", kept, weight if kept is not None else cast(weight, dtype))
         return out.reshape(*input.shape[:-1], weight.shape[0]), saved
 
-    def _backward(self, dy: Array, saved: Saved, needs: Any) -> Any:
+    def _backward(self, dy: Array, saved: Saved, needs: Any, versions: Any, grad_buffers: Any) -> Any:
         rows, grad, turned, dx, dw, db = as_matrix(dy), None, None, None, None, None
         if needs[0]:
             product = self.recipe.input_gradient
@@ -97,11 +97,11 @@ class _LinearCall:
         if needs[1]:
             product = self.recipe.weight_gradient
             if product is None:
-                _, dw, _ = _in_16_bits(rows, saved, (None, needs[1], None))
+                _, dw, _ = _in_16_bits(rows, saved, (None, needs[1], None), grad_buffers)
             else:
                 turned = turned or _transposed(grad, product.first)
                 turned = turned or self._quantize(rows.T, product.first, GRAD_OUTPUT, read_soon=True)
-                dw = scaled_mm(turned, _saved(saved, "input"), needs[1])
+                dw = scaled_mm(turned, _saved(saved, "input"), needs[1], buffer=grad_buffers[1])
         if needs[2]:
             db = run_op(sum, (rows,), 0, False, None, dtype=needs[2])
         return dx, dw, db
@@ -156,8 +156,8 @@ def _alone(found: Quantized, largest: Array | None) -> tuple[Quantized, Quantize
     return found, None, largest
 
 
-def _in_16_bits(rows: Array, saved: Saved, needs: Any) -> Any:
-    return run_op_backward(linear, rows, saved, needs, versions=((0,),) * 3, grad_buffers=(None,) * 3)
+def _in_16_bits(rows: Array, saved: Saved, needs: Any, grad_buffers: Any = (None, None, None)) -> Any:
+    return run_op_backward(linear, rows, saved, needs, versions=((0,),) * 3, grad_buffers=grad_buffers)
 
 
 def _transposed(found: Quantized | None, how: Quantization) -> Quantized | None:

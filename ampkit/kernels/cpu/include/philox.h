@@ -52,12 +52,15 @@ inline Products multiply(Words64 x, uint64_t times) {
 }
 
 inline PhiloxVectors philox_of_8(uint64_t seed, uint64_t call, Words64 blocks) {
-    Words64 a = blocks + 1, b = {}, c = {}, d = call - Words64{};
-    uint64_t key_0 = seed, key_1 = 0;
-    for (int round = 0; round < 10; round++) {
-        Products first = multiply(a, TIMES_0), second = multiply(c, TIMES_1);
-        a = second.high ^ b ^ key_0, b = second.low, c = first.high ^ d ^ key_1, d = first.low;
+    // In the first two rounds some factors are 0 or the same in all blocks.
+    Products first = multiply(blocks + 1, TIMES_0), second = multiply(first.high ^ call, TIMES_1);
+    unsigned __int128 same = static_cast<unsigned __int128>(TIMES_0) * seed;
+    uint64_t key_0 = seed + STEP_0, key_1 = STEP_1;
+    Words64 a = second.high ^ key_0, b = second.low, c = first.low ^ (uint64_t(same >> 64) ^ key_1), d = uint64_t(same) - Words64{};
+    for (int round = 2; round < 10; round++) {
         key_0 += STEP_0, key_1 += STEP_1;
+        first = multiply(a, TIMES_0), second = multiply(c, TIMES_1);
+        a = second.high ^ b ^ key_0, b = second.low, c = first.high ^ d ^ key_1, d = first.low;
     }
     return {{a, b, c, d}};
 }

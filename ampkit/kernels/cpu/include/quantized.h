@@ -129,10 +129,28 @@ inline T partner(T x) {
 #undef LANE
 }
 
+// In each element the larger one of two of the same vector, whose numbers differ in the bit DISTANCE; where that bit is 0
+// they are of a, else of b.
+template <int DISTANCE>
+inline Words merge_largest(Words a, Words b) {
+#define LANE(i) (((i) & DISTANCE) ? (i) + WIDTH : (i))
+#define OTHER(i) (((i) & DISTANCE) ? (i) - DISTANCE + WIDTH : (i) + DISTANCE)
+    return larger(__builtin_shufflevector(a, b, LANE(0), LANE(1), LANE(2), LANE(3), LANE(4), LANE(5), LANE(6), LANE(7), LANE(8), LANE(9),
+                                          LANE(10), LANE(11), LANE(12), LANE(13), LANE(14), LANE(15)),
+                  __builtin_shufflevector(a, b, OTHER(0), OTHER(1), OTHER(2), OTHER(3), OTHER(4), OTHER(5), OTHER(6), OTHER(7), OTHER(8),
+                                          OTHER(9), OTHER(10), OTHER(11), OTHER(12), OTHER(13), OTHER(14), OTHER(15)));
+#undef LANE
+#undef OTHER
+}
+
 template <int DISTANCE>
 inline Floats butterfly(Floats x) {
-    Words minus = (Words{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} / DISTANCE & 1) << 31;
-    return partner<DISTANCE>(x) + bits_as<Floats>(bits_as<Words>(x) ^ minus);
+    constexpr float EVEN[2] = {1.0f, -1.0f};
+#define SIGN(i) EVEN[(i) / DISTANCE & 1]
+    constexpr Floats SIGNS = {SIGN(0), SIGN(1), SIGN(2), SIGN(3), SIGN(4), SIGN(5), SIGN(6), SIGN(7),
+                              SIGN(8), SIGN(9), SIGN(10), SIGN(11), SIGN(12), SIGN(13), SIGN(14), SIGN(15)};
+#undef SIGN
+    return x * SIGNS + partner<DISTANCE>(x);
 }
 
 inline Floats hadamard(Floats x) {

@@ -176,6 +176,19 @@ uint32_t largest_of(const float* x, int64 count) {
     return found;
 }
 
+// The largest magnitudes of 16 runs of `vectors` * 16 neighbours each.
+Words largest_of_16(const float* x, int64 vectors) {
+    Words most[WIDTH];
+    for (int64 k = 0; k < WIDTH; k++) {
+        most[k] = load<Words>(x + k * vectors * WIDTH) & 0x7fffffff;
+        for (int64 v = 1; v < vectors; v++) most[k] = larger(most[k], load<Words>(x + (k * vectors + v) * WIDTH) & 0x7fffffff);
+    }
+    for (int64 k = 0; k < 8; k++) most[k] = merge_largest<8>(most[k], most[k + 8]);
+    for (int64 k = 0; k < 4; k++) most[k] = merge_largest<4>(most[k], most[k + 4]);
+    for (int64 k = 0; k < 2; k++) most[k] = merge_largest<2>(most[k], most[k + 2]);
+    return merge_largest<1>(most[0], most[1]);
+}
+
 void raise_to(uint32_t* to, uint32_t bits, bool shared) {
     if (!shared) {
         *to = *to > bits ? *to : bits;
@@ -185,11 +198,11 @@ void raise_to(uint32_t* to, uint32_t bits, bool shared) {
     while (before < bits && !__atomic_compare_exchange_n(to, &before, bits, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-// visit(block, begin, end) for the blocks in a row of a tile, from column `begin` to `end` of the tile.
+// visit(block, begin, end) for the blocks in a row of a tile from column `c` on, from column `begin` to `end` of the tile.
 template <class Visit>
-void for_each_block(const Tiles& all, const Tile& tile, const Visit& visit) {
-    int64 block = tile.j / all.q, end = min(tile.columns, (block + 1) * all.q - tile.j);
-    for (int64 c = 0; c < tile.columns; c = end, end = min(tile.columns, end + all.q)) visit(block++, c, end);
+void for_each_block(const Tiles& all, const Tile& tile, int64 c, const Visit& visit) {
+    int64 block = (tile.j + c) / all.q, end = min(tile.columns, (block + 1) * all.q - tile.j);
+    for (; c < tile.columns; c = end, end = min(tile.columns, end + all.q)) visit(block++, c, end);
 }
 
 // Raises the maxima of blocks to those of a tile. shared: other threads do so too.
@@ -198,10 +211,16 @@ void raise_maxima(const Tiles& all, const Tile& tile, uint32_t* maxima, bool sha
         end = min(tile.rows, ((tile.i + r) / all.p + 1) * all.p - tile.i);  // of the row of blocks
         uint32_t* blocks = maxima + (tile.i + r) / all.p * all.across_blocks;
         if (all.q > 1) {
-            for (int64 k = r; k < end; k++)
-                for_each_block(all, tile, [&](int64 block, int64 from, int64 to) {
+            for (int64 k = r; k < end; k++) {
+                int64 wide = !shared && (all.q == WIDTH || all.q == 2 * WIDTH) ? tile.columns / (WIDTH * all.q) : 0;
+                for (int64 part = 0; part < wide; part++) {
+                    uint32_t* to = blocks + tile.j / all.q + part * WIDTH;
+                    save(to, larger(load<Words>(to), largest_of_16(tile.row(k) + part * WIDTH * all.q, all.q / WIDTH)));
+                }
+                for_each_block(all, tile, wide * WIDTH * all.q, [&](int64 block, int64 from, int64 to) {
                     raise_to(blocks + block, largest_of(tile.row(k) + from, to - from), shared);
                 });
+            }
             continue;
         }
         for (int64 c = 0; c < tile.columns; c += WIDTH) {
@@ -274,7 +293,11 @@ void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64
 }
 
 // Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
-bool is_usual_scale(float scale) { return scale >= 0x1p-100f && scale <= 0x1p100f; }
+bool are_usual(const float* scales, int64 count) {
+    int32_t found = 1;
+    for (int64 k = 0; k < count; k++) found &= scales[k] >= 0x1p-100f & scales[k] <= 0x1p100f;
+    return found;
+}
 
 // All bits set where bfloat16's normal numbers do not hold a value.
 Words beyond_bfloat16(Floats values) {
@@ -290,82 +313,97 @@ bool any(Words bits) {
 
 Halves upper_halves(Floats values) { return __builtin_convertvector(bits_as<Words>(values) >> 16, Halves); }
 
-// values[i] = the value of codes[i] times by: one scale, or one for each. -> whether bfloat16 does not hold one
+// to[i] = the value of code i, and, of float, times the factor.
+inline void decode_vector(bfloat16* to, Floats values, float, bool checked, Words* wrong) {
+    if (checked) *wrong |= beyond_bfloat16(values);
+    save(to, upper_halves(values));  // which is all of them
+}
+inline void decode_vector(float* to, Floats values, float factor, bool, Words*) { save(to, values * factor); }
+
+// values[i] = the value of codes[i] times by: one scale, or one for each, all usual or not.
+// -> whether bfloat16 does not hold one
 template <class F, class T, bool EACH>
-bool decode_run(T* to, const uint8_t* codes, const float* by, float factor, int64 count) {
-    bool beyond = false;
+bool decode_run(T* __restrict to, const uint8_t* __restrict codes, const float* __restrict by, float factor, bool usual, int64 count) {
+    Words wrong = {};
     Floats scale = all(by[0]);
-    bool unusual = EACH || !is_usual_scale(by[0]);
-    for (int64 i = 0; i < count; i += WIDTH) {
-        Bytes bytes = {};
-        int64 n = min(WIDTH, count - i);
-        if (n == WIDTH) bytes = load<Bytes>(codes + i);
-        else memcpy(&bytes, codes + i, n);
-        if (EACH && n == WIDTH) scale = load<Floats>(by + i);
-        else if (EACH) memcpy(&scale, by + i, n * sizeof(float));
-        Floats values = Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale;
-        if (sizeof(T) == 2) {
-            if (unusual) beyond |= any(beyond_bfloat16(values));
-            Halves high = upper_halves(values);  // which is all of them
-            if (n == WIDTH) save(to + i, high);
-            else memcpy(static_cast<void*>(to + i), &high, n * sizeof(T));
-        } else {
-            values *= factor;
-            if (n == WIDTH) save(to + i, values);
-            else memcpy(static_cast<void*>(to + i), &values, n * sizeof(T));
-        }
+    int64 i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        if (EACH) scale = load<Floats>(by + i);
+        Floats values = Decode<F>::run(__builtin_convertvector(load<Bytes>(codes + i), Words)) * scale;
+        decode_vector(to + i, values, factor, !usual, &wrong);
     }
-    return beyond;
+    if (i < count) {
+        Bytes bytes = {};
+        T last[WIDTH];
+        memcpy(&bytes, codes + i, count - i);
+        if (EACH) memcpy(&scale, by + i, (count - i) * sizeof(float));
+        decode_vector(last, Decode<F>::run(__builtin_convertvector(bytes, Words)) * scale, factor, !usual, &wrong);
+        memcpy(static_cast<void*>(to + i), last, (count - i) * sizeof(T));
+    }
+    return any(wrong);
 }
 
 template <class F, class T>
-bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, int64 q, int64 columns) {
-    if (q == 1) return decode_run<F, T, true>(to, codes, by, factor, columns);
+bool decode_row(T* to, const uint8_t* codes, const float* by, float factor, bool usual, int64 q, int64 columns) {
+    if (q == 1) return decode_run<F, T, true>(to, codes, by, factor, usual, columns);
     bool beyond = false;
     for (int64 c = 0; c < columns; c += q)
-        beyond |= decode_run<F, T, false>(to + c, codes + c, by + c / q, factor, min(q, columns - c));
+        beyond |= decode_run<F, T, false>(to + c, codes + c, by + c / q, factor, usual, min(q, columns - c));
     return beyond;
 }
 
 // What the values of a row of a tile are multiplied by, and, for a product that follows at once, their codes.
 struct RowFactors {
     float *multipliers, *scales, *blocks;  // one for each column, and memory for the scales of blocks
-    bool usual;
+    bool usual, finite;  // whether all scales are usual, and all that they belong to
 
     // x[c] = of[the block of column c], up to the next whole vector.
     static void spread(float* x, const float* of, const Tiles& all, const Tile& tile) {
         if (all.q == 1) return void(memcpy(x, of, tile.columns * sizeof(float)));
         int64 first = tile.j / all.q;
-        for_each_block(all, tile, [&](int64 block, int64 begin, int64 end) {
+        for_each_block(all, tile, 0, [&](int64 block, int64 begin, int64 end) {
             for (int64 c = begin; c < end; c += WIDTH) save(x + c, ::all(of[block - first]));
         });
     }
-    void read_scales_of_values(const Tiles& all, const Tile& tile, const Array& from, int64 scaling, int64 row) {
+    // multipliers, and scales if they are wanted, of the blocks in row `row`. known: whether a scale is NaN where a value
+    // of the block is not finite.
+    void set(const Tiles& all, const Tile& tile, const float* multipliers_of_blocks, const Array& from, int64 scaling, int64 row,
+             bool known, bool wanted) {
         int64 first = tile.j / all.q, count = ceil_div(tile.j + tile.columns, all.q) - first;
+        spread(multipliers, multipliers_of_blocks, all, tile);
         read_scales(blocks, from, scaling, row, first, count);
-        usual = true;
-        for (int64 k = 0; k < count; k++) usual &= is_usual_scale(blocks[k]);
-        spread(scales, blocks, all, tile);
+        int32_t are_finite = known;
+        for (int64 k = 0; k < count; k++) are_finite &= blocks[k] == blocks[k];
+        usual = !wanted || are_usual(blocks, count), finite = are_finite;
+        if (wanted) spread(scales, blocks, all, tile);
+        else for (int64 c = 0; c < tile.columns; c += WIDTH) save(scales + c, ::all(1.0f));
     }
 };
 
-// The codes of 16 values x times multipliers, and, with VALUES, what they stand for times scales.
-template <class Encoder, bool VALUES>
+// What is written of a row; CHECKED: bfloat16 may not hold a value; FINITE: all of x and its multipliers are.
+enum Written : int { CODES = 1, VALUES = 2, CHECKED = 4, FINITE = 8 };
+
+// The codes of 16 values x times multipliers, and what they stand for times scales.
+template <class Encoder, int WRITTEN>
 inline void encode_vector(uint8_t* codes, bfloat16* values, Floats x, Floats multipliers, Floats scales, Halves random, Words* wrong) {
     Floats scaled = x * multipliers;
     Rounded found = Encoder::run(scaled, random);
-    // NaN where the value or the multiplier is not finite; a product of finite ones that overflows saturates.
-    Floats finite = (x - x) + scaled;
-    Integers special = bits_as<Integers>(finite != finite);
-    save(codes, __builtin_convertvector(special ? all_words(Encoder::NOT_FINITE) : found.codes, Bytes));
-    if (!VALUES) return;
-    Floats back = (special ? all(NOT_A_NUMBER) : found.values) * scales;
-    *wrong |= beyond_bfloat16(back);
+    if (!(WRITTEN & FINITE)) {
+        // NaN where the value or the multiplier is not finite; a product of finite ones that overflows saturates.
+        Floats finite = (x - x) + scaled;
+        Integers special = bits_as<Integers>(finite != finite);
+        found.codes = special ? all_words(Encoder::NOT_FINITE) : found.codes;
+        found.values = special ? all(NOT_A_NUMBER) : found.values;
+    }
+    if (WRITTEN & CODES) save(codes, __builtin_convertvector(found.codes, Bytes));
+    if (!(WRITTEN & VALUES)) return;
+    Floats back = found.values * scales;
+    if (WRITTEN & CHECKED) *wrong |= beyond_bfloat16(back);
     save(values, upper_halves(back));  // which is all of them
 }
 
-// codes and, with VALUES, values in bfloat16 of a row x. -> whether bfloat16 does not hold a value
-template <class Encoder, bool VALUES>
+// -> whether bfloat16 does not hold a value
+template <class Encoder, int WRITTEN>
 bool encode_row(uint8_t* __restrict codes, bfloat16* __restrict values, const float* x, const RowFactors& by,
                 const uint16_t* random, int64 count) {
     const float *multipliers = by.multipliers, *scales = by.scales;
@@ -374,19 +412,31 @@ bool encode_row(uint8_t* __restrict codes, bfloat16* __restrict values, const fl
     int64 i = 0;
     for (; i + WIDTH <= count; i += WIDTH) {
         if (random) bits = load<Halves>(random + i);
-        encode_vector<Encoder, VALUES>(codes + i, values + i, load<Floats>(x + i), load<Floats>(multipliers + i),
-                                       VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
+        encode_vector<Encoder, WRITTEN>(codes + i, values + i, load<Floats>(x + i), load<Floats>(multipliers + i),
+                                        WRITTEN & VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
     }
     if (i < count) {
         uint8_t last_codes[WIDTH];
         bfloat16 last_values[WIDTH];
         if (random) bits = load<Halves>(random + i);
-        encode_vector<Encoder, VALUES>(last_codes, last_values, load<Floats>(x + i), load<Floats>(multipliers + i),
-                                       VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
-        memcpy(codes + i, last_codes, count - i);
-        if (VALUES) memcpy(static_cast<void*>(values + i), last_values, (count - i) * sizeof(bfloat16));
+        encode_vector<Encoder, WRITTEN>(last_codes, last_values, load<Floats>(x + i), load<Floats>(multipliers + i),
+                                        WRITTEN & VALUES ? load<Floats>(scales + i) : Floats{}, bits, &wrong);
+        if (WRITTEN & CODES) memcpy(codes + i, last_codes, count - i);
+        if (WRITTEN & VALUES) memcpy(static_cast<void*>(values + i), last_values, (count - i) * sizeof(bfloat16));
     }
-    return VALUES && !by.usual && any(wrong);
+    return any(wrong);
+}
+
+// As above, with what is known of the row.
+template <class Encoder>
+bool encode_row(uint8_t* codes, bfloat16* values, const float* x, const RowFactors& by, const uint16_t* random, int64 count) {
+    bool usual = by.usual && by.finite;
+    if (!values) return by.finite ? encode_row<Encoder, CODES | FINITE>(codes, values, x, by, random, count)
+                                  : encode_row<Encoder, CODES>(codes, values, x, by, random, count);
+    if (!codes) return usual ? encode_row<Encoder, VALUES | FINITE>(codes, values, x, by, random, count)
+                             : encode_row<Encoder, VALUES | CHECKED>(codes, values, x, by, random, count);
+    return usual ? encode_row<Encoder, CODES | VALUES | FINITE>(codes, values, x, by, random, count)
+                 : encode_row<Encoder, CODES | VALUES | CHECKED>(codes, values, x, by, random, count);
 }
 
 // The memory of one task.
@@ -401,7 +451,7 @@ struct Buffers {
     RowFactors row_factors(const Tiles& all) {
         int64 step = all.width + 2 * WIDTH;
         float* first = factors;
-        return {first, first + step, first + 2 * step, true};
+        return {first, first + step, first + 2 * step, true, false};
     }
     explicit operator bool() { return values && codes && random && factors; }
 };
@@ -409,7 +459,8 @@ struct Buffers {
 }  // namespace
 
 // codes, scales: of x [rows, columns] as the reference has them. scale, if given, is what values are multiplied by, and
-// largest [1, 1] receives the largest magnitude. factor [1, 1] receives the further factor of two levels. values, if given,
+// largest [1, 1] receives the largest magnitude. factor [1, 1] receives the further factor of two levels. codes may be left
+// out. values, if given,
 // receives the values of codes in bfloat16. -> whether some value is beyond its normal numbers
 static int64 quantize_matrix(Array codes, Array scales, Array factor, Array largest, Array values, Array x, Array scale,
                              int64 format, int64 scaling, int64 p, int64 q, int64 flags, float epsilon, uint64_t seed,
@@ -464,26 +515,21 @@ static int64 quantize_matrix(Array codes, Array scales, Array factor, Array larg
                 Tile tile = read_tile(all, number, memory.values);
                 if (scale || per_tile) raise_maxima(all, tile, found, bool(scale));
                 if (per_tile) finish_tile(tile);
+                bool known = !scale || __atomic_load_n(found, __ATOMIC_RELAXED) < 0x7f800000;
                 uint16_t* random = flags & STOCHASTIC ? static_cast<uint16_t*>(memory.random) : nullptr;
                 if (random) draw_tile(random, all, tile, seed, call);
                 for (int64 r = 0; r < tile.rows; r++) {
                     int64 row = (tile.i + r) / p;
-                    if (r == 0 || (tile.i + r) % p == 0) {
-                        RowFactors::spread(by.multipliers, multipliers + row * all.across_blocks + tile.j / q, all, tile);
-                        if (values && flags & SCALED) by.read_scales_of_values(all, tile, scales, scaling, row);
-                        else for (int64 c = 0; values && c < tile.columns; c += WIDTH) save(by.scales + c, ::all(1.0f));
-                    }
+                    if (r == 0 || (tile.i + r) % p == 0)
+                        by.set(all, tile, multipliers + row * all.across_blocks + tile.j / q, scales, scaling, row, known,
+                               values && flags & SCALED);
                     bfloat16* to_values = values ? address<bfloat16>(values, 0, tile.i + r, tile.j) : nullptr;
-                    const uint16_t* bits = random ? random + r * tile.step : nullptr;
-                    auto encode_as = [&](auto encoder) {
-                        using E = decltype(encoder);
-                        if (values) beyond |= encode_row<E, true>(to.row(tile, r), to_values, tile.row(r), by, bits, tile.columns);
-                        else encode_row<E, false>(to.row(tile, r), nullptr, tile.row(r), by, bits, tile.columns);
-                    };
-                    if (random) encode_as(Encode<F, true>{});
-                    else encode_as(Encode<F, false>{});
+                    uint8_t* to_codes = codes ? to.row(tile, r) : nullptr;
+                    const float* x = tile.row(r);
+                    if (random) beyond |= encode_row<Encode<F, true>>(to_codes, to_values, x, by, random + r * tile.step, tile.columns);
+                    else beyond |= encode_row<Encode<F, false>>(to_codes, to_values, x, by, nullptr, tile.columns);
                 }
-                to.pack(tile);
+                if (codes) to.pack(tile);
             }
             if (beyond) __atomic_store_n(&is_beyond, 1, __ATOMIC_RELAXED);
         });
@@ -524,16 +570,19 @@ static int64 dequantize_matrix(Array out, Array codes, Array scales, int64 forma
         if (!(by && unpacked)) return;
         float* factors = by;
         factors[0] = 1.0f;
-        bool beyond = false;
+        bool beyond = false, usual = true;
         int64 read = -1;
         for (int64 r = begin; r < end; r++) {
-            if (scales && r / p != read) read_scales(factors, scales, scaling, read = r / p, 0, across);
+            if (scales && r / p != read) {
+                read_scales(factors, scales, scaling, read = r / p, 0, across);
+                usual = are_usual(factors, across);
+            }
             const uint8_t* from = address<uint8_t>(codes, 0, packed && down ? r / 2 : r);
             if (packed) unpack(unpacked, from, down, r, columns), from = unpacked;
             with_format(format, [&](auto chosen) {
                 using F = decltype(chosen);
-                if (out.kind == BFLOAT16) beyond |= decode_row<F>(address<bfloat16>(out, 0, r), from, factors, factor, q, columns);
-                else beyond |= decode_row<F>(address<float>(out, 0, r), from, factors, factor, q, columns);
+                if (out.kind == BFLOAT16) beyond |= decode_row<F>(address<bfloat16>(out, 0, r), from, factors, factor, usual, q, columns);
+                else beyond |= decode_row<F>(address<float>(out, 0, r), from, factors, factor, usual, q, columns);
             });
         }
         if (beyond) __atomic_store_n(&found, 1, __ATOMIC_RELAXED);

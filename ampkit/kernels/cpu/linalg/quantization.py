@@ -51,26 +51,28 @@ def quantize_cpu(
     shape = array.shape[0], array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
     blocks = p, q = _blocks(how, shape, down)
     rows, columns = shape[::-1] if down else shape
-    codes, values = _codes(how, rows, columns, down), None
-    scales = factor = largest = None
+    codes = values = factor = largest = None
     if scale is None:
-        found = scales = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale in _IN_8_BITS else float32)
+        found = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale in _IN_8_BITS else float32)
         factor = np.empty((1, 1), float32) if how.scale == "float8_e4m3fn" else None
     else:
         found, largest = np.divide(np.float32(1), scale), np.empty((1, 1), float32)
     whole_rows = block_extents(how, shape)[1] >= shape[1]
     if read_soon and how.format != INT8 and (how.scale != "float32" or whole_rows) and has_fast_matmul(bfloat16):
         values = empty((rows, columns), bfloat16)
-    scaled = how.scale != "float32"
-    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | scaled * _SCALED
+    if values is None or how.symmetric:
+        codes = _codes(how, rows, columns, down)
+    flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | (how.scale != "float32") * _SCALED
     beyond = _quantize(
-        codes.view(uint8), scales, factor, largest, values, array.T if down else array, scale,
+        None if codes is None else codes.view(uint8), found, factor, largest, values, array.T if down else array, scale,
         _FORMATS[how.format], _SCALINGS[how.scale], *blocks, flags, how.epsilon, *(draw or (0, 0)),
     )  # fmt: skip
-    values = None if beyond else values
-    if down:
-        return codes.T, found.T, factor, largest, None if values is None else values.T
-    return codes, found, factor, largest, values
+    if beyond:
+        if codes is None:
+            return quantize_cpu.run(array, how, scale, draw)
+        values = None
+    turned = [None if each is None else each.T for each in (codes, found, values)] if down else [codes, found, values]
+    return *turned[:2], factor, largest, turned[2]
 
 
 def _codes(how: Quantization, rows: int, columns: int, down: bool) -> HostArray:
@@ -142,42 +144,36 @@ def _operand(quantized: Quantized, dtype: DType) -> _Operand | None:
 
 
 @scaled_mm_.on("cpu", when=_is_known)
-def scaled_mm_cpu(codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None) -> HostArray:
+def scaled_mm_cpu(
+    codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None, buffer: HostArray | None = None
+) -> HostArray:
+    shape = a.shape[0], b.shape[0]
+    out = empty(shape, dtype) if buffer is None or (buffer.shape, buffer.dtype) != (shape, dtype) else buffer
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
-        return _integer_product(a, b, dtype, bias)
+        return _integer_product(out, a, b, bias)
     compute = bfloat16 if has_fast_matmul(bfloat16) else float32
     left = _operand(a, compute)
     right = left and _operand(b, compute)
     if left is None or right is None:
-        return gemm(_decode(a, float32, True)[0], _decode(b, float32, True)[0].T, dtype, bias=bias)
+        return gemm(_decode(a, float32, True)[0], _decode(b, float32, True)[0].T, dtype, out, bias)
     factor = left.factor * right.factor
     if left.rows is right.rows is None:
         if factor == 1:
-            return gemm(left.values, right.values.T, dtype, bias=bias)
-        out = empty((len(left.values), len(right.values)), dtype)
-        if (
-            compute == bfloat16
-            and 2.0**-100 < factor < 2.0**100
-            and scaled_into(left.values, right.values.T, out, bias, factor)
-        ):
+            return gemm(left.values, right.values.T, dtype, out, bias)
+        within = compute == bfloat16 and 2.0**-100 < factor < 2.0**100
+        if within and scaled_into(left.values, right.values.T, out, bias, factor):
             return out
-    return _scaled(gemm(left.values, right.values.T, float32), left.rows, right.rows, factor, dtype, bias)
-
-
-def _scaled(
-    sums: HostArray, rows: HostArray | None, columns: HostArray | None, factor: float, dtype: DType,
-    bias: HostArray | None,
-) -> HostArray:  # fmt: skip
-    out = sums if sums.dtype == dtype else empty(sums.shape, dtype)
-    _scale_sums(out, sums, rows, columns, bias, factor)
+    sums = gemm(left.values, right.values.T, float32, out)
+    _scale_sums(out, sums, left.rows, right.rows, bias, factor)
     return out
 
 
-def _integer_product(a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None) -> HostArray:
+def _integer_product(out: HostArray, a: Quantized, b: Quantized, bias: HostArray | None) -> HostArray:
     sums = int8_matmul.matmul(a.codes, b.codes.T)
     if sums is None:
         raise UnsupportedError
-    return _scaled(sums, _for_each(a), _for_each(b), 1.0, dtype, bias)
+    _scale_sums(out, sums, _for_each(a), _for_each(b), bias, 1.0)
+    return out
 
 
 def _for_each(quantized: Quantized) -> HostArray:

@@ -70,7 +70,9 @@ def dequantize_cuda(codes: Array, quantized: Quantized) -> Array:
 
 
 @scaled_mm_.on("cuda", when=lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b))
-def scaled_mm_cuda(codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+def scaled_mm_cuda(
+    codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
+) -> Array:
     backend: Any = backends.backend_of(codes)
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
         return _integer_product(a, b, dtype, bias)
