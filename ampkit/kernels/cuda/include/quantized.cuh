@@ -140,6 +140,8 @@ HELPER float scale_value(const void* scales, int64 at, unsigned scaling) {
     return scaling == E8M0 ? float_of(::decode<Float8E8M0FNU>(code)) : Coded<Float8E4M3FN>::decode(code);
 }
 
+HELPER float negated(float x) { return float_of(bits_of(x) ^ 0x80000000); }  // -x would flush it
+
 // 16 neighbours times the Hadamard matrix with signs, as `hadamard` of the reference adds them.
 constexpr Bits32 HADAMARD_SIGNS = 0xd7e8;  // bit i: element i is negated; checked by the tests
 
@@ -152,7 +154,7 @@ HELPER void hadamard(float (&x)[16]) {
         for (int i = 0; i < 16; i++)
             if (!(i & distance)) {
                 float first = x[i], second = x[i + distance];
-                x[i] = add_kept(first, second), x[i + distance] = add_kept(first, -second);
+                x[i] = add_kept(first, second), x[i + distance] = add_kept(first, negated(second));
             }
 #pragma unroll
     for (int i = 0; i < 16; i++) x[i] = multiply_kept(x[i], 0.25f);

@@ -11,7 +11,7 @@
 
 constexpr unsigned TILE = 128, STRIP = 16, THREADS = 256, STRIPS = TILE / STRIP;
 constexpr unsigned IN_TILE = TILE * STRIPS;  // blocks of a tile, at most
-enum Flags : unsigned { STOCHASTIC = 1, HADAMARD = 2, GIVEN = 4, OF_MATRIX = 8 };  // GIVEN: the multiplier is
+enum Flags : unsigned { STOCHASTIC = 1, HADAMARD = 2, GIVEN = 4, OF_MATRIX = 8 };  // GIVEN: by `given`
 
 // A tile in shared memory, zero beyond the edges; columns of neighbouring rows lie in different banks.
 template <typename T>
@@ -70,6 +70,7 @@ struct Way {
 #pragma unroll 1
         for (unsigned i = threadIdx.x; i < TILE * STRIPS; i += THREADS) {
             unsigned r = i / STRIPS, c = i % STRIPS * STRIP;
+            if (down == 1) r = i / 2 % TILE, c = (i % 2 + i / (2 * TILE) * 2) * STRIP;  // a warp in different banks
             if (!is_inside(r, c)) continue;
             const T* from = tile.values + r * down + c * along;
             float x[STRIP];
