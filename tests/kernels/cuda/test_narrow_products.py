@@ -11,6 +11,7 @@ from ampkit import Policy, autocast, nn, optim
 from ampkit.backends.cuda.libs.blas import Compute, ScaleMode
 from ampkit.backends.cuda.libs.narrow_paths import path_of
 from ampkit.base.dtypes import bfloat16, float32
+from ampkit.core.dispatch import reference_only
 from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, FAMILIES, INT8, RECIPES, Operands, Quantization
 from ampkit.ops.linalg.quantization import (
     Quantized,
@@ -179,15 +180,15 @@ def test_every_recipe_has_a_line_on_every_card():
             assert line and "\n" not in line
 
 
-def trained(recipe, compiled):
-    """Losses and weights of six steps on the GPU; compiled ones are recorded, with their random bits, and replayed."""
+def trained(recipe, where="cuda", compiled=False):
+    """Losses and weights of six steps; compiled ones are recorded, with their random bits, and replayed."""
     ampkit.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).to("cuda")
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).to(where)
     optimizer = optim.AdamW(model.parameters(), lr=1e-2)
     word = next(word for word, names in FAMILIES.items() if recipe in names)
 
     def step(x):
-        with autocast("cuda", policy=Policy(word, recipe=recipe)):
+        with autocast(where, policy=Policy(word, recipe=recipe)):
             loss = (model(x).float() - x).square().mean()
         loss.backward()
         optimizer.step()
@@ -195,12 +196,16 @@ def trained(recipe, compiled):
         return loss
 
     step = ampkit.compile(step) if compiled else step
-    losses = [step(ampkit.tensor(matrix((64, 32), seed) / 100, device="cuda")).item() for seed in range(6)]
+    losses = [step(ampkit.tensor(matrix((64, 32), seed) / 100, device=where)).item() for seed in range(6)]
     return losses, *[p.numpy(force=True).copy() for p in model.parameters()]
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_a_compiled_step_has_the_bits_of_an_eager_one(device, recipe):
+def test_a_training_follows_the_reference_and_has_the_same_bits_compiled(device, recipe):
     on(device, (10, 0) if recipe in ("mxfp8", "nvfp4") else (9, 0))
-    for one, other in zip(trained(recipe, False), trained(recipe, True), strict=True):
+    found = trained(recipe)
+    for one, other in zip(found, trained(recipe, compiled=True), strict=True):
         np.testing.assert_array_equal(one, other)
+    with reference_only():
+        truth = trained(recipe, "cpu")
+    np.testing.assert_allclose(found[0], truth[0], rtol=2e-2)
