@@ -95,12 +95,19 @@ struct Way {
     HELPER void find_maxima(Bits32* maxima) const {
         for (unsigned i = threadIdx.x; i < IN_TILE; i += THREADS) maxima[i] = 0;
         __syncthreads();
+        Bits32 all = 0;
+        bool one = local_blocks() == 1;
         for_each_strip([&](unsigned r, unsigned c, const float(&x)[STRIP]) {
             Bits32 most = 0;
 #pragma unroll
             for (unsigned k = 0; k < STRIP; k++) most = larger_bits(most, bits_of(x[k]) & 0x7fffffff);
-            atomicMax(maxima + local_block(r, c), most);
+            if (one) all = larger_bits(all, most);
+            else atomicMax(maxima + local_block(r, c), most);
         });
+        if (one) {
+            all = __reduce_max_sync(ALL_LANES, all);
+            if (threadIdx.x % 32 == 0) atomicMax(maxima, all);
+        }
         __syncthreads();
     }
 
