@@ -37,9 +37,10 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
         assert text in shown
     written = json.loads((run / "lab.json").read_text())
     assert [each["recipe"] for each in written["formats"]] == ["mxfp8", "nvfp4"]  # the more precise first
-    assert [each["name"] for each in written["trained"]] == ["bfloat16", "mxfp8", "nvfp4", "mixed"]
+    assert [each["name"] for each in written["trained"]] == ["bfloat16", "16 bits again", "mxfp8", "nvfp4", "mixed"]
     losses = [each["loss"] for each in written["trained"]]
-    assert losses[0] != losses[1] != losses[2]
+    assert len({*losses[:4]}) == 4
+    assert abs(losses[1] - losses[0]) < 0.01 * losses[0]  # chance
     assert read_run(run).lab == written
 
 
@@ -66,7 +67,7 @@ def test_tune_finds_a_policy_in_formats_that_a_recipe_takes(budget, capsys, tmp_
     written = json.loads(out.read_text())
     assert written["toml"].strip() in shown.replace("\n\n", "\n")
     assert {each["format"] for each in written["layers"]} <= {"current", "nvfp4", "bfloat16"}
-    assert [each["name"] for each in written["trained"]] == ["bfloat16", "found"]
+    assert [each["name"] for each in written["trained"]] == ["bfloat16", "16 bits again", "found"]
     amp = tomllib.loads(written["toml"])["amp"]
     keys = [f"amp.{key}={_toml(value)}" for key, value in amp.items()]
     assert cli.main(["train", MLP, *SHORT, *keys, "--run-dir", str(run)]) == 0

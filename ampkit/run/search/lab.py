@@ -13,7 +13,7 @@ from ...core.policy import Policy
 from ...core.policy.recipe import recipe as named
 from ...debug.policy_search.formats import FORMATS, Laboratory, lab
 from ...debug.policy_search.tuning import Progress, as_toml
-from .turns import Show, Trained, Training, batches_at, shortened, train_in_turns
+from .turns import AGAIN, Show, Trained, Training, batches_at, shortened, train_in_turns
 
 LAB = "lab.json"  # in a run directory: LabRecipe.as_json, which its report shows
 
@@ -23,7 +23,8 @@ class LabRecipe:
     """What `lab_recipe` found.
 
     found: what the layers lose. policy: the one with the least work within the budget. trained: the 16-bit policy,
-    each format, and `policy` under the name "mixed", after `steps` steps each; empty if nothing was trained.
+    the same again from weights that differ by less than a rounding, each format, and `policy` under the name "mixed",
+    after `steps` steps each; empty if nothing was trained.
     """
 
     found: Laboratory
@@ -68,9 +69,10 @@ def lab_recipe(
 
     The model trains in 16 bits for half of `steps`, and `debug.lab` measures it on the next `batches` batches. Then, if
     `trains`, the 16-bit policy, each format and the policy within `budget` train for `steps` steps from the same seed,
-    in turns. steps: by default the recipe's train.bench_steps, or as many as it trains, at most 300; the schedule is
-    scaled to that length. The 16-bit dtype is the recipe's, bfloat16 if it trains in float32. show: called as it
-    proceeds. Raises what `fit` and `debug.lab` raise, and ConfigError for parameters in 16 bits.
+    in turns, and so does the 16-bit policy again from weights that differ by less than a rounding to 16 bits: what its
+    loss differs by is chance. steps: by default the recipe's train.bench_steps, or as many as it trains, at most 300;
+    the schedule is scaled to that length. The 16-bit dtype is the recipe's, bfloat16 if it trains in float32. show:
+    called as it proceeds. Raises what `fit` and `debug.lab` raise, and ConfigError for parameters in 16 bits.
     """
     recipe, base = start(recipe, formats, steps)
     model, count = half_trained(recipe, base, show)
@@ -79,7 +81,7 @@ def lab_recipe(
     policy = found.policy(budget)
     trained: list[Trained] = []
     if trains:
-        candidates = [(base.dtype.name, base)]
+        candidates = [(base.dtype.name, base), (AGAIN, base)]
         candidates += [(name, Policy(base.dtype, recipe=name)) for name in found.ranking()]
         trained = train_in_turns(recipe, [*candidates, ("mixed", policy)], show)
     return LabRecipe(found, policy, budget, tuple(trained), count)

@@ -9,16 +9,24 @@ from contextlib import nullcontext
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ... import backends
 from ...base.errors import NonFiniteError
 from ...config import Recipe
 from ...core import random
+from ...core.autograd.grad_mode import no_grad
 from ...core.policy import Policy, changed_policies
+from ...core.tensor import Tensor
 from ...debug.policy_search.tuning import Progress, Timed
 from ..input_pipeline import input_pipeline
 from ..loop import EvalRow, StepRow, fit
 from ..step import objective_of
 
 _MOST_STEPS = 300  # of a training that verifies, unless the caller or the recipe's bench_steps says otherwise
+
+_MOVED = 2.0**-12  # the relative change of weights, up or down, that rounds some of them to the next 16-bit number
+AGAIN = "16 bits again"  # the 16-bit policy from weights that were moved
 
 Show = Callable[[Progress], None]
 
@@ -54,10 +62,16 @@ def under(recipe: Recipe, policy: Policy | None) -> Recipe:
 
 
 class Training:
-    """A run of `recipe` under `policy` (None: float32) with a random stream of its own, so that several take turns."""
+    """A run of `recipe` under `policy` (None: float32) with a random stream of its own, so that several take turns.
 
-    def __init__(self, recipe: Recipe, policy: Policy | None):
+    moved: it starts from weights that differ by less than a rounding to 16 bits, so that what its loss differs by is
+    chance.
+    """
+
+    def __init__(self, recipe: Recipe, policy: Policy | None, moved: bool = False):
         self.run = fit(under(recipe, policy))
+        if moved:
+            _move(self.run.model)
         self._change = None if policy is None else lambda _: policy
         self._rows, self._state = iter(self.run), random.get_rng_state()
         self.losses: list[float] = []
@@ -88,11 +102,23 @@ class Training:
         return Trained(Timed(name, policy, error, statistics.median(times)), loss, self.val_loss, self.failure or None)
 
 
+def _move(model: Any) -> None:
+    draw = np.random.default_rng(0)
+    with no_grad():
+        for parameter in model.parameters():
+            backend = backends.backend_of(parameter.array)
+            signs = draw.integers(2, size=parameter.array.shape) * 2 - 1
+            parameter.mul_(Tensor(backend.asarray((1 + signs * _MOVED).astype(parameter.array.dtype))))
+
+
 def train_in_turns(
     recipe: Recipe, policies: Sequence[tuple[str, Policy | None]], show: Show, wide: Trained | None = None
 ) -> list[Trained]:
-    """The policies trained in turns; wide: the result that they are compared with, by default that of the first."""
-    trainings = [Training(recipe, policy) for _, policy in policies]
+    """The policies trained in turns; wide: the result that they are compared with, by default that of the first.
+
+    A policy by the name AGAIN starts from weights that were moved.
+    """
+    trainings = [Training(recipe, policy, name == AGAIN) for name, policy in policies]
     steps = trainings[0].run.steps
     for done in range((steps + 1) * len(trainings)):  # the evaluation comes last
         trainings[done % len(trainings)].advance()
