@@ -37,12 +37,12 @@ HELPER double widened(float x) {
     return bits >> 31 ? -size : size;
 }
 
-// The values of a format's largest code, and the code that NaN gets, without a sign.
+// The values of the formats' largest codes.
 struct Int8 {};
 template <class F> struct Limits;
-template <> struct Limits<Float8E4M3FN> { static constexpr float LARGEST = 448.0f; static constexpr Bits32 NOT_NUMBER = 0x7f; };
-template <> struct Limits<Float8E5M2> { static constexpr float LARGEST = 57344.0f; static constexpr Bits32 NOT_NUMBER = 0x7e; };
-template <> struct Limits<Float4E2M1FN> { static constexpr float LARGEST = 6.0f; static constexpr Bits32 NOT_NUMBER = 0; };
+template <> struct Limits<Float8E4M3FN> { static constexpr float LARGEST = 448.0f; };
+template <> struct Limits<Float8E5M2> { static constexpr float LARGEST = 57344.0f; };
+template <> struct Limits<Float4E2M1FN> { static constexpr float LARGEST = 6.0f; };
 template <> struct Limits<Int8> { static constexpr float LARGEST = 127.0f; };
 
 // Codes to nearest even, or, with 16 random bits, up where the fraction is above bits / 65536. Finite values saturate.
@@ -52,7 +52,7 @@ struct Coded {
 
     static HELPER Bits32 encode(float x, bool stochastic, Bits32 random) {
         Bits32 bits = bits_of(x), magnitude = bits & 0x7fffffff, code;
-        if (!is_finite(bits)) return Limits<F>::NOT_NUMBER;
+        if (!is_finite(bits)) return PER_BYTE == 2 ? 0 : F::NOT_NUMBER;  // E2M1 has none
         if (stochastic) {
             constexpr Bits32 LEAST = 128 - F::BIAS;  // the exponent of the smallest normal value, biased as float32's
             magnitude = smaller_bits(magnitude, bits_of(Limits<F>::LARGEST));

@@ -14,10 +14,11 @@ from ampkit.backends.cuda.libs import gemm, narrow
 from ampkit.backends.cuda.libs.blas import ScaleMode
 from ampkit.backends.cuda.libs.narrow import Codes
 from ampkit.backends.cuda.libs.narrow_paths import Path, path_of
-from ampkit.base.dtypes import Array, DType, bfloat16, float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, float32
+from ampkit.base.dtypes import Array, DType, bfloat16, float32
 from ampkit.base.errors import UnsupportedError
-from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, INT8, Quantization
+from ampkit.core.policy.recipe import INT8, Quantization
 from ampkit.ops.linalg.quantization import (
+    DTYPES,
     Draw,
     Quantized,
     block_extents,
@@ -29,8 +30,6 @@ from ampkit.ops.linalg.quantization import (
 
 from . import quantization_launches as launches
 from .quantization_launches import RowFactors
-
-_DTYPES = {E4M3: float8_e4m3fn, E5M2: float8_e5m2, E2M1: float4_e2m1fn_x2}
 
 
 @quantize_.on("cuda", when=lambda array, how, *rest: launches.has_kernel(array, how))
@@ -100,7 +99,7 @@ def _codes(quantized: Quantized, mode: ScaleMode, path: Path) -> Codes:
     if not path.then_scaled:
         height = block_extents(quantized.how, quantized.shape)[0]
         scales = narrow.scale_layout(contiguous(quantized.scales), mode, rows, height)
-    return Codes(contiguous(quantized.codes), _DTYPES[quantized.how.format], columns, mode, scales)
+    return Codes(contiguous(quantized.codes), DTYPES[quantized.how.format], columns, mode, scales)
 
 
 def _narrow_product(a: Quantized, b: Quantized, path: Path, dtype: DType, bias: Array | None) -> Array | None:
