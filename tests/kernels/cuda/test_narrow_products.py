@@ -161,6 +161,17 @@ def test_a_bias_that_cublaslt_does_not_add_is_added_afterwards(device):
     assert ran.scales is not None and ran.d.dtype == float32
 
 
+@pytest.mark.parametrize("card", [(8, 0), (9, 0)], ids=str)
+@pytest.mark.parametrize("name", ["current", "rowwise", "blockwise", "nvfp4", "int8"])
+def test_a_product_is_written_to_the_memory_that_it_is_given(device, name, card):
+    a, b, *_ = operands(on(device, card), RECIPES[name].forward)
+    for dtype in (float32, bfloat16):
+        plain, buffer = scaled_mm(a, b, dtype), device.empty((72, 48), dtype)
+        assert scaled_mm(a, b, dtype, None, buffer) is buffer
+        np.testing.assert_array_equal(buffer.get(), plain.get())
+        assert scaled_mm(a, b, dtype, None, device.empty((48, 72), dtype)).shape == (72, 48)
+
+
 def test_products_of_integers_are_exact_at_every_size(device):
     how = RECIPES["int8"].forward.first
     for m, n, k in ((70, 48, 3000), (3, 5, 7), (5, 18, 30), (64, 64, 64)):

@@ -5,7 +5,7 @@ Codes lie contiguous along the axis that a product sums over, as FP8 tensor core
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ampkit import backends
@@ -73,25 +73,44 @@ def scaled_mm_cuda(
     codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
 ) -> Array:
     backend: Any = backends.backend_of(codes)
+    result = _Result(dtype, bias, buffer)
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
-        return _integer_product(a, b, dtype, bias)
+        return _integer_product(a, b, result)
     path = path_of(a.how, b.how, backend.capability, backend.cublaslt.version)
     if path.modes is not None:
-        out = _narrow_product(a, b, path, dtype, bias)
+        out = _narrow_product(a, b, path, result)
         if out is not None:
             return out
-    return _wide_product(a, b, dtype, bias)
+    return _wide_product(a, b, result)
+
+
+class _Result(NamedTuple):
+    """What a product returns: its dtype, a bias for each column or None, and memory that it may be written to."""
+
+    dtype: DType
+    bias: Array | None
+    buffer: Array | None
+
+    def of_sums(
+        self,
+        sums: Array,
+        rows: RowFactors | None = None,
+        columns: RowFactors | None = None,
+        factors: Sequence[Array] = (),
+    ) -> Array:
+        """The sums, times their factors, and the bias."""
+        return launches.scale_sums(sums, self.dtype, rows, columns, factors, to_float32(self.bias), self.buffer)
 
 
 def _row_factors(quantized: Quantized) -> RowFactors:
     return RowFactors(quantized.scales.reshape(-1), block_extents(quantized.how, quantized.shape)[0])
 
 
-def _integer_product(a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+def _integer_product(a: Quantized, b: Quantized, result: _Result) -> Array:
     sums = narrow.integer_product(a.codes, b.codes)
     if sums is None:
         raise UnsupportedError
-    return launches.scale_sums(sums, dtype, _row_factors(a), _row_factors(b), [], to_float32(bias))
+    return result.of_sums(sums, _row_factors(a), _row_factors(b))
 
 
 def _codes(quantized: Quantized, mode: ScaleMode, path: Path) -> Codes:
@@ -102,21 +121,19 @@ def _codes(quantized: Quantized, mode: ScaleMode, path: Path) -> Codes:
     return Codes(contiguous(quantized.codes), DTYPES[quantized.how.format], columns, mode, scales)
 
 
-def _narrow_product(a: Quantized, b: Quantized, path: Path, dtype: DType, bias: Array | None) -> Array | None:
+def _narrow_product(a: Quantized, b: Quantized, path: Path, result: _Result) -> Array | None:
     """The product of the codes themselves; None where cublasLt has no algorithm for its sizes."""
     assert path.modes is not None
     left, right = [_codes(each, mode, path) for each, mode in zip((a, b), path.modes, strict=True)]
     factors = [each.factor for each in (a, b) if each.factor is not None]
     of_rows, of_columns = (_row_factors(a), _row_factors(b)) if path.then_scaled else (None, None)
-    empty, shape = backends.backend_of(a.codes).empty, (a.shape[0], b.shape[0])
-    if not (factors or path.then_scaled) and narrow.takes_bias(bias, dtype):
-        out = empty(shape, dtype)
-        if narrow.multiply(left, right, out, bias):
+    shape = a.shape[0], b.shape[0]
+    if not (factors or path.then_scaled) and narrow.takes_bias(result.bias, result.dtype):
+        out = launches.output(result.buffer, shape, result.dtype, a.codes)
+        if narrow.multiply(left, right, out, result.bias):
             return out
-    sums = empty(shape, float32)
-    if not narrow.multiply(left, right, sums):
-        return None
-    return launches.scale_sums(sums, dtype, of_rows, of_columns, factors, to_float32(bias))
+    sums = launches.output(None, shape, float32, a.codes)
+    return result.of_sums(sums, of_rows, of_columns, factors) if narrow.multiply(left, right, sums) else None
 
 
 class _Operand(NamedTuple):
@@ -141,23 +158,23 @@ def _operand(quantized: Quantized) -> _Operand | None:
     return _Operand(_decoded(quantized, bfloat16, True, False), None, quantized.factor)
 
 
-def _wide_product(a: Quantized, b: Quantized, dtype: DType, bias: Array | None) -> Array:
+def _wide_product(a: Quantized, b: Quantized, result: _Result) -> Array:
     """The product of the values, in bfloat16 where that holds them."""
     left = _operand(a)
     right = left and _operand(b)
     if left is None or right is None:
-        return _product(_decoded(a, float32, True, True), _decoded(b, float32, True, True), dtype, bias)
+        return _product(_decoded(a, float32, True, True), _decoded(b, float32, True, True), result)
     factors = [factor for factor in (left.factor, right.factor) if factor is not None]
     if left.rows is right.rows is None and not factors:
-        return _product(left.values, right.values, dtype, bias)
-    sums = _product(left.values, right.values, float32, None)
-    return launches.scale_sums(sums, dtype, left.rows, right.rows, factors, to_float32(bias))
+        return _product(left.values, right.values, result)
+    sums = _product(left.values, right.values, _Result(float32, None, None))
+    return result.of_sums(sums, left.rows, right.rows, factors)
 
 
-def _product(a: Array, b: Array, dtype: DType, bias: Array | None) -> Array:
+def _product(a: Array, b: Array, result: _Result) -> Array:
     if not gemm.fits(a):
         raise UnsupportedError
-    stored = gemm.output_dtype(a.dtype, dtype)
-    if bias is None or (bias.dtype == stored == dtype):
-        return gemm.product(a, b.T, dtype, bias=bias)
-    return launches.scale_sums(gemm.product(a, b.T, float32), dtype, None, None, [], to_float32(bias))
+    bias, dtype = result.bias, result.dtype
+    if bias is None or (bias.dtype == gemm.output_dtype(a.dtype, dtype) == dtype):
+        return gemm.product(a, b.T, dtype, result.buffer, bias)
+    return result.of_sums(gemm.product(a, b.T, float32))

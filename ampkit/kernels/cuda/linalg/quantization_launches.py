@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,14 +179,15 @@ def scale_sums(
     dtype: DType,
     rows: RowFactors | None,
     columns: RowFactors | None,
-    factors: list[Array],
+    factors: Sequence[Array],
     bias: Array | None,
+    buffer: Array | None = None,
 ) -> Array:
     """sums [M, N], float32 or int32, times factors of rows, of columns and of all, plus float32 bias [N], in `dtype`.
 
-    factors: float32 [1, 1], at most two.
+    factors: float32 [1, 1], at most two. buffer: see `output`.
     """
-    out = backends.backend_of(sums).empty(sums.shape, dtype)
+    out = output(buffer, sums.shape, dtype, sums)
     each = [(None, 1) if found is None else found for found in (rows, columns)]
     of_rows, of_columns = [(values, np.uint32(height)) for values, height in each]
     of_all = [*factors, None, None][:2]
@@ -193,3 +195,10 @@ def scale_sums(
     entry = typed("scale_sums", sums.dtype, dtype)
     launch(_SOURCE, entry, grid_for(sums.size, 1), BLOCK, sums, out, *sizes, *of_rows, *of_columns, *of_all, bias)
     return out
+
+
+def output(buffer: Array | None, shape: tuple[int, ...], dtype: DType, like: Array) -> Array:
+    """`buffer`, where it is a contiguous array of this shape and dtype, or else a new one on the device of `like`."""
+    if buffer is not None and buffer.shape == shape and buffer.dtype == dtype and buffer.flags.c_contiguous:
+        return buffer
+    return backends.backend_of(like).empty(shape, dtype)
