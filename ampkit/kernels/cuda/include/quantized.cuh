@@ -30,6 +30,7 @@ KEEPING_SUBNORMALS(divide_kept, "div")
 #undef KEEPING_SUBNORMALS
 #endif
 
+// x as float64; a conversion would flush what is subnormal.
 HELPER double widened(float x) {
     Bits32 bits = bits_of(x);
     if (!is_tiny(bits)) return double(x);
