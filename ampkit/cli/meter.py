@@ -37,7 +37,7 @@ class Meter:
     """The progress of stages: a bar on a terminal, elsewhere a line for each, and one ahead of those that are long."""
 
     def __init__(self, console: Console):
-        self._console, self._stage, self._start = console, "", 0.0
+        self._console, self._stage, self._start, self._last = console, "", 0.0, 0
         columns = (TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._task = self._bar.add_task("")
@@ -52,9 +52,10 @@ class Meter:
     def show(self, progress: Progress) -> None:
         """Show how far a stage is."""
         now = time.perf_counter()
-        if progress.stage != self._stage:
+        if progress.stage != self._stage or progress.done < self._last:  # a stage may come again
             self._stage, self._start, self._first = progress.stage, now, progress.done
             self._bar.reset(self._task, description=progress.stage)
+        self._last = progress.done
         self._bar.update(self._task, completed=progress.done, total=progress.total)
         done, left = progress.done - self._first, progress.total - progress.done
         if self._console.is_terminal or not done:

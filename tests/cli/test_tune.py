@@ -108,11 +108,11 @@ def test_ctrl_c_ends_it_at_once(monkeypatch, capsys):
 def test_a_long_stage_says_so_when_it_starts(monkeypatch):
     from rich.console import Console
 
-    now = iter([0.0, 2.0, 4.0, 20.0])
+    now = iter([0.0, 2.0, 4.0, 20.0, 100.0, 103.0])
     monkeypatch.setattr(meter.time, "perf_counter", lambda: next(now))
     console = Console(record=True, width=100)
     with meter.Meter(console) as shown:
-        for done in (1, 2, 3, 10):
+        for done in (1, 2, 3, 10, 1, 2):  # it comes again
             shown.show(tuning.Progress("cost", done, 10))
     shown = [line for line in console.export_text().splitlines() if line]  # Rich before 14.3 ends with an empty line
-    assert shown == ["cost: 10 passes, about 16 s", "cost: 10 passes in 20.0 s"]
+    assert shown == ["cost: 10 passes, about 16 s", "cost: 10 passes in 20.0 s", "cost: 10 passes, about 24 s"]
