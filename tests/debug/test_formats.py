@@ -216,3 +216,19 @@ def test_a_product_outside_of_the_policy_is_no_layer_of_it():
     model[4] = Wide(16, 16)
     found = debug.lab(model, batches, loss, formats=["mxfp8"])
     assert {row.layer for row in found.layers} == {"0", "2.linear", "6"} == set(found.wide)
+
+
+def test_a_module_with_a_weight_and_modules_in_it_is_judged_by_its_own_products():
+    class Around(nn.Linear):
+        def __init__(self):
+            super().__init__(16, 16)
+            self.inner = Rescaled(16)
+
+        def forward(self, input):
+            return super().forward(self.inner(input))
+
+    model, batches = model_and_batches(1)
+    model[2] = Around()
+    found = debug.lab(model, batches, loss, formats=["current"])
+    errors = {row.layer: row.sensitivity.error for row in found.layers}
+    assert errors["2"] < 0.2 * errors["2.inner.linear"]

@@ -146,7 +146,7 @@ def lab(
     if not layers:
         raise ArgumentError("debug.lab", "a model with a module that calls `linear`", "none")
     by_layer = [(layer, recipe) for layer in layers for recipe in recipes]
-    pairs = [(base, Policy(dtype, recipe=_NONE, modules={layer: recipe})) for layer, recipe in by_layer]
+    pairs = [(base, Policy(dtype, recipe=_NONE, modules=_alone(layer, recipe, layers))) for layer, recipe in by_layer]
     whole = [(recipe, product) for recipe in recipes for product in (None, *PRODUCTS) if _has(recipe, product)]
     pairs += [(base, Policy(dtype, recipe=_only(recipe, product))) for recipe, product in whole]
     total = len(pairs) * len(given)
@@ -163,6 +163,11 @@ def lab(
     ]
     per_format.sort(key=lambda each: each.sensitivity.error)
     return Laboratory(base.dtype.name, asked, wide_costs, per_layer, tuple(per_format))
+
+
+def _alone(layer: str, recipe: Recipe, layers: Sequence[str]) -> dict[str, Recipe]:
+    # The recipe for the products of the module itself, not for those of the modules in it.
+    return {layer: recipe, **{each: _NONE for each in layers if each.startswith(f"{layer}.")}}
 
 
 def _of(losses: LayerLosses, name: str) -> dict[str, ProductLoss]:
