@@ -59,7 +59,7 @@ def add_norm(
         total = residual + dropout(branch)
         return total, norm(total)
     normed, region = residual.array.dtype, policy.region()
-    if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_dtypes_of_their_own(readers):
+    if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_policies_of_their_own(readers):
         rule = region.policies[backends.backend_of(residual.array).name]
         normed = normed if rule is None else rule.low_dtype
     return _fused_sum(residual, branch, dropout, norm, normed)
@@ -207,8 +207,10 @@ def _overrides() -> set[str]:
 
 def _have_dtypes_of_their_own(modules: tuple[Module, ...]) -> bool:
     # Whether an active policy gives one of `modules` another dtype than the module that is running, or quantizes them.
-    if any(rule.recipe is not None for rule in _rules()):
-        return True
+    return any(rule.recipe is not None for rule in _rules()) or _have_policies_of_their_own(modules)
+
+
+def _have_policies_of_their_own(modules: tuple[Module, ...]) -> bool:
     rules = [rule for rule in _rules() if rule.modules]
     if not rules:
         return False

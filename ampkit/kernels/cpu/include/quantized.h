@@ -157,4 +157,43 @@ inline Floats hadamard(Floats x) {
     return butterfly<8>(butterfly<4>(butterfly<2>(butterfly<1>(x * HADAMARD_SIGNS)))) * 0.25f;
 }
 
+enum Scaling : int64 { ONE_FACTOR, POWER_OF_2, E8M0, TWO_LEVELS };  // of Quantization.scale, in the order of _SCALES
+
+// `count` scales of a row of blocks in float32.
+void read_scales(float* to, const Array& scales, int64 scaling, int64 row, int64 first, int64 count) {
+    if (scales.kind == FLOAT32) return void(memcpy(to, address<float>(scales, 0, row, first), count * sizeof(float)));
+    const uint8_t* from = address<uint8_t>(scales, 0, row, first);
+    for (int64 k = 0; k < count; k += WIDTH) {
+        int64 n = min(WIDTH, count - k);
+        Bytes bytes = {};
+        memcpy(&bytes, from + k, n);
+        Words codes = __builtin_convertvector(bytes, Words);
+        Floats found;
+        if (scaling == E8M0) found = float_of(decode<Float8E8M0FNU>(codes));
+        else found = Decode<E4M3>::run(codes);
+        memcpy(to + k, &found, n * sizeof(float));
+    }
+}
+
+// Of a usual scale no value is subnormal or infinite in bfloat16: 2^-9 is E4M3's smallest, 57344 E5M2's largest.
+bool are_usual(const float* scales, int64 count) {
+    int32_t found = 1;
+    for (int64 k = 0; k < count; k++) found &= int32_t(scales[k] >= 0x1p-100f) & int32_t(scales[k] <= 0x1p100f);
+    return found;
+}
+
+// All bits set where bfloat16's normal numbers do not hold a value.
+Words beyond_bfloat16(Floats values) {
+    Words magnitude = bits_as<Words>(values) & 0x7fffffff, wrong = bits_as<Words>(magnitude < 0x00800000) & bits_as<Words>(magnitude > 0);
+    return wrong | bits_as<Words>(magnitude == 0x7f800000);
+}
+
+bool any(Words bits) {
+    uint32_t found = 0;
+    for (int64 k = 0; k < WIDTH; k++) found |= bits[k];
+    return found;
+}
+
+Halves upper_halves(Floats values) { return __builtin_convertvector(bits_as<Words>(values) >> 16, Halves); }
+
 }  // namespace

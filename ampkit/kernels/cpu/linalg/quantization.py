@@ -1,4 +1,4 @@
-"""CPU kernels of quantized matrices (quantization.cpp) and of their products.
+"""CPU kernels of quantized matrices (quantization.cpp, dequantization.cpp) and of their products.
 
 Codes lie in memory as the matrix did, so a transpose is quantized without moving anything. Values of 8-bit floats, also
 times scales that are powers of two, and values of E2M1 times E4M3 are exact in bfloat16: products decode them and run
@@ -32,7 +32,7 @@ from ampkit.ops.linalg.quantization import (
     scaled_mm_,
 )
 
-# The numbers of `Format` in include/quantized.h and of `Scaling` in quantization.cpp.
+# The numbers of `Format` and `Scaling` in include/quantized.h.
 _FORMATS = {INT8: -1, **{name: FORMATS[dtype].number for name, dtype in DTYPES.items()}}
 _SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
 _IN_8_BITS = ("float8_e8m0fnu", "float8_e4m3fn")
