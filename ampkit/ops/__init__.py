@@ -44,6 +44,7 @@ from .nn.grid_sample import *
 from .nn.interpolate import *
 from .nn.layer_norm import *
 from .nn.pool import *
+from .nn.regions import *
 from .nn.residual_norm import *
 from .nn.rnn import *
 from .nn.softmax import *

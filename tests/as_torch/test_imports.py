@@ -107,7 +107,7 @@ for wrong in (lambda: op(), lambda: op(x, 1.0, shape=[1], size=2), lambda: torch
         "AttributeError no operator three::scaled",
         "ArgumentError define: needs a schema, as 'name(Tensor x, int n=1) -> Tensor', got 'noTensor x'",
         "MissingNameError ampkit has no torch.ops.three.later, whose kernel is none of Python",
-        "OSError /no/such.so: a library that is compiled for PyTorch's tensors does not load on ampkit's",
+        "FileNotFoundError [Errno 2] No such file or directory: '/no/such.so'",
     ]
 
 
@@ -233,4 +233,31 @@ except AttributeError as error:
         "[10.0, 27.0] [[5.0, 8.0], [27.0]]",
         "[[3.0, 9.0], [28.0]] [55.0]",
         "ampkit has no torch.ops.aten.no_such_operator, whose kernel is none of Python",
+    ]
+
+
+def test_a_compiled_library_has_the_operators_that_ampkit_has(run_aliased, tmp_path):
+    compiled, other = tmp_path / "ops.so", tmp_path / "other.so"
+    declared = (
+        "-> Tenmine::nms(Tensor dets, Tensor scores, float iou_thresh\0other\0mine::blur(Tensor x, int n) -> Tensor"
+    )
+    compiled.write_bytes(b"\x7fELF\0" + declared.encode())
+    other.write_bytes(b"\x7fELF\0yours::blur(Tensor x, int n) -> Tensor\0nms(Tensor x)")
+    code = f"""
+import torch
+torch.ops.load_library({str(compiled)!r})
+boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 3], [5, 5, 6, 6]])
+print(torch.ops.mine.nms(boxes, torch.tensor([0.5, 0.7, 0.1]), iou_threshold=0.5), len(torch.ops.loaded_libraries))
+torch.library.register_autograd("mine::nms", lambda ctx, dy: None)
+torch.library.Library("mine", "IMPL", "Meta").impl(torch.ops.mine.nms.default, print)
+for use in (lambda: torch.ops.mine.blur(boxes, 1), lambda: torch.ops.load_library({str(other)!r})):
+    try:
+        use()
+    except (AttributeError, OSError) as error:
+        print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == [
+        "tensor([1, 2]) 1",
+        "ampkit has no torch.ops.mine.blur, whose kernel is none of Python",
+        f"{other}: its operators are compiled for PyTorch's tensors, and ampkit has none of them",
     ]

@@ -82,7 +82,7 @@ print(leaves, again == tree, again["q"].maxlen, again["d"]["new"])
 print(SUPPORTED_NODES[_get_node_type(Pair(1, 2))].flatten_fn(Pair(1, 2))[0], _get_node_type(1) in SUPPORTED_NODES)
 print(isinstance(LeafSpec(), TreeSpec), isinstance(spec, LeafSpec), spec.num_leaves)
 """
-    assert run_aliased(code) == ["[1, 2, 3, 4, 5, 6] True 3 []", "Pair(a=1, b=2) False", "True False 6"]
+    assert run_aliased(code) == ["[1, 2, 3, 4, 5, 6] True 3 []", "[1, 2] False", "True False 6"]
 
 
 def test_a_profiler_records_the_steps_that_its_schedule_says(run_aliased):

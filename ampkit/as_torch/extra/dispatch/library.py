@@ -92,7 +92,7 @@ class Library:
         found = schemas.parse(schema)
         name = found.name.rpartition("::")[2]
         self._names.append(f"{self.ns}::{name}")
-        operator(self._names[-1])._schema = found._replace(name=self._names[-1])
+        operator(self._names[-1]).schema = found._replace(name=self._names[-1])
         return name
 
     def impl(self, op_name: Any, fn: Fn, dispatch_key: str = "", *, with_keyset: bool = False,

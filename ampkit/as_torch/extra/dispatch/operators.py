@@ -17,6 +17,9 @@ from . import schema as schemas
 _ANY_DEVICE = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "BackendSelect", "Python", "")
 
 _defined: dict[str, Operator] = {}
+compiled: set[str] = (
+    set()
+)  # namespaces of libraries that are loaded: operators without a kernel raise as they are called
 
 
 class Operator:
@@ -26,14 +29,15 @@ class Operator:
     """
 
     def __init__(self, name: str, schema: schemas.Schema | None = None):
-        self._qualname, self._schema = name, schema
+        self._qualname, self.schema = name, schema
         self._name = self.__name__ = name
         self.namespace = name.partition("::")[0]
         self.kernels: dict[str, Callable[..., Any]] = {}
+        self.differentiable = False  # its kernels are recorded: another gradient is not taken
         self._node: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        positional, by_name = (list(args), kwargs) if self._schema is None else self._schema.bind(args, kwargs)
+        positional, by_name = (list(args), kwargs) if self.schema is None else self.schema.bind(args, kwargs)
         tensors = [value for value in _flat([*positional, *by_name.values()]) if isinstance(value, Tensor)]
         kind = tensors[0].device.type if tensors else "cpu"
         if is_autocast_enabled(kind):
@@ -63,6 +67,9 @@ class Operator:
 
     def differentiate(self, backward: Callable[..., Any], setup_context: Callable[..., Any] | None) -> None:
         """Have `backward(ctx, *gradients)` compute the gradients of all arguments."""
+
+        if self.differentiable:
+            return
 
         def forward(ctx: Any, *given: Any) -> Any:
             *args, by_name = given
@@ -145,8 +152,10 @@ class _Namespace:
         path = f"{self._name}::{name}"
         if self._name == "aten" and not name.startswith("__"):
             return _of_pytorch(name)
+        if self._name in compiled and not name.startswith("__"):
+            return operator(path)
         found = _defined.get(path)
-        if found is None or not (found.kernels or found._schema):
+        if found is None or not (found.kernels or found.schema):
             raise AttributeError(f"no operator {path}", name=name, obj=self)
         return found
 
@@ -157,8 +166,14 @@ class _Operators:
     loaded_libraries: set[str] = set()  # noqa: RUF012
 
     def load_library(self, path: Any) -> None:
-        """Raise OSError: a library of operators is compiled for PyTorch's own tensors."""
-        raise OSError(f"{path}: a library that is compiled for PyTorch's tensors does not load on ampkit's")
+        """Define those of a library's operators that ampkit has (see compiled.py), by the names that it declares.
+
+        Raises OSError for a file that is not there, or that has no such operator.
+        """
+        from .compiled import load
+
+        compiled.update(load(path))
+        self.loaded_libraries.add(str(path))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
