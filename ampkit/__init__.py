@@ -44,7 +44,15 @@ from .base.errors import (
     ShapeError,
     StateError,
 )
-from .base.memory_format import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .base.memory_format import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    preserve_format,
+    sparse_coo,
+    sparse_csr,
+    strided,
+)
 from .base.public_dtypes import (
     bfloat16,
     dtype,
@@ -95,6 +103,7 @@ from .core.tensor_factory import set_default_tensor_type, tensor
 from .debug.profiler import profile
 from .func import vmap
 from .ops import *
+from .ops import sparse
 from .run.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from .run.trainer.own_loop import setup
 from .run.trainer.trainer import Trainer
@@ -129,7 +138,7 @@ def report(*runs):
 
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
 _PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
-_PARTS |= {"distributions", "func", "onnx", "special", "utils"}
+_PARTS |= {"distributions", "func", "onnx", "sparse", "special", "utils"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
     name
     for name, value in list(globals().items())

@@ -8,7 +8,7 @@ one raises an error with the cure.
 
 from __future__ import annotations
 
-from ..base.missing_names import known
+from ampkit.base.missing_names import known
 
 
 def _below(space: str, names: str, source: str) -> dict[str, str]:
@@ -136,6 +136,7 @@ SOURCES = {
     "torch.profiler.profiler": ".profiler",
     "torch.random": ".random",
     "torch.serialization": ".serialization",
+    "torch.sparse": "ampkit.ops.sparse .utils.sparse",
     "torch.special": "ampkit.special",
     "torch.storage": ".top",
     "torch.testing": ".testing",
@@ -197,7 +198,6 @@ REFUSED = {
     "torch.nested": "pad: torch.nn.utils.rnn.pad_sequence",
     "torch.onnx": "torch.onnx.export writes a model that ran; the registries of PyTorch's exporter have no equivalent",
     "torch.quantization": "float16 and bfloat16 are the dtypes below float32",
-    "torch.sparse": "gradients and tensors are dense",
     **_below("torch.utils", _PRIVATE_UTILS, _INTERNAL),
     **_below("torch.nn.utils", "_deprecation_utils _expanded_weights _named_member_accessor", _INTERNAL),
     "torch.utils.data._utils": _INTERNAL,

@@ -11,8 +11,11 @@ from typing import Any
 
 from .errors import ArgumentError, ShapeError
 
-# The values of `memory_format`, and of `layout`, of which there is one.
-strided, contiguous_format, preserve_format = "strided", "contiguous_format", "preserve_format"
+# The values of `layout`: of arrays, and of sparse tensors.
+strided, sparse_coo, sparse_csr = "strided", "torch.sparse_coo", "torch.sparse_csr"
+
+# The values of `memory_format`.
+contiguous_format, preserve_format = "contiguous_format", "preserve_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 
 _AXES = {channels_last: 4, channels_last_3d: 5}

@@ -37,6 +37,7 @@ KINDS = {
     "reduction": "softmax, losses and reductions",
     "pointwise": "elementwise",
     "nn.dropout": "elementwise",
+    "sparse": "products",
     "shape": "data movement",
     "indexing": "data movement",
     "nn.embedding": "data movement",

@@ -119,6 +119,7 @@ PROPERTIES: dict[str, Any] = {
     "is_cpu": lambda self: self.device.type == "cpu",
     "is_cuda": lambda self: self.device.type == "cuda",
     "is_sparse": lambda self: False,
+    "is_sparse_csr": lambda self: False,
     "is_quantized": lambda self: False,
     "is_meta": lambda self: self.device.type == "meta",
     **{f"is_{name}": lambda self: False for name in OTHER_DEVICES},

@@ -1,6 +1,6 @@
 """Cases of linear algebra: products, decompositions, distances."""
 
-from ampkit.testing import Case, definite, normal
+from ampkit.testing import Case, definite, integers, normal
 
 CASES = [
     Case("inner", normal(3, 4), normal(2, 4)),
@@ -91,4 +91,5 @@ CASES = [
     Case("linalg_lu", normal(2, 4, 4), smooth=False),
     Case("linalg_lu", normal(5, 3), smooth=False),
     Case("linalg_lu", normal(3, 5), smooth=False),
+    Case("sparse_mm", normal(5), normal(3, 4), integers(0, 4, 5), integers(0, 3, 5), 4, 3, smooth=False),
 ]

@@ -39,12 +39,11 @@ start(BertModel(config)).save_pretrained("base")
 BertTokenizerFast("vocab.txt").save_pretrained("base")
 encoder = models.Transformer("base", max_seq_length=24)
 model = SentenceTransformer(modules=[encoder, models.Pooling(32), models.Normalize()], device="cpu")
-pairs = [
-    (" ".join(words[n * k % 60] for k in range(8)), " ".join(words[n * k % 59] for k in range(7))) for n in range(1, 33)
-]
-data = Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]})
+anchors = [" ".join(words[n * k % 60] for k in range(8)) for n in range(1, 33)]
+others = [" ".join(words[n * k % 59] for k in range(7)) for n in range(1, 33)]
+data = Dataset.from_dict({"anchor": anchors, "positive": others})
 options = SentenceTransformerTrainingArguments(
-    "run", max_steps=6, per_device_train_batch_size=8, learning_rate=1e-3, logging_steps=1, save_strategy="no",
+    "run", max_steps=6, per_device_train_batch_size=32, learning_rate=1e-3, logging_steps=1, save_strategy="no",
     use_cpu=True, report_to="none", disable_tqdm=True, bf16=PRECISION == "bfloat16",
     train_sampling_strategy="sequential",
 )  # fmt: skip

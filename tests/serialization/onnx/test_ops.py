@@ -68,7 +68,7 @@ WITHOUT = """
     lp_pool2d lp_pool3d lu margin_ranking_loss matrix_exp mse_loss multi_margin_loss multilabel_margin_loss
     multilabel_soft_margin_loss ndtri nll_loss pad_from_input_transpose pinv place_in_order place_of_mode
     poisson_nll_loss polygamma put_into_zeros qr quantize_per_tensor renorm singular_norm slogdet smooth_l1_loss
-    soft_margin_loss solve sum_rows svd
+    soft_margin_loss solve sparse_mm sum_rows svd
 """
 
 
