@@ -26,7 +26,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
     "int sampling_ratio, bool aligned) -> Tensor": _roi_align,
 }
-_DECLARED = re.compile(rb"(\w+)::(\w+\(Tensor[^()\0]*)")
+_DECLARED = re.compile(rb"::(\w{1,99}\(Tensor[^()\0]*)")
+_SPACE = re.compile(rb"\w+$")
 
 
 def load(path: Any) -> set[str]:
@@ -34,17 +35,16 @@ def load(path: Any) -> set[str]:
 
     Raises OSError for a file that is not there, or that declares no operator that ampkit has.
     """
-    spaces = set()
-    declarations = [(space.decode(), text.decode()) for space, text in _DECLARED.findall(Path(path).read_bytes())]
-    names = sorted({space for space, _ in declarations}, key=len)
-    for given_space, text in declarations:
+    declared, spaces = _declarations(Path(path).read_bytes()), set()
+    names = sorted({space for space, _ in declared}, key=len)
+    for longer, text in declared:
         # Texts may follow one another without an end, so that a name has letters of another one before it.
-        space = next(name for name in names if given_space.endswith(name))
+        space = next(name for name in names if longer.endswith(name))
         for schema, function in KNOWN.items():
             head, _, arguments = schema.partition("(")
-            given, _, declared = text.partition("(")
-            common = min(len(arguments), len(declared)) * 3 // 4
-            if given == head and arguments[:common] == declared[:common]:
+            given, _, others = text.partition("(")
+            common = min(len(arguments), len(others)) * 3 // 4
+            if given == head and arguments[:common] == others[:common]:
                 found = operator(f"{space}::{head}")
                 found.schema = schemas.parse(schema)._replace(name=found.name())
                 found.kernels[""], found.differentiable = function, True
@@ -54,3 +54,13 @@ def load(path: Any) -> set[str]:
     for space in spaces:
         operator(f"{space}::_cuda_version").kernels[""] = lambda: -1  # of a library without kernels for a GPU
     return spaces
+
+
+def _declarations(content: bytes) -> list[tuple[str, str]]:
+    """The namespace and the schema of each operator whose first argument is a Tensor."""
+    found = []
+    for match in _DECLARED.finditer(content):
+        space = _SPACE.search(content[max(0, match.start() - 99) : match.start()])
+        if space is not None:
+            found.append((space[0].decode(), match[1].decode(errors="replace")))
+    return found
