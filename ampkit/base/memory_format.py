@@ -38,12 +38,12 @@ def is_stored_as(array: Any, memory_format: str) -> bool:
     return bool(array.flags.c_contiguous)
 
 
-def stored_order(array: Any, memory_format: str) -> tuple[int, ...]:
+def stored_order(array: Any, memory_format: str | None) -> tuple[int, ...]:
     """The axes of a copy in that format, from the outermost in memory to the innermost."""
     axes = range(array.ndim)
     if memory_format in _AXES:
         return (0, *axes[2:], 1)
-    if memory_format == preserve_format and not array.flags.c_contiguous:
+    if memory_format in (None, preserve_format) and not array.flags.c_contiguous:
         order = tuple(sorted(axes, key=lambda axis: -array.strides[axis]))
         if array.transpose(order).flags.c_contiguous:
             return order

@@ -211,3 +211,20 @@ except ValueError as error:
     first, second, third, cure = run_aliased(code)
     assert first == "torch.uint8 True True 2" and second == "True ([], [])" and third == "0 True"
     assert cure == "help: states of PyTorch are of another generator: manual_seed(seed)"
+
+
+def test_functions_in_place_stages_and_annotations_that_layers_of_others_use(run_aliased):
+    code = """
+import typing
+import torch
+from torch.amp.grad_scaler import OptState
+F = torch.nn.functional
+
+x = torch.tensor([-2.0, 1.0])
+print(F.leaky_relu_(x, 0.5) is x, x.tolist(), F.relu_(x).tolist(), F.threshold_(x, 0.5, 7.0).tolist())
+hints = typing.get_type_hints(torch.nn.CrossEntropyLoss(), globalns={}, localns={})
+print(any(isinstance(hint, str) for hint in hints.values()), OptState.READY.value)
+y = torch.arange(6.0).reshape(2, 3).t()
+print(y.clone(memory_format=None).stride() == y.clone().stride() == y.stride())
+"""
+    assert run_aliased(code) == ["True [-1.0, 1.0] [0.0, 1.0] [7.0, 1.0]", "False 0", "True"]

@@ -3,8 +3,7 @@
 reduction: "mean", "sum" or "none". size_average and reduce, PyTorch's deprecated arguments, override it.
 """
 
-from __future__ import annotations
-
+# Annotations are objects here: libraries resolve those of a loss in namespaces of their own.
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar
 from typing import Any, ClassVar

@@ -104,16 +104,16 @@ def to_device_backward(dy, saved, needs, device):
 
 
 @op(cast=Cast.KEEP, moves=True, opaque=True)
-def clone(input: Array, *, memory_format=preserve_format):
+def clone(input: Array, *, memory_format: str | None = preserve_format):
     """A copy, whose axes are stored in the order of memory_format; the gradient passes through.
 
-    memory_format: preserve_format keeps the order of input, if its memory is dense; see `contiguous`.
+    memory_format: preserve_format, or None, keeps the order of input, if its memory is dense; see `contiguous`.
     """
     order = stored_order(plain(input), memory_format)
     return input.transpose(order).copy().transpose(inverse(order)), Saved()
 
 
-clone.check(lambda input, memory_format: need_format("clone", memory_format, input.ndim))
+clone.check(lambda input, memory_format: memory_format is None or need_format("clone", memory_format, input.ndim))
 
 
 @clone.backward

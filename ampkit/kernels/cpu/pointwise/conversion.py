@@ -13,7 +13,7 @@ from ampkit.ops.pointwise.conversion import clone
 
 
 @clone.on("cpu", min_elements=MIN_ELEMENTS)
-def clone_cpu(input: HostArray, memory_format: str, *, dtype: DType) -> Any:
+def clone_cpu(input: HostArray, memory_format: str | None, *, dtype: DType) -> Any:
     order = stored_order(input, memory_format)
     out = empty([input.shape[axis] for axis in order], input.dtype).transpose(inverse(order))
     copy(out, input)
