@@ -44,7 +44,7 @@ def tune_formats_recipe(
 
     The model trains in 16 bits for half of `steps`, and `debug.tune_formats` searches on the next `batches` batches.
     Then the 16-bit policy and the one found train for `steps` steps from the same seed, in turns, and the 16-bit policy
-    again from weights that differ by less than a rounding, whose difference is chance. Where the mean training loss
+    again from weights that differ by 1.6 %, up or down, whose difference is chance. Where the mean training loss
     differs by more than `error` and chance, a quarter of the error is searched with, twice at most. error: by default
     0.01, without `memory`. steps: as `lab_recipe` has them. Raises what `fit` and `debug.tune_formats` raise, and
     ConfigError for parameters in 16 bits.

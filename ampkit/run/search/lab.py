@@ -23,7 +23,7 @@ class LabRecipe:
     """What `lab_recipe` found.
 
     found: what the layers lose. policy: the one with the least work within the budget. trained: the 16-bit policy,
-    the same again from weights that differ by less than a rounding, each format, and `policy` under the name "mixed",
+    the same again from weights that differ by 1.6 %, each format, and `policy` under the name "mixed",
     after `steps` steps each; empty if nothing was trained.
     """
 
@@ -69,8 +69,8 @@ def lab_recipe(
 
     The model trains in 16 bits for half of `steps`, and `debug.lab` measures it on the next `batches` batches. Then, if
     `trains`, the 16-bit policy, each format and the policy within `budget` train for `steps` steps from the same seed,
-    in turns, and so does the 16-bit policy again from weights that differ by less than a rounding to 16 bits: what its
-    loss differs by is chance. steps: by default the recipe's train.bench_steps, or as many as it trains, at most 300;
+    in turns, and so does the 16-bit policy again from weights that differ by 1.6 %, up or down: what its loss
+    differs by is chance. steps: by default the recipe's train.bench_steps, or as many as it trains, at most 300;
     the schedule is scaled to that length. The 16-bit dtype is the recipe's, bfloat16 if it trains in float32. show:
     called as it proceeds. Raises what `fit` and `debug.lab` raise, and ConfigError for parameters in 16 bits.
     """

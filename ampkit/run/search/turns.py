@@ -25,7 +25,7 @@ from ..step import objective_of
 
 _MOST_STEPS = 300  # of a training that verifies, unless the caller or the recipe's bench_steps says otherwise
 
-_MOVED = 2.0**-12  # the relative change of weights, up or down, that rounds some of them to the next 16-bit number
+_MOVED = 2.0**-6  # the relative change of weights, up or down: enough that runs part early, as by a format
 AGAIN = "16 bits again"  # the 16-bit policy from weights that were moved
 
 Show = Callable[[Progress], None]
@@ -64,8 +64,7 @@ def under(recipe: Recipe, policy: Policy | None) -> Recipe:
 class Training:
     """A run of `recipe` under `policy` (None: float32) with a random stream of its own, so that several take turns.
 
-    moved: it starts from weights that differ by less than a rounding to 16 bits, so that what its loss differs by is
-    chance.
+    moved: it starts from weights that differ by 1.6 %, up or down at random; what its loss differs by is chance.
     """
 
     def __init__(self, recipe: Recipe, policy: Policy | None, moved: bool = False):
