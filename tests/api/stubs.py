@@ -57,7 +57,8 @@ def written() -> dict[Path, str]:
 
 def _functions() -> str:
     imports: set[str] = set()
-    lines = [_definition(name, getattr(ops, name), imports) for name in sorted(ops.__all__)]
+    functions = [name for name in sorted(ops.__all__) if not inspect.isclass(getattr(ops, name))]
+    lines = [_definition(name, getattr(ops, name), imports) for name in functions]
     return _stub(imports, [f"__all__ = {sorted(ops.__all__)!r}\n", *lines])
 
 
