@@ -239,7 +239,7 @@ except AttributeError as error:
 def test_a_compiled_library_has_the_operators_that_ampkit_has(run_aliased, tmp_path):
     compiled, other = tmp_path / "ops.so", tmp_path / "other.so"
     declared = (
-        "-> Tenmine::nms(Tensor dets, Tensor scores, float iou_thresh\0other\0mine::blur(Tensor x, int n) -> Tensor"
+        "-> Tenboxed::nms(Tensor dets, Tensor scores, float iou_thresh\0other\0boxed::blur(Tensor x, int n) -> Tensor"
     )
     compiled.write_bytes(b"\x7fELF\0" + declared.encode())
     other.write_bytes(b"\x7fELF\0yours::blur(Tensor x, int n) -> Tensor\0nms(Tensor x)")
@@ -247,10 +247,10 @@ def test_a_compiled_library_has_the_operators_that_ampkit_has(run_aliased, tmp_p
 import torch
 torch.ops.load_library({str(compiled)!r})
 boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 3], [5, 5, 6, 6]])
-print(torch.ops.mine.nms(boxes, torch.tensor([0.5, 0.7, 0.1]), iou_threshold=0.5), len(torch.ops.loaded_libraries))
-torch.library.register_autograd("mine::nms", lambda ctx, dy: None)
-torch.library.Library("mine", "IMPL", "Meta").impl(torch.ops.mine.nms.default, print)
-for use in (lambda: torch.ops.mine.blur(boxes, 1), lambda: torch.ops.load_library({str(other)!r})):
+print(torch.ops.boxed.nms(boxes, torch.tensor([0.5, 0.7, 0.1]), iou_threshold=0.5), len(torch.ops.loaded_libraries))
+torch.library.register_autograd("boxed::nms", lambda ctx, dy: None)
+torch.library.Library("boxed", "IMPL", "Meta").impl(torch.ops.boxed.nms.default, print)
+for use in (lambda: torch.ops.boxed.blur(boxes, 1), lambda: torch.ops.load_library({str(other)!r})):
     try:
         use()
     except (AttributeError, OSError) as error:
@@ -258,6 +258,6 @@ for use in (lambda: torch.ops.mine.blur(boxes, 1), lambda: torch.ops.load_librar
 """
     assert run_aliased(code) == [
         "tensor([1, 2]) 1",
-        "ampkit has no torch.ops.mine.blur, whose kernel is none of Python",
+        "ampkit has no torch.ops.boxed.blur, whose kernel is none of Python",
         f"{other}: its operators are compiled for PyTorch's tensors, and ampkit has none of them",
     ]

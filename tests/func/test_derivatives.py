@@ -19,7 +19,7 @@ from test_cases import ONE_OF_EACH
 
 # Their backward is NumPy code that the tape does not record; of gammaincc where its inputs broadcast.
 ONCE = {"linalg_eigh", "linalg_eigvalsh", "linalg_svd", "linalg_svdvals", "linalg_qr"}
-ONCE |= {"linalg_matrix_norm", "gammaincc"}
+ONCE |= {"linalg_matrix_norm", "linalg_lu", "gammaincc"}
 
 
 def numbers(*shape, seed=0, dtype=ampkit.float64):

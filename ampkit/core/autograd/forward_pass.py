@@ -131,8 +131,10 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
         return None
     signature, values = node.op.signature, link_saved(node.op, node)
     a, b = (signature.names.index(name) for name in users)
-    added = [i for i in range(len(tangents)) if i not in (a, b)]
-    if not all(map(signature.may_miss, added)):
+    others, is_array = [i for i in range(len(tangents)) if i not in (a, b)], signature.kinds(len(tangents))
+    added = [i for i in others if is_array[i]]
+    indices = {i: getattr(node.saved, signature.names[i], None) for i in others if not is_array[i]}
+    if not all(map(signature.may_miss, added)) or any(index is None for index in indices.values()):
         return None
     in_dtype = [None if t is None else _in(t, node.plan.stored[i]) for i, t in enumerate(tangents)]
     total = None
@@ -146,6 +148,8 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
         inputs[changed], inputs[fixed] = in_dtype[changed], _in(value.tensor, node.plan.stored[fixed])
         for i in added:
             inputs[i], in_dtype[i] = in_dtype[i], None
+        for i, index in indices.items():
+            inputs[i] = Tensor(index)
         made = signature.call(node.op, inputs, node.params)
         total = made if total is None else total + made
     return None if total is None else {0: _in(total, wanted[0][3])}
