@@ -298,7 +298,6 @@ WRONG = [
     (lambda: nn.Embedding(3, 4, padding_idx=3), ArgumentError, "Embedding: needs padding_idx from -3 to 2, got 3"),
     (lambda: nn.GroupNorm(2, 3), ArgumentError, "GroupNorm: needs num_channels that num_groups divides, got 3 and 2"),
     (lambda: nn.Dropout(1.5), ArgumentError, "Dropout: needs a probability p from 0 to 1, got 1.5"),
-    (lambda: nn.Softmax(), ArgumentError, "Softmax: needs dim"),
     (lambda: nn.GELU("erf"), ArgumentError, "GELU: needs approximate 'none' or 'tanh', got 'erf'"),
     (lambda: nn.MSELoss(reduction="avg"), ArgumentError, "MSELoss: needs reduction 'mean', 'sum' or 'none', got 'avg'"),
     (

@@ -175,7 +175,6 @@ def test_a_parametric_gradient_learns():
 def test_what_cannot_be_a_layer_is_refused():
     for make in (
         lambda: nn.Hardtanh(1.0, 1.0),
-        lambda: nn.Softmin(),
         lambda: nn.ZeroPad2d((1, 2)),
         lambda: nn.PReLU(0),
     ):
@@ -185,3 +184,12 @@ def test_what_cannot_be_a_layer_is_refused():
         nn.GLU()(ampkit.ones(2, 3))
     with pytest.raises(ShapeError, match="Softmax2d: needs input"):
         nn.Softmax2d()(ampkit.ones(2, 3))
+
+
+@pytest.mark.parametrize("kind", [nn.Softmax, nn.LogSoftmax, nn.Softmin])
+@pytest.mark.parametrize(("shape", "dim"), [((3,), 0), ((2, 3), 1), ((2, 3, 2), 0), ((2, 3, 2, 2), 1)])
+def test_softmax_without_dim_takes_pytorchs_and_warns(kind, shape, dim):
+    x = ampkit.linspace(-1, 1, int(np.prod(shape))).reshape(shape) ** 3
+    with pytest.warns(UserWarning, match=rf"{kind.__name__} without dim takes {dim} here"):
+        found = kind()(x)
+    assert found.tolist() == kind(dim)(x).tolist()

@@ -5,6 +5,7 @@ inplace=True writes the output into the input.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from ampkit import ops
@@ -203,21 +204,26 @@ class GLU(UnaryOpModule, op=ops.glu):
 class _AlongDim(UnaryOpModule, op=ops.softmax):
     dim: int | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.dim, int):
-            raise ArgumentError(type(self).__name__, "dim, the axis to normalize over", repr(self.dim))
+    def forward(self, input: Tensor) -> Tensor:
+        if self.dim is not None:
+            return super().forward(input)
+        dim = int(getattr(input, "ndim", 0) not in (0, 1, 3))
+        name = type(self).__name__
+        warnings.warn(f"{name} without dim takes {dim} here, as PyTorch does: say {name}(dim=...)", stacklevel=3)
+        found: Tensor = self._op(input, dim)
+        return found
 
 
 class Softmax(_AlongDim, op=ops.softmax):
-    """exp(x) / sum(exp(x)) along `dim`. Raises ArgumentError without `dim`: no axis is the obvious default."""
+    """exp(x) / sum(exp(x)) along `dim`; without one along axis 0 of 0, 1 or 3 axes, else 1, with a warning."""
 
 
 class LogSoftmax(_AlongDim, op=ops.log_softmax):
-    """log(softmax(x)) along `dim`. Raises ArgumentError without `dim`."""
+    """log(softmax(x)) along `dim`; without one as Softmax."""
 
 
 class Softmin(_AlongDim, op=ops.softmin):
-    """softmax(-x) along `dim`. Raises ArgumentError without `dim`."""
+    """softmax(-x) along `dim`; without one as Softmax."""
 
 
 class Softmax2d(Module):
