@@ -89,6 +89,7 @@ SOURCES = {
     "torch.fx": ".tracing.fx",
     "torch.hub": ".utils.hub",
     "torch.jit": ".tracing.jit",
+    "torch._jit_internal": ".tracing.jit",
     "torch.jit.annotations": "typing .tracing.annotations",
     "torch.linalg": "ampkit.linalg",
     "torch.mps": ".backends.unavailable",

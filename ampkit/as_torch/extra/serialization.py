@@ -8,7 +8,12 @@ from typing import Any
 
 from ... import serialization
 
-__all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals", "save"]
+__all__ = [
+    "FILE_LIKE", "MAP_LOCATION", "add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals",
+    "save",
+]  # fmt: skip
+
+FILE_LIKE = MAP_LOCATION = Any  # for annotations
 
 load, save = serialization.load, serialization.save
 

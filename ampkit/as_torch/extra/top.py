@@ -11,6 +11,7 @@ from ...base.public_dtypes import dtype_named
 from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
+from ...ops.sparse import mm as spmm
 from ..refused import refused
 from .cuda import Event, Stream
 from .dispatch.operators import ops
@@ -22,7 +23,7 @@ __all__ = [
     "UntypedStorage", "__file__", "__version__", "_assert", "cdouble", "cfloat", "chalf", "compile", "complex32",
     "complex64", "complex128", "default_generator", "get_rng_state", "is_autocast_available", "jagged", "layout",
     "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2", "quint8", "seed", "set_rng_state", "sparse_bsc",
-    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "typename", "uint16", "uint32", "uint64",
+    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "spmm", "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION

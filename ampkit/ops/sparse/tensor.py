@@ -445,7 +445,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "div": lambda input, other: input / other, "transpose": SparseTensor.transpose, "t": SparseTensor.t,
     "sum": lambda input, dim=None: input.sum(dim), "clone": SparseTensor.clone, "detach": SparseTensor.detach,
     "to_dense": SparseTensor.to_dense, "to": SparseTensor.to, "numel": SparseTensor.numel,
-    "is_tensor": lambda obj: False, "is_floating_point": lambda input: input._held.is_floating_point(),
+    "is_floating_point": lambda input: input._held.is_floating_point(),
 }  # fmt: skip
 for _name in (
     "abs", "asin", "asinh", "atan", "atanh", "ceil", "expm1", "floor", "log1p", "neg", "relu", "round", "sign", "sin",

@@ -10,7 +10,8 @@ from ....nn import Module
 from ...refused import refused
 
 __all__ = [
-    "Final", "ScriptFunction", "ScriptModule", "TracerWarning", "_drop", "_isinstance", "_overload", "_overload_method",
+    "Final", "ScriptFunction", "ScriptModule", "TracerWarning", "_copy_to_script_wrapper", "_drop",
+    "_isinstance", "_overload", "_overload_method",
     "_script_if_tracing", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
     "isinstance", "load", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing",
     "script_method", "set_fusion_strategy", "trace", "trace_module", "unused",
@@ -34,7 +35,7 @@ def script(obj: Any = None, *args: Any, **options: Any) -> Any:
 
 
 export = unused = interface = script_method = trace = trace_module = freeze = optimize_for_inference = script
-script_if_tracing = _script_if_tracing = _overload = _overload_method = _drop = script
+script_if_tracing = _script_if_tracing = _overload = _overload_method = _drop = _copy_to_script_wrapper = script
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:
