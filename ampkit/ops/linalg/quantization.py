@@ -316,8 +316,10 @@ def scaled_mm_reference(
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
         sums = a.codes.astype(np.float64) @ b.codes.astype(np.float64).T  # of integers below 2 ** 53: exact
         out = sums.astype(np.float32) * a.scales * b.scales.T
-    else:
+    elif codes.size:
         out = dequantize_reference(a.codes, a) @ dequantize_reference(b.codes, b).T
+    else:  # here the other operand may have no codes
+        out = backends.backend_of(codes).zeros((a.shape[0], b.shape[0]), float32)
     return cast(out if bias is None else out + cast(bias, float32), dtype)
 
 

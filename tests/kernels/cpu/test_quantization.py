@@ -204,6 +204,44 @@ def test_products_of_scales_beyond_bfloat16_stay_right():
 
 
 @needs_products
+def test_a_product_is_the_same_where_a_kernel_leaves_codes_out():
+    rows = Quantization(E4M3, (1, None), "power_of_2")
+    for how, power in product(
+        (RECIPES["mxfp8"].forward.first, RECIPES["nvfp4"].forward.first, rows), (-140, -125, 0, 100)
+    ):
+        x, y = np.ldexp(matrix((40, 64)), power).astype(float32), matrix((30, 64), 1)
+        with np.errstate(all="ignore"):
+            soon, later = (
+                scaled_mm(quantize(x, how, None, read_soon)[0], quantize(y, how, None, read_soon)[0], float32)
+                for read_soon in (True, False)
+            )
+        np.testing.assert_array_equal(soon, later)
+
+
+@needs_products
+def test_a_product_without_values_is_that_of_the_reference():
+    for how in (RECIPES["mxfp8"].forward.first, RECIPES["nvfp4"].forward.first, RECIPES["current"].forward.first):
+        for m, n, k in ((0, 3, 5), (3, 0, 5), (3, 4, 0)):
+            a, b = (quantize(matrix((rows, 16))[:, :k], how, None, True)[0] for rows in (m, n))
+            found = scaled_mm(a, b, bfloat16, matrix((1, n))[0])
+            np.testing.assert_array_equal(
+                found.astype(float32), np.broadcast_to(matrix((1, n)), (m, n)).astype(bfloat16)
+            )
+
+
+@needs_products
+def test_a_product_is_written_to_the_buffer_that_is_given():
+    for first, second in PAIRS:
+        a, b, buffer = (
+            quantized(matrix((70, 200)), first),
+            quantized(matrix((50, 200), 1), second),
+            np.empty((70, 50), float32),
+        )
+        assert scaled_mm(a, b, float32, None, buffer) is buffer
+        np.testing.assert_array_equal(buffer, scaled_mm(a, b, float32))
+
+
+@needs_products
 def test_a_block_that_is_not_finite_gives_nan():
     for pair in PAIRS:
         x, y = matrix((70, 200)), matrix((50, 200), 1)

@@ -143,6 +143,16 @@ def _operand(quantized: Quantized, dtype: DType) -> _Operand | None:
     return _Operand(values, _for_each(quantized), factor)
 
 
+def _wide(quantized: Quantized) -> HostArray:
+    # The dequantized values in float32, also where codes were left out.
+    if quantized.codes is not None or quantized.values is None:
+        return _decode(quantized, float32, True)[0]
+    values: HostArray = quantized.values.astype(float32)
+    if quantized.how.scale == "float32":
+        values *= _for_each(quantized)[:, None]
+    return values if quantized.factor is None else values * quantized.factor
+
+
 @scaled_mm_.on("cpu", when=_is_known)
 def scaled_mm_cpu(
     codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None, buffer: HostArray | None = None
@@ -151,15 +161,25 @@ def scaled_mm_cpu(
     out = empty(shape, dtype) if buffer is None or (buffer.shape, buffer.dtype) != (shape, dtype) else buffer
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
         return _integer_product(out, a, b, bias)
+    try:
+        return _product(out, a, b, bias)
+    except UnsupportedError:
+        if a.codes is not None and b.codes is not None:
+            raise  # to the reference
+        _scale_sums(out, _wide(a) @ _wide(b).T, None, None, bias, 1.0)
+        return out
+
+
+def _product(out: HostArray, a: Quantized, b: Quantized, bias: HostArray | None) -> HostArray:
     compute = bfloat16 if has_fast_matmul(bfloat16) else float32
     left = _operand(a, compute)
     right = left and _operand(b, compute)
     if left is None or right is None:
-        return gemm(_decode(a, float32, True)[0], _decode(b, float32, True)[0].T, dtype, out, bias)
+        return gemm(_wide(a), _wide(b).T, out.dtype, out, bias)
     factor = left.factor * right.factor
     if left.rows is right.rows is None:
         if factor == 1:
-            return gemm(left.values, right.values.T, dtype, out, bias)
+            return gemm(left.values, right.values.T, out.dtype, out, bias)
         within = compute == bfloat16 and 2.0**-100 < factor < 2.0**100
         if within and scaled_into(left.values, right.values.T, out, bias, factor):
             return out
