@@ -261,3 +261,35 @@ for use in (lambda: torch.ops.boxed.blur(boxes, 1), lambda: torch.ops.load_libra
         "ampkit has no torch.ops.boxed.blur, whose kernel is none of Python",
         f"{other}: its operators are compiled for PyTorch's tensors, and ampkit has none of them",
     ]
+
+
+def test_a_future_has_a_result_once_it_is_set(run_aliased):
+    code = """
+import torch
+from torch.futures import Future, collect_all, wait_all
+first, second = Future(), torch.Future()
+later = first.then(lambda done: done.wait() * 2)
+both = collect_all([first, second])
+print(first.done(), later.done(), isinstance(first, torch.Future))
+first.set_result(3)
+second.set_result(torch.ones(1))
+print(later.wait(), first.value(), both.wait()[0] is first, wait_all([first, later]))
+failed = Future()
+after = failed.then(lambda done: done.wait())
+failed.set_exception(ValueError("no"))
+try:
+    after.wait()
+except ValueError as error:
+    print(error)
+
+class Metrics(torch.nn.ModuleDict):
+    def __init__(self):
+        super().__init__()
+        self.known = {"a"}
+
+    def update(self, modules):
+        super().update({name: module for name, module in modules.items() if name in self.known})
+
+print(len(Metrics()))
+"""
+    assert run_aliased(code) == ["False False True", "6 3 True [3, 6]", "no", "0"]

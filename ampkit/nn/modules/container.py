@@ -222,7 +222,8 @@ class ModuleDict(_Named[Module]):
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         super().__init__()
-        self.update(modules or {})
+        if modules is not None:  # a subclass's own `update` may need what its constructor sets after this
+            self.update(modules)
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.register_module(key, module)
