@@ -193,6 +193,9 @@ class Module(ModuleHooks):
                 part._apply(lambda t: t.to(device, dtype if t.is_floating_point() else None))
         return self
 
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """`to(device)`: PyTorch leaves the values of parameters and buffers undefined, here they stay."""
         return self.to(device)

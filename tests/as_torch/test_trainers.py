@@ -228,3 +228,21 @@ y = torch.arange(6.0).reshape(2, 3).t()
 print(y.clone(memory_format=None).stride() == y.clone().stride() == y.stride())
 """
     assert run_aliased(code) == ["True [-1.0, 1.0] [0.0, 1.0] [7.0, 1.0]", "False 0", "True"]
+
+
+def test_bases_of_layers_for_any_number_of_axes(run_aliased):
+    code = """
+import torch
+from torch import nn
+from torch.nn.modules import batchnorm, dropout, padding
+
+class Norm(batchnorm._NormBase):
+    pass
+
+layers = nn.BatchNorm3d(2), nn.Dropout2d(), nn.ConstantPad2d(1, 0.0), nn.ReflectionPad3d(1), nn.CircularPad1d(1)
+kinds = batchnorm._NormBase, dropout._DropoutNd, padding._ConstantPadNd, padding._ReflectionPadNd
+kinds += (padding._CircularPadNd,)
+print(all(map(isinstance, layers, kinds)), isinstance(nn.ReplicationPad2d(1), padding._ReplicationPadNd))
+print(nn.Linear(1, 1)._get_name(), Norm(3).num_features, nn.Parameter(torch.ones(1)).__dict__)
+"""
+    assert run_aliased(code) == ["True True", "Linear 3 {}"]

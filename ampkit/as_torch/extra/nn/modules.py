@@ -8,20 +8,26 @@ from typing import Any
 
 from .... import ops
 from ....nn.modules.conv import _Conv
+from ....nn.modules.dropout import Dropout
 from ....nn.modules.instance_norm import _InstanceNorm
 from ....nn.modules.lazy import LazyModuleMixin
 from ....nn.modules.linear import Linear
 from ....nn.modules.loss import _Loss
-from ....nn.modules.norm import _BatchNorm
+from ....nn.modules.norm import _BatchNorm, _RunningNorm
+from ....nn.modules.padding import CircularPad1d, ConstantPad1d, ReflectionPad1d, ReplicationPad1d
 from ....nn.state_dict import Keys
 
 __all__ = [
-    "_EXTRA_STATE_KEY_SUFFIX", "LazyModuleMixin", "NonDynamicallyQuantizableLinear", "_BatchNorm", "_ConvNd",
-    "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_get_activation_fn", "_ntuple", "_pair", "_quadruple",
+    "_EXTRA_STATE_KEY_SUFFIX", "LazyModuleMixin", "NonDynamicallyQuantizableLinear", "_BatchNorm", "_CircularPadNd",
+    "_ConstantPadNd", "_ConvNd", "_DropoutNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_NormBase",
+    "_ReflectionPadNd", "_ReplicationPadNd", "_get_activation_fn", "_ntuple", "_pair", "_quadruple",
     "_reverse_repeat_tuple", "_single", "_triple",
 ]  # fmt: skip
 
-_EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # of keys of `state_dict`
+_EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # the end of the name in a state_dict
+# Bases of layers for one, two and three axes; here the one for one axis is that of the others.
+_NormBase, _DropoutNd, _ConstantPadNd, _CircularPadNd = _RunningNorm, Dropout, ConstantPad1d, CircularPad1d
+_ReflectionPadNd, _ReplicationPadNd = ReflectionPad1d, ReplicationPad1d
 _ConvNd, _IncompatibleKeys, NonDynamicallyQuantizableLinear = _Conv, Keys, Linear
 
 
