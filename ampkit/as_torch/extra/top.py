@@ -20,11 +20,12 @@ from .tracing.futures import Future
 from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [
-    "Event", "Future", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule", "Size",
-    "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "cdouble", "cfloat", "chalf", "compile",
-    "complex32", "complex64", "complex128", "default_generator", "get_rng_state", "is_autocast_available", "jagged",
-    "layout", "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2", "quint8", "seed", "set_rng_state", "sparse_bsc",
-    "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "spmm", "typename", "uint16", "uint32", "uint64",
+    "Event", "Future", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule",
+    "Size", "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "cdouble", "cfloat", "chalf",
+    "compile", "complex32", "complex64", "complex128", "default_generator", "get_rng_state",
+    "is_autocast_available", "jagged", "layout", "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2",
+    "quint8", "seed", "set_rng_state", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "spmm",
+    "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION
