@@ -77,7 +77,7 @@ from .shape.padding import *
 from .shape.repeat_and_flip import *
 from .shape.triangular import *
 from .shape.view import *
-from .sparse.tensor import *
+from .sparse.creation import *
 from .tensor_info import *
 
 __all__ = [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _ModuleType)]

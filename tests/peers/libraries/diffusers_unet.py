@@ -20,7 +20,11 @@ model = UNet2DModel(
 model = start(model).to(DTYPE)
 schedule = DDPMScheduler(num_train_timesteps=100)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-images, noise, steps = numbers(4, 3, 8, 8).to(DTYPE), numbers(4, 3, 8, 8, seed=1).to(DTYPE), torch.tensor([3, 20, 55, 90])
+images, noise, steps = (
+    numbers(4, 3, 8, 8).to(DTYPE),
+    numbers(4, 3, 8, 8, seed=1).to(DTYPE),
+    torch.tensor([3, 20, 55, 90]),
+)
 for _ in range(4):
     noisy = schedule.add_noise(images, noise, steps)
     found = model(noisy, steps, return_dict=False)[0]
