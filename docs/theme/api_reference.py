@@ -40,6 +40,7 @@ NAMESPACES = {
     "ampkit.distributions": ("distributions", "Distributions to sample from, with densities on the tape."),
     "ampkit.linalg": ("linalg", "Linear algebra."),
     "ampkit.special": ("special", "Special functions."),
+    "ampkit.ops.sparse": ("sparse", "Sparse tensors: `ampkit.sparse`."),
     "ampkit.utils.data": ("utils.data", "Datasets, samplers and the loader."),
     "ampkit.models": ("models", "Models with the parameter names of torchvision, torchaudio and Hugging Face."),
     "ampkit.distributed": ("distributed", "Groups of processes and their collectives."),
