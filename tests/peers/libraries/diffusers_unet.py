@@ -20,11 +20,8 @@ model = UNet2DModel(
 model = start(model).to(DTYPE)
 schedule = DDPMScheduler(num_train_timesteps=100)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-images, noise, steps = (
-    numbers(4, 3, 8, 8).to(DTYPE),
-    numbers(4, 3, 8, 8, seed=1).to(DTYPE),
-    torch.tensor([3, 20, 55, 90]),
-)
+images, noise = numbers(4, 3, 8, 8).to(DTYPE), numbers(4, 3, 8, 8, seed=1).to(DTYPE)
+steps = torch.tensor([3, 20, 55, 90])
 for _ in range(4):
     noisy = schedule.add_noise(images, noise, steps)
     found = model(noisy, steps, return_dict=False)[0]
@@ -39,4 +36,4 @@ sample = noise
 with torch.no_grad():
     for step in sampler.timesteps:
         sample = sampler.step(model(sample, step).sample, step, sample).prev_sample
-say("sample", sample)
+say("sample", sample[0, 0])  # whole, not as a sum of rounding errors
