@@ -147,6 +147,7 @@ SOURCES = {
     "torch.utils": "ampkit.utils",
     "torch.utils._pytree": ".utils.pytree .utils.pytree_keys",
     "torch.utils._triton": ".utils.triton",
+    "torch.utils._python_dispatch": ".utils.python_dispatch",
     "torch.utils.checkpoint": ".utils.checkpoint",
     "torch.utils.data": "ampkit.utils.data",
     "torch.utils.data.dataloader": "ampkit.utils.data .utils.data",

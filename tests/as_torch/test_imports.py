@@ -293,3 +293,20 @@ class Metrics(torch.nn.ModuleDict):
 print(len(Metrics()))
 """
     assert run_aliased(code) == ["False False True", "6 3 True [3, 6]", "no", "0"]
+
+
+def test_no_tensor_is_made_of_others(run_aliased):
+    code = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+class Mode(TorchDispatchMode):
+    pass
+
+print(is_traceable_wrapper_subclass(torch.ones(1)))
+try:
+    Mode()
+except AttributeError as error:
+    print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == ["False", "ampkit has no torch.utils._python_dispatch.TorchDispatchMode"]
