@@ -2,6 +2,9 @@
 #pragma once
 #include "array.h"
 
+// Functions that pass vectors are inlined: no other file sees how they are passed where registers are shorter.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 struct PhiloxWords { uint64_t word[4]; };
 
 namespace {
