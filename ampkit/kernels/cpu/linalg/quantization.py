@@ -43,7 +43,7 @@ _dequantize = Function("dequantize_matrix", "aaaiiiiif", ctypes.c_int64)
 _scale_sums = Function("scale_sums", "aaaaad")
 
 
-@quantize_.on("cpu", when=lambda array, *rest: array.ndim == 2 and supported(array))
+@quantize_.on("cpu", when=lambda array, *rest: array.ndim == 2 and array.size > 0 and supported(array))
 def quantize_cpu(
     array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None, read_soon: bool = False
 ) -> Any:
@@ -109,7 +109,7 @@ def _decode(quantized: Quantized, dtype: DType, scaled: bool) -> tuple[HostArray
     return out.T if down else out, bool(beyond)
 
 
-@dequantize_.on("cpu", when=_is_known)
+@dequantize_.on("cpu", when=lambda codes, *rest: _is_known(codes) and codes.size > 0)
 def dequantize_cpu(codes: HostArray, quantized: Quantized) -> HostArray:
     return _decode(quantized, float32, True)[0]
 
@@ -159,6 +159,9 @@ def scaled_mm_cpu(
 ) -> HostArray:
     shape = a.shape[0], b.shape[0]
     out = empty(shape, dtype) if buffer is None or (buffer.shape, buffer.dtype) != (shape, dtype) else buffer
+    if 0 in (*a.shape, *b.shape):  # nothing to sum
+        out[...] = 0 if bias is None else bias
+        return out
     if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
         return _integer_product(out, a, b, bias)
     try:
