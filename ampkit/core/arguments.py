@@ -7,10 +7,12 @@ named here accept any value: the function checks those itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import wraps
 from inspect import Parameter, signature
 from operator import index
+from types import UnionType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -207,10 +209,15 @@ def _alternatives(text: str) -> Iterator[str]:
     yield text[start:].strip()
 
 
+_MODULES = re.compile(r"(?:\w+\.)+(?=\w)")  # before the names in an annotation that is an object
+
+
 def kind(annotation: Any, names: Mapping[str, Any]) -> Kind | None:
     """The Kind of an annotation, its classes looked up in `names`; None if it accepts any value."""
     if not isinstance(annotation, str):
-        return None
+        if annotation is Parameter.empty or not isinstance(annotation, (type, UnionType)):
+            return None
+        annotation = annotation.__name__ if isinstance(annotation, type) else _MODULES.sub("", str(annotation))
     found = [_kind(text, names) for text in _alternatives(annotation)]
     if None in found:
         return None

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from .. import ops
-from ..base.errors import ArgumentError, StateError, switch
-from ..core.arguments import checked_constructor
+from ..base.errors import ArgumentError, DTypeError, StateError, switch
+from ..core.arguments import checked_constructor, shown
 from ..core.autograd.grad_mode import enable_grad, no_grad
 from ..core.autograd.tape import grad
 from ..core.tensor import Tensor
@@ -200,7 +200,9 @@ class Distribution:
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
         """The same distribution for a larger batch."""
-        new = object.__new__(type(self)) if _instance is None else _instance
+        if _instance is not None and not isinstance(_instance, Distribution):
+            raise DTypeError("Distribution.expand", "_instance as a Distribution", shown(_instance))
+        new: Any = object.__new__(type(self)) if _instance is None else _instance
         batch = Shape(batch_shape)
         for name, value in self.__dict__.items():
             is_parameter = name in self.arg_constraints
@@ -305,7 +307,9 @@ class Independent(Distribution):
         return self.base_dist.enumerate_support(expand)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        new = object.__new__(type(self)) if _instance is None else _instance
+        if _instance is not None and not isinstance(_instance, Distribution):
+            raise DTypeError("Distribution.expand", "_instance as a Distribution", shown(_instance))
+        new: Any = object.__new__(type(self)) if _instance is None else _instance
         new.__dict__.update(self.__dict__)
         batch = (*batch_shape, *self.event_shape[: self.reinterpreted_batch_ndims])
         new.base_dist = self.base_dist.expand(batch)

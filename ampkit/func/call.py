@@ -102,6 +102,15 @@ class Call:
         return matching(self.where, what, [self.args[n] for n in self.numbers], list(structures))
 
 
+def positions(where: str, argnums: Any) -> tuple[int, ...]:
+    """argnums, a position or several, as a tuple. Raises ArgumentError for anything else."""
+    if isinstance(argnums, int):
+        return (argnums,)
+    if not isinstance(argnums, (tuple, list)) or not all(isinstance(number, int) for number in argnums):
+        raise ArgumentError(where, "argnums as a position, or a tuple of them", shown(argnums))
+    return tuple(argnums)
+
+
 def _position(where: str, number: Any, args: Sequence[Any]) -> int:
     if not isinstance(number, int) or not -len(args) <= number < len(args):
         raise ArgumentError(where, f"argnums below {len(args)}, the number of arguments", shown(number))

@@ -10,7 +10,7 @@ from ..base.errors import ArgumentError, DTypeError, ShapeError
 from ..core.arguments import shown
 from ..core.nested import with_tensors
 from ..ops.argument_checks import check_all
-from .call import Call, Structure, matching
+from .call import Call, Structure, matching, positions
 
 __all__ = ["grad", "grad_and_value", "jvp", "linearize", "vjp"]
 
@@ -24,7 +24,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool
     argnums: a position gives one gradient of the argument's structure, a tuple of positions a tuple of such.
     Raises DTypeError for an argument without float Tensors, ShapeError for a result of more than one element.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = positions("grad", argnums)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("grad", func, numbers, args, kwargs, has_aux)

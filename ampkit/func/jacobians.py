@@ -11,7 +11,7 @@ from .. import backends, ops
 from ..core.nested import with_tensors
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
-from .call import Call
+from .call import Call, positions
 from .derivatives import Argnums
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
@@ -31,7 +31,7 @@ def jacrev(
     the argument's structure: [*output, *input]. With has_aux the function returns (Jacobian, aux). chunk_size is
     without an effect: passes run one after the other. Raises as `grad_and_value`, for any number of elements.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = positions("jacrev", argnums)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacrev", func, numbers, args, kwargs, has_aux)
@@ -67,7 +67,7 @@ def jacfwd(
 
     The function itself runs once, so that random ops draw once, whatever `randomness` says.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = positions("jacfwd", argnums)
 
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacfwd", func, numbers, args, kwargs, has_aux)

@@ -75,6 +75,7 @@ def check(text: str) -> dict[str, str] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", ".* without dim takes")  # as PyTorch warns
             signal.setitimer(signal.ITIMER_PROF, LIMIT)
             try:
                 run(text)

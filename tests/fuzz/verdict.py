@@ -48,7 +48,7 @@ def kind(error: BaseException) -> str | None:
     """The kind of finding that an exception is, or None if it is a proper answer."""
     if isinstance(error, AmpkitError):
         return "wrapped" if "Python says" in str(error) else None
-    frames = frames_inside(error)
+    frames = [frame for frame in frames_inside(error) if frame.name != "_first_call"]  # of an op, then its own
     if (
         isinstance(error, TypeError)
         and (

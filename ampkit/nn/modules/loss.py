@@ -29,7 +29,7 @@ class _Loss(OpModule):
     def __post_init__(self, size_average: bool | None = None, reduce: bool | None = None) -> None:
         if size_average is not None or reduce is not None:
             self.reduction = reduction_of(size_average, reduce)
-        if self.reduction not in self.reductions:
+        if not isinstance(self.reduction, str) or self.reduction not in self.reductions:
             choices = ", ".join(map(repr, self.reductions[:-1])) + f" or {self.reductions[-1]!r}"
             raise ArgumentError(type(self).__name__, f"reduction {choices}", repr(self.reduction))
         for name in ("weight", "pos_weight"):

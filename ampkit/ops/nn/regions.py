@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, RangeError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.autograd.grad_mode import no_grad
 from ampkit.core.policy import autocast
 from ampkit.core.tensor import Tensor
@@ -97,17 +98,19 @@ def roi_align(
 
 
 def _sizes(output_size: Any) -> tuple[int, int]:
-    rows, cols = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
-    if min(rows, cols) < 1:
+    sizes = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+    if len(sizes) != 2 or min(sizes) < 1:
         raise ArgumentError("roi_align", "output_size of at least 1", repr(output_size))
-    return rows, cols
+    return sizes
 
 
 def _with_images(boxes: Any) -> Tensor:
     """Boxes with the number of their image in front."""
     if isinstance(boxes, Tensor):
         return boxes
-    if not all(isinstance(each, Tensor) and each.ndim == 2 and each.shape[1] == 4 for each in boxes):
+    if not isinstance(boxes, (list, tuple)) or not all(isinstance(each, Tensor) for each in boxes):
+        raise DTypeError("roi_align", "boxes as a Tensor, or a list of them", shown(boxes))
+    if not all(each.ndim == 2 and each.shape[1] == 4 for each in boxes):
         raise ShapeError("roi_align", "a list of boxes [L, 4]", f"{[list(each.shape) for each in boxes]}")
     numbered = [
         cat([full((len(each), 1), i, dtype=each.dtype, device=each.device), each], 1) for i, each in enumerate(boxes)
