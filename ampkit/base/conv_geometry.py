@@ -41,6 +41,11 @@ class ConvGeometry(NamedTuple):
         return prod(self.kernel) == prod(self.stride) == 1 and self.padded_size == self.input_size
 
     @property
+    def reads_all(self) -> bool:
+        """Whether every pixel of an input is in a window."""
+        return _reads_all(self)
+
+    @property
     def as_2d(self) -> ConvGeometry:
         """The same geometry; for sequences, over images of one row."""
         if len(self.input_size) > 1:
@@ -76,6 +81,15 @@ class ConvGeometry(NamedTuple):
 def _output_size(geometry: ConvGeometry) -> Axes:
     axes = zip(geometry.padded_size, geometry.kernel, geometry.stride, geometry.dilation, strict=True)
     return tuple([(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes])
+
+
+@lru_cache(4096)
+def _reads_all(geometry: ConvGeometry) -> bool:
+    axes = zip(*geometry, geometry.output_size, strict=True)
+    return all(
+        {i * d + o * s - before for i in range(k) for o in range(outputs)}.issuperset(range(n))
+        for k, s, d, (before, _), n, outputs in axes
+    )
 
 
 @lru_cache(1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from itertools import permutations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn import convolution, gemm
 from ampkit.backends.cpu.onednn.library import library, unavailable_reason
 from ampkit.backends.cpu.onednn.primitive import Call
+from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.autograd.tape import grad
 from ampkit.core.dispatch import reference_only
@@ -222,6 +224,18 @@ def test_only_strided_depthwise_convolutions_leave_their_gradient_to_float32(
     w = Tensor(np.ones((32, 32 // groups, 3, 3), bfloat16))
     ops.conv2d(x, w, stride=stride, groups=groups).float().sum().backward()
     assert seen == [kind] and x.grad.dtype == bfloat16
+
+
+def test_pixels_that_no_window_reads_have_a_gradient_of_0_whatever_the_library_writes(monkeypatch):
+    nothing = SimpleNamespace(pack=lambda *given: None, run=lambda *arrays: None)
+    monkeypatch.setattr(convolution, "_packed_call", lambda *given: nothing)
+    monkeypatch.setattr(convolution, "empty_channels_last", lambda shape, dtype: np.full(shape, np.nan, dtype))
+    geometry = ConvGeometry((2, 1), (2, 2), (1, 1), ((0, 0), (0, 0)), (5, 6))
+    signature = convolution.Conv((1, 32, 5, 6), (32, 32, 2, 1), geometry, 1, bfloat16, bfloat16)
+    dy, kernels = np.ones((1, 32, 2, 3), bfloat16), np.ones((32, 32, 2, 1), bfloat16)
+    dx = convolution.input_gradient(dy, kernels, signature, None)
+    assert not geometry.reads_all and not dx[:, :, 4].any() and not dx[..., 1::2].any()
+    assert geometry._replace(kernel=(3, 2), padding=((0, 0), (0, 0))).reads_all
 
 
 @pytest.mark.parametrize(("width", "strips"), [(3, 0), (4, 2), (5, 2), (7, 3)])
