@@ -212,9 +212,9 @@ class PooledMemory(BaseMemory):
     def serial(self) -> int:
         return self._serial
 
-    def __del__(self):
+    def __del__(self, is_finalizing=sys.is_finalizing):  # bound here: at the end modules lose their names
         segment = self.segment
-        if segment is None or sys.is_finalizing():
+        if segment is None or is_finalizing():
             return
         segment.blocks.pop(self.ptr, None)
         pool = self.pool()
