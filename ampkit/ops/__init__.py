@@ -59,6 +59,7 @@ from .pointwise.incomplete_gamma import *
 from .pointwise.logit_and_entropy import *
 from .pointwise.piecewise_activations import *
 from .pointwise.powers_and_logs import *
+from .pointwise.rotary import *
 from .pointwise.selection import *
 from .pointwise.sign_and_rounding import *
 from .pointwise.smooth_activations import *

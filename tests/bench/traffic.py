@@ -104,6 +104,11 @@ def maps(dtype: Any) -> Iterator[Step]:
     yield from both("gelu", ops.gelu, [x], [0])
     yield from both("relu", ops.relu, [x], [0])
     yield from both("silu", ops.silu, [x], [0])
+    yield from both("silu_mul", ops.silu_mul, [x, y], [0, 1])
+    cos, sin = (Tensor(backends.get("cuda").asarray(values(8, 64, seed=seed))) for seed in (0, 1))
+    yield from both(
+        "rotary_embedding", lambda x: ops.rotary_embedding(x, cos, sin), [values(2, 16, 8, 128, dtype=dtype)], []
+    )
     yield next(both("cast", lambda x: x.to(float32 if dtype != float32 else bfloat16), [x], []))
     yield from both("dropout", lambda x: ops.dropout(x, 0.5), [x], [], kept=lambda n: n)
 

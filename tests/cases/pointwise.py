@@ -155,6 +155,10 @@ CASES = [
     Case("isinf", normal(4)),
     Case("isfinite", normal(4)),
     Case("isclose", normal(4), 0.5, 0.9),
+    Case("rotary_embedding", normal(2, 3, 4, 6), normal(4, 3), normal(4, 3)),
+    Case("rotary_embedding", normal(2, 3, 5, 16), normal(5, 4), normal(5, 4)),
+    Case("rotary_embedding", normal(2, 2, 5, 8), normal(5, 4), normal(5, 4), interleaved=True),
+    Case("rotary_embedding", normal(2, 3, 7), normal(2, 1, 2), normal(2, 1, 2), interleaved=True),
     # activations
     Case("relu", normal(3, 4), smooth=False),
     Case("relu", normal(0)),
@@ -164,6 +168,7 @@ CASES = [
     Case("sigmoid", uniform(-40, 40, 9)),
     Case("logsigmoid", normal(3, 4)),
     Case("silu", normal(3, 4)),
+    Case("silu_mul", normal(3, 4), normal(4)),
     Case("softplus", normal(3, 4), 2.0),
     Case("softplus", uniform(-1, 1, 8), 2.0, 0.5),
     Case("mish", normal(3, 4)),

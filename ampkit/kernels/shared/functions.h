@@ -159,6 +159,8 @@ FUNCTION(RDiv, y / x, dy * -y / (x * x))
 FUNCTION(Pow, power(x, y), y == 0.0f ? 0.0f : dy * power(x, y - 1.0f) * y, x == 0.0f && y >= 0.0f ? 0.0f
     : dy * z * logf(x))
 FUNCTION(Atan2, atan2f(x, y), dy * over_square(y, x), -dy * over_square(x, y))
+FUNCTION_SHORT(SiluMul, 2, x / (1.0f + expf(-x)) * y, \
+    dy * y * (sigmoid(x) * (1.0f + x * (1.0f - sigmoid(x)))), dy * (x * sigmoid(x)))
 FUNCTION(Hypot, hypotf(x, y), dy * (x / nonzero(z)), dy * (y / nonzero(z)))
 FUNCTION(XLogY, x == 0.0f && y == y ? 0.0f : x * logf(y), dy * (x == 0.0f && y <= 0.0f ? 0.0f : logf(y)), dy * x / y)
 FUNCTION(Lerp, x + z * (y - x), dy * (1.0f - z), dy * z, dy * (y - x))

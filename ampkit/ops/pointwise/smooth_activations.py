@@ -22,7 +22,8 @@ from .elementwise import unary
 from .error_function import erf
 
 __all__ = [
-    "celu", "elu", "gelu", "glu", "logsigmoid", "mish", "selu", "sigmoid", "silu", "softplus", "softsign", "tanhshrink",
+    "celu", "elu", "gelu", "glu", "logsigmoid", "mish", "selu", "sigmoid", "silu", "silu_mul", "softplus", "softsign",
+    "tanhshrink",
 ]  # fmt: skip
 
 
@@ -73,6 +74,21 @@ def silu(input: Array, inplace: CompatArg = False):
 def silu_backward(dy, saved, needs):
     gate = apply(sigmoid, saved.input)  # 1 / (1 + exp(-x)) itself has the derivative inf / inf where exp(-x) overflows
     return dy * (gate * (1 + saved.input * (1 - gate)))
+
+
+@op(cast=Cast.WIDEST, integers="refuse")
+def silu_mul(input: Array, other: Array):
+    """silu(input) * other, broadcast and rounded once: the gate of SwiGLU (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
+    return input / (1 + np.exp(-input)) * other, Saved(input=input, other=other)
+
+
+@silu_mul.backward
+def silu_mul_backward(dy, saved, needs):
+    x, gate = saved.input, apply(sigmoid, saved.input)
+    return (
+        dy * saved.other * (gate * (1 + x * (1 - gate))) if needs[0] is not None else None,
+        dy * (x * gate) if needs[1] is not None else None,
+    )
 
 
 @op(cast=Cast.FP32, integers="float")

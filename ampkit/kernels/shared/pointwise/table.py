@@ -81,6 +81,7 @@ _READS_BOTH_INPUTS = {
     "LogAddExp": powers_and_logs.logaddexp,
     "LogAddExp2": powers_and_logs.logaddexp2,
     "XLogY": logit_and_entropy.xlogy,
+    "SiluMul": smooth_activations.silu_mul,
     "Maximum": selection.maximum,
     "Minimum": selection.minimum,
     "FMax": selection.fmax,

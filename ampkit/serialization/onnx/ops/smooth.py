@@ -1,11 +1,11 @@
-"""Smooth activations."""
+"""Smooth activations, and rotary position embeddings."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ..graph import Graph, Value
+from ..graph import LARGEST, Graph, Value
 from ..registry import onnx_op
 
 
@@ -32,6 +32,26 @@ def tanhshrink(g: Graph, input: Value) -> Any:
 @onnx_op("silu")
 def silu(g: Graph, input: Value) -> Any:
     return g.Mul(input, g.Sigmoid(input))
+
+
+@onnx_op("silu_mul")
+def silu_mul(g: Graph, input: Value, other: Value) -> Any:
+    return g.Mul(g.Mul(input, g.Sigmoid(input)), other)
+
+
+@onnx_op("rotary_embedding")
+def rotary_embedding(g: Graph, input: Value, cos: Value, sin: Value, interleaved: bool) -> Any:
+    axis, pairs = input.ndim - 1, cos.shape[-1]
+    if interleaved:
+        a, b = (g.slice(input, axis, start, 2 * pairs, 2) for start in (0, 1))
+    else:
+        a, b = g.slice(input, axis, 0, pairs), g.slice(input, axis, pairs, 2 * pairs)
+    turned = [g.Sub(g.Mul(a, cos), g.Mul(b, sin)), g.Add(g.Mul(b, cos), g.Mul(a, sin))]
+    if interleaved:
+        joined = g.Concat(*(g.unsqueeze(each, axis + 1) for each in turned), axis=axis + 1)
+        turned = [g.Reshape(joined, g.sizes(*input.shape[:-1], 2 * pairs))]
+    rest = g.slice(input, axis, 2 * pairs, LARGEST)
+    return g.Concat(*turned, rest, axis=axis)
 
 
 @onnx_op("softplus")
