@@ -38,7 +38,7 @@ MOST_MEMORY = 3 << 30  # bytes that a process of the suite may hold between two 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a test that would be skipped fails")
-    every = "compile the CUDA kernels for each architecture that is supported, not for the oldest alone"
+    every = "compile all entries of the CUDA kernels for each architecture, not a sample for the oldest alone"
     parser.addoption("--all-architectures", action="store_true", help=every)
     parser.addoption("--contract", action="store_true", help="emulated kernels round a * b + c once, as a GPU does")
     parser.addoption(

@@ -1,9 +1,9 @@
 """Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
 
-All entries are compiled for sm_80 (A100), the oldest architecture, and with --all-architectures a sample of each file
-for sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50), too, with the compiler's least effort, which says whether they
-are C++ that the architecture has. A sample of each file is compiled for sm_90 as a GPU would, and must keep its values
-in registers.
+A sample of each file's entries is compiled for sm_80 (A100), the oldest architecture, with the compiler's least effort,
+which says whether they are C++ that the architecture has. With --all-architectures it is all entries, and the sample
+for sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50), too; and the sample for sm_90 (H100) as a GPU would compile it,
+where it must keep its values in registers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-OLDEST, OTHERS = "sm_80", ("sm_89", "sm_100", "sm_120")
-FULL = "sm_90"  # with optimization, where the price in registers shows
-ARCHS = dict.fromkeys((OLDEST, *OTHERS), QUICK) | {FULL: ()}
+OLDEST, FULL = "sm_80", "sm_90"  # FULL: with optimization, where the price in registers shows
+ARCHS = {OLDEST: QUICK, FULL: (), "sm_89": QUICK, "sm_100": QUICK, "sm_120": QUICK}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that stand for all: no source asks for its architecture
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")
@@ -32,12 +31,20 @@ def compiled(request):
     """What becomes of each source for each architecture that a test asks for, two at a time: prices, or the error."""
     params = [getattr(item, "callspec", None) and item.callspec.params for item in request.session.items]
     wanted = {(p["source"], p["arch"]): None for p in params if p and {"source", "arch"} <= set(p)}
+    every = request.config.getoption("--all-architectures")
     with ThreadPoolExecutor(2) as pool:
-        yield {key: pool.submit(nvrtc_compiler.build_source, *key, ARCHS[key[1]], _names(*key)) for key in wanted}
+        yield {
+            (source, arch): pool.submit(_compile, source, arch, _names(source, every and arch == OLDEST))
+            for source, arch in wanted
+        }
 
 
-def _names(source, arch):
-    return entries(source) if arch == OLDEST else _sample(entries(source))
+def _compile(source, arch, names):
+    return names, nvrtc_compiler.build_source(source, arch, ARCHS[arch], names)
+
+
+def _names(source, every):
+    return entries(source) if every else _sample(entries(source))
 
 
 def _words(name):
@@ -64,14 +71,14 @@ def _sample(names):
 def pytest_generate_tests(metafunc):
     if "arch" in metafunc.fixturenames:
         every = metafunc.config.getoption("--all-architectures")
-        metafunc.parametrize("arch", [arch for arch in ARCHS if every or arch not in OTHERS])
+        metafunc.parametrize("arch", ARCHS if every else [OLDEST])
 
 
 @needs_nvrtc
 @pytest.mark.parametrize("source", STEMS)
 def test_entries_compile_and_keep_their_values_in_registers(source, arch, compiled):
-    prices = compiled[source, arch].result()
-    assert [p.name for p in prices] == _names(source, arch)
+    names, prices = compiled[source, arch].result()
+    assert [p.name for p in prices] == names
     for p in prices:
         price = f"{p.registers:4} registers {p.spilled:5} B spilled {p.stack:5} B local {p.shared:6} B shared"
         print(f"{arch:7}{price}  {p.name}")  # noqa: T201
