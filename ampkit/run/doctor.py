@@ -152,6 +152,9 @@ def _gpu(install: str) -> Iterator[Finding]:
         yield Finding("GPU", "note", line.removeprefix("cuda: "), cure or None)
         return
     yield Finding("GPU", "ok", gpus.describe())
+    if not gpus.multiplies_bfloat16:
+        cure = "amp.dtype=float16: array code computes products and convolutions in bfloat16, and attention, in float32"
+        yield Finding("bfloat16 products", "note", "no units for them before compute capability 8.0", cure)
     # Without these, array code runs products in float32, and convolutions and attention as products.
     reasons = {"cublasLt": gpus.cublaslt.unavailable_reason(), "cuDNN": gpus.cudnn.unavailable_reason()}
     for topic, reason in reasons.items():

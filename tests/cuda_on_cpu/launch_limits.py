@@ -10,8 +10,9 @@ from functools import cache
 
 from . import nvrtc_compiler
 
-ARCHS = ("sm_80", "sm_90")
-BLOCK_SHARED, BLOCK_SHARED_OPT_IN = 48 << 10, {"sm_80": 163 << 10, "sm_90": 227 << 10}  # bytes, static and dynamic
+ARCHS = ("sm_75", "sm_80", "sm_90")
+BLOCK_SHARED = 48 << 10  # bytes, static and dynamic
+BLOCK_SHARED_OPT_IN = {"sm_75": 64 << 10, "sm_80": 163 << 10, "sm_90": 227 << 10}
 REGISTERS = 65536  # of a multiprocessor, and of a block at most
 PER_WARP = 256  # registers that a warp is given at once
 ANY_THREADS = REGISTERS // 256  # threads of a block that fit whatever the registers of each, 255 at most

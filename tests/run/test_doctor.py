@@ -165,8 +165,8 @@ def test_why_a_gpu_cannot_be_used_is_one_line_with_its_cure(monkeypatch, driver,
 
 
 def test_an_old_card_is_refused(monkeypatch):
-    monkeypatch.setattr(emulated_cupy.cuda.Device, "compute_capability", "75")
-    assert why_not(emulated_cupy)[1] == "one of compute capability 7.5"
+    monkeypatch.setattr(emulated_cupy.cuda.Device, "compute_capability", "70")
+    assert why_not(emulated_cupy)[1] == "one of compute capability 7.0"
 
 
 class CUDADriverError(RuntimeError):
@@ -222,10 +222,10 @@ def test_two_of_cupy_are_one_line_that_names_both(monkeypatch):
 
 def test_an_old_card_beside_a_new_one_is_refused_by_its_number_alone(monkeypatch):
     with streams.devices(2):
-        capability = property(lambda card: "75" if card.id else "90")
+        capability = property(lambda card: "70" if card.id else "90")
         monkeypatch.setattr(emulated_cupy.cuda.Device, "compute_capability", capability)
         undo = backends.install(emulated())
-        with pytest.raises(ampkit.DeviceError, match=r"^cuda:1: needs a GPU of compute capability 8.0 or newer"):
+        with pytest.raises(ampkit.DeviceError, match=r"^cuda:1: needs a GPU of compute capability 7.5 or newer"):
             ampkit.zeros(1, device="cuda:1")
         assert ampkit.zeros(1, device="cuda").device == "cuda:0"
         undo()

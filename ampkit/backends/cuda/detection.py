@@ -11,7 +11,7 @@ from .install import EXTRAS, cure_for
 from .multi_device import come_back
 from .nvrtc import CUDA_ERRORS, Kernels
 
-OLDEST = 80  # compute capability, times ten: Ampere, the first with bfloat16
+OLDEST = 75  # compute capability, times ten: Turing, the oldest that CUDA 13 compiles for
 
 Problem = tuple[str, str, str] | None  # what is needed, what was found, the cure
 
@@ -75,7 +75,11 @@ def device_problem(xp: Any, index: int) -> Problem:
     capability = str(xp.cuda.Device(index).compute_capability)
     if int(capability) < OLDEST:
         needs, found = f"a GPU of compute capability {OLDEST / 10} or newer", f"{capability[:-1]}.{capability[-1]}"
-        return needs, f"one of compute capability {found}", "train on the CPU: older cards have no bfloat16"
+        return (
+            needs,
+            f"one of compute capability {found}",
+            "train on the CPU: the kernels are not compiled for older cards",
+        )
     return _compiles(xp, index, cure_for(xp.cuda.runtime.runtimeGetVersion() // 1000))
 
 

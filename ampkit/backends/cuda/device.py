@@ -116,6 +116,11 @@ class CUDA:
         about = self.xp.cuda.runtime.getDeviceProperties(self.index)
         return int(about["major"]), int(about["minor"])
 
+    @cached_property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether the GPU has units for bfloat16, as Ampere and newer have; Turing has those of float16 alone."""
+        return self.capability >= (8, 0)
+
     def product_units(self, first: Any, second: Any) -> str:
         """In one line, the units that multiply operands quantized by `first` and `second` on this GPU, and why."""
         return path_of(first, second, self.capability, self.cublaslt.version).in_words

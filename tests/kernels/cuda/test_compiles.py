@@ -1,9 +1,9 @@
 """Every `.cu` file by NVIDIA's compiler for several architectures; `pytest -rP` prints registers and spills.
 
-A sample of each file's entries is compiled for sm_80 (A100), the oldest architecture, with the compiler's least effort,
+A sample of each file's entries is compiled for sm_75 (T4), the oldest architecture, with the compiler's least effort,
 which says whether they are C++ that the architecture has. With --all-architectures it is all entries, and the sample
-for sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50), too; and the sample for sm_90 (H100) as a GPU would compile it,
-where it must keep its values in registers.
+for sm_80 (A100), sm_89 (RTX 40), sm_100 (B200) and sm_120 (RTX 50), too; and the sample for sm_90 (H100) with
+optimization, where it must keep its values in registers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ampkit.backends.cuda import nvrtc
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
-OLDEST, FULL = "sm_80", "sm_90"  # FULL: with optimization, where the price in registers shows
-ARCHS = {OLDEST: QUICK, FULL: (), "sm_89": QUICK, "sm_100": QUICK, "sm_120": QUICK}
+OLDEST, FULL = "sm_75", "sm_90"  # FULL: with optimization, where the price in registers shows
+ARCHS = {OLDEST: QUICK, FULL: (), "sm_80": QUICK, "sm_89": QUICK, "sm_100": QUICK, "sm_120": QUICK}
 LARGE_ANGLES = re.compile("<(Sin|Cos|Tan|Sinc)>")  # CUDA's own sinf keeps the digits of 2 / pi in local memory
 SAMPLE = 20  # entries of a file that stand for all: no source asks for its architecture
 needs_nvrtc = pytest.mark.skipif(nvrtc_compiler.missing() is not None, reason=nvrtc_compiler.missing() or "")

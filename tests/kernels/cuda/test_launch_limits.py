@@ -40,7 +40,7 @@ def softmax_row(cols, shared):
 
 
 def test_dynamic_shared_memory_must_leave_room_for_the_static():
-    message = "256 bytes of static and 49152 of dynamic shared memory; sm_80 has 49152 for a block"
+    message = "256 bytes of static and 49152 of dynamic shared memory; sm_75 has 49152 for a block"
     with pytest.raises(LaunchError, match=message):
         softmax_row(12288, 48 << 10)
     softmax_row(12224, (48 << 10) - 256)
@@ -53,6 +53,8 @@ def test_a_kernel_that_opts_in_has_more_shared_memory():
         )
 
     assert refusal(47 << 10, 48 << 10) is None and refusal(49 << 10, 48 << 10) is not None
+    assert refusal(63 << 10, 63 << 10) is None
+    assert "a limit of 65536; sm_75 has 65536 for a block" in refusal(49 << 10, 64 << 10)
     assert refusal(162 << 10, 162 << 10) is None
     assert "a limit of 166912; sm_80 has 166912 for a block" in refusal(49 << 10, 163 << 10)
     assert refusal(226 << 10, 226 << 10) is None
@@ -110,10 +112,12 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("cols", [10368, 20736, 20744])
+@pytest.mark.parametrize(
+    ("arch", "cols"), [("sm_80", 10368), ("sm_80", 20736), ("sm_80", 20744), ("sm_75", 8064), ("sm_75", 8072)]
+)
 @pytest.mark.parametrize("op", LONG)
-def test_long_rows_fit_into_what_an_a100_has(op, cols, device, give_shared):
-    give_shared(launch_limits.BLOCK_SHARED_OPT_IN["sm_80"])
+def test_long_rows_fit_into_what_an_a100_and_a_t4_have(op, arch, cols, device, give_shared):
+    give_shared(launch_limits.BLOCK_SHARED_OPT_IN[arch])
     x, w = (np.random.default_rng(i).normal(size=size).astype(float32) for i, size in enumerate([(1, cols), (cols,)]))
     found = []
     for place, dtype in ((device.asarray, float32), (np.asarray, float64)):
@@ -127,7 +131,7 @@ def test_long_rows_fit_into_what_an_a100_has(op, cols, device, give_shared):
 
 
 def test_registers_of_all_threads_of_a_block_must_be_there():
-    with pytest.raises(LaunchError, match=r"\d+ registers for each of 1024 threads are \d+; sm_80 has 65536"):
+    with pytest.raises(LaunchError, match=r"\d+ registers for each of 1024 threads are \d+; sm_75 has 65536"):
         launch(SOURCE, "many", 1024, X, np.int32(1))
     launch(SOURCE, "many", 256, X, np.int32(1))
 

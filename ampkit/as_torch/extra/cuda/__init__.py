@@ -48,8 +48,8 @@ def is_tf32_supported() -> bool:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """True: bfloat16 works on every device."""
-    return True
+    """Whether bfloat16 works, as it does on every device; without emulation, whether the GPU has units for it."""
+    return including_emulation or (is_available() and get_device_capability() >= (8, 0))
 
 
 def init() -> None:

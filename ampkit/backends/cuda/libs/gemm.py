@@ -40,8 +40,10 @@ _SUPPORTED = {(dtype, dtype) for dtype in TYPES} | {(float16, float32), (bfloat1
 
 def fits(a: Array, *others: Array | None) -> bool:
     """Whether `product` can multiply arrays of these dtypes, which must be equal; None entries are ignored."""
-    same = all(b is None or b.dtype == a.dtype for b in others)
-    return a.dtype in TYPES and same and not _cublaslt(a).unavailable_reason()
+    if a.dtype not in TYPES or not all(b is None or b.dtype == a.dtype for b in others):
+        return False
+    gpu: Any = backends.backend_of(a)
+    return (a.dtype != bfloat16 or gpu.multiplies_bfloat16) and not gpu.cublaslt.unavailable_reason()
 
 
 def product(

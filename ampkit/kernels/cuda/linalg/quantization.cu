@@ -105,7 +105,7 @@ struct Way {
             else atomicMax(maxima + local_block(r, c), most);
         });
         if (one) {
-            all = __reduce_max_sync(ALL_LANES, all);
+            for (int lanes = 16; lanes > 0; lanes /= 2) all = larger_bits(all, __shfl_xor_sync(ALL_LANES, all, lanes));
             if (threadIdx.x % 32 == 0) atomicMax(maxima, all);
         }
         __syncthreads();

@@ -27,6 +27,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
 from ampkit.ops.nn.dropout import mask
 
+OLDEST = (8, 0)  # compute capability that cuDNN's attention needs
 MAX_HEAD_SIZE = 256
 LANE = 8  # head sizes and row strides are multiples of this many elements
 MASKED = {float16: np.float32(-65504), bfloat16: np.float32(-1e30)}  # far below any score, far from overflow
@@ -49,7 +50,8 @@ def _fits(
         return False
     rows = math.prod(query.shape[:-1])
     largest = max(query.size, key.size, value.size, rows * key.shape[-2] if dropout_p else 0)
-    return rows > 0 and largest <= MAX_ELEMENTS and not library_of(query).unavailable_reason()
+    gpu: Any = backends.backend_of(query)
+    return rows > 0 and largest <= MAX_ELEMENTS and gpu.capability >= OLDEST and not gpu.cudnn.unavailable_reason()
 
 
 @attention.on("cuda", when=_fits, dtypes=eq)

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, channels_last, supports_array
 from ampkit.backends.cuda.libs.cudnn import aligned, library_of
 from ampkit.backends.cuda.libs.gemm import column_sums, product
 from ampkit.backends.cuda.nvrtc import blocks_for, launch
 from ampkit.backends.precision import convolutions_use_tf32
 from ampkit.base.conv_geometry import ConvGeometry
-from ampkit.base.dtypes import LOW, Array, DType, float32
+from ampkit.base.dtypes import LOW, Array, DType, bfloat16, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import with_channels_inner
 from ampkit.core.autograd.saved import Saved
@@ -130,7 +131,8 @@ def _bias_operand(bias: Array | None, dtype: DType) -> Array | None:
 
 def _fits(first: Array, second: Array, *more: Any) -> bool:
     known = first.dtype == second.dtype and supports_array(first) and supports_array(second)
-    return known and not library_of(first).unavailable_reason()
+    gpu: Any = backends.backend_of(first)
+    return known and (first.dtype != bfloat16 or gpu.multiplies_bfloat16) and not gpu.cudnn.unavailable_reason()
 
 
 def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bool:
