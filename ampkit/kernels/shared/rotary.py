@@ -22,7 +22,7 @@ def register_rotary(
     """
 
     def takes(input: Array, cos: Array, sin: Array, interleaved: bool = False) -> bool:
-        return input.ndim > 1 and cos.size == prod(cos.shape[-2:]) and fits(input, cos, sin)
+        return input.ndim > 1 and 0 < cos.size == prod(cos.shape[-2:]) and fits(input, cos, sin)
 
     def forward(input: Array, cos: Array, sin: Array, interleaved: bool, dtype: DType) -> Any:
         return turned(input, cos, sin, 1.0, interleaved, dtype), Saved(input=input, cos=cos, sin=sin)
