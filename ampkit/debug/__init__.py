@@ -4,6 +4,7 @@ from ..amp.precisions import Precisions, precisions
 from ..utils.flop_counter import FlopCounter
 from .detect import detect_nonfinite, explain
 from .finding import Finding
+from .gradient_noise import GradientNoise, gradient_noise
 from .ledger import Ledger, ledger
 from .planning import plan
 from .policy_search.format_tuning import FormatTuning, tune_formats
@@ -14,7 +15,7 @@ from .range_rows import Range, Sample, Updates
 from .ranges import Ranges
 
 __all__ = [
-    "Finding", "FlopCounter", "FormatTuning", "Laboratory", "Ledger", "PrecisionPlan", "Precisions", "Range", "Ranges",
-    "Sample", "Tuning", "Updates", "detect_nonfinite", "explain", "lab", "ledger", "plan", "precisions", "tune",
-    "tune_formats",
+    "Finding", "FlopCounter", "FormatTuning", "GradientNoise", "Laboratory", "Ledger", "PrecisionPlan", "Precisions",
+    "Range", "Ranges", "Sample", "Tuning", "Updates", "detect_nonfinite", "explain", "gradient_noise", "lab", "ledger",
+    "plan", "precisions", "tune", "tune_formats",
 ]  # fmt: skip

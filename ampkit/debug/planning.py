@@ -53,8 +53,8 @@ def plan(
     one floating-point number.
     """
     need_module("debug.plan", model)
-    rule = _policy(policy)
-    found = PrecisionPlan(_in_force() if policy is None else rule)
+    rule = policy_of("debug.plan", policy)
+    found = PrecisionPlan(in_force() if policy is None else rule)
     recorder, arguments = _Recorder(found), tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
     try:
@@ -117,17 +117,19 @@ def _differentiate(model: Any, arguments: tuple[Any, ...], loss: Any) -> None:
             grad(loss, leaves, allow_unused=True)
 
 
-def _policy(policy: Policy | public_dtypes.dtype | DType | str | None) -> Policy | None:
+def policy_of(where: str, policy: Policy | public_dtypes.dtype | DType | str | None) -> Policy | None:
+    """The policy of an argument: itself, that of its text or dtype, or None for float32. DTypeError names `where`."""
     if isinstance(policy, (np.dtype, public_dtypes.dtype)):
         policy = policy.name
     if isinstance(policy, str):
         return None if policy == "float32" else parse_policy(policy)
     if policy is not None and not isinstance(policy, Policy):
-        raise DTypeError("debug.plan", "a Policy, its text, or a dtype", f"a {type(policy).__name__}")
+        raise DTypeError(where, "a Policy, its text, or a dtype", f"a {type(policy).__name__}")
     return policy
 
 
-def _in_force() -> Policy | None:
+def in_force() -> Policy | None:
+    """The policy of the autocast region around the call, or None."""
     entry = region()
     return None if entry is None else next((rule for rule in entry.policies.values() if rule is not None), None)
 
