@@ -1,4 +1,4 @@
-"""`ampkit launch`: start a program on several ranks by mpiexec, and again when one of them died."""
+"""`ampkit launch`: start a program on several ranks, by mpiexec where there is one, and again when one of them died."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from rich.console import Console
 from .. import config
 from ..backends.cpu.threads import usable_cpus
 from ..base.errors import ConfigError
+from ..distributed import is_mpi_available
+from ..distributed.sockets import launcher
 from ..run.run_dir import default_directories
 from . import train
 from .display import WRONG, print_line
@@ -43,8 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, required=True, metavar="N", help="how many ranks")
     what = "start again up to K times after a rank has died; `train` resumes from its last checkpoint"
     parser.add_argument("--max-restarts", type=int, default=0, metavar="K", help=what)
-    what = "the launcher, with options such as a list of hosts (default: mpiexec)"
+    what = "the launcher, with options such as a list of hosts (default: mpiexec, where mpi4py finds MPI)"
     parser.add_argument("--mpiexec", default="", metavar="COMMAND", help=what)
+    what = "start the ranks on this machine without MPI, connected by sockets (default where MPI is missing)"
+    parser.add_argument("--sockets", action="store_true", help=what)
     what = "`train RECIPE.toml ...`, or SCRIPT.py and its arguments"
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=what)
 
@@ -54,11 +58,11 @@ def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence
     if options.n < 1 or options.max_restarts < 0:
         given = f"-n {options.n} --max-restarts {options.max_restarts}"
         raise ConfigError("launch", "-n from 1 and --max-restarts from 0", given)
-    launcher = [*_launcher(options.mpiexec), "-n", str(options.n), "sh", "-c", _RANK, "rank", sys.executable]
+    start = [*_launcher(options, str(options.n)), sys.executable]
     first, again = _commands(options.words, parse)
     with train.Signals() as signals:
         for restart in range(options.max_restarts + 1):
-            status, stopped = _supervise([*launcher, *(again if restart else first)], options.n, restart, signals)
+            status, stopped = _supervise([*start, *(again if restart else first)], options.n, restart, signals)
             if status in (0, WRONG) or stopped or restart == options.max_restarts:
                 break
             again_in_words = f"restart {restart + 1} of {options.max_restarts}"
@@ -66,13 +70,18 @@ def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence
     return status
 
 
-def _launcher(given: str) -> list[str]:
+def _launcher(options: argparse.Namespace, ranks: str) -> list[str]:
+    """The command that starts what follows it on the ranks."""
+    if options.sockets and options.mpiexec:
+        raise ConfigError("launch", "--mpiexec or --sockets", "both")
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    words = shlex.split(given) or ["mpiexec"]
+    words = shlex.split(options.mpiexec) or ["mpiexec"]
     found = shutil.which(words[0], path=beside)
+    if options.sockets or (not options.mpiexec and not (found and is_mpi_available())):
+        return [sys.executable, "-P", launcher.__file__, "-n", ranks]
     if found is None:
         raise ConfigError("launch", words[0], "no such program", "pip install 'ampkit[mpi]', or load a cluster's MPI")
-    return [found, *words[1:]]
+    return [found, *words[1:], "-n", ranks, "sh", "-c", _RANK, "rank"]
 
 
 def _commands(words: list[str], parse: Callable[[Sequence[str]], argparse.Namespace]) -> tuple[list[str], list[str]]:

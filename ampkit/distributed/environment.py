@@ -8,6 +8,7 @@ batch script has it too, and is one process.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ LAUNCHERS = (
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 
+NODES = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")  # of which the first that is set counts
+SLURM_PORTS = range(20000, 30000)  # below those that systems give to whoever asks for any
 # What lets MPI know of the ranks that a launcher has started.
 CURES = {
     "torchrun": "torchrun starts processes that MPI does not connect: `mpiexec -n 2 python script.py`",
@@ -52,6 +55,37 @@ def launched(variables: Mapping[str, str] | None = None) -> Launched:
             here = _number(found, local_rank) if local_rank in found else 0
             return Launched(launcher, _number(found, rank, below=size), size, here)
     return Launched("", 0, 1, 0)
+
+
+def meeting_point(variables: Mapping[str, str] | None = None) -> tuple[str, int] | None:
+    """Host and first port where the ranks of a launcher meet; None where it has announced none.
+
+    Raises ConfigError for a port that is none.
+    """
+    found = os.environ if variables is None else variables
+    host, port = found.get("MASTER_ADDR"), None
+    if "MASTER_PORT" in found:
+        # torchrun itself listens on the port, for PyTorch's ranks.
+        port = _number(found, "MASTER_PORT", least=1, below=1 << 16) + (
+            found.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        )
+    nodes = next((found[name] for name in NODES if found.get(name)), None)
+    if nodes is not None:
+        step = int(found.get("SLURM_STEP_ID", "0")) if found.get("SLURM_STEP_ID", "0").isdecimal() else 0
+        host = host or first_host(nodes)
+        port = port or SLURM_PORTS[(_number(found, "SLURM_JOB_ID") + 16 * step) * 8 % len(SLURM_PORTS)]
+    return (host, port) if host and port else None
+
+
+def first_host(nodes: str) -> str:
+    """The first machine of SLURM's list of them: node[03-05,9],other is node03."""
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", re.split(r",(?![^\[]*\])", nodes)[0])
+
+
+def knows_mpi(launcher: str, variables: Mapping[str, str] | None = None) -> bool:
+    """Whether MPI can connect the processes that a launcher has started."""
+    found = os.environ if variables is None else variables
+    return launcher in ("Open MPI", "MPICH") or (launcher == "SLURM" and "PMIX_RANK" in found)
 
 
 def _number(variables: Mapping[str, str], name: str, least: int = 0, below: int | None = None) -> int:

@@ -22,6 +22,7 @@ from .startup import READING_SECONDS, initialized
 from .transport import Call, DistError, Transport, mismatch, need_present
 
 DESCRIBE = 32767  # the tag of a message that says which call a rank has made, after signatures differed, or its end
+TOLD = 1 << 14  # the first tag of what the library's threads tell each other, above signatures
 DESCRIPTION_SECONDS = 5.0  # to wait for it
 POLLS, PAUSE, LONGEST_PAUSE = 20, 20e-6, 3e-3  # polls without a pause between them; then pauses, in seconds
 PATIENT = POLLS + 100  # polls after which a rank also looks whether those that it waits for have ended
@@ -67,6 +68,7 @@ class MPITransport(Transport):
     def __init__(self, library: Any, communicator: Any, timeout: float):
         super().__init__(communicator.rank, communicator.size, timeout)
         self.library, self.communicator, self.messages = library, communicator, communicator.Dup()
+        self._told: list[Any] = []  # messages under way
         if self.size > 1:
             atexit.register(self._tell, "the end of its program")  # before mpi4py's own, which waits for all ranks
 
@@ -194,12 +196,18 @@ class MPITransport(Transport):
         made = self.communicator.Split(color, place)
         return None if mine is None else type(self)(self.library, made, self.timeout)
 
-    def explained(self, error: Exception) -> Exception:
-        """The error to raise for one of MPI's: itself, where there is nothing to add."""
-        return error
+    def tell(self, rank: int, kind: int, text: str) -> None:
+        self._told = [request for request in self._told if not request.Test()]
+        self._told.append(self.communicator.isend(text, rank, TOLD + kind))
+
+    def heard(self, kind: int, source: int | None = None) -> tuple[int, str] | None:
+        self._told = [request for request in self._told if not request.Test()]
+        status, place = self.library.Status(), self.library.ANY_SOURCE if source is None else source
+        if not self.communicator.iprobe(place, TOLD + kind, status):
+            return None
+        return status.source, self.communicator.recv(source=status.source, tag=TOLD + kind)
 
     def copy(self) -> MPITransport:
-        """The same ranks on a communicator of its own; all of them call it."""
         return type(self)(self.library, self.communicator.Dup(), self.timeout)
 
     def _bytes(self, array: Array) -> Any:

@@ -2,8 +2,8 @@
 
 A collective is handed to the device and waited for by an event, never by the host. So it overlaps with the work of
 the compute stream, and a recorded step (`ampkit.compile`) contains it. NCCL moves bytes, as MPI does: bfloat16 needs no
-type of its own, and sums are reduction.py's, in rank order. MPI connects the ranks, compares their calls the first time
-that each is made, and finds out who is missing where one does not end.
+type of its own, and sums are reduction.py's, in rank order. A transport of the host connects the ranks, compares their
+calls the first time that each is made, and finds out who is missing where one does not end.
 
 Run on one GPU, with one rank; not yet on several.
 """
@@ -20,7 +20,6 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base.errors import DeviceError, StateError
-from .mpi import MPITransport
 from .transport import Call, DistError, Transport, call_site
 from .watchdog import Watchdog
 
@@ -48,10 +47,10 @@ class Queued:
 class NCCLTransport(Transport):
     """The GPUs of a group's ranks, one each; they are connected when the first array comes.
 
-    control: the ranks by MPI, on a communicator that nobody else uses.
+    control: the ranks by a transport of the host, which nobody else uses.
     """
 
-    def __init__(self, control: MPITransport):
+    def __init__(self, control: Transport):
         super().__init__(control.rank, control.size)
         self.control = control
         self.backend: Any = None  # of the GPU that the first array is on
@@ -174,10 +173,10 @@ class NCCLTransport(Transport):
         self.backend.failure = error
         self.communicator.abort()
 
-    def tell(self, text: str) -> None:
+    def tell_all(self, text: str) -> None:
         """Tell ranks that wait on their GPUs of an error that ends this one."""
         if self._watchdog is not None:
-            self._watchdog.tell(text)
+            self._watchdog.tell_all(text)
 
     def watched(self, call: Call, arrays: Sequence[Array] = ()) -> AbstractContextManager[None]:
         """The context of handing something over to the current stream that is to end within the time limit."""

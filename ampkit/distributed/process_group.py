@@ -178,7 +178,7 @@ class ProcessGroup:
     def tell(self, text: str) -> None:
         """Tell ranks that wait for a collective on their GPUs of an error that ends this one."""
         if self.gpu_transport is not None:
-            self.gpu_transport.tell(text)
+            self.gpu_transport.tell_all(text)
 
     @property
     def device_error(self) -> Exception | None:

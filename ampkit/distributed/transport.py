@@ -1,7 +1,7 @@
 """Transport: what a process group needs of an engine such as MPI, and that of one process, which needs none.
 
 An engine moves bytes; sums and rounding are reduction.py's. A transport implements `exchange_others`, `split`,
-and for messages between two ranks `send` and `receive`.
+for messages between two ranks `send` and `receive`, and for those of the library itself `tell` and `heard`.
 """
 
 from __future__ import annotations
@@ -110,12 +110,28 @@ class Transport:
         """
         raise StateError("recv", "another rank to receive from", "a group of one")
 
+    def tell(self, rank: int, kind: int, text: str) -> None:
+        """Send a text to another rank, apart from all else; `kind` is a small number."""
+        raise StateError("tell", "another rank to tell", "a group of one")
+
+    def heard(self, kind: int, source: int | None = None) -> tuple[int, str] | None:
+        """The next text of a kind that a rank, or any for None, has told: (rank, text); None where none has come."""
+        return None
+
     def split(self, groups: Sequence[Sequence[int]]) -> Transport | None:
         """The transport of the one of `groups`, lists of ranks that have no rank in common, which has this rank.
 
         All ranks call it; the answer is None on those that are in none.
         """
         return Transport(timeout=self.timeout) if any(self.rank in ranks for ranks in groups) else None
+
+    def copy(self) -> Transport:
+        """The same ranks, with messages of their own; all of them call it."""
+        return Transport(timeout=self.timeout)
+
+    def explained(self, error: Exception) -> Exception:
+        """The error to raise for one of the engine's: itself, where there is nothing to add."""
+        return error
 
     def agree(self) -> None:
         """Return on all ranks, or raise RankLostError on all; where MPI cannot go on without a rank, do nothing."""
@@ -127,13 +143,18 @@ class Transport:
 def need_present(call: Call, missing: Sequence[int], timeout: float) -> None:
     """Raise the DistError for ranks that have not come to `call` in time."""
     if missing:
-        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-        raise DistError(
-            f"{call.says}, at {call.site}",
-            f"every rank within {timeout:g} s",
-            f"nothing from {who}",
-            "see what it printed; all ranks must make the same calls in the same order",
-        )
+        raise absent(call, missing, timeout)
+
+
+def absent(call: Call, missing: Sequence[int], timeout: float) -> DistError:
+    """The error for ranks that have not come to `call` in time."""
+    who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+    return DistError(
+        f"{call.says}, at {call.site}",
+        f"every rank within {timeout:g} s",
+        f"nothing from {who}",
+        "see what it printed; all ranks must make the same calls in the same order",
+    )
 
 
 def mismatch(call: Call, rank: int, theirs: str) -> DistError:

@@ -1,7 +1,7 @@
 """Watchdog: a thread that notices collectives of a GPU that do not end, and asks all ranks who is missing.
 
 NCCL's collectives run on the device without the host, and wait there for ever. The watchdog looks whether the oldest
-has ended in time. If not, it asks the watchdogs of the other ranks by MPI which calls they have made: a rank without an
+has ended in time. If not, it asks the watchdogs of the other ranks which calls they have made: a rank without an
 answer is dead, one that has made fewer calls is late, and one with another call in this place has made a wrong one. A
 rank that ends with an error tells the others' watchdogs.
 """
@@ -12,15 +12,13 @@ import atexit
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from threading import Event, Thread
 from typing import Any
 
 from ..backends.threads import on_this_device
-from .mpi import MPITransport
-from .transport import Call, DistError, mismatch, need_present
+from .transport import Call, DistError, Transport, mismatch, need_present
 
-ASK, ANSWER, ENDS = 1, 2, 3  # tags of MPI
+ASK, ANSWER, ENDS = 1, 2, 3  # kinds of what ranks tell each other
 LONGEST_PERIOD = 1.0  # seconds between two looks
 KEPT = 1000  # calls that a rank remembers, to tell others
 
@@ -37,17 +35,16 @@ class Begun:
 class Watchdog:
     """Watches the collectives of one group's NCCL communicator.
 
-    control: the group's ranks by MPI, on a communicator that nobody else uses. check: raises for an error that NCCL
+    control: the group's ranks by a transport of the host, which nobody else uses. check: raises for an error that NCCL
     has found. fail: called with the error, ends what the device waits for. error: what has gone wrong, once it has.
     """
 
-    def __init__(self, control: MPITransport, check: Callable[[], None], fail: Callable[[Exception], None]):
+    def __init__(self, control: Transport, check: Callable[[], None], fail: Callable[[Exception], None]):
         self.control, self._check, self._fail = control, check, fail
         self.error: Exception | None = None
         self._count = 0
         self._under_way: deque[Begun] = deque()
         self._calls: deque[Begun] = deque(maxlen=KEPT)
-        self._told: list[Any] = []
         self._period = min(LONGEST_PERIOD, control.timeout / 4)
         self._stop = Event()
         self._thread = Thread(target=on_this_device(self._run), name="ampkit-nccl-watchdog", daemon=True)
@@ -72,8 +69,6 @@ class Watchdog:
         """End the thread."""
         self._stop.set()
         self._thread.join()
-        with suppress(self.control.library.Exception):
-            self._complete()
         atexit.unregister(self.close)
 
     def _run(self) -> None:
@@ -86,19 +81,17 @@ class Watchdog:
                 self.error = self.error or self.control.explained(error)
                 self._fail(self.error)
 
-    def tell(self, text: str) -> None:
+    def tell_all(self, text: str) -> None:
         """Tell the other ranks of an error that ends this one."""
         for rank in self._others():
-            self._told.append(self.control.communicator.isend(text, rank, ENDS))
+            self.control.tell(rank, ENDS, text)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.control.size) if rank != self.control.rank]
 
     def _hear(self) -> None:
-        status = self.control.library.Status()
-        if self._calls and self.control.communicator.iprobe(self.control.library.ANY_SOURCE, ENDS, status):
-            text = self.control.communicator.recv(source=status.source, tag=ENDS)
-            raise mismatch((self._under_way or self._calls)[0].call, status.source, text)
+        if self._calls and (told := self.control.heard(ENDS)):
+            raise mismatch((self._under_way or self._calls)[0].call, *told)
 
     def _look(self) -> None:
         self._hear()
@@ -128,27 +121,21 @@ class Watchdog:
 
     def _asked(self, number: int) -> dict[int, tuple[int, str]]:
         """By rank: how many calls it has made, and which was its call `number`; of those that answer."""
-        control = self.control.communicator
         others = self._others()
-        self._told += [control.isend(number, rank, ASK) for rank in others]
+        for rank in others:
+            self.control.tell(rank, ASK, str(number))
         found: dict[int, tuple[int, str]] = {}
         deadline = time.monotonic() + 2 * LONGEST_PERIOD + self._period
         while len(found) < len(others) and time.monotonic() < deadline:
             self._answer()
-            for rank in others:
-                if rank not in found and control.iprobe(rank, ANSWER):
-                    found[rank] = control.recv(source=rank, tag=ANSWER)
+            while told := self.control.heard(ANSWER):
+                count, _, says = told[1].partition(" ")
+                found[told[0]] = int(count), says
             time.sleep(self._period / 20)
         return found
 
     def _answer(self) -> None:
-        control, library = self.control.communicator, self.control.library
-        status = library.Status()
-        while control.iprobe(library.ANY_SOURCE, ASK, status):
-            number = control.recv(source=status.source, tag=ASK)
+        while told := self.control.heard(ASK):
+            number = int(told[1])
             says = next((begun.call.says for begun in list(self._calls) if begun.number == number), "another call")
-            self._told.append(control.isend((self._count, says), status.source, ANSWER))
-        self._complete()
-
-    def _complete(self) -> None:
-        self._told = [request for request in self._told if not request.Test()]
+            self.control.tell(told[0], ANSWER, f"{self._count} {says}")

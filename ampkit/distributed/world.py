@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from ..base.errors import ArgumentError, StateError
 from . import mpi, resilient, startup
-from .environment import CURES, launched
-from .mpi import MPITransport
+from .environment import CURES, Launched, knows_mpi, launched, meeting_point
 from .nccl import NCCLTransport
 from .process_group import ProcessGroup
 from .resilient import ResilientTransport
+from .sockets import transport as sockets
+from .sockets.rendezvous import Meeting, key_of
 from .transport import Call, Transport, call_site
 
 TIMEOUT = timedelta(minutes=30)
-ENGINES = {"mpi", "gloo", "nccl"}  # PyTorch's backends; by device in PyTorch's "cpu:gloo,cuda:nccl"
+ENGINES = {"mpi", "sockets", "gloo", "nccl"}  # also PyTorch's backends; by device in PyTorch's "cpu:gloo,cuda:nccl"
 _MPIEXEC = "start it with `mpiexec -n 2 python script.py`"
 
 
@@ -52,38 +54,84 @@ def init_process_group(
 ) -> None:  # fmt: skip
     """Connect all processes that the launcher started: afterwards they call collectives together.
 
-    backend: "nccl", the default: arrays in the host's memory go by MPI, those on a GPU by NCCL, which is loaded when
-    the first one comes, and connects a GPU per rank. "mpi", or "gloo": those on a GPU pass through the host's memory.
-    A process that was started alone is rank 0 of 1 and needs no engine. timeout: a timedelta or seconds, 30 minutes by
-    default, within which every rank must come to a collective. world_size, rank: checked against the
-    launcher's. init_method, store, group_name, pg_options and device_id have no effect: MPI has its own way to find
-    ranks.
-    Raises StateError where it was called already, or an engine is missing; ArgumentError for an unknown backend.
+    backend: "nccl", the default: arrays in the host's memory go by MPI or sockets, those on a GPU by NCCL, which is
+    loaded when the first one comes, and connects a GPU per rank. "gloo": those on a GPU pass through the host's memory.
+    With both MPI connects the processes where its launcher has started them, TCP elsewhere; "mpi" and "sockets" choose
+    one. By device as in PyTorch: "cpu:sockets,cuda:nccl". A process that was started alone is rank 0 of 1.
+    init_method: "env://", the default: ranks meet at MASTER_ADDR and MASTER_PORT, under srun at the step's first
+    machine; "tcp://host:port". AMPKIT_RENDEZVOUS_TOKEN: a secret that all ranks have, which keeps others out.
+    rank, world_size: this process's number and how many there are, where no launcher says so; else checked.
+    timeout: a timedelta or seconds, 30 minutes by default, within which every rank must come to a collective.
+    store, group_name, pg_options and device_id have no effect.
+    Raises StateError where it was called already, or an engine or the meeting point is missing; ArgumentError for an
+    unknown backend; DistError for ranks that do not come in time.
     """
     global _engine
     if group.WORLD is not None:
         raise StateError("init_process_group", "to be called once", "a second call", "destroy_process_group() first")
     names = [part.rpartition(":")[2].lower() for part in (backend or "nccl").split(",")]
     if not set(names) <= ENGINES:
-        raise ArgumentError("init_process_group", "backend mpi, gloo or nccl", repr(backend))
+        raise ArgumentError("init_process_group", "backend mpi, sockets, gloo or nccl", repr(backend))
     limit, found = _seconds(timeout), launched()
+    if _by_mpi(names, found, world_size):
+        transport: Transport = (resilient.connect if resilient.is_enabled() else mpi.connect)(limit)
+        _need_as_launched(transport, found, rank, world_size)
+        host = "mpi"
+    else:
+        transport = _socket_transport(found, limit, init_method, rank, world_size)
+        host = "sockets" if transport.size > 1 or "sockets" in names else "mpi"
+    _engine = "nccl" if "nccl" in names else host
+    group.WORLD = _group_of(range(transport.size), transport)
+    _groups.append(group.WORLD)
+
+
+def _by_mpi(names: Sequence[str], found: Launched, world_size: int) -> bool:
+    """Whether MPI is to connect the processes."""
     alone = found.world_size == 1 and found.launcher in ("", "SLURM") and world_size in (-1, 1)
-    connect = resilient.connect if resilient.is_enabled() else mpi.connect
-    transport = Transport(timeout=limit) if alone else connect(limit)
+    if alone or "mpi" in names or "sockets" in names:
+        return "mpi" in names and not alone
+    return knows_mpi(found.launcher) and (found.launcher != "SLURM" or is_mpi_available())
+
+
+def _need_as_launched(transport: Transport, found: Launched, rank: int, world_size: int) -> None:
     for name, given, real in (("world_size", world_size, transport.size), ("rank", rank, transport.rank)):
         if given not in (-1, real):
             raise StateError("init_process_group", f"{name}={real}, as the launcher says", str(given), _MPIEXEC)
     if transport.size != found.world_size:
         raise StateError("init_process_group", f"{found.world_size} ranks, as {found.launcher} says",
                          f"{transport.size} by MPI", CURES.get(found.launcher, _MPIEXEC))  # fmt: skip
-    _engine = "nccl" if "nccl" in names else "mpi"
-    group.WORLD = _group_of(range(transport.size), transport)
-    _groups.append(group.WORLD)
+
+
+def _socket_transport(found: Launched, limit: float, init_method: str | None, rank: int, world_size: int) -> Transport:
+    """The transport of the processes that meet at a host and port; of this one alone it needs neither."""
+    size, place = (found.world_size if world_size == -1 else world_size), (found.rank if rank == -1 else rank)
+    if size < 1 or not 0 <= place < size:
+        raise ArgumentError("init_process_group", "a rank from 0 to world_size - 1", f"rank={place}, world_size={size}")
+    point = _point(init_method)
+    if size == 1:
+        return Transport(timeout=limit)
+    if world_size != -1 and rank == -1 and not found.launcher:
+        raise ArgumentError("init_process_group", "a rank beside world_size", "none", "or a launcher that says both")
+    if point is None:
+        got = "no MASTER_ADDR and MASTER_PORT"
+        cure = 'ampkit launch, torchrun or srun set them; or init_method="tcp://host:port"'
+        raise StateError("init_process_group", "to know where rank 0 can be reached", got, cure)
+    return sockets.connect(Meeting(place, size, *point, key_of(*point)), limit)
+
+
+def _point(init_method: str | None) -> tuple[str, int] | None:
+    """Host and port where the ranks meet."""
+    if init_method is None or init_method.startswith("env:"):
+        return meeting_point()
+    found = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:/]+)):(\d{1,5})/?", init_method)
+    if found is None or not 0 < int(found[3]) < 1 << 16:
+        raise ArgumentError("init_process_group", "init_method env:// or tcp://host:port", repr(init_method))
+    return found[1] or found[2], int(found[3])
 
 
 def _group_of(ranks: Sequence[int], transport: Transport) -> ProcessGroup:
     """The group of these ranks, with a transport of GPUs where NCCL is to be used. All of them call it."""
-    gpus = NCCLTransport(transport.copy()) if _engine == "nccl" and isinstance(transport, MPITransport) else None
+    gpus = NCCLTransport(transport.copy()) if _engine == "nccl" and type(transport) is not Transport else None
     return ProcessGroup(ranks, transport, gpus)
 
 
@@ -97,7 +145,7 @@ def _seconds(timeout: Any) -> float:
 
 def destroy_process_group(group_to_end: ProcessGroup | None = None) -> None:
     """End a group, or all of them for None, after what was called of it."""
-    ended = list(_groups) if group_to_end in (None, group.WORLD) else [group_to_end]
+    ended = _groups[::-1] if group_to_end in (None, group.WORLD) else [group_to_end]
     for each in ended:
         if each is not None:
             each.close()
@@ -145,7 +193,7 @@ def get_world_size(group: ProcessGroup | None = None) -> int:
 
 
 def get_backend(group: ProcessGroup | None = None) -> str:
-    """The engine: "mpi" or "nccl"."""
+    """The engine: "nccl", which is the default, "mpi" or "sockets"."""
     group_or_world("get_backend", group)
     return _engine
 

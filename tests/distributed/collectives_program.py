@@ -44,7 +44,7 @@ def sums() -> None:
     assert np.allclose(transposed.numpy(), np.mean(everyone(6, 5), axis=0).T, rtol=1e-6, atol=1e-6)
     works = [dist.all_reduce(of(RANK, 5000), async_op=True) for _ in range(5)]
     assert all(work.wait() and work.exception() is None for work in works)
-    assert backend == "nccl" or all(work.is_success() for work in works)  # a GPU may still be at it
+    assert "nccl" in backend or all(work.is_success() for work in works)  # a GPU may still be at it
     one = of(RANK, 9)
     dist.reduce(one, SIZE - 1)
     expected = sum(everyone(9)) if RANK == SIZE - 1 else of(RANK, 9).numpy()

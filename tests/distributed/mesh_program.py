@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 
 import pytest
+from program_device import on_device_of
 
 import ampkit
 from ampkit import distributed as dist
 
-dist.init_process_group("mpi", timeout=20)
+dist.init_process_group(on_device_of(sys.argv), timeout=20)
 rank = dist.get_rank()
 
 

@@ -72,7 +72,7 @@ FAULTS = {  # on which rank, in which method, from which call on, what
 }
 
 if __name__ == "__main__":
-    if on_device_of(sys.argv) == "nccl":
+    if "nccl" in on_device_of(sys.argv):
         sys.argv += ["--device", "cuda"]
     if sys.argv[1] == "plan":
         sys.exit(cli.main(sys.argv[1:]))

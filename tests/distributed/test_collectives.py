@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from distributed.thread_ranks import on_ranks
+from distributed import thread_ranks
 
 import ampkit
 from ampkit import distributed as dist
@@ -27,6 +28,11 @@ mpi = pytest.mark.skipif(
     not (dist.is_mpi_available() and MPIEXEC),
     reason="needs mpi4py and mpiexec: pip install 'ampkit[mpi]'",
 )
+
+
+@pytest.fixture(params=["memory", "sockets"])
+def on_ranks(request):
+    return partial(thread_ranks.on_ranks, by=request.param)
 
 
 PROGRAMS = ["collectives_program", "data_parallel_program", "training_program", "ported_program"]
@@ -111,7 +117,7 @@ def test_a_sum_in_bfloat16_on_the_wire_stays_within_its_bound(ranks):
         group.all_reduce_array(array, ReduceOp.SUM, np.dtype(ml_dtypes.bfloat16))
         return array
 
-    found, exact = on_ranks(ranks, program), values.astype(np.float64).sum(0)
+    found, exact = thread_ranks.on_ranks(ranks, program), values.astype(np.float64).sum(0)
     assert all(np.array_equal(array, found[0]) for array in found)
     assert np.all(np.abs(found[0] - exact) <= 2**-8 * np.abs(values).sum(0))
     rms = np.sqrt(np.mean((found[0] - exact) ** 2) / np.mean(exact**2))
@@ -131,10 +137,10 @@ def test_an_average_notes_the_first_rank_with_values_that_are_not_finite(bad, fi
         group.all_reduce_array(array, ReduceOp.AVG, wire, False, noted)
         return noted
 
-    assert min(on_ranks(4, program)) == first
+    assert min(thread_ranks.on_ranks(4, program)) == first
 
 
-def test_a_float16_sum_on_the_wire_does_not_overflow_where_its_terms_fit():
+def test_a_float16_sum_on_the_wire_does_not_overflow_where_its_terms_fit(on_ranks):
     found = on_ranks(4, lambda group: _reduced(group, np.full(3, 3e4, np.float32), np.dtype(np.float16)))
     assert np.allclose(found, 12e4, rtol=1e-3)
 
@@ -146,13 +152,13 @@ def _reduced(group, array, wire=None, op=ReduceOp.SUM):
 
 @pytest.mark.parametrize("size", [1, 5, 4096, 5001])
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_float32_is_summed_in_rank_order_to_the_bit_on_all_ranks(ranks, size):
+def test_float32_is_summed_in_rank_order_to_the_bit_on_all_ranks(ranks, size, on_ranks):
     values = (np.random.default_rng(0).standard_normal((ranks, size)) * 1e3).astype(np.float32)
     found = on_ranks(ranks, lambda group: _reduced(group, values[group.rank()].copy()))
     assert all(np.array_equal(array, summed(values)) for array in found)
 
 
-def test_collectives_in_the_background_run_in_the_order_of_their_calls():
+def test_collectives_in_the_background_run_in_the_order_of_their_calls(on_ranks):
     def program(group):
         arrays = [np.full(2000, float(i + group.rank()), np.float32) for i in range(20)]
         works = [group.all_reduce_array(array, in_background=i % 3 > 0) for i, array in enumerate(arrays)]
@@ -162,7 +168,7 @@ def test_collectives_in_the_background_run_in_the_order_of_their_calls():
     assert on_ranks(3, program) == [[3.0 * i + 3.0 for i in range(20)]] * 3
 
 
-def test_an_error_in_the_background_is_raised_where_it_is_waited_for():
+def test_an_error_in_the_background_is_raised_where_it_is_waited_for(on_ranks):
     def program(group):
         array = np.zeros(3 + group.rank(), np.float32)
         work = group.all_reduce_array(array, in_background=True)
@@ -173,7 +179,7 @@ def test_an_error_in_the_background_is_raised_where_it_is_waited_for():
     assert on_ranks(2, program) == [True, True]
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_a_rank_that_does_not_come_is_named(on_ranks):
     def program(group):
         if group.rank() != 1:
             group.all_reduce_array(np.zeros(3, np.float32))
@@ -267,12 +273,12 @@ def test_a_collective_before_the_group_says_what_to_call_first():
     ],
 )
 def test_ranks_that_mpi_does_not_know_are_told_how_to_start(variables, cure):
-    code = "import ampkit.distributed as dist; dist.init_process_group()"
+    code = "import ampkit.distributed as dist; dist.init_process_group('mpi')"
     environment = {**os.environ, **variables}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=90)
     assert re.search(f"needs 2 ranks, as .* says, got 1 by MPI\nhelp: .*{cure}", found.stderr), found.stderr
 
 
 def test_an_unknown_backend_is_refused():
-    with pytest.raises(ArgumentError, match="backend mpi, gloo or nccl, got 'ucc'"):
+    with pytest.raises(ArgumentError, match="backend mpi, sockets, gloo or nccl, got 'ucc'"):
         dist.init_process_group("ucc")

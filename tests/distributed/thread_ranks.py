@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: a transport of arrays in memory, for tests with many ranks and faults at will."""
+"""Ranks as threads of one process, for tests with many ranks and faults at will: by arrays in memory, or by sockets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from ampkit.distributed.process_group import ProcessGroup
+from ampkit.distributed.sockets.launcher import free_port
+from ampkit.distributed.sockets.peers import Peers
+from ampkit.distributed.sockets.rendezvous import Meeting
+from ampkit.distributed.sockets.transport import SocketTransport
 from ampkit.distributed.transport import Transport, mismatch, need_present
 
 
@@ -45,10 +50,25 @@ class ThreadTransport(Transport):
                 received[rank][...] = values
 
 
-def on_ranks(size, program, timeout=20.0):
+def on_ranks(size, program, timeout=20.0, by="memory"):
     """The results of program(group) on `size` ranks, each a thread; the first error is raised."""
     board = Board()
-    groups = [ProcessGroup(range(size), ThreadTransport(board, rank, size, timeout)) for rank in range(size)]
+    made = {"memory": lambda rank: ThreadTransport(board, rank, size, timeout), "sockets": None}[by]
+    with sockets(size, timeout) if made is None else nullcontext([made(rank) for rank in range(size)]) as transports:
+        groups = [ProcessGroup(range(size), transport) for transport in transports]
+        with ThreadPoolExecutor(size) as threads:
+            futures = [threads.submit(program, group) for group in groups]
+            return [future.result() for future in futures]
+
+
+@contextmanager
+def sockets(size, timeout=20.0):
+    """The transports of `size` ranks that sockets connect."""
+    meetings = [Meeting(rank, size, "127.0.0.1", free_port(), b"k" * 32) for rank in range(size)]
+    meetings = [meeting._replace(first_port=meetings[0].first_port) for meeting in meetings]
     with ThreadPoolExecutor(size) as threads:
-        futures = [threads.submit(program, group) for group in groups]
-        return [future.result() for future in futures]
+        peers = list(threads.map(Peers, meetings, [20.0] * size))
+        try:
+            yield [SocketTransport(each, range(size), "group", timeout) for each in peers]
+        finally:
+            list(threads.map(Peers.close, peers))

@@ -1,0 +1,84 @@
+"""Start a command on several ranks of this machine, which find each other by sockets, and end all when one fails.
+
+python launcher.py -n 4 python script.py
+
+It imports nothing of ampkit: the ranks alone do. Each has torchrun's variables. The first SIGINT or SIGTERM goes on to
+the ranks, the second ends them. The exit status is that of the first rank that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+PERIOD = 0.02  # seconds between two looks at the ranks
+GRACE = 5.0  # seconds for ranks to say why they end after another one has; and again after SIGTERM
+
+
+class Ranks:
+    """`count` processes that run `command`."""
+
+    def __init__(self, count: int, command: list[str]):
+        self._interrupted = False
+        signal.signal(signal.SIGINT, self._hand_on)
+        signal.signal(signal.SIGTERM, self._hand_on)
+        common = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "AMPKIT_RENDEZVOUS_TOKEN": secrets.token_hex(16),
+        }
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        for rank in range(count):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            stdin = None if rank == 0 else subprocess.DEVNULL
+            self._running[rank] = subprocess.Popen(command, env={**os.environ, **common, **own}, stdin=stdin)
+
+    def wait(self) -> int:
+        """Wait for the end of all. -> the status of the first that failed, 128 + its number for a signal; or 0."""
+        status, deadline, ending = 0, float("inf"), [signal.SIGTERM, signal.SIGKILL]
+        while self._running:
+            for rank, found in self._ended():
+                if found < 0 and len(ending) == 2 and not self._interrupted:
+                    sys.stderr.write(f"ampkit: rank {rank} was ended by {signal.Signals(-found).name}\n")
+                    sys.stderr.flush()
+                if found and not status:
+                    status, deadline = (found if found > 0 else 128 - found), time.monotonic() + GRACE
+            if time.monotonic() > deadline:
+                self._send(ending.pop(0))
+                deadline = time.monotonic() + GRACE if ending else float("inf")
+            time.sleep(PERIOD)
+        return status
+
+    def _ended(self) -> list[tuple[int, int]]:
+        """Ranks that have ended since the last call, and their status: first those that a signal has, negative."""
+        codes = [(rank, process.poll()) for rank, process in self._running.items()]
+        ended = [(rank, code) for rank, code in codes if code is not None]
+        for rank, _ in ended:
+            del self._running[rank]
+        return sorted(ended, key=lambda each: each[1])
+
+    def _hand_on(self, number: int, _: Any) -> None:
+        self._send(signal.SIGKILL if self._interrupted else number)
+        self._interrupted = True
+
+    def _send(self, number: int) -> None:
+        for process in list(self._running.values()):
+            process.send_signal(number)
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(Ranks(int(sys.argv[2]), sys.argv[3:]).wait())
