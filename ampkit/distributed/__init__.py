@@ -1,8 +1,8 @@
-"""Many processes: groups of them and their collectives, by PyTorch's names, on MPI or NCCL.
+"""Many processes: groups of them and their collectives, by PyTorch's names, on MPI, sockets or NCCL.
 
     import ampkit.distributed as dist
 
-    dist.init_process_group("mpi")            # under `mpiexec -n 4 python script.py`
+    dist.init_process_group()            # under torchrun, mpiexec, srun, or `ampkit launch -n 4 script.py`
     dist.all_reduce(loss, op=dist.ReduceOp.AVG)
 
 It can be imported where no engine is installed, and one process needs none.

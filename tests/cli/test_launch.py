@@ -51,6 +51,7 @@ def launch(tmp_path):
         (["-n", "2", "bench", RECIPE], "`train RECIPE.toml` or a SCRIPT.py, got 'bench'"),
         (["-n", "2", "train", RECIPE, "train.foo=1"], "train.foo: needs a known key"),
         (["-n", "2", "train", RECIPE, "--foo"], "unknown argument '--foo'"),
+        (["-n", "2", "--sockets", "--mpiexec", "mpiexec", "train", RECIPE], "needs --mpiexec or --sockets, got both"),
         (["-n", "2", "--mpiexec", "no-mpiexec -f hosts", "train", RECIPE], "needs no-mpiexec, got no such program"),
     ],
 )
@@ -61,7 +62,6 @@ def test_what_cannot_be_launched_is_refused_before_a_rank_starts(words, said, ca
     assert said in capsys.readouterr().err
 
 
-@mpi
 def test_a_script_is_started_again_until_it_ends_well_and_hears_how_often(launch, tmp_path):
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
@@ -69,7 +69,9 @@ def test_a_script_is_started_again_until_it_ends_well_and_hears_how_often(launch
         "print('start', count, sys.argv[1:], os.environ['OMP_NUM_THREADS'], flush=True)\n"
         "sys.exit(0 if count == 2 else 7)\n"
     )
-    out, err = (process := launch("-n", "1", "--max-restarts", "2", "script.py", "--lr", "3")).communicate(timeout=300)
+    out, err = (process := launch("--sockets", "-n", "1", "--max-restarts", "2", "script.py", "--lr", "3")).communicate(
+        timeout=300
+    )
     assert process.returncode == 0, err
     cores = str(len(os.sched_getaffinity(0)))
     threads = os.environ.get("OMP_NUM_THREADS", cores)
@@ -77,27 +79,27 @@ def test_a_script_is_started_again_until_it_ends_well_and_hears_how_often(launch
         f"start {count} ['--lr', '3'] {threads}" for count in range(3)
     ]
     assert "a rank ended with status 7: restart 2 of 2" in out
-    process = launch("-n", "1", "--max-restarts", "1", "script.py")
+    process = launch("--sockets", "-n", "1", "--max-restarts", "1", "script.py")
     process.communicate(timeout=300)
     assert process.returncode == 7
 
 
-@mpi
-def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launch, tmp_path):
+@pytest.mark.parametrize("by", [pytest.param([], marks=mpi), ["--sockets"]], ids=["mpi", "sockets"])
+def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(by, launch, tmp_path):
     setting = ["train.epochs=", "train.steps=300", "train.log_every=20", "train.checkpoint_every=20"]
-    process = launch("-n", "2", "--max-restarts", "1", "train", RECIPE, *setting, "--run-dir", "killed")
+    process = launch(*by, "-n", "2", "--max-restarts", "1", "train", RECIPE, *setting, "--run-dir", "killed")
     rows = tmp_path / "killed/metrics.jsonl"
     while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") > 4):
         time.sleep(0.01)
     victim = ranks_below(process.pid)[1]
-    (rank,) = re.findall(r"\0PMI_RANK=(\d+)\0", Path(f"/proc/{victim}/environ").read_text())
+    (rank,) = re.findall(r"\0(?:PMI_)?RANK=(\d+)\0", Path(f"/proc/{victim}/environ").read_text())
     os.kill(victim, signal.SIGKILL)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert f"ampkit: rank {rank} was ended by SIGKILL" in err
     assert "restart 1 of 1" in out
     assert "resuming after step" in out
-    whole = launch("-n", "2", "train", RECIPE, *setting, "--run-dir", "whole")
+    whole = launch(*by, "-n", "2", "train", RECIPE, *setting, "--run-dir", "whole")
     whole.communicate(timeout=300)
     values = [
         [
@@ -109,11 +111,17 @@ def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launc
     assert values[0] == values[1]
 
 
-@mpi
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # which the launcher gets as SIGINT and SIGTERM
-def test_a_signal_stops_the_ranks_with_a_checkpoint_and_starts_nothing_again(number, launch, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "by"),  # the launcher gets the signals as SIGINT and SIGTERM
+    [
+        pytest.param(signal.SIGINT, [], marks=mpi),
+        pytest.param(signal.SIGHUP, [], marks=mpi),
+        (signal.SIGHUP, ["--sockets"]),
+    ],
+)
+def test_a_signal_stops_the_ranks_with_a_checkpoint_and_starts_nothing_again(number, by, launch, tmp_path):
     setting = ["train.epochs=", "train.steps=100000"]
-    process = launch("-n", "2", "--max-restarts", "3", "train", RECIPE, *setting, "--run-dir", "run")
+    process = launch(*by, "-n", "2", "--max-restarts", "3", "train", RECIPE, *setting, "--run-dir", "run")
     rows = tmp_path / "run/metrics.jsonl"
     while process.poll() is None and not (rows.exists() and rows.read_text()):
         time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 from ....distributed import ReduceOp, is_mpi_available
@@ -14,19 +15,18 @@ __all__ = [
     "reduce_op",
 ]  # fmt: skip
 
-is_gloo_available = is_mpi_available
 reduce_op = ReduceOp
 _REFUSED = [
     "FileStore", "GradBucket", "HashStore", "P2POp", "PrefixStore", "Store", "TCPStore", "batch_isend_irecv",
     "monitored_barrier", "new_subgroups", "new_subgroups_by_enumeration", "rendezvous",
 ]  # fmt: skip
-_CURE = "mpiexec starts the processes, and ampkit.distributed has their collectives (docs/distributed.md)"
+_CURE = "torchrun or mpiexec starts the processes, and ampkit.distributed has their collectives (docs/distributed.md)"
 globals().update({name: refused(f"torch.distributed.{name}", _CURE) for name in _REFUSED})
 __all__ += _REFUSED
 
 
 class Backend(str):
-    """The name of an engine, in small letters; MPI carries "gloo" too, and NCCL comes by its own name."""
+    """The name of an engine, in small letters; MPI or sockets carry "gloo", and NCCL comes by its own name."""
 
     UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL = "undefined", "gloo", "nccl", "ucc", "mpi", "xccl"
     backend_list: ClassVar[list[str]] = [UNDEFINED, GLOO, NCCL, XCCL, UCC, MPI]
@@ -43,8 +43,13 @@ def is_nccl_available() -> bool:
 
 
 def is_torchelastic_launched() -> bool:
-    """False: mpiexec launches."""
-    return False
+    """Whether torchrun has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_gloo_available() -> bool:
+    """True: MPI or sockets carry what PyTorch sends by gloo."""
+    return True
 
 
 def get_default_backend_for_device(device: Any) -> str:
@@ -62,7 +67,7 @@ is_xccl_available = is_ucc_available
 
 def is_backend_available(backend: str) -> bool:
     """Whether an engine can be used."""
-    return backend.lower() in ("mpi", "gloo") and is_mpi_available()
+    return backend.lower() == "gloo" or (backend.lower() == "mpi" and is_mpi_available())
 
 
 def get_backend_config(group: Any = None) -> str:
