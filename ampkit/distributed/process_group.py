@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,28 @@ class ProcessGroup:
             transport.broadcast(call, flat, source)
 
         self.run(lambda: self.on_flat(action, array), False, array)
+
+    def gather_ranges(self, mine: Array, whole: Array | None, bounds: Sequence[int], to: int | None = None) -> None:
+        """Write the flat array `mine` of each rank r into elements bounds[r] to bounds[r + 1] of `whole`.
+
+        to: the one rank that has a `whole`; None: all do, of which `mine` may be a view.
+        """
+        said = f"gather_ranges({mine.dtype.name}, {list(bounds)}, to {'all' if to is None else to})"
+        call, via = Call(said, call_site()), self.transport_of(mine)
+
+        def action() -> None:
+            with backends.device_guard(mine):
+                sent = self.flat_for(via, mine)
+                outgoing = [sent if to in (None, rank) else sent[:0] for rank in range(via.size)]
+                incoming = [sent[:0]] * via.size
+                flat = None if whole is None else self.flat_for(via, whole)
+                if flat is not None:
+                    incoming = [flat[begin:end] for begin, end in pairwise(bounds)]
+                via.exchange(call, outgoing, incoming)
+                if whole is not None and flat is not None:
+                    self.store(whole, flat)
+
+        self.run(action, False, mine)
 
     def message(self, finish: Callable[[], Any]) -> Work:
         """Wait in the background for the end of a message between two ranks that was begun."""

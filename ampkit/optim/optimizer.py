@@ -182,16 +182,21 @@ class Optimizer(OptimizerHooks):
                         with backends.device_guard(arena.master):
                             all_finite = None if all_finite is None else backends.to_device_of(all_finite, arena.master)
                             arena.begin_step(own)
-                            for span in own:
-                                self._update_span(group, span, all_finite)
+                            self.update_spans(group, own, all_finite)
             self._count(1 if all_finite is None else all_finite)
 
-    def _update_span(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+    def update_spans(self, group: ParamGroup, present: list[Span], all_finite: Array | None) -> None:
+        """Update the spans `present` of one arena, if `all_finite`, and count the step."""
+        for span in present:
+            self.update_span(group, span, all_finite)
+            span.commit(all_finite)
+
+    def update_span(self, group: ParamGroup, span: Span, all_finite: Array | None) -> None:
+        """Update the weights, moments and copies of one span, and tell who watches of it."""
         name = f"{type(self).__name__.lower()}_update"
         if observe.profilers:
             observe.notify_start(name, "", span.gradient)
         self.update(group, span, all_finite)
-        span.commit(all_finite)
         if observe.observers:
             observe.notify_end(name, (span.gradient,), span.master, observe.STEP)
 
@@ -352,7 +357,7 @@ class Optimizer(OptimizerHooks):
             yield from ((number, p, self.custom_state[p]) for number, p in numbered if self.custom_state.get(p))
         for group in self._held_groups():
             steps = {a: backends.backend_of(a.steps).to_numpy(a.steps).tolist() for a in group.arenas}
-            for segment in group.segments:
+            for segment in filter(lambda segment: segment.is_held, group.segments):
                 taken = steps[segment.arena][segment.index]
                 if self._has_custom_state():
                     entry = custom_state(segment, self.custom_state)

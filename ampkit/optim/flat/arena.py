@@ -41,11 +41,12 @@ class Arena:
     master: flat master weights, float32 or float64; with stochastic rounding in the 16-bit dtype of the parameters. A
     parameter in memory that processes share has an arena of its own, whose master is that memory.
     gradient: flat, in `dtype`, float32 or float64. moments: flat arrays by name, as `state_dtype` says in `dtype`, in
-    bfloat16 or the codes of 8 bits, whose scales are in `scales`. copies: flat 16-bit copies of the master weights by
-    dtype. steps: int64 [segments] on the device, the steps that each segment has taken, which
-    skipped ones are not among. step_classes: a number per segment, on the host; those of one number are equal in
-    `steps`, since they have been present at the same steps. random_bits: what this step's stochastic rounding of
-    weights draws from, else None; the moments draw from the calls after it.
+    bfloat16 or the codes of 8 bits, whose scales are in `scales`; of the elements `held`, which are all unless ranks
+    share them out. copies: flat 16-bit copies of the master weights by dtype. starts: where the segments begin. steps:
+    int64 [segments] on the device, the steps that each segment has taken, which skipped ones are not among.
+    step_classes: a number per segment, on the host; those of one number are equal in `steps`, since they have been
+    present at the same steps. random_bits: what this step's stochastic rounding of weights draws from, else None; the
+    moments draw from the calls after it.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
@@ -63,12 +64,13 @@ class Arena:
         self.owner, self.backend, self.dtype = weakref.ref(owner), backend, accumulator(master)
         self.state_dtype, self.names = state_dtype, getattr(owner, "moments", ())
         self._non_negative = getattr(owner, "non_negative", ())
-        alignment, self._starts, self.size = ALIGNMENT // master.itemsize, list[int](), 0
+        alignment, self.starts, self.size = ALIGNMENT // master.itemsize, list[int](), 0
         if state_dtype in IN_8_BITS:  # so that a block of codes has elements of one parameter
             alignment = BLOCK
         for _, parameter in parameters:
-            self._starts.append(self.size)
+            self.starts.append(self.size)
             self.size += -(-parameter.array.size // alignment) * alignment
+        self.held = range(self.size)
         self.gradient = self._aligned_zeros(self.dtype)
         self.is_shared = block_of(parameters[0][1].array) is not None
         self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
@@ -80,12 +82,12 @@ class Arena:
         self.step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
 
-    def _aligned_zeros(self, dtype: DType) -> Array:
-        padding = ALIGNMENT // dtype.itemsize
-        raw = self.backend.zeros((self.size + padding,), dtype)
+    def _aligned_zeros(self, dtype: DType, size: int | None = None) -> Array:
+        padding, size = ALIGNMENT // dtype.itemsize, self.size if size is None else size
+        raw = self.backend.zeros((size + padding,), dtype)
         address = getattr(raw, "__array_interface__", {"data": (0,)})["data"][0]
         start = -address % ALIGNMENT // dtype.itemsize
-        return raw[start : start + self.size]
+        return raw[start : start + size]
 
     def move_in(self, parameters: Sequence[tuple[int, Parameter]], mirrors: bool = False) -> list[Segment]:
         """Make the parameters, those that it was made for, views of its memory. -> their segments.
@@ -93,7 +95,7 @@ class Arena:
         mirrors: the parameters stay where they are, and the arena has copies of them, which every step reads and writes
         back.
         """
-        members = enumerate(zip(parameters, self._starts, strict=True))
+        members = enumerate(zip(parameters, self.starts, strict=True))
         segments = [Segment(self, i, number, p, start) for i, ((number, p), start) in members]
         with backends.device_guard(self.master):
             for segment in segments:
@@ -124,14 +126,24 @@ class Arena:
         return self.copies[dtype]
 
     def moment(self, name: str) -> Moment:
-        """The flat moment `name`; created on first use, as zeros."""
+        """The flat moment `name` of the elements `held`; created on first use, as zeros."""
         if name not in self.moments:
-            self.moments[name] = self._aligned_zeros(stored_dtype(self.state_dtype, self.dtype))
+            self.moments[name] = self._aligned_zeros(stored_dtype(self.state_dtype, self.dtype), len(self.held))
             if self.state_dtype in IN_8_BITS:
-                self.scales[name] = self.backend.zeros((self.size // BLOCK,), float32)
+                self.scales[name] = self.backend.zeros((len(self.held) // BLOCK,), float32)
                 self.moments[name][...] = self._code(name).zero
         flat = self.moments[name]
         return Blockwise(flat, self.scales[name], self._code(name)) if name in self.scales else flat
+
+    def hold(self, elements: range) -> None:
+        """Keep the moments of these elements, a multiple of BLOCK from 0 on, and forget the others'."""
+        first = elements.start - self.held.start
+        for name, before in self.moments.items():
+            self.moments[name] = self._aligned_zeros(before.dtype, len(elements))
+            self.moments[name][...] = before[first : first + len(elements)]
+        for name, before in self.scales.items():
+            self.scales[name] = before[first // BLOCK : (first + len(elements)) // BLOCK].copy()
+        self.held = elements
 
     def _code(self, name: str) -> Code:
         return code_of(self.state_dtype, name in self._non_negative)
@@ -230,14 +242,30 @@ class Span:
 
     def moment(self, name: str) -> Moment:
         """The flat moment `name`, as it is stored; zeros before the first step."""
-        return part(self.arena.moment(name), self.start, self.stop)
+        first = self.arena.held.start
+        return part(self.arena.moment(name), self.start - first, self.stop - first)
 
-    def commit(self, all_finite: Array | None) -> None:
-        """End an update: round a widened master, count the step if `all_finite`, advance the parameters' versions."""
+    def round(self) -> None:
+        """Round a widened master, if there is one, and rewrite the copies of it."""
         if self._widened is not None:
             round_stochastically(self._widened, self.weights, self.random_bits)
             for copy in self.copies:
                 narrow(self.weights, copy)
+
+    def within(self, elements: range) -> Span | None:
+        """The part of it that lies in a range of the arena's elements; None for nothing."""
+        start, stop = max(self.start, elements.start), min(self.stop, elements.stop)
+        segments = [segment for segment in self.segments if segment.start < stop and segment.stop > start]
+        if start >= stop or not segments:
+            return None
+        made = Span(segments)
+        made.start, made.stop = max(start, made.start), min(stop, made.stop)
+        return made
+
+    def commit(self, all_finite: Array | None) -> None:
+        """End a step: round a widened master, count the step if `all_finite`, advance the parameters' versions."""
+        if self._widened is not None:
+            self.round()
         steps = self.arena.steps[self.first : self.last]
         np.add(steps, 1 if all_finite is None else all_finite, out=steps)
         mark_all_updated(self.segments)

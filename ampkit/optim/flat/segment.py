@@ -73,13 +73,20 @@ class Segment:
 
     def moment(self, name: str) -> Moment:
         """This segment of the flat moment `name`, flat."""
-        return part(self.arena.moment(name), self.start, self.stop)
+        first = self.arena.held.start
+        return part(self.arena.moment(name), self.start - first, self.stop - first)
 
     def moment_arrays(self) -> dict[str, Array]:
         """The moments by name, in the parameter's shape; beside those in 8 bits, whose codes these are, the scales."""
-        found = {name: self.view(flat) for name, flat in self.arena.moments.items()}
-        blocks = slice(self.start // BLOCK, -(-self.stop // BLOCK))
+        start, stop = self.start - self.arena.held.start, self.stop - self.arena.held.start
+        found = {name: flat[start:stop].reshape(self.shape) for name, flat in self.arena.moments.items()}
+        blocks = slice(start // BLOCK, -(-stop // BLOCK))
         return found | {name + SCALE: scales[blocks] for name, scales in self.arena.scales.items()}
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its moments are here; else other ranks have some of them."""
+        return self.arena.held.start <= self.start and self.stop <= self.arena.held.stop
 
     def state_array(self, name: str, shape: tuple[int, ...]) -> Array:
         """The extra state `name`, of `shape`; created as zeros on first use."""

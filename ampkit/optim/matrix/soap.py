@@ -163,7 +163,7 @@ class SOAP(Optimizer):
             narrow(master, copy)
 
     def _slot(self, segment: Segment, master: Array, group: ParamGroup) -> Slot:
-        mean, square = (segment.view(segment.arena.moment(name)) for name in self.moments)
+        mean, square = (segment.moment(name).reshape(segment.shape) for name in self.moments)
         kept = [
             {axis: segment.state_array(f"{name}_{axis}", (segment.shape[axis],) * 2) for axis in axes}
             for axes in [_axes(segment.shape, group)]
