@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import DIFFERENTIABLE, DType, accumulator
 
 
@@ -17,7 +20,18 @@ def cast(array: Any, dtype: DType) -> Any:
     """An array, traced or not, in `dtype`: itself if it is in it, else a rounded copy."""
     if array.dtype == dtype:
         return array
+    if queue.waiting:
+        queue.flush()
     return array.astype(dtype) if is_traced(array) else backends.backend_of(array).cast(array, dtype)
+
+
+def cast_unread(array: Any, dtype: DType) -> Any:
+    """`cast`, for who reads no elements of the result, which may wait in a compiled step."""
+    if queue.active and type(array) is np.ndarray and array.dtype != dtype:
+        made = queue.cast(array, dtype)
+        if made is not None:
+            return made
+    return cast(array, dtype)
 
 
 def to_accumulator(array: Any) -> Any:

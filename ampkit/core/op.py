@@ -25,6 +25,7 @@ from functools import cached_property, partial, update_wrapper
 from typing import Any, TypeAlias
 
 from .. import backends
+from ..backends.launch_queue import queue
 from ..base import observe
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
@@ -128,9 +129,10 @@ class Op:
         wants_cache: bool = False,
         min_elements: int = 0,
         dtypes: Callable[..., Any] | None = None,
+        launches: bool = False,
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Register a faster forward for a backend (see Primitive.on); it saves what the reference saves."""
-        return self.forward.on(backend, when, wants_cache, min_elements, dtypes)
+        return self.forward.on(backend, when, wants_cache, min_elements, dtypes, launches)
 
     def on_backward(
         self, backend: str, when: Callable[..., Any] | None = None, wants_cache: bool = False, min_elements: int = 0
@@ -167,9 +169,13 @@ class Op:
         if observe.profilers:
             observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
         grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
+        if queue.active and (kernel.launches or queue.waiting):
+            queue.before(kernel, node.versions)
         gradients, kernel = dispatch.backward(
             self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
         )
+        if queue.opened:
+            queue.after()
         found = self.per_input(gradients, node)
         if observe.observers:
             operands = dy if type(dy) is tuple else (dy,)
@@ -219,13 +225,13 @@ class Op:
 
     def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> CastPlan:
         """The plan for a combination of dtypes that was not met before, kept from now on."""
-        held = [i.array for i in inputs if isinstance(i, Tensor)]
+        held = [i._array for i in inputs if isinstance(i, Tensor)]
         names = {backends.backend_of(a).name for a in held}
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)
         backend = names.pop()
         key = [
-            (i.array.dtype if i.ndim else (i.array.dtype,)) if isinstance(i, Tensor) else number_and_type(i)[1]
+            (i._array.dtype if i.ndim else (i._array.dtype,)) if isinstance(i, Tensor) else number_and_type(i)[1]
             for i in inputs
         ]
         entry = region()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..backends.launch_queue import queue
 from ..base.dtypes import DIFFERENTIABLE, FLOATS, NARROW, DType, bool_, rounded
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
@@ -51,6 +52,8 @@ def runner(op: Any) -> Callable[..., Any]:
                 kernel = plan.quantized(inputs)
             elif plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
                 kernel = primitive.choose(plan.backend, call, arrays, params, plan.out)
+            if queue.active and (kernel.launches or queue.waiting):
+                queue.before(kernel, versions)
             if profilers:
                 notify_start(op.name, kernel.name, arrays[0])
             if kernel is reference and not plan.widens:  # most small calls
@@ -74,6 +77,8 @@ def runner(op: Any) -> Callable[..., Any]:
             raise backends.out_of_memory_error(arrays, error) from None
         finally:
             pop_ignore(token)
+            if queue.opened:
+                queue.after()
             if device is not None:
                 backends.gpus.leave(device)
         if type(out) is tuple:

@@ -113,7 +113,7 @@ class Parameter(Tensor):
         return super()._new_grad_buffer(gradient) if segment is None else segment.gradient
 
     def _grad_dtype(self) -> DType:
-        return accumulator(self.array.dtype)
+        return accumulator(self._array.dtype)
 
     def _is_worth_caching(self) -> bool:
         return True

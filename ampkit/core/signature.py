@@ -131,8 +131,8 @@ class Signature:
             if self._parameters[name].annotation == "Bound":
                 scope |= {"_LOW": dtypes.LOW, "_rounded": dtypes.rounded}
                 first = self.names[0]
-                low = f"isinstance({first}, _Tensor) and {first}.array.dtype in _LOW"
-                lines.append(f"    if {low}: {name} = _rounded({name}, {first}.array.dtype)")
+                low = f"isinstance({first}, _Tensor) and {first}._array.dtype in _LOW"
+                lines.append(f"    if {low}: {name} = _rounded({name}, {first}._array.dtype)")
         return lines
 
     def _call(self, last: str) -> Callable[..., Any]:
@@ -168,7 +168,7 @@ NEVER = (0,)  # the version of an input that is no Tensor, which is never modifi
 _INPUT = """\
         _c = type({name})
         if _c in _plain or (_c not in _numbers and _reads({name})):
-            _a{i}, _e{i}, _v{i} = {name}.array, {name}._edge, {name}._version_counter
+            _a{i}, _e{i}, _v{i} = {name}._array, {name}._edge, {name}._version_counter
             if _e{i} is not None and _e{i}[0] is None:  # `edge` of a leaf, written out
                 _e{i} = {name}, 0, _e{i}[2], _e{i}[3]
             _k{i}, _t{i} = _a{i}.dtype if _a{i}.ndim else (_a{i}.dtype,), type(_a{i})
@@ -206,7 +206,7 @@ def _bind_list(inputs: Any, params: tuple[Any, ...], dtype: tuple[Any, ...]) -> 
     key: list[Any] = [None if region is None else region.rules]
     for item in inputs:
         if type(item) in overrides.PLAIN or (type(item) not in overrides.NUMBERS and overrides.reads(item)):
-            array = item.array
+            array = item._array
             key += (array.dtype if array.ndim else (array.dtype,), array.__class__, item._edge is not None)
         else:
             array, kind = number_and_type(item)

@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import backends
 from ..backends.format_casts import copied
+from ..backends.launch_queue import queue
 from ..base import dtypes, observe
 from ..base.dtypes import KNOWN, LOW, NARROW, Array, DType
 from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
@@ -22,6 +23,7 @@ from ..base.version_counter import VersionCounter, come_back, leave
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .capture.recorder import recorders
+from .casts import cast_unread
 from .dispatch import overrides
 from .fp_errors import ignore_fp_errors
 from .tensor_base import ReadAlias, TensorBase
@@ -170,10 +172,10 @@ class Tensor(TensorBase, TensorMethods):
         if not wanted:
             self._edge = None
         elif self._edge is None:
-            self._edge = (None, 0, self.array.shape, self._grad_dtype())
+            self._edge = (None, 0, self._array.shape, self._grad_dtype())
 
     def _grad_dtype(self) -> DType:
-        return self.array.dtype
+        return self._array.dtype
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Ask for a gradient (or no longer), in place."""
@@ -252,8 +254,11 @@ class Tensor(TensorBase, TensorMethods):
         for recorder in recorders:
             recorder.asks_gradient(self)
             recorder.writes_gradient(self)
+        keeps = owned and self._grad is None and self._can_keep(gradient)
+        if queue.waiting and not keeps:
+            queue.flush()
         if self._grad is None:
-            buffer = gradient if owned and self._can_keep(gradient) else self._new_grad_buffer(gradient)
+            buffer = gradient if keeps else self._new_grad_buffer(gradient)
             if gradient is not buffer:  # a backward may have written it there
                 backends.backend_of(buffer).copy(buffer, gradient)
             self._grad = Tensor(buffer)
@@ -272,7 +277,7 @@ class Tensor(TensorBase, TensorMethods):
             held += gradient.astype(held.dtype, copy=False)
 
     def _can_keep(self, gradient: Array) -> bool:
-        array = self.array
+        array = self._array
         ordered = gradient.flags.c_contiguous and (array.flags.c_contiguous or not is_dense(array))
         return bool((ordered or gradient.strides == array.strides) and gradient.dtype == self._grad_dtype())
 
@@ -303,7 +308,7 @@ class Tensor(TensorBase, TensorMethods):
 
     def detach(self) -> Tensor:
         """The same memory, off the tape."""
-        out = Tensor(self.array)
+        out = Tensor(self._array)
         if self._tape_node is not None:
             self.exposed()  # a change in place must be seen by both
         out._version_counter = self._version_counter
@@ -412,6 +417,8 @@ class Tensor(TensorBase, TensorMethods):
         return self._edge is not None
 
     def _cast(self, dtype: DType) -> Array:
+        if queue.active and len(self._version_counter) == 1:
+            return cast_unread(self._array, dtype)
         return backends.backend_of(self.array).cast(self.array, dtype)
 
     def exposed(self) -> Array:
@@ -500,3 +507,21 @@ def _as_subclass(result: Any, cls: type[Tensor]) -> Any:
 
 
 overrides.register(Tensor, Tensor)
+setattr(Tensor, "_array", vars(Tensor)["array"])  # noqa: B010 - the same slot, which `guard_reads` leaves as it is
+
+
+def guard_reads() -> None:
+    """From now on whatever reads `array` first computes what waits in a compiled step on the CPU.
+
+    Programs without such steps keep the slot, which is read several times as fast as a property.
+    """
+    slot: Any = vars(Tensor)["_array"]
+    if vars(Tensor)["array"] is not slot:
+        return
+
+    def read(tensor: Tensor) -> Array:
+        if queue.waiting:
+            queue.flush()
+        return slot.__get__(tensor)
+
+    setattr(Tensor, "array", property(read, slot.__set__))  # noqa: B010

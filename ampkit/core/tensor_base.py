@@ -54,6 +54,7 @@ class TensorBase:
     __slots__ = ()
 
     array: Array
+    _array: Array  # the same, for who reads none of its elements (see `guard_reads` in tensor.py)
     requires_grad: bool
 
     @property
@@ -68,27 +69,27 @@ class TensorBase:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.array.shape)
+        return Shape(self._array.shape)
 
     @property
     def dtype(self) -> public_dtypes.dtype:
-        return public_dtypes.DTYPES[self.array.dtype]
+        return public_dtypes.DTYPES[self._array.dtype]
 
     @property
     def device(self) -> Device:
-        return Device(backends.backend_of(self.array).device_of(self.array))
+        return Device(backends.backend_of(self._array).device_of(self._array))
 
     @property
     def ndim(self) -> int:
-        return self.array.ndim
+        return self._array.ndim
 
     @property
     def nbytes(self) -> int:
-        return self.array.nbytes
+        return self._array.nbytes
 
     @property
     def itemsize(self) -> int:
-        return self.array.itemsize
+        return self._array.itemsize
 
     def dim(self) -> int:
         """The number of axes."""
@@ -102,7 +103,7 @@ class TensorBase:
 
     def numel(self) -> int:
         """The number of elements."""
-        return self.array.size
+        return self._array.size
 
     def element_size(self) -> int:
         """The size of one element in bytes."""
@@ -110,7 +111,7 @@ class TensorBase:
 
     def stride(self, dim: int | None = None) -> Any:
         """The strides in elements, of all axes or of `dim`. Raises DTypeError or RangeError for another `dim`."""
-        steps = tuple(s // self.itemsize for s in self.array.strides)
+        steps = tuple(s // self.itemsize for s in self._array.strides)
         if dim is None:
             return steps
         if not isinstance(dim, (int, np.integer)):
@@ -124,7 +125,7 @@ class TensorBase:
 
     def is_contiguous(self, memory_format: Any = contiguous_format) -> bool:
         """Whether the memory is in that format, by default row-major. Raises ArgumentError for an unknown one."""
-        return is_stored_as(self.array, need_format("is_contiguous", memory_format))
+        return is_stored_as(self._array, need_format("is_contiguous", memory_format))
 
     # conversions
 
@@ -198,7 +199,7 @@ class TensorBase:
     def __len__(self) -> int:
         if not self.ndim:
             raise NoLengthError("len() of a 0-d tensor")
-        return int(self.array.shape[0])
+        return int(self._array.shape[0])
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.ndim:

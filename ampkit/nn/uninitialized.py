@@ -13,7 +13,7 @@ from ..core.parameter import Buffer, Parameter
 from ..core.tensor import Tensor
 
 RUN_FIRST = "run a batch through the model first"
-_slot: Any = vars(Tensor)["array"]
+_slot: Any = vars(Tensor)["_array"]
 
 
 class Uninitialized(Tensor):
@@ -38,6 +38,8 @@ class Uninitialized(Tensor):
     @array.setter
     def array(self, value: Array) -> None:
         _slot.__set__(self, value)
+
+    _array = array
 
     @property
     def dtype(self) -> public_dtypes.dtype:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import LOW, NARROW, DType, accumulator, float32, float64, name_of
 from ampkit.base.errors import DTypeError, ShapeError
 
 from ..blocked_sum import blocked_sum
-from ..casts import cast, is_traced
+from ..casts import cast, cast_unread, is_traced
 from ..dispatch import Primitive
 
 
@@ -29,7 +30,7 @@ def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: D
         gradient = (_sum_over if is_traced(gradient) else sum_over)(gradient, axes).reshape(shape)
     for dtype in dtypes:
         if dtype is not None and gradient.dtype != dtype:
-            gradient = cast(gradient, dtype)
+            gradient = cast_unread(gradient, dtype)
     return gradient
 
 
@@ -86,6 +87,8 @@ def is_sole_reference(gradients: list[Any], place: int) -> bool:
     if type(array) is not np.ndarray or not array.flags.writeable or not is_dense(array):
         return False
     count, memory = sys.getrefcount(gradients[place]), array
+    if queue.waiting:
+        count -= queue.references(array)  # which it drops before anything else reads or writes the memory
     if count != _SOLE + 2:  # the caller's variable and the one here
         return False
     while isinstance(memory.base, np.ndarray):
@@ -112,12 +115,14 @@ def is_dense(array: Any) -> bool:
     return True
 
 
-def sum_gradients(held: Any, gradient: Any) -> Any:
-    """The sum of two gradients of one shape, traced if one of them is."""
+def sum_gradients(held: Any, gradient: Any, read: bool = True) -> Any:
+    """The sum of two gradients of one shape, traced if one of them is. read: whether the caller reads its elements."""
     if held.dtype in NARROW:
         cure = "cast it once: x = x.to(ampkit.bfloat16)"
         raise DTypeError("backward", "one gradient", f"several to add in {name_of(held.dtype)}", cure)
-    return _add(held, gradient) if is_traced(held) or is_traced(gradient) else sum_of_two(held, gradient)
+    if is_traced(held) or is_traced(gradient):
+        return _add(held, gradient)
+    return sum_of_two(held, gradient) if read else sum_of_two.launch(held, gradient)
 
 
 def _add(held: Any, gradient: Any) -> Any:

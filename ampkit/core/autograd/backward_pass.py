@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base import observe
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
@@ -132,6 +133,8 @@ class BackwardPass:
         block = innermost_block()
         try:
             self._run(complete)
+            if queue.waiting:
+                queue.flush()
             while len(passes.running) == 1 and passes.at_end:
                 passes.at_end.pop(0)()
         finally:
@@ -213,6 +216,8 @@ class BackwardPass:
         # What `grad` returns, or `backward` writes to inputs that are no leaves.
         for index, dy in enumerate(dys):
             to = None if dy is None else self._captured.get((id(node), index))
+            if to is not None and queue.waiting:
+                queue.flush()
             if isinstance(to, Tensor):
                 accumulate(to, dy, self.tag)
             elif to is not None:
@@ -240,6 +245,8 @@ class BackwardPass:
         if packed is not None:
             node.saved = with_unpacked(node)
         needs, backward = node.op.needs(node), node.op.replay if self.traced else node.op.vjp
+        if queue.waiting and (self.traced or getattr(node.op, "backward_primitive", None) is None):
+            queue.flush()  # what reads the gradients without dispatch
         given: tuple[Any, ...] = ()
         if around is not None:
             run_before(around, dys)
@@ -262,6 +269,8 @@ class BackwardPass:
         if around is not None:  # hooks see gradients like the inputs
             self._reduce_all(node, gradients, needs)
             run_after(around, gradients, given)
+        if queue.waiting and (around is not None or len(gradients) > _FEW):
+            queue.flush()
         if len(gradients) > _FEW:
             join_repeated(node.edges, gradients)
         tag = node.tag or self.tag

@@ -17,7 +17,7 @@ from .traced_array import TracedArray
 
 def sum_of(held: Any, gradient: Any, tag: ScaleTag | None, of: Any) -> Any:
     """The sum of two gradients of a leaf, or of an output of a node."""
-    total = sum_gradients(held, gradient)
+    total = sum_gradients(held, gradient, read=False)
     if observe.observers and not is_traced(total):
         what = {"node": of} if isinstance(of, Node) else {"operands": (of,)}
         observe.notify_end("sum_of_two", (held, gradient), total, observe.BACKWARD, tag=tag, **what)
@@ -30,8 +30,8 @@ def accumulate(leaf: Tensor, gradient: Any, tag: ScaleTag | None, owned: bool = 
         array = gradient.tensor.array if isinstance(gradient, TracedArray) else gradient
         observe.notify_end("accumulate", (array,), leaf, observe.ACCUMULATE, tag=tag)
     held = leaf._grad
-    if held is not None and held.array.shape != gradient.shape:
-        needs = f"a gradient of shape {held.array.shape}, as `grad` has"
+    if held is not None and held._array.shape != gradient.shape:
+        needs = f"a gradient of shape {held._array.shape}, as `grad` has"
         raise ShapeError("backward", needs, f"{gradient.shape}", "set grad = None where .data takes another shape")
     if not isinstance(gradient, TracedArray):
         leaf.accumulate(gradient, tag, owned)

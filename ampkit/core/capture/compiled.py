@@ -1,8 +1,9 @@
-"""Compiled steps: a training step captured once as a CUDA graph and replayed as a whole.
+"""Compiled steps: on a GPU captured once as a CUDA graph and replayed as a whole, on a CPU with fused launches.
 
 On a GPU the first calls run eagerly; then one is captured, and later calls launch the graph, with new batches, learning
 rates, loss scales and random numbers, and bitwise the results of eager calls. On a CPU, which has no launch overhead to
-hide, every call runs eagerly.
+hide, every call runs the step's Python; its elementwise launches wait for each other and run together, tile by tile,
+with the same bits (see backends/launch_queue.py).
 """
 
 from __future__ import annotations
@@ -14,30 +15,50 @@ from typing import Any
 
 from ... import backends
 from ...backends.determinism import are_deterministic_algorithms_enabled
+from ...backends.launch_queue import Log, queue
 from ...backends.precision import convolutions_use_tf32, get_float32_matmul_precision
 from ...base import dtypes, observe
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, StateError, check_choice, switch
 from .. import policy
 from ..autograd import saved_hooks
 from ..autograd.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from ..dispatch import is_reference_only
 from ..nested import tensors_in
-from ..tensor import Tensor
+from ..tensor import Tensor, guard_reads
+from .report import Report, report_of_cpu
 from .variant import Variant
 
 WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
 MAX_GRAPHS = 8  # of one step; calls of yet other kinds run eagerly
 MAX_KINDS = 64  # of calls that are looked at; a step that met so many changes at every call, and new kinds run eagerly
+MODES = ("default", "reduce-overhead", "max-autotune")
 
 
-def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARMUP_CALLS) -> Any:
-    """`step` as a callable that is recorded on a GPU and launched as one graph; also a decorator.
+def compile(
+    step: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    warmup: int = WARMUP_CALLS,
+) -> Any:
+    """`step` as a callable that is recorded on a GPU and launched as one graph, and fused on a CPU; also a decorator.
 
     step: a function or a module: forward, backward, and what an optimizer and a GradScaler do. Tensors among its
     arguments may have new values at every call; other shapes, dtypes or other arguments are recorded anew, up to 8
     kinds, and beyond that run eagerly. warmup: how many calls of a kind run eagerly before it is recorded; they are
-    real steps. What it returns is new memory at every call. A step whose result is still on the tape, such as a model's
-    forward alone, runs eagerly, as every step does on a CPU.
+    real steps. What it returns is new memory at every call. On a GPU a step whose result is still on the tape, such as
+    a model's forward alone, runs eagerly.
+
+    On a CPU every call runs the step's Python, of which nothing has to be recorded. Elementwise launches that follow
+    each other, of forward, backward and casts, run together, tile by tile: what only they read is never stored. Each
+    still rounds to its dtype, so that results have the bits of an eager call. `report()` of what this returns says what
+    was fused, what was not and why.
+
+    fullgraph, dynamic, mode: PyTorch's words. fullgraph: raise StateError where a kind of call would run eagerly for
+    good. dynamic has no effect: other shapes are another kind of call on a GPU, and change nothing on a CPU. mode:
+    "default", "reduce-overhead" and "max-autotune" do the same, as a graph has no overhead to reduce, and kernels are
+    chosen once whatever the mode.
 
     Values of tensors on the device may change between calls. Where something else has changed that the step read on the
     host, it is another kind of call and recorded anew: `training`, `requires_grad`, hyperparameters, hooks, settings,
@@ -46,17 +67,22 @@ def compile(step: Callable[..., Any] | None = None, *, warmup: int = WARMUP_CALL
     this returns says so. Not seen: what comes from files, the time, the environment, behind weak references, or from
     lists of more than 64 items. A recording keeps what it uses; those of a device share memory of temporaries.
 
-    Raises ArgumentError for something that cannot be called. At the recording, StateError for a step that needs the
-    host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host), naming the op; and
-    OutOfMemoryError as an eager call does; the next calls run eagerly then, and another recording is tried.
+    Raises ArgumentError for something that cannot be called, or another mode. At the recording, StateError for a step
+    that needs the host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host),
+    naming the op; and OutOfMemoryError as an eager call does; the next calls run eagerly then, and another recording is
+    tried.
     """
     if step is None:
-        return lambda f: compile(f, warmup=warmup)
+        return lambda f: compile(f, fullgraph=fullgraph, dynamic=dynamic, mode=mode, warmup=warmup)
     if not callable(step):
         raise ArgumentError("compile", "a function or a module", f"a {type(step).__name__}")
     if not isinstance(warmup, int) or warmup < 1:
         raise ArgumentError("compile", "warmup from 1", repr(warmup))
-    return Compiled(step, warmup)
+    if mode is not None:
+        check_choice("compile", "mode", mode, *MODES)
+    if dynamic is not None:
+        switch("compile", "dynamic", dynamic)
+    return Compiled(step, warmup, switch("compile", "fullgraph", fullgraph))
 
 
 def shared_memory(backend: Any) -> AbstractContextManager[Any]:
@@ -70,8 +96,10 @@ def shared_memory(backend: Any) -> AbstractContextManager[Any]:
 class Compiled:
     """A step wrapped by `compile`: one `Variant` per kind of arguments."""
 
-    def __init__(self, step: Callable[..., Any], warmup: int):
-        self.step, self.warmup = step, warmup
+    def __init__(self, step: Callable[..., Any], warmup: int, fullgraph: bool = False):
+        self.step, self.warmup, self.fullgraph = step, warmup, fullgraph
+        self._log = Log()  # of the last call on a CPU
+        self._device = "cpu"
         self._variants: dict[Any, Variant] = {}  # by the arguments' key and a number
         self._made = 0  # kinds so far
         self.eager_because: list[str] = []  # why calls of some kinds run eagerly
@@ -80,18 +108,48 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = list(tensors_in((args, kwargs)))
         backend = _backend(given)
-        eager = not hasattr(backend, "graph") or backend.recording is not None  # on a CPU, or within another recording
-        if eager or observe.observers:  # which look at the single ops
+        self._device = backend.device
+        if not hasattr(backend, "graph"):
+            return self._fused(args, kwargs)
+        if backend.recording is not None or observe.observers:  # which look at the single ops
             return self.step(*args, **kwargs)
         key = _frozen((args, kwargs)), _region(backend.name)
         kind = self._kind(key) or self._new_kind(key, backend, (args, kwargs))
         if kind is None or kind.eager:
+            self._need_graph()
             return self.step(*args, **kwargs)
         with backend.here():
             out = kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
         if kind.eager:
             self._note(kind.eager)
+            self._need_graph()
         return out
+
+    def report(self) -> Report:
+        """What was fused, what was not and why: of the last call on a CPU, or of the recordings on a GPU.
+
+        Its text is a table; before any call, of a CPU on which nothing ran.
+        """
+        if self._device == "cpu":
+            return report_of_cpu(self._log)
+        graphs = sum(kind.graph.recording is not None for kind in self._variants.values())
+        return Report(self._device, {}, {}, {}, graphs, tuple(self.eager_because))
+
+    def __getattr__(self, name: str) -> Any:
+        # what it does not have itself: of a module that is compiled, its parameters, `train`, `state_dict`
+        if name.startswith("__") or "step" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.step, name)
+
+    def _fused(self, args: Any, kwargs: Any) -> Any:
+        guard_reads()
+        out, log = queue.run_step(self.step, args, kwargs)
+        self._log = log or self._log
+        return out
+
+    def _need_graph(self) -> None:
+        if self.fullgraph and self.eager_because:
+            raise StateError("compile", "a step that is recorded whole, with fullgraph=True", self.eager_because[-1])
 
     def _kind(self, key: Any) -> Variant | None:
         """The kind of call with these arguments and with what the step reads on the host as it is now."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ... import backends
+from ...backends.launch_queue import queue
 from ...base.dtypes import DType, accumulator
 from ...base.errors import UnsupportedError
 from ...base.scoped import ScopedVariable
@@ -49,9 +50,11 @@ class Kernel:
     wants_cache: whether it receives the versions of its inputs, under which it can cache values derived from them (see
     base/version_counter.py), and in a backward the buffers that gradients may be written to. replays: whether second
     derivatives run the reference forward again, since what it saved is neither an input nor the output.
+    launches: whether all that it does with arrays is to launch elementwise functions of its arguments and to return the
+    outputs, so that in a compiled step these may wait (see backends/launch_queue.py).
     """
 
-    __slots__ = ("dtypes", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")
+    __slots__ = ("dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class Kernel:
         wants_cache: bool = False,
         min_elements: int = 0,
         dtypes: Function | None = None,
+        launches: bool = False,
     ):
+        self.launches = launches
         self.name = getattr(run, "__name__", "kernel")
         self.run, self.when, self.wants_cache, self.min_elements = run, when, wants_cache, min_elements
         self.dtypes = dtypes
@@ -82,6 +87,7 @@ class Primitive:
 
     def __init__(self, name: str, module: str, reference: Function):
         self.name, self.module, self.reference = name, module, Kernel(reference, None)
+        self.launches = False  # by a call: what calls a primitive may read the result
         self.kernels: dict[str, list[Kernel]] = {}
         self.min_elements: float = 0  # no kernel for NumPy arrays takes a first one of fewer
         self._loaded: set[str] = set()
@@ -93,10 +99,12 @@ class Primitive:
         wants_cache: bool = False,
         min_elements: int = 0,
         dtypes: Function | None = None,
+        launches: bool = False,
     ) -> Callable[[Function], Kernel]:
         """Register a faster kernel for `backend`; it runs where the predicate `when`, called like the kernel, is true.
 
-        dtypes: a second predicate, called with the dtypes of the first array and of an op's result.
+        dtypes: a second predicate, called with the dtypes of the first array and of an op's result. launches: see
+        Kernel.
 
         min_elements: of the first array; for fewer the predicate is not even called, which keeps small calls cheap. A
         kernel for the CPU never gets an empty one.
@@ -110,7 +118,7 @@ class Primitive:
 
         def register(run: Function) -> Kernel:
             least = max(min_elements, 1) if backend == "cpu" else min_elements  # empty arrays are the reference's
-            kernel = Kernel(run, when, wants_cache, least, dtypes)
+            kernel = Kernel(run, when, wants_cache, least, dtypes, launches)
             if backend == "cpu":
                 self.min_elements = min(self.min_elements, least)
             self.kernels.setdefault(backend, []).append(kernel)
@@ -156,6 +164,8 @@ class Primitive:
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
             kernel = self.choose(backends.backend_of(args[0]).name, call, args, params)
+            if queue.waiting:
+                queue.before(self)
             try:
                 return kernel.run(*args, **params)
             except UnsupportedError:
@@ -164,6 +174,19 @@ class Primitive:
         finally:
             if device is not None:
                 backends.gpus.leave(device)
+
+    def launch(self, *args: Any) -> Any:
+        """Run the primitive, whose kernel may leave its launches waiting: for who reads no elements of the result."""
+        kernel = self.choose(backends.backend_of(args[0]).name, call, args, {}) if queue.active else self.reference
+        if not kernel.launches:
+            return self(*args)
+        queue.before(kernel)
+        try:
+            return kernel.run(*args)
+        except UnsupportedError:
+            return self(*args)
+        finally:
+            queue.after()
 
 
 def call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -183,7 +206,8 @@ def forward(
         try:
             return op.signature.call_kernel(run, arrays, params, dtype), kernel
         except UnsupportedError:
-            pass
+            if queue.waiting:
+                queue.flush()
     wide = arrays if compute is None else [widen(a, compute) for a in arrays]
     return op.call(op.forward.reference.run, wide, params), op.forward.reference
 
@@ -209,7 +233,8 @@ def backward(
         try:
             return kernel.run(dy, saved, needs, **more), kernel
         except UnsupportedError:
-            pass
+            if queue.waiting:
+                queue.flush()
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
     return reference.run(dy, saved, needs, **params), reference

@@ -42,17 +42,23 @@ class Launcher:
     keeps_subnormals: bool = False
     broadcast_to: Callable[..., Any] = np.broadcast_to
 
-    def on(self, op: Any, run: Any, when: Any, dtypes: Any = None) -> None:
-        """Register the kernel `run` of an op, with the predicates `when` and, of dtypes, `dtypes`."""
-        least = self.min_of.get(op.name, self.min_elements)
-        on(op, self.backend, run, self._if_large(op.name, when), min_elements=least, dtypes=dtypes)
+    def on(self, op: Any, run: Any, when: Any, dtypes: Any = None, launches: bool = False) -> None:
+        """Register the kernel `run` of an op, with the predicates `when` and, of dtypes, `dtypes`.
 
-    def on_backward(self, op: Any, run: Any, when: Any, wants_cache: bool = False) -> None:
-        """Register the kernel `run` of an op's backward, with the predicate `when`."""
+        launches: see Kernel.
+        """
+        least = self.min_of.get(op.name, self.min_elements)
+        launches = launches and self.backend == "cpu"  # launches of a GPU wait on the device
+        when = self._if_large(op.name, when)
+        on(op, self.backend, run, when, min_elements=least, dtypes=dtypes, launches=launches)
+
+    def on_backward(self, op: Any, run: Any, when: Any, wants_cache: bool = False, launches: bool = False) -> None:
+        """Register the kernel `run` of an op's backward, with the predicate `when`. launches: see Kernel."""
+        launches = launches and self.backend == "cpu"
         backward = op.backward_primitive
         least = self.min_of.get(backward.name, self.min_elements)
         when = self._if_large(backward.name, when)
-        on(backward, self.backend, run, when, wants_cache=wants_cache, min_elements=least)
+        on(backward, self.backend, run, when, wants_cache=wants_cache, min_elements=least, launches=launches)
 
     def on_small_backward(self, op: Any, run: Any, when: Any) -> None:
         """Register the kernel `run` of the backward of an op whose result, and so dy, is smaller than its input."""
@@ -95,7 +101,7 @@ def register_forward(
             saved.__dict__[save] = out if at is None else args[at]
         return out, saved
 
-    launcher.on(op, kernel, when or supports)
+    launcher.on(op, kernel, when or supports, launches=True)
 
 
 def register_backward(
@@ -126,7 +132,7 @@ def register_backward(
             return grads
         return tuple([dy if i in passthrough and needs[i] is not None else grad for i, grad in enumerate(grads)])
 
-    launcher.on_backward(op, kernel, supports_backward)
+    launcher.on_backward(op, kernel, supports_backward, launches=True)
 
 
 def _is_alone(op: Any, function: Function) -> bool:

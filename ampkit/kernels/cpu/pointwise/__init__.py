@@ -31,4 +31,6 @@ LAUNCHER = Launcher(
     "cpu", forward, backward, total, blocked_sum, MIN_ELEMENTS, _MIN_OF, _MIN_FLOAT32, True, broadcast_to
 )
 if available():
+    from . import chain as chain
+
     register_pointwise(LAUNCHER)

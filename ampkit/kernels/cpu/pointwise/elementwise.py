@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ampkit.backends.broadcast_layout import ArrayLayout, Axis, memory_order, me
 from ampkit.backends.cpu.caching_allocator import MIN_BYTES, HostArray, empty
 from ampkit.backends.cpu.native.arrays import KINDS, Function
 from ampkit.backends.cpu.native.library import library
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
 from ampkit.base.errors import UnsupportedError
 
@@ -31,6 +32,7 @@ _STORED = frozenset({float32, bfloat16, float16, bool_})
 _NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays, and of those and outputs that there are not
 _NARROW = 16  # columns of a tile where an operand is transposed: a cache line of float32
 _LONG = 1 << 14  # elements of a tile without buffers
+MIN_WAITING = 1 << 15  # of a launch that waits; fewer are in the cache anyway, and waiting takes longer than it saves
 _SHORT = 256  # columns; shorter rows are computed several at a time, from buffers
 _numbers = struct.Struct(f"{OPERANDS}d").pack
 _layout = struct.Struct(f"{4 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
@@ -38,12 +40,28 @@ _run = Function("elementwise", "pppptt", ctypes.c_int64)
 _LOOPS = 25 * ctypes.sizeof(ctypes.c_void_p)  # bytes of `struct Loops`
 
 
+class Tiles(NamedTuple):
+    """How the results are cut into tiles.
+
+    sizes, strides: of the axes of the results, in elements; the last two are cut. rows, columns: of a tile; of an
+    `exact` one, the loops that are chosen, and so the bits, may depend on them. flat: whether all arrays have one
+    element or the memory order of the results, without gaps: then any tiles will do.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    rows: int
+    columns: int
+    exact: bool
+    flat: bool
+
+
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """One combination of shapes, strides and dtypes.
 
     shape: of the results. memory: their shape in memory, and the transposition that makes it theirs; None: row-major.
-    has_numbers: whether some operands are numbers.
+    has_numbers: whether some operands are numbers. dtypes: of the results. tiles: how chain.cpp may cut it; None: not.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +70,8 @@ class _Plan:
     has_numbers: bool
     layout: ctypes.Array[ctypes.c_char]
     address: int  # of layout
+    dtypes: tuple[DType | None, ...]
+    tiles: Tiles | None
 
     def empty(self, dtype: DType) -> HostArray:
         """Allocate a result; small ones as NumPy does, which is quicker."""
@@ -75,9 +95,11 @@ def forward(name: str, operands: Sequence[Any], dtype: DType) -> Any:
     that the kernel does not take, ValueError for shapes that do not broadcast.
     """
     operands = tuple(operands)
-    plan = _plan(_layouts(operands), (dtype,))
+    plan, loops = _plan(_layouts(operands), (dtype,)), loops_of(name)
+    if queue.opened and (outs := _waiting(name, plan, loops, operands)) is not None:
+        return outs[0]
     out = plan.empty(dtype)
-    plan.run(_loops(name), operands, (out,))
+    plan.run(loops, operands, (out,))
     return out
 
 
@@ -87,23 +109,38 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
     Each has the shape that dy and the operands, up to three, broadcast to.
     """
     operands = (dy, *operands)
-    plan = _plan(_layouts(operands), tuple(dtypes))
+    plan, loops = _plan(_layouts(operands), tuple(dtypes)), loops_of(name) + _LOOPS
+    if queue.opened and (outs := _waiting(f"{name} backward", plan, loops, operands)) is not None:
+        return outs
     outs = tuple([None if dtype is None else plan.empty(dtype) for dtype in dtypes])
-    plan.run(_loops(name) + _LOOPS, operands, outs)
+    plan.run(loops, operands, outs)
     return outs
+
+
+def _waiting(name: str, plan: Plan, loops: int, operands: tuple[Any, ...]) -> Any:
+    # The outputs of a launch that waits; None for one that must run now.
+    if plan.count < MIN_WAITING and not queue.waiting:
+        queue.log.small += 1
+        return None
+    return queue.add(name, plan, loops, operands)
 
 
 def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:
     """The sum of the function's values, divided by `divisor`: [] in `dtype`. Summed in float64 beyond a tile."""
     operands, result = tuple(operands), ctypes.c_double()
-    _plan(_layouts(operands), ()).run(_loops(name), operands, (), ctypes.addressof(result))
+    _plan(_layouts(operands), ()).run(loops_of(name), operands, (), ctypes.addressof(result))
     return np.asarray(result.value / divisor).astype(dtype)
 
 
 @cache
-def _loops(name: str) -> int:
+def loops_of(name: str) -> int:
     """The address of the loops of a function: its value, then its gradients."""
     return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"elementwise_{name}"))
+
+
+def plan_of(operands: tuple[Any, ...], dtypes: tuple[DType | None, ...]) -> Plan:
+    """The plan of a launch with these operands and dtypes of outputs. Raises as `forward` does."""
+    return _plan(_layouts(operands), dtypes)
 
 
 def _layouts(operands: tuple[Any, ...]) -> tuple[ArrayLayout, ...]:
@@ -111,7 +148,7 @@ def _layouts(operands: tuple[Any, ...]) -> tuple[ArrayLayout, ...]:
 
 
 @lru_cache(4096)
-def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _Plan:
+def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> Plan:
     arrays = [layout for layout in layouts if layout is not None]
     stored = {dtype for _, _, dtype in arrays} | {dtype for dtype in outs if dtype is not None}
     if not stored <= _STORED or any(step % dtype.itemsize for _, strides, dtype in arrays for step in strides):
@@ -126,13 +163,15 @@ def _plan(layouts: tuple[ArrayLayout, ...], outs: tuple[DType | None, ...]) -> _
     kinds += [_ABSENT] * (OPERANDS + OUTPUTS - len(kinds))
     order = order or ()
     memory = (tuple([shape[i] for i in order]), tuple(np.argsort(order).tolist())) if order else None
-    layout = ctypes.create_string_buffer(_packed(axes, kinds, len(layouts)))
-    return _Plan(shape, memory, prod(shape), None in layouts, layout, ctypes.addressof(layout))
+    axes, transposed = _with_tiles(axes, len(layouts))
+    packed, tiles = _packed(axes, transposed, kinds, len(layouts))
+    layout = ctypes.create_string_buffer(packed)
+    cut = None if transposed else tiles
+    return Plan(shape, memory, prod(shape), None in layouts, layout, ctypes.addressof(layout), outs, cut)
 
 
-def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
-    """`struct Layout` of elementwise.cpp, whose last two axes are those of the tiles."""
-    axes, transposed = _with_tiles(axes, operands)
+def _packed(axes: list[Axis], transposed: bool, kinds: list[int], operands: int) -> tuple[bytes, Tiles]:
+    """`struct Layout` of tiles.h, whose last two axes are those of the tiles, and what they are in a chain."""
     rows, columns = axes[-2][0], axes[-1][0]
     row_step = _row_step(axes, kinds, operands)
     buffer = BLOCK // 2 if max(kinds) else BLOCK  # buffers and what they are read from fit into the first-level cache
@@ -145,7 +184,13 @@ def _packed(axes: list[Axis], kinds: list[int], operands: int) -> bytes:
         for operand in range(operands):
             table[operand][i] = strides[operand]
         table[OPERANDS][i] = strides[-1]
-    return _layout(len(axes), down, across, row_step, *kinds, *sizes, *[step for row in table for step in row])
+    packed = _layout(len(axes), down, across, row_step, *kinds, *sizes, *[step for row in table for step in row])
+    if row_step:
+        across = min(columns, BLOCK)
+        down = min(rows, BLOCK // across)
+    flat = len(axes) == 2 and rows == 1 and all(step in (0, 1) for step in axes[-1][1])
+    strides = tuple([row[-1] for _, row in axes])
+    return packed, Tiles(tuple(sizes[: len(axes)]), strides, down, across, not row_step, flat)
 
 
 def _row_step(axes: list[Axis], kinds: list[int], operands: int) -> int:

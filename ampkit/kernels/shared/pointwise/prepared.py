@@ -39,8 +39,8 @@ def _register_clamp(launcher: Launcher) -> None:
         dtypes = [None if need is None else grad_dtype(need, a, dy) for need, a in zip(needs, operands, strict=True)]
         return gradients(launcher, clamp, "Clamp", dy, operands, dtypes)
 
-    launcher.on(clamp, forward, supports)
-    launcher.on_backward(clamp, backward, supports_backward)
+    launcher.on(clamp, forward, supports, launches=True)
+    launcher.on_backward(clamp, backward, supports_backward, launches=True)
 
 
 def _bounds(min: Any, max: Any) -> tuple[Any, Any]:
@@ -55,7 +55,7 @@ def _register_nan_to_num(launcher: Launcher) -> None:
         out = launcher.forward("NanToNum", (input, *[float(kind(value)) for value in values]), dtype)
         return out, Saved(input=input)
 
-    launcher.on(nan_to_num, forward, supports)
+    launcher.on(nan_to_num, forward, supports, launches=True)
     register_backward(launcher, nan_to_num, lambda nan, posinf, neginf: ("NanToNum", ()), "input")
 
 
@@ -70,7 +70,7 @@ def _register_glu(launcher: Launcher) -> None:
         half = np.arange(2, dtype=float32, like=x).reshape((2, *(1,) * (dy.ndim - axis)))
         return launcher.forward("GluGrad", (*parts, half), needs[0]).reshape(x.shape)
 
-    launcher.on(glu, forward, supports)
+    launcher.on(glu, forward, supports, launches=True)
     launcher.on_backward(glu, backward, supports_backward)
 
 
@@ -89,7 +89,7 @@ def _register_prelu(launcher: Launcher) -> None:
         total = launcher.sum_over(grads[1], tuple([i for i in range(dy.ndim) if i != 1 or not per_channel]))
         return grads[0], backends.backend_of(dy).cast(total.reshape(saved.shape), needs[1])
 
-    launcher.on(prelu, forward, supports)
+    launcher.on(prelu, forward, supports, launches=True)
     launcher.on_backward(prelu, backward, supports_backward)
 
 
@@ -102,4 +102,4 @@ def _register_sum_of_two(launcher: Launcher) -> None:
     def sum_in_first(held: Array, gradient: Array) -> Array:
         return launcher.forward("Add", (held, gradient, 1.0), held.dtype)
 
-    launcher.on(sum_of_two, sum_in_first, supports)
+    launcher.on(sum_of_two, sum_in_first, supports, launches=True)

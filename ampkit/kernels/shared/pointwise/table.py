@@ -188,8 +188,8 @@ def _register_pow(launcher: Launcher) -> None:
         dtypes = [None if need is None else grad_dtype(need, a, dy) for need, a in zip(needs, inputs, strict=True)]
         return gradients(launcher, powers_and_logs.pow, "Pow", dy, (*inputs, getattr(saved, "out", 0.0)), dtypes)
 
-    launcher.on(powers_and_logs.pow, forward, supports)
-    launcher.on_backward(powers_and_logs.pow, backward, supports_backward)
+    launcher.on(powers_and_logs.pow, forward, supports, launches=True)
+    launcher.on_backward(powers_and_logs.pow, backward, supports_backward, launches=True)
 
 
 def _is_2(exponent: Any) -> bool:
@@ -205,7 +205,11 @@ def _register_sum_backward(launcher: Launcher, op: Any, function: str) -> None:
         return dy, gradients(launcher, op, function, dy, (alpha,), [None, needs[1]])[1]
 
     kernel.__name__ = f"{op.name}_backward_{launcher.backend}"
-    op.on_backward(launcher.backend, when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS)(kernel)
+    op.backward_primitive.on(
+        launcher.backend,
+        when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS,
+        launches=launcher.backend == "cpu",
+    )(kernel)
 
 
 # comparisons, tests for NaN and infinity, logic
@@ -238,4 +242,4 @@ def _register_logic(launcher: Launcher, op: Any, function: str, when: Any) -> No
         operands = [a if hasattr(a, "dtype") else float(bool(a)) for a in (input, other)]
         return launcher.forward(function, operands, bool_)
 
-    launcher.on(op, kernel, when)
+    launcher.on(op, kernel, when, launches=True)

@@ -1,0 +1,74 @@
+"""What a compiled step does with its launches: `Compiled.report()`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...backends.launch_queue import FusedChain, Log
+from ...base.byte_sizes import bytes_in_words
+
+_ROWS = 12  # chains, and reasons, that the text lists
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was fused, what was not and why; its text is a table.
+
+    device: cpu, or the GPU's. chains: kinds of chains of the last call on a CPU, by how often they ran. alone: why
+    elementwise launches ran by themselves, by how many. ended_by: what ended chains, as it may read their outputs.
+    graphs: how many kinds of calls are recorded on a GPU, each launched as one graph. eager_because: why calls run
+    eagerly there.
+    """
+
+    device: str
+    chains: Mapping[FusedChain, int]
+    alone: Mapping[str, int]
+    ended_by: Mapping[str, int]
+    graphs: int = 0
+    eager_because: Sequence[str] = ()
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes that the launches of all chains would read and write one by one."""
+        return sum(chain.before * count for chain, count in self.chains.items())
+
+    @property
+    def bytes_after(self) -> int:
+        """Bytes that the chains read and wrote."""
+        return sum(chain.after * count for chain, count in self.chains.items())
+
+    def __str__(self) -> str:
+        return "\n".join(self._of_gpu() if self.device != "cpu" else self._of_cpu())
+
+    def _of_gpu(self) -> list[str]:
+        kinds = "no call is recorded yet" if not self.graphs else f"{self.graphs} recorded, each launched as one graph"
+        return [f"kinds of calls: {kinds}", *(f"eager: {reason}" for reason in self.eager_because)]
+
+    def _of_cpu(self) -> list[str]:
+        launches = sum(len(chain.names) * count for chain, count in self.chains.items())
+        if not launches:
+            head = "no elementwise launches fused"
+        else:
+            before, after = bytes_in_words(self.bytes_before), bytes_in_words(self.bytes_after)
+            head = f"{launches} elementwise launches in {sum(self.chains.values())} chains: {before} to {after}"
+        lines = [head]
+        for chain, count in sorted(self.chains.items(), key=lambda item: -item[0].before * item[1])[:_ROWS]:
+            size = " x ".join(map(str, chain.shape))
+            before, after = bytes_in_words(chain.before), bytes_in_words(chain.after)
+            lines.append(f"  {count} x [{size}] {_steps(chain)}: {before} to {after}, stores {chain.stored}")
+        for title, found in (("alone", self.alone), ("chains ended by", self.ended_by)):
+            lines += [f"{title}: {reason} ({count})" for reason, count in Counter(found).most_common(_ROWS)]
+        return lines
+
+
+def report_of_cpu(log: Log) -> Report:
+    """The report of a call on a CPU."""
+    small = {"too few elements": log.small} if log.small else {}
+    return Report("cpu", Counter(log.chains), {**small, **log.alone}, dict(log.ends))
+
+
+def _steps(chain: FusedChain) -> str:
+    dtypes = sorted(set(chain.dtypes))
+    return f"{', '.join(chain.names)} in {' and '.join(dtypes)}"

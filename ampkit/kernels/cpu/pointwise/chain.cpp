@@ -1,0 +1,181 @@
+// A chain of elementwise functions, tile by tile: all of its steps on one tile, then on the next one. What no one but later
+// steps reads lies in buffers of a tile, which stay in the first-level cache, and never reaches memory.
+//
+// A step reads and writes a tile by the same loops as elementwise.cpp does, and rounds to the dtype of its output there.
+// Tiles do not depend on the number of threads, neither do results.
+#include "../include/tiles.h"
+
+namespace {
+
+constexpr int64 ON_STACK = 1 << 16;  // bytes of buffers
+constexpr int64 PARTS = 16;          // at least, of a chain's elements, that threads take, if they are large enough
+constexpr int64 MEMORY = 0;  // numbers of arrays count from here; a buffer is -1 - its number
+
+// `struct Step` of chain.py. flat: whether all arrays have the memory order of the outputs, without gaps, or one element.
+// in, out: which array or buffer. number: of operands that are none.
+struct Step {
+    const Loops* loops;
+    const Layout* layout;
+    int64 flat, in[OPERANDS], out[OUTPUTS];
+    double number[OPERANDS];
+};
+
+// `struct Tiles` of chain.py: the axes of the outputs, the last two of which are cut into tiles: of at most BLOCK elements,
+// or of any number where all steps are flat. buffers: how many; buffer_bytes: of each, whole cache lines.
+struct Tiles {
+    int64 axes, tile_rows, tile_columns, buffers, buffer_bytes, size[AXES], stride[AXES];
+};
+
+// Where a tile lies along each axis.
+struct Position {
+    int64 axes, at[AXES], rows, columns;
+    int64 start(const int64* stride) const {
+        int64 found = 0;
+        for (int64 i = 0; i < axes; i++) found += at[i] * stride[i];
+        return found;
+    }
+};
+
+Position position_of(const Tiles& tiles, int64 t) {
+    int64 last = tiles.axes - 1, rows = tiles.size[last - 1], columns = tiles.size[last];
+    int64 across = ceil_div(columns, tiles.tile_columns), down = ceil_div(rows, tiles.tile_rows), rest = t / across;
+    Position place{tiles.axes, {}, 0, 0};
+    place.at[last] = t % across * tiles.tile_columns;
+    place.at[last - 1] = rest % down * tiles.tile_rows;
+    rest /= down;
+    for (int64 axis = last - 2; axis >= 0; axis--) {
+        place.at[axis] = rest % tiles.size[axis];
+        rest /= tiles.size[axis];
+    }
+    place.rows = min(tiles.tile_rows, rows - place.at[last - 1]);
+    place.columns = min(tiles.tile_columns, columns - place.at[last]);
+    return place;
+}
+
+// A step with its arrays: what does not depend on the tile is found once for many.
+class Prepared {
+  public:
+    static void* operator new(size_t, void* at) { return at; }
+
+    Prepared(const Step& step, const Tiles& tiles, const PythonTuple* arrays, char* buffers)
+        : step_(step), tiles_(tiles), given_{step.loops, *step.layout} {
+        auto memory = [&](int64 number, int64 kind) {
+            if (number < MEMORY) return Memory{buffers + (-1 - number) * tiles.buffer_bytes, 0};
+            return Memory{static_cast<char*>(arrays->item(number)->data), ITEMSIZE[kind]};
+        };
+        for (int64 i = 0; i < OPERANDS; i++) {
+            given_.number[i] = float(step.number[i]);
+            if (int64 kind = step.layout->kind[i]; kind >= 0) in_[i] = memory(step.in[i], kind), given_.in[i] = in_[i].data;
+        }
+        for (int64 j = 0; j < OUTPUTS; j++)
+            if (int64 kind = step.layout->kind[OPERANDS + j]; kind >= 0) {
+                out_[j] = memory(step.out[j], kind);
+                given_.out[j] = out_[j].data;
+            }
+        given_.note_dtype_of_outputs();
+        if (step.flat) prepare_stored();
+    }
+
+    void compute(const Position& place) {
+        int64 start = place.start(tiles_.stride), count = place.rows * place.columns;
+        if (!step_.flat) return compute_strided(place, start);
+        if (rows_) return compute_rows(start, count);
+        Tile tile[OPERANDS + 1];
+        for (int64 i = 0; i < OPERANDS; i++) {
+            int64 stride = is_row(i);
+            tile[i] = {in_[i].step ? start * stride : 0, 1, count, 0, stride};
+        }
+        put_outputs(start);
+        tile[OPERANDS] = {0, 1, count, 0, 1};
+        Reader reader(given_);
+        if (given_.layout.row_step) return compute_in_place(given_, tile, reader);
+        if (compute_stored(given_, tile)) return;
+        for (int64 rest = count; rest > 0; rest -= BLOCK) {
+            for (int64 i = 0; i <= OPERANDS; i++) tile[i].columns = min(rest, BLOCK);
+            compute_floats(given_, reader.read(tile), tile[OPERANDS]);
+            for (int64 i = 0; i <= OPERANDS; i++) tile[i].start += BLOCK * tile[i].column_stride;
+        }
+    }
+
+  private:
+    struct Memory { char* data; int64 step; };  // bytes from one element of the outputs to the next; 0 for a buffer
+
+    // Whether an operand of a flat step is a row; else it is one element, or a number.
+    bool is_row(int64 i) const {
+        return given_.layout.kind[i] >= 0 && (step_.in[i] < MEMORY || given_.layout.stride[i][given_.layout.axes - 1]);
+    }
+
+    // `compute_stored` of rows and numbers, but for what depends on the tile.
+    void prepare_stored() {
+        const int64 *kind = given_.layout.kind, stored = given_.stored;
+        if (stored < FLOAT32 || stored > FLOAT16) return;
+        int64 rows = 0;
+        for (int64 i = 0; i < OPERANDS; i++) {
+            number_[i] = given_.number[i];
+            if (kind[i] < 0) continue;
+            if (!is_row(i)) read_floats(number_ + i, given_.in[i], kind[i], 0, 0, 1);
+            else if (kind[i] == stored && i < TENSORS) rows |= 1 << i;
+            else return;
+        }
+        for (int64 j = 0; j < OUTPUTS; j++)
+            if (given_.out[j] && !given_.loops[j].stored[stored][rows]) return;
+        rows_ = rows;
+    }
+
+    void compute_rows(int64 start, int64 count) const {
+        const void* tensors[OPERANDS] = {};
+        for (int64 i = 0; i < TENSORS; i++)
+            if (rows_ >> i & 1) tensors[i] = in_[i].data + start * in_[i].step;
+        for (int64 j = 0; j < OUTPUTS; j++)
+            if (given_.out[j])
+                given_.loops[j].stored[given_.stored][rows_](tensors, number_, out_[j].data + start * out_[j].step, count);
+    }
+
+    void compute_strided(const Position& place, int64 start) {
+        Tile tile[OPERANDS + 1];
+        int64 last = given_.layout.axes - 1;
+        for (int64 i = 0; i < OPERANDS; i++) {
+            const int64* stride = given_.layout.stride[i];
+            if (given_.layout.kind[i] < 0) tile[i] = {0, place.rows, place.columns, 0, 0};
+            else if (step_.in[i] < MEMORY) tile[i] = {0, place.rows, place.columns, place.columns, 1};
+            else tile[i] = {place.start(stride), place.rows, place.columns, stride[last - 1], stride[last]};
+        }
+        put_outputs(start);
+        tile[OPERANDS] = {0, place.rows, place.columns, place.columns, 1};  // a tile of outputs has no gaps
+        Reader reader(given_);
+        compute_tile(given_, tile, reader);
+    }
+
+    void put_outputs(int64 start) {
+        for (int64 j = 0; j < OUTPUTS; j++)
+            if (given_.out[j]) given_.out[j] = out_[j].data + start * out_[j].step;
+    }
+
+    const Step& step_;
+    const Tiles& tiles_;
+    Arguments given_;
+    Memory in_[OPERANDS] = {}, out_[OUTPUTS] = {};
+    int64 rows_ = 0;  // which operands are rows, bit i for operand i, where loops of stored dtypes compute the step
+    float number_[OPERANDS] = {};
+};
+
+}  // namespace
+
+// Computes the steps in their order. arrays: what they read from memory and store there, aligned to their elements.
+EXPORT void elementwise_chain(const Step* steps, int64 count, const Tiles* tiles, const PythonTuple* arrays) {
+    int64 last = tiles->axes - 1, elements = tiles->tile_rows * tiles->tile_columns;
+    int64 all = ceil_div(tiles->size[last - 1], tiles->tile_rows) * ceil_div(tiles->size[last], tiles->tile_columns);
+    for (int64 axis = 0; axis < last - 1; axis++) all *= tiles->size[axis];
+    int64 grain = min(max(all * elements / PARTS, PARALLEL_ELEMENTS), PARTS * PARALLEL_ELEMENTS);
+    parallel_for(all, max(1, grain / elements), [&](int64 begin, int64 end) {
+        Scratch<char, ON_STACK> held(tiles->buffers * tiles->buffer_bytes);
+        Scratch<char, ON_STACK> memory(count * int64(sizeof(Prepared)));
+        if (!held || !memory) return;
+        Prepared* prepared = reinterpret_cast<Prepared*>(static_cast<char*>(memory));
+        for (int64 i = 0; i < count; i++) new (prepared + i) Prepared(steps[i], *tiles, arrays, held);
+        for (int64 t = begin; t < end; t++) {
+            Position place = position_of(*tiles, t);
+            for (int64 i = 0; i < count; i++) prepared[i].compute(place);
+        }
+    });
+}

@@ -1,0 +1,106 @@
+"""A chain of elementwise ops, compiled beside eager, on a CPU: `python tests/bench/fused_chains.py`.
+
+Six ops over --elements elements, forward without a tape, and forward with backward, by dtype; then a small multi-layer
+perceptron, for what waiting costs where nothing can be saved. Times are of the CPU, in milliseconds, medians of runs
+that alternate; the results of both are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import ampkit
+from ampkit import nn, ops, optim
+from ampkit.backends.cpu.threads import set_num_threads
+
+
+def chain(x: Any, gate: Any, shift: Any) -> Any:
+    """Six ops, whose intermediate results nothing else reads."""
+    return (ops.silu(x) * gate + shift).clamp(-4.0, 4.0).mul(0.5) - x
+
+
+def forward(tensors: list[Any]) -> Any:
+    """The chain without a tape."""
+    with ampkit.no_grad():
+        return chain(*tensors)
+
+
+def training(tensors: list[Any]) -> Any:
+    """The chain and its backward."""
+    for tensor in tensors:
+        tensor.grad = None
+    out = chain(*tensors)
+    out.backward(tensors[0].detach())
+    return tensors[0].grad
+
+
+def perceptron() -> Callable[[Any], Any]:
+    """A training step of 64 -> 128 -> 10, batch 32."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10))
+    optimizer = optim.AdamW(model.parameters(), lr=1e-3)
+
+    def step(x: Any) -> Any:
+        loss = (model(x) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def interleaved(functions: list[Callable[[], Any]], repeats: int) -> list[float]:
+    """Medians of the CPU's milliseconds of calls that alternate."""
+    times: list[list[float]] = [[] for _ in functions]
+    for _ in range(repeats + 2):
+        for found, function in zip(times, functions, strict=True):
+            begin = time.process_time()
+            function()
+            found.append(1e3 * (time.process_time() - begin))
+    return [median(found[2:]) for found in times]
+
+
+def compare(name: str, step: Callable[[Any], Any], given: Any, repeats: int, calls: int = 1) -> None:
+    """Print both times, and the report of the compiled step."""
+    compiled = ampkit.compile(step)
+    if calls == 1:
+        same = step(given).numpy(force=True).tobytes() == compiled(given).numpy(force=True).tobytes()
+        assert same, f"{name}: other bits"
+
+    def many(function: Callable[[Any], Any]) -> Callable[[], Any]:
+        def run() -> None:
+            for _ in range(calls):
+                function(given)
+
+        return run
+
+    eager, fused = interleaved([many(step), many(compiled)], repeats)
+    print(f"{name:<32}{eager / calls:>10.3f}{fused / calls:>10.3f}{eager / fused:>8.2f}")
+    report = compiled.report()
+    if report.chains:
+        print(f"    {report.bytes_before / 1e6:.0f} MB to {report.bytes_after / 1e6:.0f} MB")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--elements", type=int, default=6_291_456)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    set_num_threads(options.threads)
+    ampkit.manual_seed(0)
+    print(f"{'milliseconds of the CPU':<32}{'eager':>10}{'compiled':>10}{'ratio':>8}")
+    for dtype in (ampkit.bfloat16, ampkit.float16, ampkit.float32):
+        made = [ampkit.randn(options.elements // 1024, 1024).to(dtype).detach() for _ in range(3)]
+        compare(f"forward, {dtype}", forward, made, options.repeats)
+        compare(f"and backward, {dtype}", training, [one.requires_grad_() for one in made], options.repeats)
+    compare("small perceptron, float32", perceptron(), ampkit.randn(32, 64), options.repeats, calls=100)
+
+
+if __name__ == "__main__":
+    main()
