@@ -78,10 +78,12 @@ def operands_of(kind: str, dtype: Any) -> tuple[Any, ...]:
         return x, values(4, dtype, COLUMNS), values(5, dtype, ROWS, 1), 0.75
     if kind == "strided":
         return x, values(4, dtype, ROWS, 2 * COLUMNS)[:, ::2], values(5, dtype, ROWS, COLUMNS + 5)[:, 5:], 0.75
+    if kind == "transposed":
+        return values(3, dtype, COLUMNS, ROWS).T, y, values(5, dtype, COLUMNS, ROWS).T, 0.75
     return x, values(4, float32, ROWS, COLUMNS), values(5, bool_, ROWS, COLUMNS), 0.75  # mixed
 
 
-KINDS = ("rows", "numbers", "one element", "broadcast", "strided", "mixed")
+KINDS = ("rows", "numbers", "one element", "broadcast", "strided", "transposed", "mixed")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -80,18 +80,14 @@ def add(name: str, plan: Plan, loops: int, operands: tuple[Any, ...]) -> Any:
         return None
     with queue.lock:
         tiles, key = plan.tiles, (plan.shape, plan.memory)
-        small = plan.count < MIN_WAITING
         chain = _chains.get(key)
-        if not _fits(operands, chain, plan):
-            queue.log.ends["a view, or a broadcast, of what a launch makes"] += 1
+        runs_alone = _reason(plan, operands)
+        if not _fits(operands, None if runs_alone else chain, plan):
+            queue.log.ends["a launch that reads it otherwise than element by element"] += 1
             queue.flush()
             chain = None
-        if small:
-            queue.log.small += 1
-            return None
-        if tiles is None or not _aligned(operands):
-            why = "transposed" if tiles is None else "not aligned"
-            queue.log.alone[f"{name} reads an array that is {why}"] += 1
+        if runs_alone or tiles is None:
+            queue.log.alone[f"{name} {runs_alone}"] += 1
             return None
         if chain is not None and (len(chain.launches) == MAX_STEPS or not chain.takes(tiles)):
             queue.log.ends["another cut into tiles" if len(chain.launches) < MAX_STEPS else "a full chain"] += 1
@@ -116,6 +112,16 @@ def cast(array: HostArray, dtype: DType) -> HostArray | None:
     return None if outs is None else outs[0]
 
 
+def _reason(plan: Plan, operands: tuple[Any, ...]) -> str:
+    # Why a launch cannot wait; "" if it can.
+    if plan.count < MIN_WAITING:
+        return "has few elements"
+    if plan.tiles is None:
+        return "reads a transposed array"
+    aligned = all([operand.flags.aligned for operand in operands if isinstance(operand, np.ndarray)])  # noqa: C419
+    return "" if aligned else "reads an array that is not aligned"
+
+
 def _fits(operands: tuple[Any, ...], chain: _Chain | None, plan: Plan) -> bool:
     # Whether all operands are computed, or the whole outputs of the chain, in its memory order.
     for operand in operands:
@@ -128,10 +134,6 @@ def _fits(operands: tuple[Any, ...], chain: _Chain | None, plan: Plan) -> bool:
         elif maker is not chain or operand.shape != plan.shape:
             return False
     return True
-
-
-def _aligned(operands: tuple[Any, ...]) -> bool:
-    return all([operand.flags.aligned for operand in operands if isinstance(operand, np.ndarray)])  # noqa: C419
 
 
 def _note(outs: tuple[Any, ...], chain: _Chain) -> None:
