@@ -93,11 +93,11 @@ def add(name: str, plan: Plan, loops: int, operands: tuple[Any, ...]) -> Any:
             queue.log.ends["another cut into tiles" if len(chain.launches) < MAX_STEPS else "a full chain"] += 1
             queue.flush()
             chain = None
-        if chain is None:
-            chain = _chains[key] = _Chain(tiles)
+        chain = _Chain(tiles) if chain is None else chain
         outs = tuple([None if dtype is None else plan.empty(dtype) for dtype in plan.dtypes])
-        chain.launches.append(_Launch(name, plan, loops, operands, outs))
+        _chains[key] = chain  # again, where a finalizer has flushed
         _note(outs, chain)
+        chain.launches.append(_Launch(name, plan, loops, operands, outs))
         queue.waiting = True
         return outs
 
@@ -160,13 +160,19 @@ def run_all() -> None:
     _makers.clear()
     _memory.clear()
     queue.waiting = False
+    error: BaseException | None = None
     for chain in chains:
         launches, chain.launches = chain.launches, []
         try:
             _run(launches, chain.tiles)
-        except MemoryError:  # of buffers of tiles; all outputs have theirs
+        except (
+            BaseException
+        ) as raised:  # no buffers of tiles, or a key pressed: outputs never stay without their values
             for launch in launches:
                 launch.plan.run(launch.loops, launch.operands, launch.outs)
+            error = error if isinstance(raised, MemoryError) else raised
+    if error is not None:
+        raise error
 
 
 def _run(launches: list[_Launch], tiles: Tiles) -> None:
