@@ -83,6 +83,16 @@ class Backend(Protocol):
     def elapsed_time(self, first: Any, second: Any) -> float: ...
 
 
+class OwnBackend:
+    """The base class of arrays that say themselves what their backend is, since their type does not."""
+
+    __slots__ = ()
+
+    @property
+    def backend(self) -> Backend:
+        raise NotImplementedError
+
+
 cpu = CPU()
 _BY_TYPE: dict[type, Backend] = {np.ndarray: cpu}
 _BY_NAME: dict[str, Backend] = {"cpu": cpu, "cpu:0": cpu}
@@ -120,7 +130,8 @@ def plain(array: Any, where: str) -> Array:
 
 def is_array(value: Any) -> bool:
     """Whether `value` is an array of an installed backend."""
-    return any(base in _BY_TYPE for base in type(value).__mro__) or (gpus is not None and isinstance(value, gpus.kind))
+    kinds = (OwnBackend,) if gpus is None else (OwnBackend, gpus.kind)
+    return any(base in _BY_TYPE for base in type(value).__mro__) or isinstance(value, kinds)
 
 
 def device_guard(*arrays: Any, where: str = "") -> AbstractContextManager[Any]:
@@ -150,6 +161,8 @@ def out_of_memory_error(arrays: Iterable[Any], error: MemoryError) -> MemoryErro
 
 def _of_subclass(array: Array) -> Backend:
     kind = type(array)
+    if isinstance(array, OwnBackend):
+        return array.backend
     if isinstance(array, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
         return cpu
     for base in kind.__mro__:

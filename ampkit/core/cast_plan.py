@@ -47,6 +47,7 @@ class CastPlan:
     drops: tuple[str, ...]  # what was saved for the gradient of other inputs alone
     quantized: Callable[[Any], Any] | None = None  # from the call's inputs, the kernel that a recipe asks for
     codes: DType | None = None  # the format below 16 bits whose bytes the op moves
+    choose: Callable[[Any], Any] | None = None  # `quantized`, or what gives the kernel of a call on batched arrays
 
 
 # What a call shows of an input: a dtype, (dtype,) for a 0-d tensor, the type of a Python number, or None.
@@ -97,7 +98,9 @@ def make_plan(
     asked = {n for n, w in zip(op.signature.names, wanted, strict=False) if w}
     drops = tuple([k for k, users in op.saved_for.items() if not asked & set(users)])
     kernels = op.forward.kernels_of(backend)
-    return CastPlan(casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops, quantized)
+    return CastPlan(
+        casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops, quantized, choose=quantized
+    )
 
 
 def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:

@@ -38,6 +38,8 @@ from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
 from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
+from .dispatch.batching import call as batched
+from .dispatch.batching import second
 from .parameter import Parameter
 from .policy import Cast, region
 from .policy.recipe import Recipe
@@ -79,6 +81,8 @@ class Op:
         self.stand_ins: dict[str, Callable[[Any], Array]] = {}
         # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
         self.quantized: Callable[[Recipe], Callable[[Any], Kernel]] | None = None
+        # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
+        self.batching: Callable[[Any], Any] | None = None
         self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)
         self.__signature__ = inspect.Signature(self.signature.accepted)
@@ -163,8 +167,10 @@ class Op:
         assert self.backward_primitive is not None
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
-        kernel = node.kernel.own_backward or primitive.choose(
-            node.plan.backend, dispatch.call, (dy, saved, needs), params
+        kernel = (
+            (batched.used and batched.spread(self, node, dy))
+            or node.kernel.own_backward
+            or primitive.choose(node.plan.backend, dispatch.call, (dy, saved, needs), params)
         )
         if observe.profilers:
             observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
@@ -219,14 +225,17 @@ class Op:
     ) -> tuple[Any, ...]:
         """`vjp` over traced arrays, recorded in its turn: see core/autograd/double_backward.py."""
         self._check_versions(node)
-        return double_backward.replay(self, node, dys, needs)
+        if node.kernel.level is None:
+            return double_backward.replay(self, node, dys, needs)
+        return second.replay(self, node, dys, needs)
 
     # its plans
 
     def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> CastPlan:
         """The plan for a combination of dtypes that was not met before, kept from now on."""
         held = [i._array for i in inputs if isinstance(i, Tensor)]
-        names = {backends.backend_of(a).name for a in held}
+        devices = [backends.backend_of(batched.plain(a)) for a in held]
+        names = {device.name for device in devices}
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)
         backend = names.pop()
@@ -238,7 +247,10 @@ class Op:
         rule = None if entry is None else entry.policies[backend]
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
         answer = full[-1] if self.signature.typed else None
-        plan = self.plans[full] = make_plan(self, rule, answer, key, wanted, backend)
+        plan = make_plan(self, rule, answer, key, wanted, backend)
+        if batched.used and batched.innermost(held) is not None:
+            plan = batched.plan_of(self, plan)
+        self.plans[full] = plan
         return plan
 
     def _no_tensor(self, inputs: tuple[Any, ...]) -> DTypeError:

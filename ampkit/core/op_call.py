@@ -48,8 +48,8 @@ def runner(op: Any) -> Callable[..., Any]:
             if op.checks is not None:
                 call(op.checks, arrays, params)
             # The size test of `choose` is repeated here, to save small arrays a function call.
-            if plan.quantized is not None:
-                kernel = plan.quantized(inputs)
+            if plan.choose is not None:
+                kernel = plan.choose(inputs)
             elif plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
                 kernel = primitive.choose(plan.backend, call, arrays, params, plan.out)
             if queue.active and (kernel.launches or queue.waiting):
@@ -65,10 +65,10 @@ def runner(op: Any) -> Callable[..., Any]:
             if type(out) is tuple and len(out) == 2 and type(out[1]) is Saved and type(out[0]) is ndarray:  # as most do
                 out, saved = out
             elif type(out) is not ndarray:
-                out, saved = _split(op, out)
+                out, saved = split_result(op, out)
             if plan.narrows and kernel is reference:
-                out = _round(out, plan)
-                _save_as_stored(op, saved, arrays, out)
+                out = round_result(out, plan)
+                save_as_stored(op, saved, arrays, out)
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
             if (explained := _operand_error(op, arrays, error)) is None:
                 raise
@@ -162,18 +162,19 @@ def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]
             arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 
 
-def _round(out: Any, plan: CastPlan) -> Any:
+def round_result(out: Any, plan: CastPlan) -> Any:
+    """What a reference returned, rounded to the dtype of the plan's result."""
     if type(out) is tuple and plan.codes is not None:
-        return tuple([_round(each, plan) for each in out])
+        return tuple([round_result(each, plan) for each in out])
     if type(out) is tuple:  # outputs after the first are statistics: they stay as precise as they were computed
-        return (_round(out[0], plan), *out[1:])
+        return (round_result(out[0], plan), *out[1:])
     if plan.codes is not None:
         return out.view(plan.codes)
     return out if out.dtype not in DIFFERENTIABLE and plan.out in FLOATS else cast(out, plan.out)
 
 
-def _save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
-    # Save inputs and the output in the dtype they are stored in, not the wide copies the reference worked on.
+def save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
+    """Save inputs and the output in the dtype they are stored in, not the wide copies the reference worked on."""
     items = saved.__dict__
     if "out" in items:
         items["out"] = out[0] if type(out) is tuple else out
@@ -184,8 +185,8 @@ def _save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:
             items[name] = arrays[i]
 
 
-def _split(op: Any, out: Any) -> tuple[Any, Saved]:
-    # What a kernel returned: its output or outputs, as arrays, and what it saved.
+def split_result(op: Any, out: Any) -> tuple[Any, Saved]:
+    """What a kernel returned: its output or outputs, as arrays, and what it saved."""
     saved = NOTHING
     if type(out) is tuple and out and type(out[-1]) is Saved:
         saved = out[-1]

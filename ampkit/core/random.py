@@ -7,11 +7,15 @@ execution. So the state of a stream is two integers, and resuming or recomputing
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..base.errors import ArgumentError
+
+# What wants to know of a draw, and may refuse it, given the arrays of Stream.take.
+before_draw: list[Callable[[tuple[Any, ...]], None]] = []
 
 
 class Stream:
@@ -22,8 +26,13 @@ class Stream:
     def __init__(self, seed: int = 0):
         self.seed, self.call = _seed(seed), 0
 
-    def take(self) -> tuple[int, int]:
-        """Return the (seed, call) of the next draw and advance the stream by one."""
+    def take(self, *like: Any) -> tuple[int, int]:
+        """Return the (seed, call) of the next draw and advance the stream by one.
+
+        like: the arrays for which an op draws as many numbers as they have elements: under `vmap`, of all samples.
+        """
+        for notify in before_draw:
+            notify(like)
         self.call += 1
         return self.seed, self.call - 1
 

@@ -47,7 +47,7 @@ class Signature:
         self._kinds = [kind[k] in _ARRAY for k in tensors]
         self._optional = [kind[k].endswith("None") for k in tensors]
         self.typed = "dtype" in self.param_names
-        self._parameters = parameters
+        self.parameters = parameters
 
     @cached_property
     def call(self) -> Callable[..., Any]:
@@ -122,13 +122,13 @@ class Signature:
         # The source lines that check and convert the non-tensor parameters; `scope` gets the objects they name.
         lines = []
         for name in self.param_names:
-            wanted = arguments.of_parameter(self._parameters[name], {})
+            wanted = arguments.of_parameter(self.parameters[name], {})
             if wanted is not None:
                 scope |= {f"_kind_{name}": wanted, f"_types_{name}": wanted.types, "_checked": arguments.checked}
                 given = f"{name} is not _default_{name} and " if f"_default_{name}" in scope else ""
                 call = f"{name} = _checked({self.name!r}, {name!r}, _kind_{name}, {name})"
                 lines.append(f"    if {given}type({name}) not in _types_{name}: {call}")
-            if self._parameters[name].annotation == "Bound":
+            if self.parameters[name].annotation == "Bound":
                 scope |= {"_LOW": dtypes.LOW, "_rounded": dtypes.rounded}
                 first = self.names[0]
                 low = f"isinstance({first}, _Tensor) and {first}._array.dtype in _LOW"
@@ -141,11 +141,11 @@ class Signature:
         sources |= {k: f"p[{i}]" for i, k in enumerate(self.param_names)}
         if self.variadic:
             sources[self.variadic] = "list(a)"
-        if last and "dtype" in self._parameters:
+        if last and "dtype" in self.parameters:
             sources["dtype"], last = "dtype", ""
         first = next((i for i, p in enumerate(self.accepted) if not torch_compat.is_passed_on(p)), len(self.accepted))
         keyword = {p.name for i, p in enumerate(self.accepted) if i > first or p.kind is p.KEYWORD_ONLY}
-        row = ", ".join(f"{k}={sources[k]}" if k in keyword else sources[k] for k in self._parameters)
+        row = ", ".join(f"{k}={sources[k]}" if k in keyword else sources[k] for k in self.parameters)
         return _caller(row + last)
 
 

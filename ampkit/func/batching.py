@@ -1,4 +1,4 @@
-"""`vmap`: a function of one sample, called for each sample of a batch."""
+"""`vmap`: a function of one sample, called once for the samples of a batch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError, check_choice
+from ..base.errors import ArgumentError, DTypeError, ShapeError, check_choice
 from ..core import random
 from ..core.arguments import shown
+from ..core.dispatch.batching import draws
+from ..core.dispatch.batching.array import Level, OneByOneError
+from ..core.dispatch.batching.boundary import enter, leave
+from ..core.dispatch.batching.call import note_loop
 from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 from ..nn import Module
 from ..ops.argument_checks import check_all
+from ..ops.indexing.getitem import narrow
 
 __all__ = ["functionalize", "stack_module_state", "vmap"]
 
@@ -29,13 +34,17 @@ def vmap(
 
     in_dims: the axis of each positional argument, None for one that all samples share: a number for all, or the
     structure of the arguments. Keyword arguments are mapped over axis 0. out_dims: where the results of the samples are
-    stacked, a number or a tuple with one per output. randomness: what random ops do: "error", "different" numbers for
-    each sample, or the "same". Samples run one after the other, each as without vmap in dtypes and bits, so that the
-    time is that of a loop; chunk_size is without an effect.
+    stacked, a number or a tuple with one per output; None takes the first sample's. randomness: what random ops do:
+    "error", "different" numbers for each sample, or the "same". chunk_size: how many samples run at once, by default
+    all of them. func runs once for these, on tensors that show the shapes of one sample; ops without a rule run once
+    per sample (see docs/transforms.md).
     Raises ArgumentError for axes that do not fit, ShapeError for axes of several lengths or of length 0, StateError for
-    a random op with randomness="error".
+    a random op with randomness="error", for values read in func, as by `if x > 0:`, and for a tensor that all samples
+    share and one of them changes in place.
     """
     check_choice("vmap", "randomness", randomness, "error", "different", "same")
+    if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+        raise ArgumentError("vmap", "chunk_size as an integer from 1, or None", shown(chunk_size))
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         axes = [
@@ -43,20 +52,79 @@ def vmap(
             *[0 for _ in tensors_in(kwargs)],
         ]
         tensors = list(tensors_in([list(args), kwargs]))
-        found: list[Any] = []
-        start = random.get_rng_state()
-        for sample in range(_count(tensors, axes)):
+        count = _count(tensors, axes)
+        size, start = chunk_size or count, random.get_rng_state()
+        made = []
+        for first in range(0, count, size):
             if randomness == "same":
                 random.set_rng_state(start)
-            parts = iter([t if axis is None else t.select(axis, sample) for t, axis in zip(tensors, axes, strict=True)])
-            given = with_tensors([list(args), kwargs], parts)
-            found.append(func(*given[0], **given[1]))
-            if randomness == "error" and random.get_rng_state() != start:
-                cure = 'pass randomness="different" or "same"'
-                raise StateError("vmap", 'no random op with randomness="error"', "one", cure)
-        return _stacked(found, out_dims)
+            part = slice(first, min(first + size, count))
+            given = [
+                t if axis is None or size >= count else narrow(t, axis, part.start, part.stop - part.start)
+                for t, axis in zip(tensors, axes, strict=True)
+            ]
+            made.append(_Part(func, [list(args), kwargs], given, axes, part.stop - first, randomness).run(out_dims))
+        return made[0] if len(made) == 1 else _joined(made, out_dims)
 
     return mapped
+
+
+class _Part:
+    """Some samples of a call: `func` on batched tensors, or a loop where it computes in ways that do not map."""
+
+    def __init__(
+        self, func: Callable[..., Any], structure: Any, tensors: list[Tensor], axes: list[int | None], count: int,
+        randomness: str,
+    ):  # fmt: skip
+        self.func, self.structure, self.tensors, self.axes = func, structure, tensors, axes
+        self.count, self.randomness = count, randomness
+
+    def run(self, out_dims: Any) -> Any:
+        start = random.get_rng_state()
+        level = Level(self.count, self.randomness)
+        try:
+            with draws.level(level):
+                parts = [t if a is None else enter(t, a, level) for t, a in zip(self.tensors, self.axes, strict=True)]
+                out = self._call(parts)
+            _need_tensors(out)
+            outs = list(tensors_in(out))
+            axes = _axes_of_outputs(out_dims, out, len(outs))
+            made = [_left(t, axis, level) for t, axis in zip(outs, axes, strict=True)]
+        except OneByOneError:
+            random.set_rng_state(start)
+            return self._loop(out_dims)
+        finally:
+            level.open = False
+        return with_tensors(out, iter(made))
+
+    def _call(self, parts: list[Tensor]) -> Any:
+        args, kwargs = with_tensors(self.structure, iter(parts))
+        return self.func(*args, **kwargs)
+
+    def _loop(self, out_dims: Any) -> Any:
+        note_loop("vmap")
+        found = []
+        for sample in range(self.count):
+            pairs = zip(self.tensors, self.axes, strict=True)
+            found.append(self._call([t if axis is None else t.select(axis, sample) for t, axis in pairs]))
+        return _stacked(found, out_dims)
+
+
+def _left(tensor: Tensor, axis: int | None, level: Level) -> Tensor:
+    if axis is None:
+        return leave(tensor, 0, level)[0]
+    if not -tensor.ndim - 1 <= axis <= tensor.ndim:
+        raise ArgumentError("vmap", f"out_dims within the {tensor.ndim + 1} axes of an output", f"{axis}")
+    return leave(tensor, axis, level)
+
+
+def _joined(made: list[Any], out_dims: Any) -> Any:
+    # The results of the chunks as one.
+    outs = [list(tensors_in(each)) for each in made]
+    axes = _axes_of_outputs(out_dims, made[0], len(outs[0]))
+    columns = zip(zip(*outs, strict=True), axes, strict=True)
+    joined = [column[0] if axis is None else ops.cat(list(column), axis) for column, axis in columns]
+    return with_tensors(made[0], iter(joined))
 
 
 def _per_argument(in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -92,14 +160,18 @@ def _count(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> int:
 
 def _stacked(found: list[Any], out_dims: Any) -> Any:
     outs = [list(tensors_in(each)) for each in found]
-    if not isinstance(found[0], Tensor) and any(not isinstance(item, Tensor) for item in _leaves(found[0])):
-        raise DTypeError("vmap", "a function that returns Tensors", shown(found[0]))
+    _need_tensors(found[0])
     axes = _axes_of_outputs(out_dims, found[0], len(outs[0]))
     columns = zip(*outs, strict=True)
     made = [
         column[0] if axis is None else ops.stack(list(column), axis) for column, axis in zip(columns, axes, strict=True)
     ]
     return with_tensors(found[0], iter(made))
+
+
+def _need_tensors(out: Any) -> None:
+    if not isinstance(out, Tensor) and any(not isinstance(item, Tensor) for item in _leaves(out)):
+        raise DTypeError("vmap", "a function that returns Tensors", shown(out))
 
 
 def _leaves(values: Any) -> list[Any]:

@@ -1,7 +1,8 @@
 """Operations: the names of `torch.nn.functional` and of `torch` that ampkit has, and Tensor's operators and methods.
 
 A folder per family, a file per topic, its public names in its `__all__`. `tensor_methods.py` has the table of Tensor's
-operators and methods, `traced_methods.py` the meaning of NumPy's functions in double backward.
+operators and methods, `traced_methods.py` the meaning of NumPy's functions in double backward,
+`batching` how ops run under `vmap`.
 """
 
 from types import FunctionType as _FunctionType
@@ -9,6 +10,7 @@ from types import ModuleType as _ModuleType
 
 from ..core.torch_compat import accept_compat_args as _accept_compat_args
 from . import argument_checks as _argument_checks
+from . import batching as _batching
 from . import tensor_methods, traced_methods
 from .creation.constants import *
 from .creation.random import *
@@ -88,3 +90,4 @@ for _name in __all__:  # ops check their arguments and accept PyTorch's aliases 
         globals()[_name] = _accept_compat_args(_argument_checks.checked(globals()[_name]))
 
 tensor_methods.add_tensor_methods(globals())
+_batching.give_rules()

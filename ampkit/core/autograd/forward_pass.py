@@ -18,6 +18,7 @@ from ampkit.base.errors import StateError
 
 from .. import fp_errors, policy
 from ..casts import cast
+from ..dispatch.batching.sums import kept_apart
 from ..tensor import Edge, Tensor
 from .accumulate import reduce_to_input
 from .backward_pass import BackwardPass, edge_key
@@ -54,7 +55,7 @@ def push_forward(
     order = sorted(below, key=attrgetter("serial"))  # each after all that it depends on
     wanted = _wanted_outputs(order, ends)
     region, token, recording = policy.enter(None), fp_errors.push_ignore(), _recording.replace(RECORDING[traced])
-    device = None if backends.gpus is None else backends.gpus.use(None)
+    device, apart = None if backends.gpus is None else backends.gpus.use(None), kept_apart.enter(True)
     kept = {edge_key(end) for end in ends}
     last = {edge_key(edge): node for node in order for edge in node.edges if edge is not None}
     try:
@@ -70,6 +71,7 @@ def push_forward(
                 if last.get(key) is node and key not in kept:
                     known.pop(key, None)
     finally:
+        kept_apart.leave(apart)
         _recording.restore(recording)
         fp_errors.pop_ignore(token)
         policy.leave(region)

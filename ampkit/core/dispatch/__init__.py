@@ -55,6 +55,7 @@ class Kernel:
     """
 
     __slots__ = ("dtypes", "launches", "min_elements", "name", "own_backward", "replays", "run", "wants_cache", "when")
+    level: Any = None  # of a call on batched arrays, whose samples they are (see core/dispatch/batching)
 
     def __init__(
         self,

@@ -12,6 +12,8 @@ from ampkit.base.errors import AmpkitError, DTypeError, RangeError, ShapeError
 from ampkit.core.arguments import is_whole
 from ampkit.core.autograd.traced_array import apply
 from ampkit.core.casts import to_accumulator
+from ampkit.core.dispatch.batching.array import BatchedArray, innermost
+from ampkit.core.dispatch.batching.boundary import lift
 from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -39,11 +41,17 @@ def getitem(input: Tensor, index: Any) -> Tensor:
         with backends.device_guard(input.array, *parts, where="index"):
             if input.requires_grad:  # copied: backward reads the indices, and the caller may change them before
                 parts = tuple([p if type(p) in _BASIC else p.copy() for p in parts])
-            return advanced_getitem(input, parts)
+            return advanced_getitem(beside(input, parts), parts)
     except IndexError as error:
         if isinstance(error, AmpkitError):
             raise
         raise RangeError("index", f"indices within shape {tuple(input.shape)}", str(error)) from None
+
+
+def beside(input: Tensor, parts: tuple[Any, ...]) -> Tensor:
+    """The input as each sample of a `vmap` has it, where an index is one of each: the call is one on batched arrays."""
+    level = innermost(parts)
+    return input if level is None or innermost((input.array,)) is level else lift(input, level)
 
 
 _BASIC = frozenset((int, slice, type(None), type(...)))
@@ -79,7 +87,7 @@ def parse_index_item(part: Any) -> Any:
         raise DTypeError("index", "integers, slices, None, ... or tensors of integers or bool", got)
     if part.dtype == np.uint8:
         raise DTypeError("index", "integers or bool", "uint8, which is ambiguous", "cast it: .long() or .bool()")
-    return int(part) if part.ndim == 0 and kind != "b" else part
+    return int(part) if part.ndim == 0 and kind != "b" and not isinstance(part, BatchedArray) else part
 
 
 def _is_array_like(items: list[Any]) -> bool:

@@ -19,7 +19,7 @@ from ..pointwise.selection import masked_fill, select_or_zero
 from ..shape.view import broadcast_to, flatten, reshape
 from .deterministic_scatter import add_at, assign_last_wins
 from .gather_scatter import scatter_
-from .getitem import advanced_getitem, parse_index_item, put_into_zeros
+from .getitem import advanced_getitem, beside, parse_index_item, put_into_zeros
 
 __all__ = ["index_add", "index_copy", "index_fill", "index_put", "index_select", "put"]
 
@@ -98,7 +98,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
         # Copied: backward reads the indices, and the caller may change them before.
         parts = tuple([p if type(p) is slice else p.copy() for p in parts])
     try:
-        return index_put_(input, values, parts, bool(accumulate))
+        return index_put_(beside(input, parts), values, parts, bool(accumulate))
     except IndexError as error:  # NumPy's, of indices that do not broadcast
         raise RangeError("index_put", f"indices within shape {tuple(input.shape)}", str(error)) from None
 

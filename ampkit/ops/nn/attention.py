@@ -52,7 +52,7 @@ def scaled_dot_product_attention(
         raise DTypeError(where, "a boolean or floating-point attn_mask", attn_mask.dtype.name)
     boolean = attn_mask is not None and attn_mask.array.dtype == np.bool_
     added, allowed = (None, attn_mask) if boolean else (attn_mask, None)
-    draw = random.default.take() if dropout_p else None
+    draw = random.default.take(query.array, key.array, value.array) if dropout_p else None
     return scaled_dot_product_attention_(
         query, key, value, added, allowed, float(dropout_p), draw, bool(is_causal), scale, bool(enable_gqa)
     )
@@ -130,7 +130,7 @@ def self_attention(input: Tensor, num_heads: int, dropout_p: float = 0.0, is_cau
         raise ArgumentError("self_attention", "dropout_p in [0, 1)", f"{dropout_p}")
     if input.is_cuda:  # cuDNN takes the strided views of query, key and value
         return self_attention_by_ops(input, num_heads, dropout_p, is_causal)
-    draw = random.default.take() if dropout_p else None
+    draw = random.default.take(input.array) if dropout_p else None
     return self_attention_(input, num_heads, float(dropout_p), draw, bool(is_causal))
 
 

@@ -40,7 +40,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: Compa
     need_probability("dropout", p)
     if not training or p == 0:
         return input
-    seed, call = random.default.take()
+    seed, call = random.default.take(input.array)
     return dropout_(input, p, seed, call)
 
 
@@ -66,7 +66,7 @@ def _channel_dropout(name: str, ranks: tuple[int, ...], shapes: str) -> Any:
         if not training or p == 0:
             return input
         lead = input.ndim - (ranks[-1] - 2)
-        return dropout_(input, p, *random.default.take(), (*input.shape[:lead], *(1,) * (input.ndim - lead)))
+        return dropout_(input, p, *random.default.take(input.array), (*input.shape[:lead], *(1,) * (input.ndim - lead)))
 
     return dropout_channels
 

@@ -1,0 +1,362 @@
+"""A call of an op on batched arrays: its rule runs it once over all samples; without one it runs once per sample.
+
+The cast plan is that of one sample (see cast_plan.py), and what runs below is told its dtypes, so that dtypes and
+roundings are those of a call without `vmap`. A plan with batched arrays asks here for the kernel of each call. Its
+backward gets and gives arrays that are batched where the gradient is one of each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit import backends
+from ampkit.base.dtypes import DIFFERENTIABLE
+from ampkit.base.errors import AmpkitError, StateError
+
+from ... import dispatch
+from ...autograd.accumulate import reduce_to_input
+from ...autograd.grad_mode import grad_scope, no_grad
+from ...autograd.saved import Saved
+from ...autograd.traced_array import TracedArray
+from ...cast_plan import CastPlan
+from ...dispatch import Kernel
+from ...fp_errors import ignore_fp_errors
+from ...op_call import round_result, save_as_stored, split_result
+from ...tensor import Tensor
+from .array import BatchedArray, Level, at, expand, innermost, used
+from .sums import is_summing, sum_if_ended
+
+__all__ = ["innermost", "used"]
+
+_NEVER = (0,)  # the version of an array under which nothing is cached
+
+
+class Done(NamedTuple):
+    """What a rule returns: the outputs, what a second derivative may read, and the backward.
+
+    out: the outputs as the op has them, one array or a tuple. backward: (gradients of the outputs, needs, whether
+    gradients of what the samples share are summed) -> one gradient per input. saved: by name. replays: as of a Kernel. loops:
+    whether it ran once per sample.
+    """
+
+    out: Any
+    backward: Callable[[list[Any], Any, bool], Sequence[Any]]
+    saved: dict[str, Any]
+    replays: bool = False
+    loops: bool = False
+
+
+class Call:
+    """One call of `op` on `arrays`, of which some are batched at `level`.
+
+    params: the op's other arguments, in their order. wants: per input, whether its gradient is wanted.
+    """
+
+    def __init__(self, op: Any, arrays: list[Any], params: Sequence[Any], plan: CastPlan, level: Level, wants: Any):
+        self.op, self.arrays, self.params, self.plan, self.level = op, arrays, tuple(params), plan, level
+        self.wants = wants
+
+    def is_batched(self, i: int) -> bool:
+        """Whether input `i` is one of each sample."""
+        array = self.arrays[i]
+        return type(array) is BatchedArray and array.level is self.level
+
+    def param(self, name: str) -> Any:
+        """The argument of this name."""
+        return self.params[self.op.signature.param_names.index(name)]
+
+    def with_params(self, **changes: Any) -> tuple[Any, ...]:
+        """The arguments with some of them changed."""
+        named = zip(self.op.signature.param_names, self.params, strict=True)
+        return tuple([changes.get(name, value) for name, value in named])
+
+    def up(self, data: Any) -> BatchedArray:
+        """An array with a leading axis of samples as one that is batched."""
+        return BatchedArray(data, self.level)
+
+
+class Ran:
+    """A call of an op on arrays that are not batched here, or at an outer level: its outputs and its backward."""
+
+    def __init__(self, op: Any, arrays: Sequence[Any], params: Sequence[Any], plan: CastPlan, wants: Any = ()):
+        self.op, self.plan = op, plan
+        self.params = dict(zip(op.signature.param_names, params, strict=True))
+        kernel: Kernel
+        level, arrays = innermost(arrays), list(arrays)
+        if level is not None:
+            kernel = kernel_of(op, arrays, plan, wants)
+        else:
+            name = backends.backend_of(next(a for a in arrays if backends.is_array(a))).name
+            kernel = op.forward.choose(name, op.call, arrays, params, plan.out)
+        compute = plan.compute if plan.widens else None
+        out, self.kernel = dispatch.forward(op, kernel, arrays, params, plan.out, compute, (_NEVER,) * len(arrays))
+        self.out, self.saved = split_result(op, out)
+        if plan.narrows and self.kernel is op.forward.reference:
+            self.out = round_result(self.out, plan)
+            save_as_stored(op, self.saved, arrays, self.out)
+        for name in plan.drops:
+            self.saved.__dict__.pop(name, None)
+        self.outputs = [(tuple(o.shape), o.dtype) for o in (self.out if type(self.out) is tuple else (self.out,))]
+
+    def hand_out(self) -> Any:
+        """The outputs, of which the backward keeps nothing but what the op saved."""
+        out, self.out = self.out, None
+        return out
+
+    def backward(self, dys: list[Any], needs: Any) -> list[Any]:
+        """One gradient per input, given those of the outputs; None where none is wanted."""
+        if len(self.outputs) > 1:
+            like = next(dy for dy in dys if dy is not None)
+            dys = [_zeros(like, *out) if dy is None else dy for dy, out in zip(dys, self.outputs, strict=True)]
+        dy = dys[0] if len(dys) == 1 else tuple(dys)
+        return run_backward(self.op, self.kernel, dy, self.saved, needs, self.params, self.plan.compute)
+
+
+def _zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return np.zeros_like(like, dtype, shape=shape) if dtype in DIFFERENTIABLE else None
+
+
+def run_backward(op: Any, kernel: Any, dy: Any, saved: Any, needs: Any, params: dict[str, Any], compute: Any) -> Any:
+    """The gradients that the backward of `op` gives where `kernel`, or any, ran forward; one per input."""
+    dys = dy if type(dy) is tuple else (dy,)
+    level, own = _level_to_spread(kernel, dys), None if kernel is None else kernel.own_backward
+    if level is not None:
+        own = _per_sample_backward(op, kernel, level, params, compute)
+    elif own is None:
+        array = next(d for d in dys if d is not None)
+        own = op.backward_primitive.choose(backends.backend_of(array).name, dispatch.call, (dy, saved, needs), params)
+    count = len(needs)
+    found, _ = dispatch.backward(op, own, dy, saved, needs, params, compute, (_NEVER,) * count, (None,) * count)
+    gradients = list(found) if isinstance(found, (tuple, list)) else [found]
+    return [*gradients, *[None] * (len(needs) - len(gradients))]
+
+
+class BatchedKernel(Kernel):
+    """The kernel of one call on batched arrays."""
+
+    __slots__ = ("_op", "_plan", "_wants", "level")
+
+    def __init__(self, op: Any, plan: CastPlan, level: Level, wants: Any):
+        super().__init__(self._run, None)
+        self.name = "batched"
+        self._op, self._plan, self.level, self._wants = op, plan, level, wants
+        self.own_backward = Kernel(_backward_of(level, plan.stored), None)
+
+    def _run(self, *args: Any, dtype: Any = None, **named: Any) -> Any:
+        signature = self._op.signature
+        values = dict(zip(signature.parameters, args, strict=False)) | named
+        given = values[signature.variadic] if signature.variadic else [values[name] for name in signature.names]
+        params = [values.get(name) for name in signature.param_names]  # `dtype` is the result's, and none of them
+        call = Call(self._op, list(given), params, self._plan, self.level, self._wants)
+        with _on_device(call.arrays, self._op.name):
+            done = batched(call)
+        self.replays = done.replays
+        inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
+        outs = done.out if type(done.out) is tuple else (done.out,)
+        return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.loops)))
+
+
+class _Input(NamedTuple):
+    # An input: whether all samples share it, and of a sample's the shape and the dtype, or a number in its place.
+    shared: bool
+    shape: tuple[int, ...] | None
+    dtype: Any
+
+
+def _shape_and_dtype(array: Any) -> tuple[Any, Any]:
+    return (tuple(array.shape), array.dtype) if hasattr(array, "dtype") else (None, array)
+
+
+class _Backward(NamedTuple):
+    # What a batched call keeps for its backward, until the tape frees it.
+    run: Callable[[list[Any], Any, bool], Sequence[Any]]
+    inputs: tuple[_Input, ...]
+    loops: bool
+
+
+def fill_saved(op: Any, node: Any) -> None:
+    """Add what a sample's call saves beside arrays, such as shapes, to what the node of a batched call saved.
+
+    A second derivative reads it. It depends on shapes alone, so that the reference says it of zeros.
+    """
+    zeros = [i.dtype if i.shape is None else np.zeros(i.shape, i.dtype) for i in node.saved.batched.inputs]
+    try:
+        with ignore_fp_errors():
+            _, saved = split_result(op, op.call(op.forward.reference.run, zeros, node.params))
+    except AmpkitError:  # of an inverse, say, which saves arrays alone
+        return
+    for name, value in saved.__dict__.items():
+        if name not in node.saved.__dict__ and not _holds_array(value):
+            node.saved.__dict__[name] = value
+
+
+def _on_device(arrays: Any, where: str) -> Any:
+    return backends.device_guard(*[plain(a) for a in arrays], where=where)
+
+
+def plain(array: Any) -> Any:
+    """The array of a device that a batched one holds, below all levels."""
+    while type(array) is BatchedArray:
+        array = array.data
+    return array
+
+
+def _backward_of(level: Level, stored: Any) -> Callable[..., Any]:
+    def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
+        dys = [None if d is None else expand(d, level) for d in (dy if type(dy) is tuple else (dy,))]
+        summing = is_summing(level)
+        held: _Backward = saved.batched
+        with _on_device(dys, "backward"):
+            found = list(held.run(dys, needs, summing))
+            if summing:
+                found = [sum_if_ended(g, level) if i.shared else g for g, i in zip(found, held.inputs, strict=True)]
+        return tuple(found)
+
+    return backward
+
+
+def kernel_of(op: Any, arrays: Sequence[Any], plan: CastPlan, wants: Any = ()) -> BatchedKernel:
+    """The kernel that runs `op` on arrays of which some are batched."""
+    level = innermost(arrays)
+    assert level is not None
+    return BatchedKernel(op, plan, level, wants)
+
+
+def plan_of(op: Any, plan: CastPlan) -> CastPlan:
+    """The plan of a sample's call as that of a call on batched arrays. Raises StateError for one by a recipe."""
+    if plan.quantized is not None:
+        got = f"one that quantizes the operands of {op.name}"
+        raise StateError("vmap", "a policy without a recipe", got, "run it in autocast(enabled=False)")
+
+    def chosen(inputs: Any) -> BatchedKernel:
+        recording = grad_scope().value
+        wants = [recording and getattr(each, "_edge", None) is not None for each in inputs]
+        return kernel_of(op, [getattr(each, "array", each) for each in inputs], plan, wants)
+
+    return replace(plan, choose=chosen)
+
+
+def batched(call: Call) -> Done:
+    """Run a call by the rule of its op, or per sample where it has none, or one that does not know these arguments."""
+    rule = call.op.batching
+    known = rule is not None and (innermost(call.params) is None or getattr(rule, "takes_params", False))
+    done = rule(call) if known else None
+    return per_sample(call) if done is None else done
+
+
+def per_sample(call: Call) -> Done:
+    """The call as one call of the op per sample."""
+    level, op = call.level, call.op
+    level.loops[op.name] = level.loops.get(op.name, 0) + 1
+    note_loop(op.name)
+    each = [
+        Ran(op, at(call.arrays, level, b), at(call.params, level, b), call.plan, call.wants) for b in range(level.size)
+    ]
+    several, shapes = type(each[0].out) is tuple, [tuple(getattr(a, "shape", ())) for a in call.arrays]
+    outs = [out if several else (out,) for out in [ran.hand_out() for ran in each]]
+    made = tuple([_stacked(level, column) for column in zip(*outs, strict=True)])
+
+    def backward(dys: list[Any], needs: Any, summing: bool) -> list[Any]:
+        rows = [ran.backward(at(dys, level, b), needs) for b, ran in enumerate(each)]
+        return _gathered(op, level, rows, needs, shapes)
+
+    saved = named_items(call, [*op.signature.names, op.signature.variadic, *each[0].saved.__dict__], made[0])
+    return Done(made if several else made[0], backward, saved, loops=True)
+
+
+def named_items(call: Call, names: Any, out: Any) -> dict[str, Any]:
+    """Of what a call saves under `names`, the inputs and the output, batched."""
+    signature, found = call.op.signature, {}
+    for name in names:
+        if name == "out":
+            found[name] = out
+        elif name is not None and name == signature.variadic:
+            found[name] = tuple(call.arrays)
+        elif name in signature.names:
+            found[name] = call.arrays[signature.names.index(name)]
+    return found
+
+
+def _holds_array(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(_holds_array(v) for v in value)
+    return hasattr(value, "dtype")
+
+
+def _stacked(level: Level, column: Sequence[Any]) -> BatchedArray:
+    return BatchedArray(np.stack([np.asarray(a) if isinstance(a, np.generic) else a for a in column]), level)
+
+
+def _gathered(op: Any, level: Level, rows: list[list[Any]], needs: Any, shapes: list[Any]) -> list[Any]:
+    # Per input the gradients of the samples, in the input's shape.
+    found: list[Any] = []
+    for i, need in enumerate(needs):
+        column = [row[i] for row in rows]
+        if need is None or column[0] is None:
+            found.append(None)
+            continue
+        found.append(_stacked(level, [reduce_to_input(_Named(op), g, shapes[i], need) for g in column]))
+    return found
+
+
+class _Named(NamedTuple):
+    op: Any  # whose name an error of a gradient's shape says
+
+
+def _per_sample_backward(op: Any, kernel: Any, level: Level, params: dict[str, Any], compute: Any) -> Kernel:
+    """The backward of a call on arrays that all samples share, for gradients that are one of each sample."""
+
+    def backward(dy: Any, saved: Any, needs: Any, **_: Any) -> Any:
+        rows = []
+        note_loop(f"{op.name}_backward")
+        for b in range(level.size):
+            given = at(dy, level, b)
+            rows.append(run_backward(op, kernel, given, saved, needs, params, compute))
+        return tuple([None if g[0] is None else BatchedArray(np.stack(g), level) for g in zip(*rows, strict=True)])
+
+    return Kernel(backward, None)
+
+
+def spread(op: Any, node: Any, dy: Any) -> Kernel | None:
+    """The backward of a node for gradients batched at a level that its own call did not see; else None."""
+    level = _level_to_spread(node.kernel, dy if type(dy) is tuple else (dy,))
+    if level is None:
+        return None
+    if not node.kernel.replays and node.kernel.own_backward is None:
+        return Kernel(_backward_by_ops(op, node), None)
+    names = op.signature.param_names
+    return _per_sample_backward(op, node.kernel, level, dict(zip(names, node.params, strict=True)), node.plan.compute)
+
+
+def _backward_by_ops(op: Any, node: Any) -> Callable[..., Any]:
+    # The reference of the backward, as a second derivative runs it: its ops have rules.
+    def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
+        dys = [None if d is None else TracedArray(Tensor(d)) for d in (dy if type(dy) is tuple else (dy,))]
+        with no_grad():
+            found = op.replay(node, dys, needs, None)
+        return tuple([None if g is None else g.tensor.array for g in found])
+
+    return backward
+
+
+def _level_to_spread(kernel: Any, dys: Any) -> Level | None:
+    # The level of gradients, unless the call that `kernel` ran was batched at it or at an inner one.
+    level, own = innermost(dys), getattr(kernel, "level", None)
+    return level if level is not None and (own is None or own.serial < level.serial) else None
+
+
+# What looped, for tests and for users who ask why a vmap is slow.
+
+loops: dict[str, int] = {}
+heard: list[Callable[[str], None]] = []
+
+
+def note_loop(name: str) -> None:
+    """Count a call of the op `name` that ran once per sample."""
+    loops[name] = loops.get(name, 0) + 1
+    for hear in heard:
+        hear(name)

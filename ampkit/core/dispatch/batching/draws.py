@@ -1,0 +1,38 @@
+"""Random numbers under `vmap`: none, the same for each sample, or different ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ampkit.base.errors import StateError
+
+from ... import random
+from .array import BatchedArray, Level, OneByOneError
+
+
+@contextmanager
+def level(made: Level) -> Iterator[None]:
+    """Within the block the draws of streams are those of the samples of `made`."""
+
+    def draw(like: tuple[Any, ...]) -> None:
+        if made.randomness == "error":
+            cure = 'pass randomness="different" or "same"'
+            raise StateError("vmap", 'no random op with randomness="error"', "one", cure)
+        if made.randomness == "different" and not any(_is_of(array, made) for array in like):
+            raise OneByOneError("a draw")
+
+    random.before_draw.append(draw)
+    try:
+        yield
+    finally:
+        random.before_draw.remove(draw)
+
+
+def _is_of(array: Any, level: Level) -> bool:
+    while type(array) is BatchedArray:
+        if array.level is level:
+            return True
+        array = array.data
+    return False

@@ -1,0 +1,79 @@
+"""Second derivatives of calls on batched arrays: by the op's backward where that is made of ops, else per sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...autograd import double_backward
+from ...autograd.grad_mode import enable_grad
+from ...autograd.node import Node, alias
+from ...autograd.tape import grad
+from ...autograd.traced_array import TracedArray, run, stands_for
+from ...casts import widen
+from ...nested import tensors_in
+from ...tensor import Tensor
+from .array import at
+from .boundary import enter, leave, sum_shared
+from .call import fill_saved, note_loop
+
+
+def replay(op: Any, node: Node, dys: list[Any], needs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The gradients of the inputs of a batched call as traced arrays, given traced gradients of its outputs."""
+    found = None
+    if not node.saved.batched.loops:
+        fill_saved(op, node)
+        try:
+            found = double_backward.replay(op, node, dys, needs)
+        except (TypeError, AttributeError, RuntimeError):  # plain array code that batched arrays do not know
+            found = None
+    return sum_shared(node, _per_sample(op, node, dys) if found is None else found)
+
+
+def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
+    # The op once more for each sample, recorded, and the gradients through it, recorded in their turn.
+    level, inputs = node.kernel.level, _inputs(op, node)
+    note_loop(f"{op.name}_backward")
+    batched = [type(t) is Tensor and _is_of(t, level) for t in inputs]
+    whole = [leave(t, 0, level) if b else t for t, b in zip(inputs, batched, strict=True)]
+    given = [None if dy is None else leave(dy.tensor, 0, level) for dy in dys]
+    rows = []
+    with enable_grad():
+        for sample in range(level.size):
+            each = [t[sample] if b else t for t, b in zip(whole, batched, strict=True)]
+            asked = [t for t, edge in zip(each, node.edges, strict=True) if edge is not None]
+            made = op.signature.call(op, each, at(node.params, level, sample))
+            pairs = list(zip(tensors_in(made), given, strict=True))
+            outs = [out for out, dy in pairs if dy is not None and out.requires_grad]
+            seeds = [widen(TracedArray(dy[sample]), out.array.dtype).tensor for out, dy in pairs if dy is not None and out.requires_grad]
+            rows.append(grad(outs, asked, seeds, create_graph=True, allow_unused=True))
+        columns = iter([_stacked(column, level) for column in zip(*rows, strict=True)])
+    return tuple([None if edge is None else next(columns) for edge in node.edges])
+
+
+def _inputs(op: Any, node: Node) -> list[Any]:
+    # What the call was given, as far as a gradient depends on it: zeros stand for what the op did not save.
+    linked, compute = double_backward.link_saved(op, node), node.plan.compute
+    found: list[Any] = []
+    for i, (edge, given) in enumerate(zip(node.edges, node.saved.batched.inputs, strict=True)):
+        held = linked.get(op.signature.name_of(i))
+        held = held[i] if type(held) is tuple else held
+        if held is not None:
+            found.append(held.tensor)
+        elif given.shape is None:
+            found.append(given.dtype)
+        else:
+            zeros = widen(np.zeros(given.shape, given.dtype), compute)
+            found.append(Tensor(zeros) if edge is None else alias(zeros, edge))
+    return found
+
+
+def _is_of(tensor: Tensor, level: Any) -> bool:
+    return getattr(tensor.array, "level", None) is level
+
+
+def _stacked(column: tuple[Any, ...], level: Any) -> Any:
+    if any(one is None for one in column):
+        return None
+    return TracedArray(enter(run(stands_for[np.stack], [TracedArray(one) for one in column]).tensor, 0, level))
