@@ -19,6 +19,7 @@ from ampkit.core.autograd.grad_mode import enable_grad
 from ampkit.core.autograd.inplace import change, is_recorded, need_float, take, write
 from ampkit.core.autograd.scale_tag import ZEROED
 from ampkit.core.autograd.views import become_view, need_changeable
+from ampkit.core.dispatch.batching.array import need_room
 from ampkit.core.dlpack import is_foreign, to_tensor
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
@@ -293,6 +294,7 @@ def _assignable(value: Any) -> Any:
 def _assign(self: Tensor, parts: Any, value: Any) -> None:
     first, parts = split_mixed_index(parts) if any(hasattr(part, "dtype") for part in parts) else (None, parts)
     array = self.array
+    need_room(array, value)
     if array.dtype in dtypes.NARROW:
         value = value.view(dtypes.uint8) if hasattr(value, "dtype") else byte_of(value, array.dtype)
         array = array.view(dtypes.uint8)

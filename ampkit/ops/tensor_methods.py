@@ -12,6 +12,7 @@ from ampkit.backends.bool_bytes import need_bool_bytes
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError, StateError
 from ampkit.core.autograd import views
+from ampkit.core.dispatch.batching.array import own_of_each
 from ampkit.core.dlpack import is_foreign
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import TensorType, made_of, type_named, type_of
@@ -286,15 +287,17 @@ def _sum_to_size(f: Any, self: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _new_methods(f: Any) -> dict[str, Callable[..., Any]]:
-    # `x.new_zeros(2, 3)`: a new tensor of x's dtype on x's device.
+    # `x.new_zeros(2, 3)`: a new tensor of x's dtype on x's device; of a batched x in memory for each sample.
     def new(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(self: Tensor, *args: Any, dtype: Any = None, device: Any = None, **kwargs: Any) -> Any:
-            return make(
+            found = make(
                 *args,
                 dtype=self.dtype if dtype is None else dtype,
                 device=self.device if device is None else device,
                 **kwargs,
             )
+            found.array = own_of_each(found.array, self.array)
+            return found
 
         return made
 

@@ -62,7 +62,11 @@ def _wide_sum(gradients: list[Any], first: int, others: list[int]) -> Any:
     total = cast(gradients[first], float32)
     total = total.copy() if total is gradients[first] else total
     for place in others:
-        total += cast(gradients[place], float32)
+        other = cast(gradients[place], float32)
+        if type(other) is type(total):
+            total += other
+        else:  # of each sample of a vmap, and one that they share
+            total = total + other
         gradients[place] = None
     return total
 

@@ -24,15 +24,21 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[DType | None, ...])
     """The gradients of `node`'s inputs as traced arrays, given traced gradients of its outputs."""
     items, compute = node.saved.__dict__, node.plan.compute
     linked = link_saved(op, node)
-    known = {*op.signature.names, op.signature.variadic, "out"}
-    if node.kernel.replays or any(
-        name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items.items()
-    ):
+    if runs_forward_again(op, node):
         return _replay_forward(op, node, dys, linked)
     saved = Saved(**{name: linked.get(name, value) for name, value in items.items()})
     params = dict(zip(op.signature.param_names, node.params, strict=True))
     gradients = op.backward_primitive.reference.run(_traced(with_zeros(node, dys), compute), saved, needs, **params)
     return op.per_input(gradients, node)
+
+
+def runs_forward_again(op: Any, node: Node) -> bool:
+    """Whether what the node saved is more than inputs and outputs: statistics, or a kernel's own items."""
+    known = {*op.signature.names, op.signature.variadic, "out"}
+    items = node.saved.__dict__.items()
+    return node.kernel.replays or any(
+        name not in known and getattr(value, "dtype", None) in FLOATS for name, value in items
+    )
 
 
 def link_saved(op: Any, node: Node) -> dict[str, Any]:

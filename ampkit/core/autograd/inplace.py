@@ -16,6 +16,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 from ..capture.recorder import recorders
+from ..dispatch.batching.array import need_room, used
 from ..fp_errors import ignore_fp_errors
 from ..nested import tensors_in
 from ..tensor import Tensor
@@ -85,6 +86,8 @@ def write(self: Tensor, values: Any) -> Tensor:
 
 def _assign(target: Any, values: Any) -> None:
     # An array or a number.
+    if used:
+        need_room(target, values)
     if target.dtype in dtypes.NARROW and not hasattr(values, "dtype"):
         target.view(dtypes.uint8)[...] = byte_of(values, target.dtype)
     elif target.dtype in dtypes.NARROW or getattr(values, "dtype", None) in dtypes.NARROW:

@@ -22,6 +22,7 @@ from ...base.errors import UnsupportedError
 from ...base.scoped import ScopedVariable
 from ..autograd.saved import Saved, widen_saved
 from ..casts import widen
+from .batching.array import innermost, used
 
 Function = Callable[..., Any]
 
@@ -164,6 +165,8 @@ class Primitive:
         """Run the primitive on arrays; the first argument's backend selects the kernel."""
         device = None if backends.gpus is None else backends.gpus.enter(self.name, args)
         try:
+            if used and innermost(args) is not None:  # kernels know no batched arrays
+                return self.reference.run(*args, **params)
             kernel = self.choose(backends.backend_of(args[0]).name, call, args, params)
             if queue.waiting:
                 queue.before(self)

@@ -24,6 +24,11 @@ def new_axis(call: Call, arrays: list[Any]) -> tuple[Any, ...]:
     return call.with_params(dim=call.param("dim") % (call.arrays[0].ndim + 1) + 1)
 
 
+def planes(name: str) -> Rule:
+    """The rule of an op on as many last axes as the argument `name` has entries, behind N and the channels."""
+    return lambda call: folded({"input": 0}, rank=len(call.param(name)) + 2)(call)
+
+
 ONE_BY_ONE = "cast_to prelu to_device clone polygamma"  # pointwise ops by module that are not so by argument
 RULES: dict[str, Rule] = {
     # shapes
@@ -66,7 +71,8 @@ RULES: dict[str, Rule] = {
     "avg_pool3d max_pool3d lp_pool3d": folded({"input": 0}, rank=5),
     "adaptive_avg_pool2d": folded({"input": 0}, rank=4),
     "adaptive_avg_pool3d": folded({"input": 0}, rank=5),
-    "adaptive_max_pool interpolate": leading(),
+    "adaptive_max_pool": planes("output_size"),
+    "interpolate": planes("axes"),
     "linear_gelu_linear": layers.feed_forward,
     "embedding": layers.embedding,
     "sum_rows": layers.sum_rows,

@@ -17,6 +17,7 @@ from ampkit.base import dtypes
 from ampkit.base.dtypes import DIFFERENTIABLE, NARROW, DType, bool_, int64
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core.capture.recorder import recorders
+from ampkit.core.dispatch.batching.array import own_of_each
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_factory import tensor
@@ -110,7 +111,9 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 def _constant_like(make: Callable[..., Tensor], what: str) -> Callable[..., Tensor]:
     @named(f"{make.__name__}_like", f"{what}, with input's shape, dtype and device.")
     def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-        return make(tuple(input.shape), **options_like(input, dtype, device, requires_grad))
+        made = make(tuple(input.shape), **options_like(input, dtype, device, requires_grad))
+        made.array = own_of_each(made.array, input.array)
+        return made
 
     return like
 
@@ -129,7 +132,9 @@ def full_like(
     input: Tensor, fill_value: float, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`fill_value` throughout, with input's shape, dtype and device."""
-    return full(tuple(input.shape), fill_value, **options_like(input, dtype, device, requires_grad))
+    made = full(tuple(input.shape), fill_value, **options_like(input, dtype, device, requires_grad))
+    made.array = own_of_each(made.array, input.array)
+    return made
 
 
 def zero_(input: Tensor) -> Tensor:

@@ -9,12 +9,13 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import accumulator, float64
-from ampkit.base.errors import ArgumentError, ShapeError
+from ampkit.base.errors import ArgumentError, ShapeError, StateError
 from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.casts import cast
 from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch.batching.array import innermost
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -114,6 +115,9 @@ def _update_running(
     running_mean: Tensor, running_var: Tensor, mean: Any, var: Any, count: int, momentum: float
 ) -> None:
     # count: of the values that each mean and variance is of.
+    if innermost((mean,)) is not innermost((running_mean.array,)):
+        cure = "set track_running_stats=False, use eval(), or another norm, as GroupNorm"
+        raise StateError("batch_norm", "running statistics of each sample of a vmap", "one for all of them", cure)
     unbiased = count / (count - 1)
     update_running_statistics(running_mean.array, running_var.array, mean, var, unbiased, float(momentum))
     running_mean.changed()

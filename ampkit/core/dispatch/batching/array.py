@@ -24,6 +24,12 @@ _serial = count(1).__next__
 used: list[int] = []  # not empty once this process has made a BatchedArray: until then nothing looks for one
 
 
+# NumPy function -> what it is on batched arrays; see numpy_functions.py.
+numpy_functions: dict[Any, Callable[..., Any]] = {}
+# Methods of arrays that a sample's has not: code that calls them runs per sample.
+_METHODS = ("min", "max", "argmin", "argmax", "all", "any", "mean", "item", "tolist", "ravel", "flatten", "cumsum")
+
+
 class Level:
     """One call of a mapped function.
 
@@ -263,7 +269,7 @@ class BatchedArray(backends.OwnBackend, np.lib.mixins.NDArrayOperatorsMixin):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if any(hasattr(kind, "tensor") for kind in types):  # a TracedArray, whose ops know batched ones
             return NotImplemented
-        own = _functions.get(function)
+        own = numpy_functions.get(function)
         if own is not None:
             return own(*args, **kwargs)
         if function in (np.zeros, np.ones, np.empty, np.full):
@@ -291,6 +297,30 @@ def innermost(values: Any) -> Level | None:
     return found
 
 
+def is_at(array: Any, level: Level) -> bool:
+    """Whether an array is of the samples of `level`, at the innermost level or an outer one."""
+    while type(array) is BatchedArray:
+        if array.level is level:
+            return True
+        array = array.data
+    return False
+
+
+def need_room(target: Any, values: Any) -> None:
+    """Raise StateError for values of the samples that are to be written to an array that they share."""
+    level = innermost((values,))
+    if level is not None and not is_at(target, level):
+        raise changes_unbatched()
+
+
+def own_of_each(array: Any, like: Any) -> Any:
+    """`array` in memory of its own for each sample that `like` is of."""
+    if type(like) is not BatchedArray:
+        return array
+    inner = own_of_each(array, like.data[0])
+    return BatchedArray(np.broadcast_to(inner, (like.level.size, *inner.shape)).copy(), like.level)
+
+
 def expand(array: Any, level: Level) -> BatchedArray:
     """`array` as one of `level`: itself, or shown to each sample, in memory that is not written."""
     if isinstance(array, BatchedArray) and array.level is level:
@@ -306,7 +336,19 @@ def aligned(values: Any, level: Level, rank: int | None = None) -> list[Any]:
     """
     if rank is None:
         rank = max([int(getattr(value, "ndim", 0)) for value in values])
-    return [_aligned(v, rank) if isinstance(v, BatchedArray) and v.level is level else v for v in values]
+    found = [_aligned(v, rank) if type(v) is BatchedArray and v.level is level else v for v in values]
+    if any(isinstance(v, np.ndarray) for v in found):  # a constant beside arrays of a GPU
+        there = device_of(next(v for v in values if type(v) is BatchedArray))
+        if there is not backends.cpu:
+            return [there.asarray(v) if isinstance(v, np.ndarray) else v for v in found]
+    return found
+
+
+def device_of(array: Any) -> Any:
+    """The backend of the arrays that a batched one holds, below all levels."""
+    while type(array) is BatchedArray:
+        array = array.data
+    return backends.backend_of(array)
 
 
 def _aligned(array: BatchedArray, rank: int) -> Any:
@@ -323,66 +365,3 @@ def at(value: Any, level: Level, sample: int) -> Any:
     if type(value) is BatchedArray and value.level is level:
         return value.data[sample, ...]
     return type(value)([at(v, level, sample) for v in value]) if type(value) in (tuple, list) else value
-
-
-# NumPy's functions that code outside of ops calls
-
-
-def _broadcast_to(array: BatchedArray, shape: Any, subok: bool = False) -> BatchedArray:
-    data = _aligned(array, len(shape))
-    return BatchedArray(np.broadcast_to(data, (array.level.size, *shape)), array.level)
-
-
-def _filled(make: Any) -> Callable[..., Any]:
-    def made(array: BatchedArray, *args: Any, shape: Any = None, **kwargs: Any) -> BatchedArray:
-        sizes = array.shape if shape is None else shape
-        full = None if shape is None else (array.level.size, *((sizes,) if type(sizes) is int else sizes))
-        return BatchedArray(make(array.data, *args, shape=full, **kwargs), array.level)
-
-    return made
-
-
-def _stack(arrays: Any, axis: int = 0, **kwargs: Any) -> BatchedArray:
-    level: Any = innermost(arrays)
-    each = [expand(a, level).data for a in arrays]
-    return BatchedArray(np.stack(each, axis + 1 if axis >= 0 else axis, **kwargs), level)
-
-
-def _moveaxis(array: BatchedArray, source: int, destination: int) -> BatchedArray:
-    n = array.ndim
-    return BatchedArray(np.moveaxis(array.data, source % n + 1, destination % n + 1), array.level)
-
-
-def _may_share_memory(a: Any, b: Any, max_work: Any = None) -> bool:
-    held = [x.data if isinstance(x, BatchedArray) else x for x in (a, b)]
-    return bool(np.may_share_memory(*held))
-
-
-def _where(condition: Any, a: Any, b: Any) -> BatchedArray:
-    level: Any = innermost((condition, a, b))
-    return BatchedArray(np.where(*aligned((condition, a, b), level)), level)
-
-
-def _concatenate(arrays: Any, axis: int = 0, **kwargs: Any) -> BatchedArray:
-    level: Any = innermost(arrays)
-    each = [expand(a, level).data for a in arrays]
-    return BatchedArray(np.concatenate(each, axis + 1 if axis >= 0 else axis, **kwargs), level)
-
-
-_METHODS = ("min", "max", "argmin", "argmax", "all", "any", "mean", "item", "tolist", "ravel", "flatten", "cumsum")
-_functions: dict[Any, Callable[..., Any]] = {
-    np.broadcast_to: _broadcast_to,
-    np.ones_like: _filled(np.ones_like),
-    np.zeros_like: _filled(np.zeros_like),
-    np.empty_like: _filled(np.empty_like),
-    np.full_like: _filled(np.full_like),
-    np.stack: _stack,
-    np.concatenate: _concatenate,
-    np.where: _where,
-    np.moveaxis: _moveaxis,
-    np.reshape: lambda array, shape, *order: array.reshape(shape),
-    np.shape: lambda array: array.shape,
-    np.ndim: lambda array: array.ndim,
-    np.array: lambda array, dtype=None, order="C", **kwargs: array.copy(),
-    np.may_share_memory: _may_share_memory,
-}

@@ -19,7 +19,8 @@ from ampkit.base.errors import AmpkitError, StateError
 
 from ... import dispatch
 from ...autograd.accumulate import reduce_to_input
-from ...autograd.grad_mode import grad_scope, no_grad
+from ...autograd.double_backward import runs_forward_again
+from ...autograd.grad_mode import enable_grad, grad_scope, no_grad
 from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
 from ...cast_plan import CastPlan
@@ -27,6 +28,7 @@ from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
 from ...tensor import Tensor
+from . import numpy_functions as numpy_functions
 from .array import BatchedArray, Level, at, expand, innermost, used
 from .sums import is_summing, sum_if_ended
 
@@ -39,8 +41,8 @@ class Done(NamedTuple):
     """What a rule returns: the outputs, what a second derivative may read, and the backward.
 
     out: the outputs as the op has them, one array or a tuple. backward: (gradients of the outputs, needs, whether
-    gradients of what the samples share are summed) -> one gradient per input. saved: by name. replays: as of a Kernel. loops:
-    whether it ran once per sample.
+    gradients of what the samples share are summed) -> one gradient per input. saved: by name. replays: as of a Kernel.
+    loops: whether it ran once per sample.
     """
 
     out: Any
@@ -326,7 +328,7 @@ def spread(op: Any, node: Any, dy: Any) -> Kernel | None:
     level = _level_to_spread(node.kernel, dy if type(dy) is tuple else (dy,))
     if level is None:
         return None
-    if not node.kernel.replays and node.kernel.own_backward is None:
+    if node.kernel.own_backward is None:
         return Kernel(_backward_by_ops(op, node), None)
     names = op.signature.param_names
     return _per_sample_backward(op, node.kernel, level, dict(zip(names, node.params, strict=True)), node.plan.compute)
@@ -336,7 +338,7 @@ def _backward_by_ops(op: Any, node: Any) -> Callable[..., Any]:
     # The reference of the backward, as a second derivative runs it: its ops have rules.
     def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         dys = [None if d is None else TracedArray(Tensor(d)) for d in (dy if type(dy) is tuple else (dy,))]
-        with no_grad():
+        with enable_grad() if runs_forward_again(op, node) else no_grad():
             found = op.replay(node, dys, needs, None)
         return tuple([None if g is None else g.tensor.array for g in found])
 

@@ -9,7 +9,7 @@ from typing import Any
 from ampkit.base.errors import StateError
 
 from ... import random
-from .array import BatchedArray, Level, OneByOneError
+from .array import Level, OneByOneError, is_at
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def level(made: Level) -> Iterator[None]:
         if made.randomness == "error":
             cure = 'pass randomness="different" or "same"'
             raise StateError("vmap", 'no random op with randomness="error"', "one", cure)
-        if made.randomness == "different" and not any(_is_of(array, made) for array in like):
+        if made.randomness == "different" and not any(is_at(array, made) for array in like):
             raise OneByOneError("a draw")
 
     random.before_draw.append(draw)
@@ -28,11 +28,3 @@ def level(made: Level) -> Iterator[None]:
         yield
     finally:
         random.before_draw.remove(draw)
-
-
-def _is_of(array: Any, level: Level) -> bool:
-    while type(array) is BatchedArray:
-        if array.level is level:
-            return True
-        array = array.data
-    return False

@@ -14,7 +14,7 @@ from ...autograd.traced_array import TracedArray, run, stands_for
 from ...casts import widen
 from ...nested import tensors_in
 from ...tensor import Tensor
-from .array import at
+from .array import at, device_of
 from .boundary import enter, leave, sum_shared
 from .call import fill_saved, note_loop
 
@@ -33,7 +33,8 @@ def replay(op: Any, node: Node, dys: list[Any], needs: tuple[Any, ...]) -> tuple
 
 def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
     # The op once more for each sample, recorded, and the gradients through it, recorded in their turn.
-    level, inputs = node.kernel.level, _inputs(op, node)
+    level, like = node.kernel.level, next(dy for dy in dys if dy is not None)
+    inputs = _inputs(op, node, device_of(like.tensor.array))
     note_loop(f"{op.name}_backward")
     batched = [type(t) is Tensor and _is_of(t, level) for t in inputs]
     whole = [leave(t, 0, level) if b else t for t, b in zip(inputs, batched, strict=True)]
@@ -46,13 +47,17 @@ def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
             made = op.signature.call(op, each, at(node.params, level, sample))
             pairs = list(zip(tensors_in(made), given, strict=True))
             outs = [out for out, dy in pairs if dy is not None and out.requires_grad]
-            seeds = [widen(TracedArray(dy[sample]), out.array.dtype).tensor for out, dy in pairs if dy is not None and out.requires_grad]
+            seeds = [
+                widen(TracedArray(dy[sample]), out.array.dtype).tensor
+                for out, dy in pairs
+                if dy is not None and out.requires_grad
+            ]
             rows.append(grad(outs, asked, seeds, create_graph=True, allow_unused=True))
         columns = iter([_stacked(column, level) for column in zip(*rows, strict=True)])
     return tuple([None if edge is None else next(columns) for edge in node.edges])
 
 
-def _inputs(op: Any, node: Node) -> list[Any]:
+def _inputs(op: Any, node: Node, device: Any) -> list[Any]:
     # What the call was given, as far as a gradient depends on it: zeros stand for what the op did not save.
     linked, compute = double_backward.link_saved(op, node), node.plan.compute
     found: list[Any] = []
@@ -64,7 +69,7 @@ def _inputs(op: Any, node: Node) -> list[Any]:
         elif given.shape is None:
             found.append(given.dtype)
         else:
-            zeros = widen(np.zeros(given.shape, given.dtype), compute)
+            zeros = widen(device.zeros(given.shape, given.dtype), compute)
             found.append(Tensor(zeros) if edge is None else alias(zeros, edge))
     return found
 
