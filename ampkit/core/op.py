@@ -40,6 +40,7 @@ from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
 from .dispatch.batching import second
+from .dispatch.batching.array import used
 from .parameter import Parameter
 from .policy import Cast, region
 from .policy.recipe import Recipe
@@ -168,7 +169,7 @@ class Op:
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
         kernel = (
-            (batched.used and batched.spread(self, node, dy))
+            (used and batched.spread(self, node, dy))
             or node.kernel.own_backward
             or primitive.choose(node.plan.backend, dispatch.call, (dy, saved, needs), params)
         )
@@ -248,7 +249,7 @@ class Op:
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
         answer = full[-1] if self.signature.typed else None
         plan = make_plan(self, rule, answer, key, wanted, backend)
-        if batched.used and batched.innermost(held) is not None:
+        if used and batched.innermost(held) is not None:
             plan = batched.plan_of(self, plan)
         self.plans[full] = plan
         return plan

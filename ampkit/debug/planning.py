@@ -19,6 +19,7 @@ from ..base.dtypes import FLOATS, DType, float32
 from ..base.errors import ConfigError, DTypeError
 from ..base.observe import BACKWARD, FORWARD, Event, observing
 from ..core.autograd.tape import grad
+from ..core.dispatch.batching.call import hearing
 from ..core.module_path import current, current_path, follow, matches, path_in_words
 from ..core.op import Op
 from ..core.parameter import Parameter
@@ -58,12 +59,15 @@ def plan(
     recorder, arguments = _Recorder(found), tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     context: AbstractContextManager[Any] = nullcontext() if policy is None else autocast(enabled=False)
     try:
-        with unchanged(model), context if rule is None else autocast(policy=rule), follow(), observing(recorder):
+        region = context if rule is None else autocast(policy=rule)
+        with unchanged(model), region, follow(), observing(recorder), hearing() as looped:
             out = model(*arguments) if loss is None else loss(model, *arguments)
             if loss is not None:
                 recorder.last = "the backward"
                 _differentiate(model, arguments, out)
             del out
+        if looped:
+            found.notes.append(f"under vmap once per sample, for want of a rule: {', '.join(looped)}")
         if found.policy is not None:
             recorder.rows = _beside_float32(found, recorder.rows, model, arguments, loss)
     except MemoryError:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
+from weakref import finalize, ref
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from ampkit.base.errors import StateError
 from ...casts import is_traced
 
 _serial = count(1).__next__
-used: list[int] = []  # not empty once this process has made a BatchedArray: until then nothing looks for one
+used: list[int] = []  # an entry for each level that is alive: without any, nothing looks for batched arrays
 
 
 # NumPy function -> what it is on batched arrays; see numpy_functions.py.
@@ -34,15 +35,14 @@ class Level:
     """One call of a mapped function.
 
     size: of the mapped axis. serial: an inner call has a higher one. open: whether the function still runs. randomness:
-    what random ops do. loops: the names of the ops that ran once per sample, and how often.
+    what random ops do.
     """
 
     def __init__(self, size: int, randomness: str = "error"):
         self.size, self.randomness, self.serial, self.open = size, randomness, _serial(), True
-        self.loops: dict[str, int] = {}
         self._backends: dict[int, BatchedBackend] = {}
-        if not used:
-            used.append(self.serial)
+        used.append(self.serial)
+        finalize(self, used.pop).atexit = False
 
     def backend_of(self, data: Any) -> BatchedBackend:
         """The backend of the arrays of this level that hold arrays like `data`."""
@@ -58,7 +58,13 @@ class BatchedBackend:
     name = "batched"
 
     def __init__(self, level: Level, real: Any):
-        self.level, self.real, self.device = level, real, real.device
+        self._level, self.real, self.device = ref(level), real, real.device
+
+    @property
+    def level(self) -> Level:
+        found = self._level()
+        assert found is not None  # the arrays of a backend hold its level
+        return found
 
     def __getattr__(self, name: str) -> Any:  # waiting, timing, errors
         return getattr(self.real, name)

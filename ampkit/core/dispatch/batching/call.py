@@ -7,8 +7,11 @@ backward gets and gives arrays that are batched where the gradient is one of eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from logging import getLogger
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +32,10 @@ from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
 from ...tensor import Tensor
 from . import numpy_functions as numpy_functions
-from .array import BatchedArray, Level, at, expand, innermost, used
+from .array import BatchedArray, Level, at, expand, innermost
 from .sums import is_summing, sum_if_ended
 
-__all__ = ["innermost", "used"]
+__all__ = ["innermost"]
 
 _NEVER = (0,)  # the version of an array under which nothing is cached
 
@@ -138,28 +141,39 @@ def run_backward(op: Any, kernel: Any, dy: Any, saved: Any, needs: Any, params: 
 
 
 class BatchedKernel(Kernel):
-    """The kernel of one call on batched arrays."""
+    """The kernel of one call on batched arrays. level: whose samples they are."""
 
-    __slots__ = ("_op", "_plan", "_wants", "level")
+    __slots__ = ("_outcome", "level")
 
     def __init__(self, op: Any, plan: CastPlan, level: Level, wants: Any):
-        super().__init__(self._run, None)
-        self.name = "batched"
-        self._op, self._plan, self.level, self._wants = op, plan, level, wants
-        self.own_backward = Kernel(_backward_of(level, plan.stored), None)
+        self._outcome: list[bool] = []  # whether the rule's outcome replays, which `run` appends
+        super().__init__(partial(_run, self._outcome, op, plan, level, wants), None)
+        self.name, self.level = "batched", level
+        self.own_backward = Kernel(_backward_of(level), None)
 
-    def _run(self, *args: Any, dtype: Any = None, **named: Any) -> Any:
-        signature = self._op.signature
-        values = dict(zip(signature.parameters, args, strict=False)) | named
-        given = values[signature.variadic] if signature.variadic else [values[name] for name in signature.names]
-        params = [values.get(name) for name in signature.param_names]  # `dtype` is the result's, and none of them
-        call = Call(self._op, list(given), params, self._plan, self.level, self._wants)
-        with _on_device(call.arrays, self._op.name):
-            done = batched(call)
-        self.replays = done.replays
-        inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
-        outs = done.out if type(done.out) is tuple else (done.out,)
-        return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.loops)))
+    @property
+    def replays(self) -> bool:  # known once it ran
+        return any(self._outcome)
+
+    @replays.setter
+    def replays(self, value: bool) -> None:
+        pass
+
+
+def _run(
+    outcome: list[bool], op: Any, plan: CastPlan, level: Level, wants: Any, *args: Any, dtype: Any = None, **named: Any
+) -> Any:
+    signature = op.signature
+    values = dict(zip(signature.parameters, args, strict=False)) | named
+    given = values[signature.variadic] if signature.variadic else [values[name] for name in signature.names]
+    params = [values.get(name) for name in signature.param_names]  # `dtype` is the result's, and none of them
+    call = Call(op, list(given), params, plan, level, wants)
+    with _on_device(call.arrays, op.name):
+        done = batched(call)
+    outcome.append(done.replays)
+    inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
+    outs = done.out if type(done.out) is tuple else (done.out,)
+    return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.loops)))
 
 
 class _Input(NamedTuple):
@@ -207,7 +221,7 @@ def plain(array: Any) -> Any:
     return array
 
 
-def _backward_of(level: Level, stored: Any) -> Callable[..., Any]:
+def _backward_of(level: Level) -> Callable[..., Any]:
     def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
         dys = [None if d is None else expand(d, level) for d in (dy if type(dy) is tuple else (dy,))]
         summing = is_summing(level)
@@ -253,7 +267,6 @@ def batched(call: Call) -> Done:
 def per_sample(call: Call) -> Done:
     """The call as one call of the op per sample."""
     level, op = call.level, call.op
-    level.loops[op.name] = level.loops.get(op.name, 0) + 1
     note_loop(op.name)
     each = [
         Ran(op, at(call.arrays, level, b), at(call.params, level, b), call.plan, call.wants) for b in range(level.size)
@@ -355,10 +368,32 @@ def _level_to_spread(kernel: Any, dys: Any) -> Level | None:
 
 loops: dict[str, int] = {}
 heard: list[Callable[[str], None]] = []
+_said: set[str] = set()
 
 
 def note_loop(name: str) -> None:
-    """Count a call of the op `name` that ran once per sample."""
+    """Count a call of the op `name` that ran once per sample, and say so in the log, once for each op."""
     loops[name] = loops.get(name, 0) + 1
     for hear in heard:
         hear(name)
+    if name not in _said:
+        _said.add(name)
+        _log.warning("vmap: %s runs once per sample, as it has no rule for these arguments", name)
+
+
+@contextmanager
+def hearing() -> Iterator[dict[str, None]]:
+    """Within the block, the names of the ops that run once per sample come into the dict that is returned."""
+    found: dict[str, None] = {}
+
+    def hear(name: str) -> None:
+        found[name] = None
+
+    heard.append(hear)
+    try:
+        yield found
+    finally:
+        heard.remove(hear)
+
+
+_log = getLogger("ampkit.func")
