@@ -33,13 +33,13 @@ from . import dispatch, op_call, policy
 from .arguments import type_name
 from .autograd import double_backward, traced_array
 from .autograd.backward_pass import BackwardPass
-from .autograd.node import Node
+from .autograd.node import Node, WideNode
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
 from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
-from .dispatch.batching import second
+from .dispatch.batching import rules, second
 from .dispatch.batching.array import used
 from .parameter import Parameter
 from .policy import Cast, region
@@ -53,6 +53,7 @@ Bound: TypeAlias = float  # a parameter that elements are compared with: rounded
 Index: TypeAlias = Any
 
 ops: dict[str, Op] = {}  # every op by name
+_UNROUNDED = (Parameter, WideNode)  # whose gradients are wanted in their own dtypes
 
 
 class Op:
@@ -83,7 +84,8 @@ class Op:
         # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
         self.quantized: Callable[[Recipe], Callable[[Any], Kernel]] | None = None
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
-        self.batching: Callable[[Any], Any] | None = None
+        pointwise = self.ours and self.forward.module.startswith("pointwise.")
+        self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None
         self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)
         self.__signature__ = inspect.Signature(self.signature.accepted)
@@ -153,7 +155,7 @@ class Op:
         stored = node.plan.stored
         return tuple(
             [
-                None if edge is None else edge[3] if isinstance(edge[0], Parameter) else stored[i]
+                None if edge is None else edge[3] if isinstance(edge[0], _UNROUNDED) else stored[i]
                 for i, edge in enumerate(node.edges)
             ]
         )

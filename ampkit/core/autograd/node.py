@@ -110,6 +110,10 @@ class Node:
         return self.around
 
 
+class WideNode(Node):
+    """A node whose gradient is wanted unrounded, like a Parameter's, of which it is a part or another view."""
+
+
 def shown(source: Any) -> Node | AccumulateGrad:
     """What a script sees of the source of an edge: a node, or of a leaf its AccumulateGrad."""
     return source.shown() if isinstance(source, Node) else accumulate_grad(source)

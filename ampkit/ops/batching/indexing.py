@@ -53,12 +53,3 @@ class Indexed:
 
     def __call__(self, call: Call) -> Done | None:
         return _rule(call)
-
-
-def along(call: Call, arrays: list[Any]) -> tuple[Any, ...] | None:
-    """`index_select` with one index for all samples."""
-    place = call.op.signature.names.index("index")
-    if call.is_batched(place) or not call.arrays[0].ndim:
-        return None
-    arrays[place] = call.arrays[place]
-    return call.with_params(dim=call.param("dim") % call.arrays[0].ndim + 1)

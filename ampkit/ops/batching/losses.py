@@ -55,7 +55,7 @@ def of_classes(call: Call) -> Done | None:
     """A loss over classes, axis 1 or the only one: input [N, C, ...] of the samples below each other."""
     x, target, weight = call.arrays
     reduction, size, level = call.param("reduction"), call.level.size, call.level
-    if weight is not None and (reduction == "mean" or call.is_batched(2) or call.wants[2]):
+    if weight is not None and (call.is_batched(2) or call.wants[2]):
         return None
     if reduction == "none":
         rule = leading(shared=("weight",)) if x.ndim == 1 else folded({"input": 0, "target": 0}, shared=("weight",))
@@ -68,7 +68,10 @@ def of_classes(call: Call) -> Done | None:
     count: Any = 1
     if reduction == "mean" and "ignore_index" in call.op.signature.param_names:
         counted = arrays[1].reshape(size, -1) != call.param("ignore_index")
-        count = cast(counted.sum(1), wide_dtype(call.plan))
+        if weight is not None:
+            labels = np.where(counted, arrays[1].reshape(size, -1), 0)
+            counted = np.where(counted, np.take(cast(weight, wide_dtype(call.plan)), labels, 0), 0)
+        count = counted.sum(1).astype(wide_dtype(call.plan))
     elif reduction == "mean":
         count = rows.shape[1]
     out = cast(summed(rows, (1,), wide_dtype(call.plan)) / count, call.plan.out)

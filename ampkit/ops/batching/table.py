@@ -1,13 +1,14 @@
 """Which rule each op has. An op that is not here, and whose author gave it none, runs once per sample under `vmap`.
 
-Pointwise ops broadcast, and so have the rule of all of them, but for those that are named otherwise here.
+Pointwise ops of ampkit broadcast, and have the rule `elementwise` unless they are named here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ampkit.core.dispatch.batching.call import Call
+from ampkit.base.memory_format import preserve_format
+from ampkit.core.dispatch.batching.call import Call, Done
 from ampkit.core.dispatch.batching.rules import Rule, aligned_first, behind, elementwise, first_of, folded, leading
 from ampkit.core.op import ops
 
@@ -29,7 +30,18 @@ def planes(name: str) -> Rule:
     return lambda call: folded({"input": 0}, rank=len(call.param(name)) + 2)(call)
 
 
-ONE_BY_ONE = "cast_to prelu to_device clone polygamma"  # pointwise ops by module that are not so by argument
+def last_planes(call: Call) -> Done | None:
+    """The rule of `fold_` and `unfold_`, of images or columns [N, C, ...]."""
+    rank = 3 if call.op.name == "fold" else len(call.param("geometry").input_size) + 2
+    return folded({"input": 0}, rank=rank)(call)
+
+
+def copied(call: Call) -> Done | None:
+    """The rule of `clone`, unless it chooses an order of the axes."""
+    return elementwise(call) if call.param("memory_format") in (None, preserve_format) else None
+
+
+ONE_BY_ONE = "cast_to prelu to_device"  # their modules are those of pointwise ops
 RULES: dict[str, Rule] = {
     # shapes
     "permute": leading(order_of_axes),
@@ -45,14 +57,18 @@ RULES: dict[str, Rule] = {
     "stack": leading(new_axis),
     "diagonal": leading(behind("dim1", "dim2")),
     "tril triu": leading(),
+    "repeat_interleave": leading(behind("dim")),
+    "clone": copied,
+    "fold unfold": last_planes,
     # indices
     "basic_getitem advanced_getitem put_into_zeros": indexing.Indexed(),
-    "index_select": leading(indexing.along),
-    "gather scatter scatter_add": leading(behind("dim")),
+    "index_select index_add": leading(behind("dim"), shared=("index",)),
+    "gather scatter scatter_add scatter_reduce": leading(behind("dim")),
     # reductions, and functions along an axis
-    "sum mean amax amin logsumexp all any count_nonzero std var": leading(behind("dim", every=True)),
-    "argmax argmin max min prod sort topk cumsum cumprod cummax cummin logcumsumexp": leading(behind("dim")),
-    "softmax log_softmax glu normalize cosine_similarity": leading(behind("dim")),
+    "sum mean amax amin logsumexp all any count_nonzero std var norm": leading(behind("dim", every=True)),
+    "argmax argmin max min prod sort topk place_in_order place_of_mode": leading(behind("dim")),
+    "cumsum cumprod cummax cummin logcumsumexp": leading(behind("dim")),
+    "softmax log_softmax glu normalize cosine_similarity cross": leading(behind("dim")),
     # products
     "linear": products.linear,
     "matmul mm bmm mv dot vdot tensordot": products.product,
@@ -60,7 +76,7 @@ RULES: dict[str, Rule] = {
     "addmm": products.addmm,
     "baddbmm": products.baddbmm,
     "einsum": products.einsum,
-    "cholesky inverse det slogdet eigh svd qr": leading(),
+    "cholesky inverse det slogdet eigh svd qr solve matrix_exp cdist pairwise_distance": leading(),
     # layers
     "layer_norm rms_norm": layers.scaled,
     "add_layer_norm": layers.add_layer_norm,
@@ -76,7 +92,10 @@ RULES: dict[str, Rule] = {
     "linear_gelu_linear": layers.feed_forward,
     "embedding": layers.embedding,
     "sum_rows": layers.sum_rows,
+    "grid_sample": folded({"input": 0, "grid": 0}),
+    "local_response_norm": folded({"input": 0}),
     "dropout": layers.dropout,
+    "alpha_masked": elementwise,
     "scaled_dot_product_attention": layers.attention,
     "self_attention": layers.self_attention,
     # losses
@@ -84,15 +103,12 @@ RULES: dict[str, Rule] = {
     "binary_cross_entropy binary_cross_entropy_with_logits": losses.of_elements,
     "gaussian_nll_loss": losses.of_one_shape,
     "hinge_embedding_loss margin_ranking_loss poisson_nll_loss soft_margin_loss": losses.of_elements,
-    "cross_entropy nll_loss": losses.of_classes,
+    "cross_entropy nll_loss cross_entropy_probabilities": losses.of_classes,
 }
 
 
 def give_rules() -> None:
     """Give each op of the table its rule; once all ops are defined."""
-    for op in ops.values():
-        if op.forward.module.startswith("pointwise.") and op.name not in ONE_BY_ONE.split():
-            op.batching = elementwise
-    for names, rule in RULES.items():
+    for names, rule in [*RULES.items(), (ONE_BY_ONE, None)]:
         for name in names.split():
             ops[name].batching = rule

@@ -11,9 +11,10 @@ from ampkit import backends
 from ampkit.base.dtypes import DIFFERENTIABLE
 
 from ...autograd.grad_mode import grad_scope
-from ...autograd.node import Node
+from ...autograd.node import Node, WideNode
 from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
+from ...parameter import Parameter
 from ...tensor import Tensor
 from .array import BatchedArray, Level, expand
 from .sums import is_summing, sum_if_ended
@@ -32,7 +33,8 @@ class _Boundary:
         made._version_counter = tensor._version_counter
         edge = tensor._tape_edge
         if edge is not None and grad_scope().value and made.array.dtype in DIFFERENTIABLE:
-            node = Node(self, (edge,), Saved(), (dim, level))
+            kind = WideNode if isinstance(edge[0], (Parameter, WideNode)) else Node
+            node = kind(self, (edge,), Saved(), (dim, level))
             made._tape_edge = (node, 0, made.array.shape, made.array.dtype)
             tensor.exposed()
         return made
