@@ -33,6 +33,7 @@ from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, alias, attach, named_node_type
 from ..core.autograd.saved_hooks import pack, unpack
 from ..core.autograd.views import move, need_changeable, share
+from ..core.dispatch.batching.boundary import lifted
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
 from .function_node import Call, FunctionNode, Once
@@ -200,7 +201,7 @@ class Function:
         gradients that are no Tensors, ArgumentError for too few or too many, ShapeError for misshapen ones.
         """
         split = cls.setup_context is not Function.setup_context
-        args = _bound(cls.forward, args, kwargs, split)
+        args = lifted(_bound(cls.forward, args, kwargs, split))
         ctx = FunctionCtx(cls.__name__, args, None if hasattr(cls.forward, "casts_inputs") else policy.region())
         with no_grad():
             out = cls.forward(*args) if split else cls.forward(ctx, *args)

@@ -10,6 +10,7 @@ from ..base import observe
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..core.autograd.node import Node
 from ..core.autograd.traced_array import TracedArray
+from ..core.dispatch.batching.array import device_of
 from ..core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ class Call:
             found = self.function.backward(ctx, *dys)
         finally:
             ctx._node = None
-        return self._check_gradients(found if isinstance(found, (tuple, list)) else (found,), node, backend)
+        device = device_of(next(dy.array for dy in dys if dy is not None))
+        return self._check_gradients(found if isinstance(found, (tuple, list)) else (found,), node, device)
 
-    def _check_gradients(self, found: Sequence[Any], node: Node, backend: Any) -> list[Tensor | None]:
+    def _check_gradients(self, found: Sequence[Any], node: Node, device: Any) -> list[Tensor | None]:
         where, count = f"{self.name}.backward", len(node.edges)
         if len(found) < count or any(extra is not None for extra in found[count:]):
             needs = f"{count} gradient{'s' * (count != 1)}, one per argument of forward, None where there is none"
@@ -98,8 +100,8 @@ class Call:
         for position, item in enumerate(found[:count]):
             if item is not None and not isinstance(item, Tensor):
                 raise DTypeError(where, "Tensors or None", f"a {type(item).__name__} as gradient {position}")
-            if item is not None and backends.backend_of(item.array) is not backend:
-                raise DeviceError(where, f"gradients on {backend.name}", f"gradient {position} on {item.device}")
+            if item is not None and device_of(item.array) is not device:
+                raise DeviceError(where, f"gradients on {device.name}", f"gradient {position} on {item.device}")
         return [None if edge is None else item for edge, item in zip(node.edges, found, strict=False)]
 
 

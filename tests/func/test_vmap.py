@@ -8,8 +8,9 @@ import pytest
 import ampkit
 from ampkit import autocast, func, models, nn, ops, tensor
 from ampkit.amp import GradScaler
-from ampkit.autograd import grad
+from ampkit.autograd import Function, grad
 from ampkit.base.errors import ArgumentError, ShapeError, StateError
+from ampkit.core.autograd.recompute import recompute
 from ampkit.core.dispatch.batching.array import used
 from ampkit.core.dispatch.batching.call import hearing
 from ampkit.core.dispatch.batching.rules import elementwise
@@ -195,6 +196,41 @@ def test_changes_in_place_and_views():
     x = X.clone()
     func.vmap(lambda x: x.mul_(2))(x)
     close(x, X * 2)
+
+
+class Product(Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        return dy * w, dy * x
+
+
+def overwritten(v, x):
+    y = x * 1
+    y[0] = v[1] * 2
+    y[1:] = v[1:]
+    return y.mul_(v).square().sum()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v, x: Product.apply(x, v).sum(),
+        overwritten,
+        lambda v, x: recompute(lambda v, x: ops.tanh(v * x).square(), v, x).sum(),
+    ],
+    ids=["Function", "in place", "recompute"],
+)
+def test_nodes_that_are_no_ops_sum_what_the_samples_share(function):
+    v = W[0].clone()
+    total = func.grad(lambda v: func.vmap(lambda x: function(v, x))(X).sum())(v)
+    close(total, func.grad(lambda v: sum(function(v, x) for x in X))(v))
+    close(func.vmap(func.grad(function), (None, 0))(v, X), ops.stack([func.grad(function)(v, x) for x in X]))
 
 
 def test_indices_of_each_sample():

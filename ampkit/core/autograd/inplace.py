@@ -16,7 +16,8 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DeviceError, DTypeError, ShapeError, StateError
 
 from ..capture.recorder import recorders
-from ..dispatch.batching.array import need_room, used
+from ..dispatch.batching.array import innermost, need_room, used
+from ..dispatch.batching.boundary import beside
 from ..fp_errors import ignore_fp_errors
 from ..nested import tensors_in
 from ..tensor import Tensor
@@ -147,6 +148,8 @@ def take(self: Tensor, made: Tensor) -> Tensor:
     """Overwrite self with the values of `made`, which fits it, and let the gradient go where that of `made` goes."""
     if made._tape_edge is not None:
         need_views_on_tape(self)
+        if used and (level := innermost((self.array,))) is not None:
+            made = beside(made, level)
     for recorder in recorders:
         recorder.written(self, made.array)
     with ignore_fp_errors(), backends.device_guard(self.array):

@@ -16,7 +16,7 @@ from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
 from ...parameter import Parameter
 from ...tensor import Tensor
-from .array import BatchedArray, Level, expand
+from .array import BatchedArray, Level, expand, innermost, is_at, used
 from .sums import is_summing, sum_if_ended
 
 
@@ -88,6 +88,19 @@ def lift(tensor: Tensor, level: Level) -> Tensor:
         node = Node(_LIFT, (edge,), Saved(), (level,))
         made._tape_edge = (node, 0, made.array.shape, made.array.dtype)
     return made
+
+
+def lifted(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments of a function with a backward of its own: beside batched ones, those whose gradient is wanted too."""
+    level = innermost([a.array for a in args if isinstance(a, Tensor)]) if used else None
+    if level is None:
+        return args
+    return tuple([beside(a, level) if isinstance(a, Tensor) and a._tape_edge is not None else a for a in args])
+
+
+def beside(tensor: Tensor, level: Level) -> Tensor:
+    """A tensor, batched at `level`."""
+    return tensor if is_at(tensor.array, level) else lift(tensor, level)
 
 
 def sum_traced_if_ended(gradient: Any, level: Level) -> Any:

@@ -7,16 +7,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from ampkit.base.errors import StateError
+from ampkit.base.scoped import ScopedVariable
 
 from ... import random
 from .array import Level, OneByOneError, is_at
 
+_running: ScopedVariable[tuple[Level, ...]] = ScopedVariable("ampkit.vmap", ())
+
 
 @contextmanager
 def level(made: Level) -> Iterator[None]:
-    """Within the block the draws of streams are those of the samples of `made`."""
+    """Within the block, in this context, the draws of streams are those of the samples of `made`."""
 
     def draw(like: tuple[Any, ...]) -> None:
+        if made not in _running.scope().value:  # another thread's draw
+            return
         if made.randomness == "error":
             cure = 'pass randomness="different" or "same"'
             raise StateError("vmap", 'no random op with randomness="error"', "one", cure)
@@ -24,7 +29,9 @@ def level(made: Level) -> Iterator[None]:
             raise OneByOneError("a draw")
 
     random.before_draw.append(draw)
+    scope = _running.enter((*_running.scope().value, made))
     try:
         yield
     finally:
+        _running.leave(scope)
         random.before_draw.remove(draw)
