@@ -22,6 +22,7 @@ from ..base.masked import need_unmasked
 from . import cuda as cuda
 from . import cudnn as cudnn
 from .cpu.device import CPU
+from .own_backend import OwnBackend as OwnBackend
 
 
 class Device(str):
@@ -81,16 +82,6 @@ class Backend(Protocol):
     def synchronize(self) -> None: ...
     def record_event(self, name: str | None = None) -> Any: ...
     def elapsed_time(self, first: Any, second: Any) -> float: ...
-
-
-class OwnBackend:
-    """The base class of arrays that say themselves what their backend is, since their type does not."""
-
-    __slots__ = ()
-
-    @property
-    def backend(self) -> Backend:
-        raise NotImplementedError
 
 
 cpu = CPU()
@@ -162,7 +153,7 @@ def out_of_memory_error(arrays: Iterable[Any], error: MemoryError) -> MemoryErro
 def _of_subclass(array: Array) -> Backend:
     kind = type(array)
     if isinstance(array, OwnBackend):
-        return array.backend
+        return cast(Backend, array.backend)
     if isinstance(array, np.generic):  # NumPy's arithmetic turns a 0-d array into a scalar
         return cpu
     for base in kind.__mro__:

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 
 from .. import backends
 from ..backends.launch_queue import queue
+from ..backends.own_backend import on_device
 from ..base import observe
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
@@ -237,7 +238,7 @@ class Op:
     def new_plan(self, full: tuple[Any, ...], inputs: tuple[Any, ...]) -> CastPlan:
         """The plan for a combination of dtypes that was not met before, kept from now on."""
         held = [i._array for i in inputs if isinstance(i, Tensor)]
-        devices = [backends.backend_of(batched.plain(a)) for a in held]
+        devices = [backends.backend_of(on_device(a)) for a in held]
         names = {device.name for device in devices}
         if len(names) != 1:
             raise self._devices(inputs) if names else self._no_tensor(inputs)

@@ -39,9 +39,13 @@ def energy(w, x):
     return ops.tanh(w @ x).square().sum()
 
 
-W, X = numbers(3, 3, seed=1), numbers(4, 3)
-NET = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
-PARAMS = {name: p.detach() for name, p in NET.named_parameters()}
+@pytest.fixture(autouse=True)
+def inputs():
+    """W [3, 3], X [4, 3] and a perceptron on the device of the test."""
+    global W, X, NET, PARAMS
+    W, X = numbers(3, 3, seed=1), numbers(4, 3)
+    NET = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
+    PARAMS = {name: p.detach() for name, p in NET.named_parameters()}
 
 
 def net_loss(params, x, y):
@@ -135,14 +139,16 @@ def test_per_sample_gradients_of_models_run_no_loop(name, dtype):
             each = func.grad(loss)(params, x[sample], y[sample])
             for key, gradient in each.items():
                 assert found[key].dtype == gradient.dtype == ampkit.float32
-                largest = max(float(gradient.abs().max()), 1e-3)
+                largest = max(float(gradient.abs().max()), 0.05)
                 got = found[key][sample].numpy()
-                np.testing.assert_allclose(got, gradient.numpy(), rtol=2e-3, atol=2e-3 * largest)
+                tolerance = 2e-3 if dtype is None else 2e-2
+                np.testing.assert_allclose(got, gradient.numpy(), rtol=tolerance, atol=tolerance * largest)
 
 
-@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.BatchNorm1d(8), nn.Softmax(-1)], ids=repr)
+@pytest.mark.parametrize("norm", ["LayerNorm(8)", "GroupNorm(2, 8)", "BatchNorm1d(8)", "Softmax(-1)"])
 def test_rows_of_a_jacobian_recorded_in_a_region(norm):
-    net, x = nn.Sequential(nn.Linear(3, 8), norm, nn.Linear(8, 2)), numbers(4, 3).requires_grad_()
+    middle = eval(f"nn.{norm}")
+    net, x = nn.Sequential(nn.Linear(3, 8), middle, nn.Linear(8, 2)), numbers(4, 3).requires_grad_()
     with autocast(dtype=ampkit.bfloat16):
         out = net(x)
         seeds = ops.eye(out.numel()).reshape(-1, *out.shape).to(out.dtype)

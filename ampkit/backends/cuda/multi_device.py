@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ampkit.base.dtypes import Array
 from ampkit.base.errors import DeviceError, StateError
 
+from ..own_backend import on_device
+
 if TYPE_CHECKING:
     from .device import CUDA
 
@@ -59,7 +61,7 @@ class Gpus:
 
     def _of(self, where: str, arrays: Iterable[Any]) -> int | None:
         found: int | None = None
-        for array in arrays:
+        for array in map(on_device, arrays):
             if isinstance(array, self.kind):
                 index = array.data.device_id
                 if found is not None and index != found:
@@ -81,6 +83,7 @@ class Gpus:
 
     def follow(self, array: Any) -> None:
         """Make the device of an array current, without restoring; ignore other values."""
+        array = on_device(array)
         if isinstance(array, self.kind):
             self.use(array.data.device_id)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ampkit import backends, ops
+from ampkit.backends.own_backend import on_device
 from ampkit.base.dtypes import DType, float32
 from ampkit.core import module_path, policy
-from ampkit.core.dispatch.batching.call import plain
 from ampkit.core.policy import Cast, Policy
 from ampkit.core.tensor import Tensor
 from ampkit.ops.nn.attention import self_attention_by_ops
@@ -61,7 +61,7 @@ def add_norm(
         return total, norm(total)
     normed, region = residual.array.dtype, policy.region()
     if region is not None and readers and all(map(_is_unhooked, readers)) and not _have_policies_of_their_own(readers):
-        rule = region.policies[backends.backend_of(plain(residual.array)).name]
+        rule = region.policies[backends.backend_of(on_device(residual.array)).name]
         normed = normed if rule is None else rule.low_dtype
     return _fused_sum(residual, branch, dropout, norm, normed)
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.backends.own_backend import on_device
 from ampkit.base.dtypes import accumulator
 from ampkit.core.casts import cast
 from ampkit.core.dispatch.batching.array import expand
-from ampkit.core.dispatch.batching.call import Call, Done, Ran, plain, run_backward
+from ampkit.core.dispatch.batching.call import Call, Done, Ran, run_backward
 from ampkit.core.dispatch.batching.rules import Rule, elementwise, folded, merge, unmerge
 from ampkit.core.op import Saved
 
 from ..linalg.matmul import linear as linear_op
 from ..nn.conv import geometry_of, transposed_geometry
+from ..nn.dropout import apply_mask, mask
 from ..nn.embedding import check_indices
 from ..nn.embedding import embedding as embedding_op
 from ..nn.embedding import sum_rows as sum_rows_op
@@ -277,7 +279,7 @@ def embedding(call: Call) -> Done | None:
 
 def _below(level: Any, places: Any, rows: int) -> Any:
     # Indices [size, ...] of rows of the samples' tables as those of one table of them all.
-    first = np.arange(level.size, like=plain(places)) * rows
+    first = np.arange(level.size, like=on_device(places)) * rows
     return places + first.reshape((level.size, *(1,) * (places.ndim - 1)))
 
 
@@ -299,22 +301,18 @@ def sum_rows(call: Call) -> Done | None:
 
 def dropout(call: Call) -> Done | None:
     """`dropout`: a mask of each sample, or one for all."""
-    level, x = call.level, call.arrays[0]
-    shape = call.param("shape")
-    if level.randomness == "different":
-        lead = level.size
-    else:
-        lead, shape = 1, shape or x.shape
-    changed = call.with_params(shape=None if shape is None else (lead, *shape))
-    ran = Ran(call.op, [x.data], changed, call.plan)
+    level, x, p, different = call.level, call.arrays[0], call.param("p"), call.level.randomness == "different"
+    shape = tuple(call.param("shape") or x.shape)
+    given = mask(on_device(x), p, call.param("seed"), call.param("call"), (level.size, *shape) if different else shape)
+
+    def masked(array: Any, dtype: Any) -> Any:
+        return cast(apply_mask(cast(array, wide_dtype(call.plan)), given, p), dtype)
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
-        return [call.up(g) for g in ran.backward([dys[0].data], needs)]
+        return [call.up(masked(dys[0].data, needs[0]))]
 
-    keep = ran.saved.keep
-    if keep.shape[:1] != (level.size,):
-        keep = np.broadcast_to(keep, (level.size, *keep.shape[1:]))
-    return Done(call.up(ran.out), backward, {"keep": call.up(keep)})
+    keep = call.up(given) if different else given
+    return Done(call.up(masked(x.data, call.plan.out)), backward, {"keep": keep})
 
 
 _heads = {"query": 0, "key": 0, "value": 0}

@@ -16,6 +16,7 @@ from weakref import finalize, ref
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.own_backend import OwnBackend, on_device
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
 
@@ -124,7 +125,7 @@ def changes_unbatched() -> StateError:
     return StateError("vmap", "changes in place of mapped tensors", "one of a tensor that all samples share", cure)
 
 
-class BatchedArray(backends.OwnBackend, np.lib.mixins.NDArrayOperatorsMixin):
+class BatchedArray(OwnBackend, np.lib.mixins.NDArrayOperatorsMixin):
     """`data` [size, ...], shown without its first axis.
 
     data: an array of a device, or of an outer level. level: whose samples they are.
@@ -352,9 +353,7 @@ def aligned(values: Any, level: Level, rank: int | None = None) -> list[Any]:
 
 def device_of(array: Any) -> Any:
     """The backend of the arrays that a batched one holds, below all levels."""
-    while type(array) is BatchedArray:
-        array = array.data
-    return backends.backend_of(array)
+    return backends.backend_of(on_device(array))
 
 
 def _aligned(array: BatchedArray, rank: int) -> Any:

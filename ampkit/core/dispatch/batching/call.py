@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.own_backend import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE
 from ampkit.base.errors import AmpkitError, StateError
 
@@ -211,14 +212,7 @@ def fill_saved(op: Any, node: Any) -> None:
 
 
 def _on_device(arrays: Any, where: str) -> Any:
-    return backends.device_guard(*[plain(a) for a in arrays], where=where)
-
-
-def plain(array: Any) -> Any:
-    """The array of a device that a batched one holds, below all levels."""
-    while type(array) is BatchedArray:
-        array = array.data
-    return array
+    return backends.device_guard(*map(on_device, arrays), where=where)
 
 
 def _backward_of(level: Level) -> Callable[..., Any]:
