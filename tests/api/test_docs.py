@@ -25,6 +25,7 @@ from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
 from ampkit.cli import main
+from ampkit.core.dispatch.batching.call import hearing
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import categories
 from ampkit.run import loop
@@ -196,9 +197,14 @@ def test_what_readme_says_of_speed_on_a_gpu_stands_in_the_log():
 
 
 def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
-    definition, case, _ = examples("docs/add-an-op.md")
+    definition, rule, case, _ = examples("docs/add-an-op.md")
+    names = {"__name__": "docs"}
     try:
-        exec(compile(definition, "docs/add-an-op.md", "exec"), {"__name__": "docs"})
+        exec(compile(definition, "docs/add-an-op.md", "exec"), names)
+        exec(compile(rule, "docs/add-an-op.md", "exec"), names)
+        x = ampkit.randn(3, 4)
+        with hearing() as looped:
+            assert (ampkit.vmap(names["squareplus"])(x) == names["squareplus"](x)).all() and not looped
         tested = eval(case.replace("# tests/cases/pointwise.py", "").strip(), vars(testing))
         testing.check(tested)
     finally:
