@@ -98,6 +98,8 @@ class Tensor(TensorBase, TensorMethods):
         super().__init_subclass__(**kwargs)
         if "__new__" in vars(cls) and "__init__" not in vars(cls):
             setattr(cls, "__init__", _already_made)  # noqa: B010 - the type checker refuses an assignment
+        if "array" in vars(cls):  # a property, which calls of ops read, too
+            setattr(cls, "_array", vars(cls)["array"])  # noqa: B010
         overrides.register(cls, Tensor)
 
     @classmethod
@@ -507,7 +509,7 @@ def _as_subclass(result: Any, cls: type[Tensor]) -> Any:
 
 
 overrides.register(Tensor, Tensor)
-setattr(Tensor, "_array", vars(Tensor)["array"])  # noqa: B010 - the same slot, which `guard_reads` leaves as it is
+setattr(TensorBase, "_array", vars(Tensor)["array"])  # noqa: B010 - the same slot, which `guard_reads` leaves
 
 
 def guard_reads() -> None:
@@ -515,7 +517,7 @@ def guard_reads() -> None:
 
     Programs without such steps keep the slot, which is read several times as fast as a property.
     """
-    slot: Any = vars(Tensor)["_array"]
+    slot: Any = vars(TensorBase)["_array"]
     if vars(Tensor)["array"] is not slot:
         return
 

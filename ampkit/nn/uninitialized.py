@@ -11,9 +11,10 @@ from ..base.errors import ShapeError
 from ..core.dispatch import overrides
 from ..core.parameter import Buffer, Parameter
 from ..core.tensor import Tensor
+from ..core.tensor_base import TensorBase
 
 RUN_FIRST = "run a batch through the model first"
-_slot: Any = vars(Tensor)["_array"]
+_slot: Any = vars(TensorBase)["_array"]
 
 
 class Uninitialized(Tensor):
@@ -38,8 +39,6 @@ class Uninitialized(Tensor):
     @array.setter
     def array(self, value: Array) -> None:
         _slot.__set__(self, value)
-
-    _array = array
 
     @property
     def dtype(self) -> public_dtypes.dtype:
