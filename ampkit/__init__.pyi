@@ -25,7 +25,7 @@ from .core.autograd.grad_mode import enable_grad, inference_mode, is_grad_enable
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
 from .core.autograd.tape import grad
-from .core.capture.compiled import compile
+from .core.capture.compiled import compile as compile
 from .core.dispatch import Primitive, reference_only
 from .core.dlpack import from_dlpack
 from .core.op import op

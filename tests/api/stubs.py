@@ -209,6 +209,9 @@ def _exports(package: ModuleType) -> str:
         if isinstance(node, ast.ImportFrom | ast.Import) and not any(
             (a.asname or a.name).startswith("_") for a in node.names
         ):
+            for alias in node.names:  # what `__all__` leaves out is a name of the package none the less
+                hides = isinstance(node, ast.ImportFrom) and hasattr(builtins, alias.name)
+                alias.asname = alias.asname or (alias.name if hides else None)
             lines.append(ast.unparse(node))
         elif isinstance(node, ast.FunctionDef):  # which imports what it stands for when it is called
             module = next(each for each in node.body if isinstance(each, ast.ImportFrom))
