@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 from bench.interrupted_runs import ranks_below
 from distributed.test_collectives import mpi
 
+from ampkit.cli import launch as launch_command
 from ampkit.cli import main
 
 pytestmark = pytest.mark.no_gpu
@@ -109,6 +111,22 @@ def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(by, l
         for name in ("killed", "whole")
     ]
     assert values[0] == values[1]
+
+
+@pytest.mark.parametrize(
+    ("available", "words", "by"),
+    [(True, [], "mpiexec"), (False, [], "launcher.py"), (True, ["--sockets"], "launcher.py"),
+     (False, ["--mpiexec", "mpiexec -f hosts"], "mpiexec")],
+)  # fmt: skip
+def test_ranks_are_started_by_mpiexec_where_mpi_is_found(available, words, by, monkeypatch, tmp_path):
+    (tmp_path / "mpiexec").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch_command, "is_mpi_available", lambda: available)
+    parser = argparse.ArgumentParser()
+    launch_command.add_arguments(parser)
+    command = launch_command._launcher(parser.parse_args(["-n", "2", *words, "script.py"]), "2")
+    assert by in [Path(word).name for word in command]
+    assert command[command.index("-n") + 1] == "2"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,10 @@ def test_a_fault_of_one_rank_ends_those_that_wait_for_it(fault, said):
 # ranks as threads
 
 
-def test_sums_have_the_bits_of_another_transport():
+@pytest.mark.parametrize("tcp", [False, True])
+def test_sums_have_the_bits_of_another_transport(tcp, monkeypatch):
+    if tcp:  # as between machines
+        monkeypatch.setattr(rendezvous, "machine", lambda: "")
     values = np.random.default_rng(0).standard_normal((4, 300_001)).astype(np.float32)
 
     def program(group):

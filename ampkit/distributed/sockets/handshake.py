@@ -22,7 +22,7 @@ from typing import Any
 from ...backends.threads import on_this_device
 
 GREETING = b"AMPKIT1\n"
-SECONDS = 5.0  # for a handshake
+SECONDS = 30.0  # for a handshake, of a rank whose machine is busy
 NONCE, PROOF = 16, 32  # bytes
 LONGEST_TEXT = 16 << 20  # bytes
 UNIX: int = getattr(socket, "AF_UNIX", -1)
@@ -39,7 +39,6 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 def ask(connection: socket.socket, key: bytes) -> None:
     """The handshake of the side that connects. Raises RefusedError, and OSError for what is no rank of ampkit."""
-    connection.settimeout(SECONDS)
     greeting = read(connection, len(GREETING) + NONCE)
     if not greeting.startswith(GREETING):
         raise OSError("another program")
@@ -99,12 +98,15 @@ def machine() -> str:
 def connected(host: str, port: int, key: bytes, seconds: float, on: str = "") -> socket.socket:
     """A connection to a Listener that has the key. on: its machine; if it is this one, memory carries the bytes.
 
+    seconds: for each answer of the other side.
+
     Raises RefusedError, and OSError where there is no listener.
     """
     connection = _opened(host, port, seconds, on)
     try:
         if connection.family != UNIX and connection.getsockname() == connection.getpeername():
             raise OSError("no listener")  # the system gave it the port that it asks for
+        connection.settimeout(seconds)
         ask(connection, key)
         prepared(connection)
     except BaseException:

@@ -148,6 +148,7 @@ class Mailbox:
 
     def close_here(self) -> None:
         """Free the connections in this process."""
+        self._closing = True
         for each in (self._wake, self._woken, *(line.connection for line in self._lines.values())):
             each.close()
         self._selector.close()

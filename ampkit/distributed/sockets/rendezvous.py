@@ -141,7 +141,9 @@ class _Host:
 
 def _has_ended(connection: socket.socket) -> bool:
     # A rank says nothing more until it is answered.
-    return bool(select.select([connection], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _join(meeting: Meeting, call: Call, port: int, timeout: float) -> Addresses:
@@ -163,21 +165,22 @@ def _join(meeting: Meeting, call: Call, port: int, timeout: float) -> Addresses:
 
 def _reached(meeting: Meeting, call: Call, timeout: float) -> socket.socket:
     """The connection to rank 0."""
-    begin, pause, refused = time.monotonic(), PERIOD, None
+    begin, pause, refused, last = time.monotonic(), PERIOD, None, "no listener"
     while (left := begin + timeout - time.monotonic()) > 0:
         for port in meeting.ports:
             try:
                 return connected(meeting.host, port, meeting.key, min(left, GRACE))
             except RefusedError:
                 refused = f"{meeting.host}:{port}"
-            except OSError:  # not yet there, or another program
-                continue
+            except OSError as error:  # not yet there, or another program
+                last = str(error)
         if refused is not None and time.monotonic() > begin + STRANGERS_SECONDS:
             got, cure = f"another one at {refused}", f"{TOKEN}: the same on all ranks of a job, another for each job"
             raise DistError(f"{call.says}, at {call.site}", "rank 0 with this job's token", got, cure)
         time.sleep(min(pause, max(0.0, begin + timeout - time.monotonic())))
         pause = min(pause * 1.5, LONGEST_PERIOD)
-    raise absent(call, [0], timeout)
+    cure = f"is it at {meeting.host}, ports {meeting.ports[0]} to {meeting.ports[-1]}? the last answer: {last}"
+    raise DistError(f"{call.says}, at {call.site}", f"every rank within {timeout:g} s", "nothing from rank 0", cure)
 
 
 def _from_here(meeting: Meeting, addresses: Any) -> Addresses:

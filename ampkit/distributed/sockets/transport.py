@@ -72,7 +72,7 @@ class _Link:
         self._expected = HEADER.pack(len(words), received.nbytes) + words if received.size else b""
         self._came, self._came_count = bytearray(len(self._expected)), 0
         self._into = memoryview(received.view(np.uint8))
-        self.events = 0
+        self._events = 0
 
     @property
     def unsent(self) -> bool:
@@ -81,6 +81,22 @@ class _Link:
     @property
     def awaited(self) -> bool:
         return self._came_count < len(self._expected) or bool(self._into)
+
+    @property
+    def done(self) -> bool:
+        return not (self.unsent or self.awaited)
+
+    def watch(self, poll: select.poll) -> None:
+        """Let `poll` return when more can be sent or received."""
+        events = select.POLLIN * self.awaited | select.POLLOUT * self.unsent
+        if events != self._events:
+            poll.register(self.connection, events)
+            self._events = events
+
+    def rest(self, poll: select.poll) -> None:
+        """Let `poll` not return for what the rank sends for its next call."""
+        if self._events:
+            poll.unregister(self.connection)
 
     def push(self) -> bool:
         """Send a part. -> whether the system took any."""
@@ -175,19 +191,18 @@ class SocketTransport(Transport):
         return links
 
     def _move(self, call: Call, links: list[_Link], deadline: float) -> None:
-        poll = None
+        poll = select.poll()
         while links:
             moved = [self._step(call, link) for link in links]
             if not all(moved):
-                links = [link for link in links if link.unsent or link.awaited]
+                for link in links:
+                    if link.done:
+                        link.rest(poll)
+                links = [link for link in links if not link.done]
             if any(moved) or not links:
                 continue
-            poll = poll or select.poll()
             for link in links:
-                events = select.POLLIN * link.awaited | select.POLLOUT * link.unsent
-                if events != link.events:
-                    poll.register(link.connection, events)
-                    link.events = events
+                link.watch(poll)
             poll.poll(1000 * max(0.0, min(deadline - time.monotonic(), 3600.0)))
             if time.monotonic() > deadline:
                 late = [link.rank for link in links if link.awaited] or [link.rank for link in links]
