@@ -90,6 +90,7 @@ from .core.autograd.grad_mode import (
 from .core.autograd.recompute import recompute
 from .core.autograd.saved import Saved
 from .core.autograd.tape import grad
+from .core.autograd.tasks import fork, wait
 from .core.capture.compiled import compile
 from .core.dispatch import Primitive, reference_only
 from .core.dlpack import from_dlpack

@@ -7,12 +7,14 @@ execution. So the state of a stream is two integers, and resuming or recomputing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..base.errors import ArgumentError
+from ..base.scoped import ScopedVariable
 
 # What wants to know of a draw, and may refuse it, given the arrays of Stream.take.
 before_draw: list[Callable[[tuple[Any, ...]], None]] = []
@@ -122,7 +124,43 @@ def _seed(seed: Any) -> int:
     return seed
 
 
-default = Stream()
+_splits: ScopedVariable[Stream | None] = ScopedVariable("ampkit.random", None)
+
+
+class _Default(Stream):
+    """The default stream, or within `drawing_from` another one."""
+
+    __slots__ = ()
+
+    def take(self) -> tuple[int, int]:
+        found = _splits.scope().value
+        return super().take() if found is None else found.take()
+
+    def state(self) -> tuple[int, int]:
+        found = _splits.scope().value
+        return super().state() if found is None else found.state()
+
+    def restore(self, state: tuple[int, int]) -> None:
+        found = _splits.scope().value
+        super().restore(state) if found is None else found.restore(state)
+
+
+default = _Default()
+
+
+def split() -> Stream:
+    """A stream apart from the default one, which a draw of that decides."""
+    return Stream(int(philox(*default.take()).random_raw()))
+
+
+@contextmanager
+def drawing_from(stream: Stream) -> Iterator[None]:
+    """A context in which the default stream is `stream`, in this thread."""
+    scope = _splits.enter(stream)
+    try:
+        yield
+    finally:
+        _splits.leave(scope)
 
 
 def next_draw(stream: Stream | None = None) -> np.random.Generator:

@@ -14,7 +14,7 @@ import ampkit
 from ampkit.base.errors import DeviceError
 
 TOP = """
-    tensor Tensor from_dlpack grad recompute no_grad enable_grad set_grad_enabled is_grad_enabled
+    tensor Tensor from_dlpack grad recompute fork wait no_grad enable_grad set_grad_enabled is_grad_enabled
     autocast Policy GradScaler is_autocast_enabled get_autocast_dtype reference_only observe
     manual_seed get_rng_state set_rng_state save load set_num_threads get_num_threads
     set_float32_matmul_precision get_float32_matmul_precision

@@ -47,6 +47,14 @@ def set_num_threads(threads: int) -> None:
     native.set_num_threads(threads)
 
 
+def set_own_threads(threads: int) -> None:
+    """Set oneDNN's number of threads for the calling Python thread alone, where there is oneDNN."""
+    team = _openmp_function("omp_set_num_threads")
+    if team is not None and threads != get_num_threads():
+        primitive.clear_cache()
+        team(ctypes.c_int(threads))
+
+
 def get_num_threads() -> int:
     """The number of threads of matrix products; where no library tells, the number of usable CPUs."""
     count = _openmp_function("omp_get_max_threads") or _openblas_function("get_num_threads")

@@ -66,7 +66,7 @@ class BackwardPass:
         self.roots: list[Node] = []
         self.found: dict[int, Any] = {}
         self._held: dict[Node, tuple[list[Any], ScaleTag | None]] = {}  # gradients of its outputs, their scale
-        self._heap: list[tuple[int, Node]] = []
+        self._heap: list[tuple[float, Node]] = []
         self._leaf_sums: dict[Tensor, tuple[Any, ScaleTag | None]] = {}  # sums of gradients of leaves that have hooks
         self._written: dict[Tensor, None] = {}  # leaves whose post-accumulate hooks are due
         self.tag: ScaleTag | None = None  # the scale of the gradients of the current node
@@ -114,7 +114,7 @@ class BackwardPass:
         met = self._held.get(node)
         if met is None:
             met = self._held[node] = [None] * len(node.outputs), tag
-            heapq.heappush(self._heap, (-node.serial, node))
+            heapq.heappush(self._heap, (-(node.serial if node.place is None else node.place), node))
         elif met[1] is not tag:
             raise mixed_scales("backward")
         held = met[0]

@@ -27,7 +27,8 @@ class Node:
     not retain the graph has visited it. packed: the saved items that hooks packed (see core/autograd/saved_hooks.py).
     params: the other arguments. plan: the dtypes it ran in. kernel: the implementation that ran. outputs: (shape,
     dtype) of each of several outputs. versions, result, others: those of the inputs, of the first output and of further
-    ones that were saved, to be compared with serial, the time of the recording. tag: the loss scale, if this node
+    ones that were saved, to be compared with serial, the time of the recording. place: of a node that a task recorded,
+    the time at which it would have been without threads (see core/autograd/tasks.py). tag: the loss scale, if this node
     multiplies by it. hooks: on the gradients of its outputs (see core/autograd/hooks.py). around: hooks of the node
     itself (see core/autograd/node_hooks.py). module_call: of the module whose forward recorded it, if calls of modules
     are followed (see core/module_path.py).
@@ -42,6 +43,7 @@ class Node:
     others: Sequence[Sequence[int]] = ()
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None
+    place: float | None = None
 
     def __init__(
         self,
@@ -61,6 +63,11 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
+
+    @property
+    def order(self) -> float:
+        """When it was recorded, or would have been without threads: a backward pass visits later nodes first."""
+        return self.serial if self.place is None else self.place
 
     # what scripts read of a graph, by PyTorch's names
 

@@ -56,7 +56,7 @@ def complete_after(nodes: Iterable[Node]) -> dict[Node, list[Tensor]]:
     for node in below:
         for leaf in (edge[0] for edge in node.edges if edge is not None):
             hooked = id(leaf) in hooks.post_accumulate_hooks
-            if hooked and (leaf not in last or node.serial < last[leaf].serial):
+            if hooked and (leaf not in last or node.order < last[leaf].order):
                 last[leaf] = node
     found: dict[Node, list[Tensor]] = {}
     for leaf, node in last.items():

@@ -6,15 +6,17 @@ import builtins
 from contextlib import nullcontext
 from typing import Any, Final, get_origin
 
+from .... import fork, wait
+from ....core.autograd.tasks import Future
 from ....nn import Module
 from ...refused import refused
 
 __all__ = [
-    "Final", "ScriptFunction", "ScriptModule", "TracerWarning", "_copy_to_script_wrapper", "_drop",
+    "Final", "Future", "ScriptFunction", "ScriptModule", "TracerWarning", "_copy_to_script_wrapper", "_drop",
     "_isinstance", "_overload", "_overload_method",
-    "_script_if_tracing", "annotate", "export", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
+    "_script_if_tracing", "annotate", "export", "fork", "freeze", "ignore", "interface", "is_scripting", "is_tracing",
     "isinstance", "load", "optimize_for_inference", "optimized_execution", "save", "script", "script_if_tracing",
-    "script_method", "set_fusion_strategy", "trace", "trace_module", "unused",
+    "script_method", "set_fusion_strategy", "trace", "trace_module", "unused", "wait",
 ]  # fmt: skip
 
 _WEIGHTS = "save the weights: torch.save(model.state_dict(), path)"
