@@ -132,9 +132,9 @@ class _Default(Stream):
 
     __slots__ = ()
 
-    def take(self) -> tuple[int, int]:
+    def take(self, *like: Any) -> tuple[int, int]:
         found = _splits.scope().value
-        return super().take() if found is None else found.take()
+        return super().take(*like) if found is None else found.take(*like)
 
     def state(self) -> tuple[int, int]:
         found = _splits.scope().value
