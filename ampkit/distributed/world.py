@@ -60,7 +60,7 @@ def init_process_group(
     one. By device as in PyTorch: "cpu:sockets,cuda:nccl". A process that was started alone is rank 0 of 1.
     init_method: "env://", the default: ranks meet at MASTER_ADDR and MASTER_PORT, under srun at the step's first
     machine; "tcp://host:port". AMPKIT_RENDEZVOUS_TOKEN: a secret that all ranks have, which keeps others out.
-    rank, world_size: this process's number and how many there are, where no launcher says so; else checked.
+    rank, world_size: this process's number and how many there are, where no launcher says so; by MPI they are checked.
     timeout: a timedelta or seconds, 30 minutes by default, within which every rank must come to a collective.
     store, group_name, pg_options and device_id have no effect.
     Raises StateError where it was called already, or an engine or the meeting point is missing; ArgumentError for an

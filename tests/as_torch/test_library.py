@@ -43,6 +43,7 @@ print(torch.ops.mine.twice(torch.ones(1)).tolist())
 def test_names_that_models_import_from_private_modules_are_there(run_aliased):
     code = """
 import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Partial
 from torch.jit.annotations import List
@@ -92,10 +93,12 @@ print(associative_scan(lambda a, b: a + b, x, 0, reverse=True).tolist())
 affine = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
 print([t.tolist() for t in associative_scan(affine, (x[0], x[1]), 0, combine_mode="generic")])
 print(torch.jit.annotate(int, 3), torch._dynamo.mark_static_address(x))
+futures = [torch.jit.fork(torch.mul, x, n) for n in (1, 2)]
+print(torch.jit.wait(futures[1]).sum().item(), [f.sum().item() for f in torch.futures.wait_all(futures)])
 """
     assert run_aliased(code) == [
         "[[1.0, 2.0, 6.0], [2.0, 1.0, 4.0]]", "[[3.0, 2.5, 7.0], [2.0, 0.5, 4.0]]",
-        "[[1.0, 2.0, 6.0], [2.0, 4.5, 17.5]]", "3 None",
+        "[[1.0, 2.0, 6.0], [2.0, 4.5, 17.5]]", "3 None", "25.0 [12.5, 25.0]",
     ]  # fmt: skip
 
 

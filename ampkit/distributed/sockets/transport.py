@@ -169,8 +169,10 @@ class SocketTransport(Transport):
             deadline = time.monotonic() + self.timeout
             links = self._connected(call, sent, received, deadline)
             self._move(call, links, deadline)
-        except DistError as error:
-            self._error = error
+        except BaseException as error:
+            needs, got = "to end before the next call", f"{type(error).__name__} in it"
+            ended = DistError(f"{call.says}, at {call.site}", needs, got)
+            self._error = error if isinstance(error, DistError) else ended
             raise
 
     def _connected(self, call: Call, sent: Sequence[Array], received: Sequence[Array], deadline: float) -> list[_Link]:
