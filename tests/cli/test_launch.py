@@ -133,7 +133,6 @@ def test_ranks_are_started_by_mpiexec_where_mpi_is_found(available, words, by, m
     ("number", "by"),  # the launcher gets the signals as SIGINT and SIGTERM
     [
         pytest.param(signal.SIGINT, [], marks=mpi),
-        pytest.param(signal.SIGHUP, [], marks=mpi),
         (signal.SIGHUP, ["--sockets"]),
     ],
 )
