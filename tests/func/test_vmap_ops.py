@@ -83,7 +83,8 @@ def ways(count: int) -> Iterator[list[int | None]]:
 def moves_only(case: Case) -> bool:
     """Whether each element of the result is computed from elements of the inputs, with no sum."""
     op = registry.get(case.name)
-    return op is not None and op.forward.module.startswith(("pointwise.", "shape."))
+    sums = case.name == "rotary_embedding"  # of two products, which a kernel may round at once
+    return op is not None and not sums and op.forward.module.startswith(("pointwise.", "shape."))
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
