@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.base.memory_format import preserve_format
+from ampkit.core.dispatch.batching.array import expand
 from ampkit.core.dispatch.batching.call import Call, Done
 from ampkit.core.dispatch.batching.rules import Rule, aligned_first, behind, elementwise, first_of, folded, leading
 from ampkit.core.op import ops
@@ -41,8 +42,19 @@ def copied(call: Call) -> Done | None:
     return elementwise(call) if call.param("memory_format") in (None, preserve_format) else None
 
 
+def turned(call: Call) -> Done | None:
+    """The rule of `rotary_embedding`, whose cos and sin have one shape."""
+    given = list(call.arrays)
+    if call.is_batched(1) or call.is_batched(2):
+        call.arrays[1:] = [expand(angles, call.level) for angles in given[1:]]
+    done = elementwise(call)
+    call.arrays[:] = given
+    return done
+
+
 ONE_BY_ONE = "cast_to prelu to_device"  # their modules are those of pointwise ops
 RULES: dict[str, Rule] = {
+    "rotary_embedding": turned,
     # shapes
     "permute": leading(order_of_axes),
     "reshape": leading(first_of("shape")),
