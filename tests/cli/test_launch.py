@@ -86,22 +86,40 @@ def test_a_script_is_started_again_until_it_ends_well_and_hears_how_often(launch
     assert process.returncode == 7
 
 
-@pytest.mark.parametrize("by", [pytest.param([], marks=mpi), ["--sockets"]], ids=["mpi", "sockets"])
-def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(by, launch, tmp_path):
+def test_a_rank_without_mpi_that_is_killed_ends_the_others_and_all_start_again(launch, tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import os, signal, ampkit\n"
+        "import ampkit.distributed as dist\n"
+        "dist.init_process_group()\n"
+        "if dist.get_rank() == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "dist.all_reduce(total := ampkit.ones(3))\n"
+        "print(total.tolist(), flush=True)\n"
+    )
+    out, err = (process := launch("--sockets", "-n", "2", "--max-restarts", "1", "script.py")).communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "ampkit: rank 1 was ended by SIGKILL" in err
+    assert re.search(r"all_reduce\(.*script.py:6: .*got the end of its program on rank 1", err)
+    assert "restart 1 of 1" in out
+    assert out.count("[2.0, 2.0, 2.0]") == 2
+
+
+@mpi
+def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launch, tmp_path):
     setting = ["train.epochs=", "train.steps=300", "train.log_every=20", "train.checkpoint_every=20"]
-    process = launch(*by, "-n", "2", "--max-restarts", "1", "train", RECIPE, *setting, "--run-dir", "killed")
+    process = launch("-n", "2", "--max-restarts", "1", "train", RECIPE, *setting, "--run-dir", "killed")
     rows = tmp_path / "killed/metrics.jsonl"
     while process.poll() is None and not (rows.exists() and rows.read_text().count("\n") > 4):
         time.sleep(0.01)
     victim = ranks_below(process.pid)[1]
-    (rank,) = re.findall(r"\0(?:PMI_)?RANK=(\d+)\0", Path(f"/proc/{victim}/environ").read_text())
+    (rank,) = re.findall(r"\0PMI_RANK=(\d+)\0", Path(f"/proc/{victim}/environ").read_text())
     os.kill(victim, signal.SIGKILL)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert f"ampkit: rank {rank} was ended by SIGKILL" in err
     assert "restart 1 of 1" in out
     assert "resuming after step" in out
-    whole = launch(*by, "-n", "2", "train", RECIPE, *setting, "--run-dir", "whole")
+    whole = launch("-n", "2", "train", RECIPE, *setting, "--run-dir", "whole")
     whole.communicate(timeout=300)
     values = [
         [
