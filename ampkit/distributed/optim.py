@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 from .. import backends
 from ..backends import Array
-from ..base.dtypes import LOW, DType
 from ..base.errors import ArgumentError, DTypeError, StateError
 from ..optim.elementwise import Elementwise
 from ..optim.flat.arena import Arena, Span
@@ -39,7 +38,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     Every rank makes it with the same parameters and options (`defaults`), and takes the same steps, with gradients that
     are the same on all ranks, as DistributedDataParallel makes them. So clipping, a GradScaler and schedules act as
     with `optimizer_class`, of which this is an instance, too; elementwise optimizers give the same bits.
-    A step sends the weights, float32 ones in 4 bytes and 16-bit ones in 2, from the rank that has updated them to all.
+    A step sends the master weights, 4 bytes each (8 in float64), from the rank that has updated them to all.
 
     `state_dict()` needs `consolidate_state_dict(to)`, called by all ranks before, and then works on rank `to`.
     `load_state_dict` takes the whole state on every rank; each keeps its part. `state` has the parameters whose whole
@@ -145,20 +144,12 @@ class ZeroRedundancyOptimizer(Optimizer):
             span.commit(all_finite)
 
     def _exchange(self, arena: Arena) -> None:
-        sent, bounds = self._sent(arena), self._bounds[arena]
-        self.process_group.gather_ranges(sent[arena.held.start : arena.held.stop], sent, bounds)
+        # Master weights, so that all ranks have all bits of them, and round the same copies.
+        held, bounds = arena.held, self._bounds[arena]
+        self.process_group.gather_ranges(arena.master[held.start : held.stop], arena.master, bounds)
         for part in self._others(arena):
-            if sent is not arena.master:  # of which only the rank that updates it has all bits
-                arena.master[part] = arena.backend.cast(sent[part], arena.master.dtype)
             for copy in arena.copies.values():
-                if copy is not sent:
-                    narrow(arena.master[part], copy[part])
-
-    def _sent(self, arena: Arena) -> Array:
-        """What holds the weights: the master weights, or 16-bit parameters of which there are no other copies."""
-        dtypes: set[DType] = {segment.dtype for segment in self.segments() if segment.arena is arena}
-        alone = len(dtypes) == 1 and dtypes <= set(LOW) and dtypes == arena.copies.keys()
-        return arena.copies[dtypes.pop()] if alone else arena.master
+                narrow(arena.master[part], copy[part])
 
     # the state
 
@@ -200,9 +191,6 @@ class ZeroRedundancyOptimizer(Optimizer):
                 found.moments[name] = gather(arena.moments[name])
                 if name in arena.scales:
                     found.scales[name] = gather(arena.scales[name], BLOCK)
-            found.master = arena.master
-            if self._sent(arena) is not arena.master:
-                found.master = gather(arena.master[arena.held.start : arena.held.stop])
         return found
 
     @contextmanager
@@ -249,16 +237,15 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 class _Whole:
-    """The moments and master weights of an arena as they are without sharing; `swap` exchanges them with its own."""
+    """The moments of an arena as they are without sharing; `swap` exchanges them with its own."""
 
     def __init__(self, arena: Arena):
         self.arena, self.held = arena, range(arena.size)
         self.moments: dict[str, Array] = {}
         self.scales: dict[str, Array] = {}
-        self.master: Array = None
 
     def swap(self) -> None:
-        for name in ("moments", "scales", "master", "held"):
+        for name in ("moments", "scales", "held"):
             mine, theirs = getattr(self, name), getattr(self.arena, name)
             setattr(self, name, theirs)
             setattr(self.arena, name, mine)

@@ -46,7 +46,8 @@ def arrays(optimizer):
 def taken(optimizer, first=0, count=5):
     for number in range(first, first + count):
         step(optimizer, number)
-    return [p.detach().double().numpy() for group in optimizer.param_groups for p in group["params"]]
+    segments = [segment for group in optimizer.param_groups for segment in group.segments]
+    return [segment.master_weights().astype(np.float64) for segment in segments]
 
 
 def same(a, b):
