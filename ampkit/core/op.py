@@ -213,14 +213,15 @@ class Op:
         if node.result[0] > serial:
             self._need_not_saved(node, "out")
         if node.others and any(version[0] > serial for version in node.others):
-            raise self._changed(f"an output of {self.name}")
+            raise self.changed(f"an output of {self.name}")
 
     def _need_not_saved(self, node: Node, name: str) -> None:
         # For an input, or the output, that has changed since the forward; hooks that packed it have its former values.
         if name in node.saved.__dict__ and name not in (node.packed or ()):
-            raise self._changed(f"`{name}` of {self.name}")
+            raise self.changed(f"`{name}` of {self.name}")
 
-    def _changed(self, what: str) -> StateError:
+    def changed(self, what: str) -> StateError:
+        """The error of a derivative that would read `what`, which has changed in place since."""
         got, cure = f"{what} changed in place since", "call backward before optimizer.step() and other changes in place"
         return StateError("backward", "the values that the forward read", got, cure)
 

@@ -50,7 +50,7 @@ def scaled(call: Call) -> Done | None:
     scales = [i for i, a in enumerate(call.arrays) if i and a is not None]
     each = any(call.is_batched(i) for i in scales) or not call.is_batched(0)
     names = call.op.signature.names
-    saved = dict(zip(names, call.arrays, strict=True))
+    saved = dict(zip(names[:2], call.arrays[:2], strict=True))
     x = expand(call.arrays[0], call.level)
     none = [None] * (len(names) - 1)
     wide = replace(answering(call.plan, wide_dtype(call.plan)), narrows=False)
@@ -139,7 +139,7 @@ def add_layer_norm(call: Call) -> Done | None:
                 others = _scale_gradients(inner, given[-1], (None, *needs[2:]), standard)
         return [None if g is None else call.up(g) for g in (dx, dbranch)] + list(others)
 
-    saved = dict(zip(call.op.signature.names, call.arrays, strict=True))
+    saved = dict(zip(call.op.signature.names[:3], call.arrays[:3], strict=True))
     return Done(made if len(made) > 1 else made[0], backward, saved, replays=True)
 
 

@@ -46,14 +46,14 @@ class Done(NamedTuple):
 
     out: the outputs as the op has them, one array or a tuple. backward: (gradients of the outputs, needs, whether
     gradients of what the samples share are summed) -> one gradient per input. saved: by name. replays: as of a Kernel.
-    loops: whether it ran once per sample.
+    arrays: of a call that ran once per sample, its inputs, with which a second derivative runs it again.
     """
 
     out: Any
     backward: Callable[[list[Any], Any, bool], Sequence[Any]]
     saved: dict[str, Any]
     replays: bool = False
-    loops: bool = False
+    arrays: tuple[Any, ...] | None = None
 
 
 class Call:
@@ -97,7 +97,9 @@ class Ran:
             kernel = kernel_of(op, arrays, plan, wants)
         else:
             name = backends.backend_of(next(a for a in arrays if backends.is_array(a))).name
-            kernel = op.forward.choose(name, op.call, arrays, params, plan.out)
+            kernel = op.forward.reference  # which alone moves bytes of formats below 16 bits
+            if plan.codes is None:
+                kernel = op.forward.choose(name, op.call, arrays, params, plan.out)
         compute = plan.compute if plan.widens else None
         out, self.kernel = dispatch.forward(op, kernel, arrays, params, plan.out, compute, (_NEVER,) * len(arrays))
         self.out, self.saved = split_result(op, out)
@@ -174,7 +176,7 @@ def _run(
     outcome.append(done.replays)
     inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
     outs = done.out if type(done.out) is tuple else (done.out,)
-    return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.loops)))
+    return (*outs, Saved(**done.saved, batched=_Backward(done.backward, inputs, done.arrays)))
 
 
 class _Input(NamedTuple):
@@ -192,7 +194,7 @@ class _Backward(NamedTuple):
     # What a batched call keeps for its backward, until the tape frees it.
     run: Callable[[list[Any], Any, bool], Sequence[Any]]
     inputs: tuple[_Input, ...]
-    loops: bool
+    arrays: tuple[Any, ...] | None
 
 
 def fill_saved(op: Any, node: Any) -> None:
@@ -273,8 +275,8 @@ def per_sample(call: Call) -> Done:
         rows = [ran.backward(at(dys, level, b), needs) for b, ran in enumerate(each)]
         return _gathered(op, level, rows, needs, shapes)
 
-    saved = named_items(call, [*op.signature.names, op.signature.variadic, *each[0].saved.__dict__], made[0])
-    return Done(made if several else made[0], backward, saved, loops=True)
+    saved = named_items(call, each[0].saved.__dict__, made[0])
+    return Done(made if several else made[0], backward, saved, arrays=tuple(call.arrays))
 
 
 def named_items(call: Call, names: Any, out: Any) -> dict[str, Any]:
@@ -360,14 +362,12 @@ def _level_to_spread(kernel: Any, dys: Any) -> Level | None:
 
 # What looped, for tests and for users who ask why a vmap is slow.
 
-loops: dict[str, int] = {}
 heard: list[Callable[[str], None]] = []
 _said: set[str] = set()
 
 
 def note_loop(name: str) -> None:
-    """Count a call of the op `name` that ran once per sample, and say so in the log, once for each op."""
-    loops[name] = loops.get(name, 0) + 1
+    """Say that a call of the op `name` runs once per sample; in the log, once for each op."""
     for hear in heard:
         hear(name)
     if name not in _said:

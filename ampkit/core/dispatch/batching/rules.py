@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.errors import ShapeError
+
 from .array import BatchedArray, Level, aligned, expand, innermost
 from .call import Call, Done, Ran, named_items
 
@@ -46,7 +48,8 @@ def _apart(name: str, level: Level, gradient: Any, rank: int, summing: bool) -> 
     if gradient.ndim == rank + 1 and gradient.shape[0] == level.size:
         return BatchedArray(gradient, level)
     if not summing:
-        raise AssertionError(f"{name}: a gradient of shape {gradient.shape} for {level.size} samples")
+        needs = f"a gradient [{level.size}, ...] of its result's rank, as the op's rule promises"
+        raise ShapeError(f"{name}_backward", needs, f"{tuple(gradient.shape)}", f"set {name}.batching = None")
     return gradient
 
 
@@ -85,7 +88,7 @@ def _in_front(call: Call, ran: Ran) -> Done | None:
     # The outcome of a call whose arrays all have the samples as their first axis.
     level, several = call.level, type(ran.out) is tuple
     if any(shape[:1] != (level.size,) for shape, _ in ran.outputs):
-        raise AssertionError(f"{call.op.name}: outputs {ran.outputs}")
+        return None
     outs = ran.hand_out()
     made = tuple([BatchedArray(out, level) for out in (outs if several else (outs,))])
 

@@ -22,7 +22,7 @@ from .call import fill_saved, note_loop
 def replay(op: Any, node: Node, dys: list[Any], needs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The gradients of the inputs of a batched call as traced arrays, given traced gradients of its outputs."""
     found = None
-    if not node.saved.batched.loops:
+    if node.saved.batched.arrays is None:
         fill_saved(op, node)
         try:
             found = double_backward.replay(op, node, dys, needs)
@@ -61,11 +61,17 @@ def _inputs(op: Any, node: Node, device: Any) -> list[Any]:
     # What the call was given, as far as a gradient depends on it: zeros stand for what the op did not save.
     linked, compute = double_backward.link_saved(op, node), node.plan.compute
     found: list[Any] = []
+    arrays = node.saved.batched.arrays
     for i, (edge, given) in enumerate(zip(node.edges, node.saved.batched.inputs, strict=True)):
         held = linked.get(op.signature.name_of(i))
         held = held[i] if type(held) is tuple else held
         if held is not None:
             found.append(held.tensor)
+        elif arrays is not None and hasattr(arrays[i], "dtype"):
+            if node.versions[i][0] > node.serial:
+                raise op.changed(f"`{op.signature.name_of(i)}` of {op.name}")
+            wide = widen(arrays[i], compute)
+            found.append(Tensor(wide) if edge is None else alias(wide, edge))
         elif given.shape is None:
             found.append(given.dtype)
         else:
