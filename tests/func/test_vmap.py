@@ -158,6 +158,18 @@ def test_rows_of_a_jacobian_recorded_in_a_region(norm):
     close(found, ops.stack([grad(out, x, seed, retain_graph=True)[0] for seed in seeds]))
 
 
+@pytest.mark.parametrize("layer", ["Linear(8, 4)", "Conv1d(1, 4, 3)", "LayerNorm(8)"])
+def test_gradients_of_a_parameter_that_samples_share_are_not_rounded_to_16_bits(layer):
+    module, x = eval(f"nn.{layer}"), numbers(3, 1, 8)
+    asked = list(module.parameters())
+    with autocast(dtype=ampkit.bfloat16):
+        found = func.vmap(lambda x: grad(ops.tanh(module(x)).sum(), asked))(x)
+        each = [grad(ops.tanh(module(sample)).sum(), asked) for sample in x]
+    for got, *wanted in zip(found, *each, strict=True):
+        assert got.dtype == ampkit.float32
+        close(got, ops.stack(wanted), 1e-6)
+
+
 def test_an_ensemble_trains_with_a_scaler():
     ampkit.manual_seed(0)
     members = [nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1)) for _ in range(3)]
