@@ -1,4 +1,4 @@
-"""`jacrev`, `jacfwd` and `hessian`: whole Jacobians, one pass over the recorded call for each row or column."""
+"""`jacrev`, `jacfwd` and `hessian`: Jacobians, by passes over the recorded call for all rows or columns at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from .. import backends, ops
+from ..core.dispatch.batching.array import UnmappedError
 from ..core.nested import with_tensors
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
+from .batching import vmap
 from .call import Call, positions
 from .derivatives import Argnums
 
@@ -28,8 +30,8 @@ def jacrev(
     """A function that returns the Jacobian of `func`, by one backward pass per element of the output.
 
     For each tensor of the output (in its structure), for each argument of argnums (a tuple of them gives a tuple), in
-    the argument's structure: [*output, *input]. With has_aux the function returns (Jacobian, aux). chunk_size is
-    without an effect: passes run one after the other. Raises as `grad_and_value`, for any number of elements.
+    the argument's structure: [*output, *input]. With has_aux the function returns (Jacobian, aux). The passes run at
+    once, by `vmap`, or chunk_size of them at a time. Raises as `grad_and_value`, for any number of elements.
     """
     numbers = positions("jacrev", argnums)
 
@@ -37,11 +39,13 @@ def jacrev(
         call = Call("jacrev", func, numbers, args, kwargs, has_aux)
         per_output = []
         for place, out in enumerate(call.outs):
-            rows = []
-            for seed in _units(out):
+
+            def gradients(seed: Tensor, place: int = place) -> tuple[Tensor, ...]:
                 seeds = [seed if i == place else ops.zeros_like(each) for i, each in enumerate(call.outs)]
-                rows.append(call.gradients(seeds))
-            columns = [_stacked(x, out, [row[i] for row in rows]) for i, x in enumerate(call.inputs)]
+                return tuple(call.gradients(seeds))
+
+            rows = _mapped(gradients, out, chunk_size)
+            columns = [_shaped(x, out, None if rows is None else rows[i]) for i, x in enumerate(call.inputs)]
             per_output.append(_structured(call, columns, argnums))
         found = _nested(call.out, per_output)
         return (found, call.aux) if has_aux else found
@@ -49,10 +53,22 @@ def jacrev(
     return derived
 
 
-def _stacked(x: Tensor, out: Tensor, rows: Sequence[Tensor]) -> Tensor:
-    if not rows:
-        return x.new_zeros((*out.shape, *x.shape))
-    return ops.stack(list(rows)).reshape(*out.shape, *x.shape)
+def _mapped(function: Callable[..., Any], of: Tensor, chunk_size: int | None) -> tuple[Tensor, ...] | None:
+    # The function of each unit vector in the shape of a tensor, stacked; None where it has no elements.
+    if not of.numel():
+        return None
+    units = Tensor(backends.backend_of(of.array).asarray(np.eye(of.numel(), dtype=np.float32)))
+    units = units.to(of.dtype).reshape(of.numel(), *of.shape)
+    try:
+        found: tuple[Tensor, ...] = vmap(function, randomness="same", chunk_size=chunk_size)(units)
+    except UnmappedError:  # of a Function that reads values in its backward
+        rows = zip(*[function(unit) for unit in units], strict=True)
+        return tuple([ops.stack(list(column)) for column in rows])
+    return found
+
+
+def _shaped(x: Tensor, out: Tensor, rows: Tensor | None) -> Tensor:
+    return x.new_zeros((*out.shape, *x.shape)) if rows is None else rows.reshape(*out.shape, *x.shape)
 
 
 def jacfwd(
@@ -65,7 +81,8 @@ def jacfwd(
 ) -> Callable[..., Any]:
     """A function that returns the Jacobian of `func`, by one forward pass per element of the inputs; see `jacrev`.
 
-    The function itself runs once, so that random ops draw once, whatever `randomness` says.
+    The function itself runs once, so that random ops draw once, whatever `randomness` says. The passes run at once, as
+    in `jacrev`.
     """
     numbers = positions("jacfwd", argnums)
 
@@ -73,16 +90,15 @@ def jacfwd(
         call = Call("jacfwd", func, numbers, args, kwargs, has_aux)
         columns: list[list[Tensor]] = [[] for _ in call.outs]  # per output, per input [*output, *input]
         for place, x in enumerate(call.inputs):
-            found = []
-            for unit in _units(x):
+
+            def tangents(unit: Tensor, place: int = place) -> tuple[Tensor, ...]:
                 directions = [unit if i == place else ops.zeros_like(each) for i, each in enumerate(call.inputs)]
-                found.append(call.tangents(directions))
+                return tuple(call.tangents(directions))
+
+            found = _mapped(tangents, x, chunk_size)
             for i, out in enumerate(call.outs):
-                if found:
-                    made = ops.stack([tangents[i] for tangents in found], -1).reshape(*out.shape, *x.shape)
-                else:
-                    made = out.new_zeros((*out.shape, *x.shape))
-                columns[i].append(made)
+                made = None if found is None else ops.movedim(found[i], 0, -1)
+                columns[i].append(_shaped(x, out, made))
         jacobian = _nested(call.out, [_structured(call, each, argnums) for each in columns])
         return (jacobian, call.aux) if has_aux else jacobian
 
@@ -92,14 +108,6 @@ def jacfwd(
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
     """A function that returns the Hessian of `func`, forward mode over reverse mode: `jacfwd(jacrev(func))`."""
     return jacfwd(jacrev(func, argnums), argnums)
-
-
-def _units(tensor: Tensor) -> list[Tensor]:
-    # The unit vectors in the tensor's shape.
-    backend = backends.backend_of(tensor.array)
-    count = tensor.numel()
-    rows = np.eye(count, dtype=np.float32).reshape(count, *tensor.shape)
-    return [Tensor(backend.asarray(row)).to(tensor.dtype) for row in rows]
 
 
 def _structured(call: Call, tensors: Sequence[Tensor], argnums: Argnums) -> Any:

@@ -107,12 +107,18 @@ class BatchedBackend:
         raise _read()
 
 
+class UnmappedError(StateError):
+    """Raised by what samples that run at once cannot do, and one after the other could."""
+
+
 def _read() -> StateError:
     cure = "return the tensor, or choose by ops.where; a function that needs values maps in a Python loop"
-    return StateError("vmap", "a function that reads no values", "item(), bool(), numpy() or print of a sample", cure)
+    return UnmappedError(
+        "vmap", "a function that reads no values", "item(), bool(), numpy() or print of a sample", cure
+    )
 
 
-class OneByOneError(StateError):
+class OneByOneError(UnmappedError):
     """Raised by `what` is no op and has no rule, where the samples run at once: then they run one by one."""
 
     def __init__(self, what: str):
@@ -122,7 +128,7 @@ class OneByOneError(StateError):
 def changes_unbatched() -> StateError:
     """The error of values of the samples that are written where there is one memory for all."""
     cure = "change a tensor made of a mapped one, as by zeros_like, or do without the change in place"
-    return StateError("vmap", "changes in place of mapped tensors", "one of a tensor that all samples share", cure)
+    return UnmappedError("vmap", "changes in place of mapped tensors", "one of a tensor that all samples share", cure)
 
 
 class BatchedArray(OwnBackend, np.lib.mixins.NDArrayOperatorsMixin):
@@ -313,6 +319,11 @@ def is_at(array: Any, level: Level) -> bool:
     return False
 
 
+def is_inner(array: Any, level: Level) -> bool:
+    """Whether an array is batched at a level within `level`, whose samples then stand outermost: it holds theirs."""
+    return type(array) is BatchedArray and array.level.serial > level.serial
+
+
 def need_room(target: Any, values: Any) -> None:
     """Raise StateError for values of the samples that are to be written to an array that they share."""
     level = innermost((values,))
@@ -332,6 +343,8 @@ def expand(array: Any, level: Level) -> BatchedArray:
     """`array` as one of `level`: itself, or shown to each sample, in memory that is not written."""
     if isinstance(array, BatchedArray) and array.level is level:
         return array
+    if is_inner(array, level):
+        return BatchedArray(expand(array.data, level), array.level)
     array = np.asarray(array) if isinstance(array, (bool, int, float, np.generic)) else array
     return BatchedArray(np.broadcast_to(array, (level.size, *array.shape)), level)
 

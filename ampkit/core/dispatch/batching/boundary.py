@@ -16,7 +16,7 @@ from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
 from ...parameter import Parameter
 from ...tensor import Tensor
-from .array import BatchedArray, Level, expand, innermost, is_at, used
+from .array import BatchedArray, Level, expand, innermost, is_at, is_inner, used
 from .sums import is_summing, sum_if_ended
 
 
@@ -50,10 +50,14 @@ class _Boundary:
 
 
 def _in(array: Any, dim: int, level: Level) -> Any:
+    if is_inner(array, level):
+        return BatchedArray(_in(array.data, dim % array.ndim + 1, level), array.level)
     return BatchedArray(np.moveaxis(array, dim, 0), level)
 
 
 def _out(array: Any, dim: int, level: Level) -> Any:
+    if is_inner(array, level):
+        return BatchedArray(_out(array.data, dim % (array.ndim + 1) + 1, level), array.level)
     return np.moveaxis(expand(array, level).data, 0, dim)
 
 
@@ -106,7 +110,7 @@ def beside(tensor: Tensor, level: Level) -> Tensor:
 def sum_traced_if_ended(gradient: Any, level: Level) -> Any:
     """`sum_if_ended` of a traced array, recorded in its turn."""
     array = gradient.tensor.array
-    if not is_summing(level) or type(array) is not BatchedArray or array.level is not level:
+    if not is_summing(level) or not is_at(array, level):
         return gradient
     return TracedArray(leave(gradient.tensor, 0, level).sum(0, dtype=array.dtype))
 

@@ -337,7 +337,7 @@ def spread(op: Any, node: Any, dy: Any) -> Kernel | None:
     level = _level_to_spread(node.kernel, dy if type(dy) is tuple else (dy,))
     if level is None:
         return None
-    if node.kernel.own_backward is None:
+    if node.kernel.own_backward is None or node.kernel.level is not None:
         return Kernel(_backward_by_ops(op, node), None)
     names = op.signature.param_names
     return _per_sample_backward(op, node.kernel, level, dict(zip(names, node.params, strict=True)), node.plan.compute)

@@ -14,7 +14,7 @@ from ...autograd.traced_array import TracedArray, run, stands_for
 from ...casts import widen
 from ...nested import tensors_in
 from ...tensor import Tensor
-from .array import at, device_of
+from .array import at, device_of, is_at
 from .boundary import enter, leave, sum_shared
 from .call import fill_saved, note_loop
 
@@ -36,7 +36,7 @@ def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
     level, like = node.kernel.level, next(dy for dy in dys if dy is not None)
     inputs = _inputs(op, node, device_of(like.tensor.array))
     note_loop(f"{op.name}_backward")
-    batched = [type(t) is Tensor and _is_of(t, level) for t in inputs]
+    batched = [isinstance(t, Tensor) and is_at(t.array, level) for t in inputs]
     whole = [leave(t, 0, level) if b else t for t, b in zip(inputs, batched, strict=True)]
     given = [None if dy is None else leave(dy.tensor, 0, level) for dy in dys]
     rows = []
@@ -78,10 +78,6 @@ def _inputs(op: Any, node: Node, device: Any) -> list[Any]:
             zeros = widen(device.zeros(given.shape, given.dtype), compute)
             found.append(Tensor(zeros) if edge is None else alias(zeros, edge))
     return found
-
-
-def _is_of(tensor: Tensor, level: Any) -> bool:
-    return getattr(tensor.array, "level", None) is level
 
 
 def _stacked(column: tuple[Any, ...], level: Any) -> Any:

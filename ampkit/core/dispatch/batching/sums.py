@@ -9,7 +9,7 @@ from ampkit.base.scoped import ScopedVariable
 
 from ...autograd.accumulate import sum_over
 from ...casts import cast
-from .array import BatchedArray, Level
+from .array import BatchedArray, Level, is_at, is_inner
 
 # Whether they stay one per sample after the mapped function has ended, as in a pass that pushes tangents.
 kept_apart = ScopedVariable("ampkit.kept_apart", False)
@@ -22,8 +22,10 @@ def is_summing(level: Level) -> bool:
 
 def sum_if_ended(gradient: Any, level: Level) -> Any:
     """The gradient of what the samples share, summed over them where their function has ended."""
-    if not is_summing(level) or type(gradient) is not BatchedArray or gradient.level is not level:
+    if not is_summing(level) or not is_at(gradient, level):
         return gradient
+    if is_inner(gradient, level):
+        return BatchedArray(sum_if_ended(gradient.data, level), gradient.level)
     data = gradient.data
     wide = cast(data, accumulator(data.dtype))
     return cast(sum_over(wide, (0,)).reshape(data.shape[1:]), data.dtype)
