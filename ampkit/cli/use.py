@@ -76,7 +76,9 @@ def add_predict(command: argparse.ArgumentParser, path: Any) -> None:
     _run_argument(command, path)
     what = "image files of any size; or tables with the columns trained on, whose predictions are CSV"
     command.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=what)
-    command.add_argument("--top", type=int, metavar="K", help="likeliest classes to print (of images 3, of rows 1)")
+    command.add_argument(
+        "--top", type=int, metavar="K", help="likeliest classes to print (of images 3, of rows 1; not of numbers)"
+    )
 
 
 def predict(options: argparse.Namespace, console: Console) -> int:
@@ -85,6 +87,8 @@ def predict(options: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--top", "a number from 1", str(options.top))
     found = _loaded(options)
     if "table" in found.about:
+        if options.top is not None and not found.classes:
+            raise ConfigError("--top", "a model of classes", f"one that predicts {found.table.target.name!r}, a number")
         csv.writer(sys.stdout, lineterminator="\n").writerows(_predicted_rows(found, options.inputs, options.top or 1))
         return 0
     for first in range(0, len(options.inputs), _BATCH):

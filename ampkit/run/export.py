@@ -26,21 +26,22 @@ from .trained import EXPORTED, TOKENIZER, Trained, generates_text
 
 CARD = "README.md"
 _TASKS = {"images": "image-classification", "pixel labels": "image-segmentation", "tokens": "text-generation"}
-_TASKS |= {"masked tokens": "fill-mask", "speech": "automatic-speech-recognition"}
+_TASKS |= {"masked tokens": "fill-mask", "speech": "automatic-speech-recognition", "rows": "tabular-classification"}
 
 
 def export(found: Trained, folder: str | Path, run: str | Path | None = None) -> list[Path]:
     """Write a model into `folder`, which must be new or empty; returns the files.
 
     `model.safetensors`: the state_dict, by PyTorch's names. `config.toml`: the recipe. `model.json`: what else
-    `load_run(folder)` reads: step, classes, mean, std. `tokenizer.json`: of a language model that has one. `README.md`:
-    a model card. run: the directory whose metrics the
-    card quotes. Raises FileError for a folder that holds files, or that cannot be written.
+    `load_run(folder)` reads: step, classes, mean, std, and of a table how its rows become numbers. `tokenizer.json`: of
+    a language model that has one. `README.md`: a model card. run: the directory whose metrics the card quotes. Raises
+    FileError for a folder that holds files, or that cannot be written.
     """
     folder = _empty(Path(folder))
     state = {name: value.detach() for name, value in without_states(found.model.state_dict()).items()}
     about: dict[str, Any] = {"step": found.step, "averaged": found.averaged}
     about |= {"classes": found.classes, "mean": found.mean, "std": found.std}
+    about |= {name: found.about[name] for name in ("sizes", "table") if name in found.about}
     if (layout := _layout(found)) is not None:
         about["quantization"] = asdict(layout)
     texts = {
@@ -131,8 +132,12 @@ def card(found: Trained, scores: Mapping[str, float]) -> str:
 
 
 def _metadata(found: Trained) -> str:
-    task = _TASKS[DATASETS[found.recipe.data.name].samples]
+    task = "tabular-regression" if _regresses(found) else _TASKS[DATASETS[found.recipe.data.name].samples]
     return f"---\nlibrary_name: ampkit\npipeline_tag: {task}\ntags:\n- ampkit\n- mixed-precision\n---"
+
+
+def _regresses(found: Trained) -> bool:
+    return "table" in found.about and not found.classes
 
 
 def _weights(model: Any) -> list[Any]:
@@ -161,13 +166,17 @@ def _score_table(found: Trained, scores: Mapping[str, float]) -> str:
     if not scores:
         return f"The run was not evaluated after step {found.step}; `ampkit evaluate` does."
     rows = [f"| {name} | {value:.4f} |" for name, value in scores.items()]
-    note = "On the held-out data of the recipe. The loss is in nats; the others are fractions."
+    unit = "rmse has the unit of the target" if _regresses(found) else "The loss is in nats; the others are fractions"
+    note = f"On the held-out data of the recipe. {unit}."
     return "\n".join(["| score | value |", "|---|---|", *rows, "", note])
 
 
 def _usage(found: Trained) -> str:
     images = DATASETS[found.recipe.data.name].samples == "images"
     use = "found.predict(found.images(['one.png']))  # probabilities" if images else "found(inputs)"
+    if "table" in found.about:
+        what = f"values of {found.table.target.name!r}" if _regresses(found) else "probabilities"
+        use = f"found.predict(found.rows('rows.csv'))  # {what}"
     if generates_text(found.recipe):
         use = '"".join(found.text("def ", 100))'
     return f"""In ampkit:
@@ -192,6 +201,9 @@ model.load_state_dict(load_file("model.safetensors"))
 
 
 def _normalization(found: Trained) -> str:
+    if "table" in found.about:
+        columns = ", ".join(f"`{column.name}` ({column.kind})" for column in found.table.inputs)
+        return f"The columns of a row: {columns}."
     if DATASETS[found.recipe.data.name].samples != "images":
         return "The inputs are as the recipe's data give them."
     classes = f" Classes, by number: {', '.join(found.classes)}." if found.classes else ""

@@ -139,7 +139,15 @@ class Trained:
 
     def _need(self, where: str, needs: str, found: bool) -> None:
         if not found:
-            raise ConfigError(where, needs, f"{self.recipe.model.name}, of {self._samples}")
+            raise ConfigError(where, needs, f"{self.recipe.model.name}, of {self._samples}", self._what_it_takes())
+
+    def _what_it_takes(self) -> str | None:
+        if generates_text(self.recipe):
+            return "ampkit generate RUN --prompt TEXT continues a text; in Python, generate"
+        if "table" in self.about:
+            return "ampkit predict RUN ROWS.csv; in Python, predict(found.rows(FILES))"
+        images = self._samples == "images"
+        return "ampkit predict RUN IMAGE; in Python, predict(found.images(PATHS))" if images else None
 
     def predict(self, inputs: Any) -> Tensor:
         """The probabilities of the classes for a batch as `__call__` takes it. -> [n, classes] float32.

@@ -33,6 +33,8 @@ def test_the_end_of_a_run_names_the_command_that_uses_it(tmp_path, monkeypatch, 
     assert text.startswith("...")
     assert len(text.encode()) >= 24  # the prompt, 20 bytes of which some may be no UTF-8, and a line feed
     assert text == printed(capsys, *shlex.split(command)[1:], "--count", "20")
+    assert main(["predict", "my run", "my text.txt"]) == 2
+    assert "help: ampkit generate RUN --prompt TEXT" in capsys.readouterr().err
     scores = printed(capsys, "evaluate", "my run")
     loss = re.search(r"validation loss +│ +([\d.]+) nats", said)[1]
     assert f"{loss} nats" in scores
@@ -57,7 +59,10 @@ def test_images_are_classified(tmp_path, monkeypatch, capsys):
         (["evaluate", "none"], "load_run: needs the directory of a run, got 'none', which is none"),
         (["predict", "run", "a.png"], "a.png"),
         (["predict", "run", "a.npy", "--top", "0"], "--top: needs a number from 1, got 0"),
-        (["generate", "run"], "generate: needs a language model of text, got mlp, of images"),
+        (
+            ["generate", "run"],
+            "generate: needs a language model of text, got mlp, of images\nhelp: ampkit predict RUN IMAGE; in Python,",
+        ),
         (["evaluate", "run", "--weights", "first"], "unknown --weights 'first'"),
         (["evaluate", "run", "--device", "tpu"], "tpu"),
     ],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -205,6 +206,27 @@ class ModelCheckpoint(Monitor):
         """Continue from a `state_dict`."""
         need_keys("ModelCheckpoint.load_state_dict", state, ("top",))
         self.top = [(int(step), float(value)) for step, value in state["top"]][: self.save_top_k]
+
+
+def check(callbacks: Iterable[Any]) -> None:
+    """Raises ArgumentError for what is no Callback, and for a hook that does not take what it is called with."""
+    for each in callbacks:
+        if not isinstance(each, Callback):
+            kind = isinstance(each, type) and issubclass(each, Callback)
+            cure = f"create it: {each.__name__}()" if kind else "derive its class from ampkit.Callback"
+            raise ArgumentError("Trainer", "callbacks to be ampkit.Callbacks", repr(each), cure=cure)
+        for hook in (name for name in vars(Callback) if name.startswith("on_")):
+            names = list(inspect.signature(getattr(Callback, hook)).parameters)[1:]  # without self
+            own = inspect.signature(getattr(each, hook))
+            try:
+                own.bind(*names)
+            except TypeError:
+                needs = f"the arguments ({', '.join(names)})"
+                raise ArgumentError(f"{type(each).__name__}.{hook}", needs, _names(own)) from None
+
+
+def _names(signature: inspect.Signature) -> str:
+    return f"({', '.join(signature.parameters)})"
 
 
 def states(callbacks: tuple[Callback, ...]) -> dict[str, Any]:

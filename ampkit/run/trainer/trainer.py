@@ -22,7 +22,7 @@ from ..metrics import RunningSums
 from ..metrics_log import ResumePoint
 from ..ranks import Ranks
 from ..step import Batch
-from .callbacks import Callback, ModelCheckpoint, Monitor
+from .callbacks import Callback, ModelCheckpoint, Monitor, check
 from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, iterator, on_device
 from .loop import DataEndedError, Settings, TrainingLoop
@@ -90,6 +90,7 @@ class Trainer(TrainingLoop):
             raise ArgumentError("Trainer", "loss to be a function of model and batch", repr(loss))
         found = parts_of("Trainer", model, optimizer, lr_scheduler, precision, ema, scaler)
         chosen = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        check(chosen)
         if not any(isinstance(each, ModelCheckpoint) for each in chosen):
             chosen.append(ModelCheckpoint())
         _follow(chosen, monitor)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,6 +293,32 @@ def test_a_predicted_number_has_the_unit_of_the_target(path, tmp_path, monkeypat
     predicted, given = np.array([float(row["price"]) for row in found]), np.array(column(path, "price"), float)
     assert np.abs(predicted - given).mean() < 0.1 * given.mean()
     assert "R2" in printed(capsys, "evaluate", "run")
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(KIND, ["tabular-classification", "# probabilities"]), (PRICE, ["tabular-regression", "# values of 'price'"])],
+)
+def test_an_export_says_what_its_columns_are_and_predicts_as_the_run_does(
+    words, says, path, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    recipe(path, *words)
+    printed(capsys, "train", "recipe.toml", "--run-dir", "run", "data.files=flats.csv", *words)
+    printed(capsys, "export", "run")
+    card = Path("run/export/README.md").read_text()
+    for part in [*says, "found.predict(found.rows('rows.csv'))", "`area` (number)"]:
+        assert part in card
+    assert printed(capsys, "predict", "run/export", "flats.csv") == printed(capsys, "predict", "run", "flats.csv")
+
+
+@pytest.mark.cpu
+def test_the_likeliest_of_a_number_are_refused(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    list(fit(recipe(path, *PRICE), tmp_path / "run" / "checkpoints"))
+    assert main(["predict", "run", "flats.csv", "--top", "2"]) == 2
+    assert "--top: needs a model of classes, got one that predicts 'price', a number" in capsys.readouterr().err
 
 
 @pytest.mark.cpu
