@@ -32,6 +32,7 @@ from .linalg.solvers import *
 from .linalg.tensor_products import *
 from .loss.bce import *
 from .loss.ctc import *
+from .loss.linear_cross_entropy import *
 from .loss.margin import *
 from .loss.pairwise import *
 from .loss.regression import *

@@ -548,7 +548,7 @@ def test_work_before_an_error_is_ordered_before_later_work(emulation, device, mo
     assert waited == [pool.stream, stream]
 
 
-def test_on_a_cpu_a_compiled_function_runs_eagerly():
+def test_on_a_cpu_a_compiled_function_gives_what_an_eager_call_gives():
     model = mlp()
     forward = ampkit.compile(model)
     x = ampkit.ones(2, 8)

@@ -10,6 +10,7 @@ from cuda_on_cpu import memory
 
 import ampkit
 from ampkit import nn, ops, optim
+from ampkit.base.errors import StateError
 
 FACTOR = 1.0
 MEAN_OF_TWO, SLOW = (optim.swa_utils.get_ema_multi_avg_fn(decay) for decay in (0.5, 0.9))
@@ -361,3 +362,27 @@ def test_a_step_that_changes_at_every_call_runs_eagerly_and_keeps_few_kinds():
             assert step(x).numpy()[0] == number
     assert len(step._variants) <= 8
     assert all(kind.graph.recording is None for kind in step._variants.values())
+
+
+def test_the_report_says_how_many_kinds_are_recorded_and_why_others_run_eagerly():
+    x = ampkit.ones(3, device="cuda")
+    compiled = ampkit.compile(lambda x: (x * 2.0).sum(), warmup=1)
+    compiled(x)
+    assert str(compiled.report()) == "kinds of calls: no call is recorded yet"
+    for _ in range(2):
+        compiled(x)
+    report = compiled.report()
+    assert (report.device, report.graphs, report.bytes_before) == ("cuda", 1, 0)
+    assert str(report) == "kinds of calls: 1 recorded, each launched as one graph"
+    forward = ampkit.compile(nn.Linear(3, 2).to("cuda"))
+    forward(x)
+    assert "eager: its result is still on the tape" in str(forward.report())
+
+
+def test_with_fullgraph_a_step_that_would_run_eagerly_raises():
+    forward = ampkit.compile(nn.Linear(3, 2).to("cuda"), fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(
+            StateError, match="recorded whole, with fullgraph=True, got its result is still on the tape"
+        ):
+            forward(ampkit.ones(3, device="cuda"))

@@ -80,7 +80,7 @@ GROUPS = [
      r".*_notes|factory_kwargs|Container|skip_init|is_tensor_like|GRID_SAMPLE\w+|EPOCH_DEPR\w+|AUTOGRAD_\w+",
      "`ampkit.distributed` for training on many devices; the others have no equivalent"),
     ("internal functions of PyTorch's layers", r"native_\w+|batch_norm_\w+|unsafe_\w+|\w+_with_indices|.*_renorm_|"
-     r"grouped_mm|linear_cross_entropy|multi_head_attention_forward|LinearCross\w+|.*_cell|rnn_\w+|lstm|gru|conv_tbc|"
+     r"grouped_mm|multi_head_attention_forward|LinearCross\w+|.*_cell|rnn_\w+|lstm|gru|conv_tbc|"
      r"constant_pad_nd|grid_sampler\w*|affine_grid_generator|convolution|norm_except_dim|fused_.*|feature_\w+dropout|"
      r"Profiler\w+|DeviceType|\w*kineto\w*|\w+Counter|hash_tensor|nonzero_static|module_load|output_nr|grad_dtype",
      "the function without the prefix"),
