@@ -372,7 +372,7 @@ def test_the_report_says_how_many_kinds_are_recorded_and_why_others_run_eagerly(
     for _ in range(2):
         compiled(x)
     report = compiled.report()
-    assert (report.device, report.graphs, report.bytes_before) == ("cuda", 1, 0)
+    assert (report.device.partition(":")[0], report.graphs, report.bytes_before) == ("cuda", 1, 0)
     assert str(report) == "kinds of calls: 1 recorded, each launched as one graph"
     forward = ampkit.compile(nn.Linear(3, 2).to("cuda"))
     forward(x)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting_launches import let_all_wait
 
 import ampkit
 from ampkit import models, nn, ops, optim
 from ampkit.backends.cpu.native.arrays import available
-from ampkit.backends.launch_queue import queue
 from ampkit.models.efficientnet import Stage
 from ampkit.models.resnet import BasicBlock, ResNet
 
@@ -73,16 +73,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let launches of any size wait, and fill their outputs with NaN until they are computed."""
-    if available():
-        from ampkit.kernels.cpu.pointwise import chain, elementwise
-
-        monkeypatch.setattr(elementwise, "MIN_WAITING", 1)
-        monkeypatch.setattr(chain, "MIN_WAITING", 1)
-    monkeypatch.setattr(queue, "fills", True)
-    yield
-    assert not queue.active and not queue.waiting
+def _all_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    yield from let_all_wait(monkeypatch)
 
 
 def trained(name: str, dtype: str, compiled: bool) -> tuple[list[bytes], int]:
