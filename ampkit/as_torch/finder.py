@@ -24,10 +24,12 @@ class Namespace(ModuleType):
     """A module of PyTorch: names of ampkit, and an answer for those that ampkit lacks."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "torch":  # which all of PyTorch's modules import
+            return sys.modules["torch"]
         path = f"{self.__name__}.{name}"
         if path in SOURCES or path in REFUSED:
             return import_module(path)
-        cure = None if name.startswith("__") else refusal(path)
+        cure = None if name.startswith("__") else refusal(path) or class_cure(self.__name__, name)
         if cure is not None:
             self.__dict__[name] = refused(path, cure)
             return self.__dict__[name]
@@ -39,6 +41,15 @@ class Namespace(ModuleType):
             super().__setattr__(name, value)
 
 
+def class_cure(space: str, name: str) -> str | None:
+    """What to use instead of a class of PyTorch that ampkit lacks; None for a name that is not one.
+
+    No value is an instance of it, which is all that most libraries ask.
+    """
+    is_class = name[0].isupper() and not name.isupper()
+    return cure_of(space, name) if is_class else None
+
+
 class Finder(DistributionFinder, Loader):
     """Finds `torch` and everything below it, and the version of the distribution `torch`."""
 
@@ -46,7 +57,7 @@ class Finder(DistributionFinder, Loader):
         """The spec of a module of PyTorch. Raises ImportError with the cure for one that ampkit has nothing for."""
         if name.startswith(_SCRIPT):
             return script_spec(bytes.fromhex(name.removeprefix(_SCRIPT)).decode())
-        if name.partition(".")[0] != "torch":
+        if name.partition(".")[0] not in ("torch", "functorch"):
             return None
         if name not in SOURCES and refusal(name) is None:
             space, _, last = name.rpartition(".")

@@ -17,9 +17,11 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
 
 
 SOURCES = {
+    "functorch": ".derivatives.functorch",
     "torch._dynamo": ".tracing.compiler",
     "torch._dynamo.config": "",
     "torch._dynamo.utils": ".tracing.dynamo",
+    "torch._guards": ".tracing.guards",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
     "torch": "ampkit .top .nn.losses .autocast_state .switches .dispatch.foreach",
@@ -32,16 +34,16 @@ SOURCES = {
     "torch.amp": "ampkit.amp",
     "torch.amp.autocast_mode": "ampkit.amp",
     "torch.amp.grad_scaler": "ampkit.amp .cpu.scaler_stages",
-    "torch.autograd": "ampkit.autograd .autograd .gradcheck",
+    "torch.autograd": "ampkit.autograd .derivatives.autograd .derivatives.gradcheck",
     "torch.autograd.anomaly_mode": "ampkit.autograd.anomaly_mode",
     "torch.autograd.forward_ad": "ampkit.autograd.forward_ad",
-    "torch.autograd.function": "ampkit.autograd.function .function",
+    "torch.autograd.function": "ampkit.autograd.function .derivatives.function",
     "torch.autograd.functional": "ampkit.autograd.functional",
     "torch.autograd.grad_mode": "ampkit.autograd",
-    "torch.autograd.gradcheck": ".gradcheck",
+    "torch.autograd.gradcheck": ".derivatives.gradcheck",
     "torch.autograd.graph": "ampkit.autograd.graph",
     "torch.autograd.profiler": ".profiler",
-    "torch.autograd.variable": "ampkit.autograd .autograd",
+    "torch.autograd.variable": "ampkit.autograd .derivatives.autograd",
     "torch.backends": "",
     "torch.backends.cpu": ".backends.cpu",
     "torch.backends.cuda": "ampkit.backends.cuda .backends.cuda",
@@ -85,7 +87,7 @@ SOURCES = {
     "torch.distributions.transforms": "= ampkit.distributions.transforms",
     "torch.distributions.utils": ".utils.distributions",
     **_below("torch.distributed", "tensor tensor.placement_types", ".distributed.tensor"),
-    "torch.func": "ampkit.func",
+    "torch.func": "ampkit.func .derivatives.func",
     "torch.functional": "ampkit",
     "torch.futures": ".tracing.futures",
     "torch.fx": ".tracing.fx",
@@ -146,6 +148,7 @@ SOURCES = {
     "torch.testing": ".testing",
     "torch.types": ".types",
     "torch.utils": "ampkit.utils",
+    "torch.utils._contextlib": ".utils.contextlib",
     "torch.utils._pytree": ".utils.pytree .utils.pytree_keys",
     "torch.utils._triton": ".utils.triton",
     "torch.utils._python_dispatch": ".utils.python_dispatch",
@@ -154,7 +157,7 @@ SOURCES = {
     "torch.utils.data.dataloader": "ampkit.utils.data .utils.data",
     **_below("torch.utils.data", "dataset distributed sampler", "ampkit.utils.data"),
     "torch.utils.data._utils": "",
-    "torch.utils.data._utils.collate": "ampkit.utils.data",
+    "torch.utils.data._utils.collate": "ampkit.data.collate",
     "torch.utils.dlpack": ".utils.dlpack",
     "torch.utils.flop_counter": ".utils.flop_counter",
     "torch.utils.hooks": ".utils.hooks",
@@ -174,13 +177,14 @@ _PRIVATE = (
     "_vmap_internals _weights_only_unpickler"
 )
 _PRIVATE_UTILS = (
-    "_config_module _contextlib _cxx_pytree _debug_mode _device _foreach_utils _mode_utils _python_dispatch _stats "
+    "_config_module _cxx_pytree _debug_mode _device _foreach_utils _mode_utils _python_dispatch _stats "
     "_sympy _traceback _triton _typing_utils _zip"
 )
 _INTERNAL = "a private name of PyTorch, which has no equivalent"
 _EAGER = "Python code runs directly: leave it out"
 _RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
 REFUSED = {
+    **_below("functorch", "compile dim einops experimental", "torch.func has the transforms of functions"),
     **_below("torch", _PRIVATE, _INTERNAL),
     **_below("torch._C", "_distributed_c10d _distributed_rpc _functorch _lazy _onnx _profiler", _INTERNAL),
     "torch._dynamo": _EAGER,

@@ -45,5 +45,7 @@ class _Refused(type):
 
 
 def refused(path: str, cure: str) -> Any:
-    """A class in place of PyTorch's `path`, whose calls raise AttributeError."""
-    return _Refused(path.rpartition(".")[2], (), {"path": path, "cure": cure, "__module__": path.rpartition(".")[0]})
+    """A class in place of PyTorch's `path`, whose calls raise AttributeError; one of an error can be caught."""
+    space, _, name = path.rpartition(".")
+    bases = (Exception,) if name.endswith(("Error", "Exception")) else ()
+    return _Refused(name, bases, {"path": path, "cure": cure, "__module__": space})

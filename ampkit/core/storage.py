@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ from ..backends import Array, Device
 from ..base import public_dtypes
 from ..base.dtypes import uint8
 from ..base.errors import FileError
+
+_parts: dict[int, tuple[Any, list[int], list[int]]] = {}  # by an array's id: itself, the first and last bytes of parts
 
 
 class UntypedStorage:
@@ -76,10 +80,34 @@ class UntypedStorage:
 
 
 def of_array(array: Array, exposed: Callable[[], Any] | None = None) -> UntypedStorage:
-    """The storage of the array that `array` is a view of, at last; bytes below that are the allocator's."""
+    """The storage of the array that `array` is a view of, at last; bytes below that are the allocator's.
+
+    Of memory that was divided, the part in which the first element of `array` lies.
+    """
+    owner, start = _owner(array), address(array)
+    if id(owner) in _parts and start:
+        _, starts, stops = _parts[id(owner)]
+        at = bisect_right(starts, start - address(owner)) - 1
+        return UntypedStorage(owner.reshape(-1).view(np.uint8)[starts[at] : stops[at]], exposed)
     while type(array.base) is type(array) and array.base.dtype == array.dtype != uint8:
         array = array.base
     return UntypedStorage(array, exposed)
+
+
+def divide(parts: Sequence[Array]) -> None:
+    """Make arrays, which lie in one memory in ascending order, storages of their own, for as long as the memory is."""
+    owner = _owner(parts[0])
+    key = id(owner)
+    parts = [part for part in parts if part.size]
+    starts = [address(part) - address(owner) for part in parts]
+    stops = [start + int(part.nbytes) for start, part in zip(starts, parts, strict=True)]
+    _parts[key] = weakref.ref(owner, lambda _: _parts.pop(key, None)), starts, stops
+
+
+def _owner(array: Array) -> Array:
+    while type(array.base) is type(array):
+        array = array.base
+    return array
 
 
 def address(array: Array) -> int:

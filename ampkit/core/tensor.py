@@ -77,14 +77,17 @@ class Tensor(TensorBase, TensorMethods):
     def __init__(self, array: Array = (), requires_grad: bool = False, *more: int):
         if type(self).__new__ is not Tensor.__new__ and hasattr(self, "array"):
             return  # what the `__new__` of a subclass made
+        counter: list[int] | None = None
         if type(array) is not np.ndarray or array.dtype not in KNOWN:
-            if hasattr(array, "dtype"):
+            if isinstance(array, Tensor):  # the same memory
+                counter, array = array._version_counter, Tensor.detach(array).array
+            elif hasattr(array, "dtype"):
                 array = backends.plain(array, "Tensor")
             else:
                 array, requires_grad = _of_values_or_sizes(array, requires_grad, more), False
         self.array = array
         self._edge: Any = None  # `_tape_edge`, with None in place of the tensor itself: a leaf is no reference cycle
-        self._version_counter: list[int] = VersionCounter((0,))
+        self._version_counter: list[int] = counter or VersionCounter((0,))
         self._cast_copies: dict[DType, tuple[int, Array]] | None = None
         self._grad: Tensor | None = None
         self._scale_tag: ScaleTag | None = None

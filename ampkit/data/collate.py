@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,24 +25,65 @@ def default_collate(batch: Sequence[Any]) -> Any:
     constructor takes one argument.
     Raises ShapeError if shapes or lengths differ, DTypeError for any other type.
     """
-    first = batch[0]
-    if isinstance(first, Tensor):
-        return _stack([_need(Tensor, item, "Tensors").array for item in batch])
-    if isinstance(first, str | bytes):  # NumPy's too
-        return list(batch)
-    if isinstance(first, np.ndarray | np.generic):
-        return _stack([_unmasked(item) for item in batch])
-    if isinstance(first, bool | int | float):
-        for item in batch:
-            _need(bool | int | float | np.integer | np.floating | np.bool_, item, "real numbers")
-        return _numbers(batch)
-    if is_foreign(first):
+    return collate(batch, collate_fn_map=default_collate_fn_map)
+
+
+def collate(batch: Sequence[Any], *, collate_fn_map: Mapping[Any, Callable[..., Any]] | None = None) -> Any:
+    """Make one value of a batch's items by the function of their type, also in sequences and mappings, as PyTorch does.
+
+    collate_fn_map: by a type, or a tuple of types, a function of `batch` and, by name, `collate_fn_map`; that of the
+    first item's own type comes before those of its bases. `default_collate_fn_map` is that of `default_collate`, which
+    a change of it changes. Raises ShapeError if lengths differ, DTypeError for a type that has no function.
+    """
+    first, functions = batch[0], collate_fn_map or {}
+    if type(first) in functions:
+        return functions[type(first)](batch, collate_fn_map=collate_fn_map)
+    for kind, function in functions.items():
+        if isinstance(first, kind):
+            return function(batch, collate_fn_map=collate_fn_map)
+    if is_foreign(first) and functions:
         return _stack([to_tensor(item).array for item in batch])
     if isinstance(first, Mapping):
-        return _same_type(first, {key: default_collate([item[key] for item in batch]) for key in _keys(batch)})
-    if isinstance(first, Sequence):
-        return _same_type(first, [default_collate(field) for field in _transposed(batch)])
+        parts = {key: collate([item[key] for item in batch], collate_fn_map=collate_fn_map) for key in _keys(batch)}
+        return _same_type(first, parts)
+    if isinstance(first, Sequence) and not isinstance(first, str | bytes):
+        fields = _transposed(batch)
+        return _same_type(first, [collate(field, collate_fn_map=collate_fn_map) for field in fields])
     raise DTypeError("DataLoader", "tensors, arrays or numbers", type(first).__name__, "give a collate_fn")
+
+
+def collate_tensor_fn(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Tensor:
+    """Stack tensors of one shape and dtype."""
+    return _stack([_need(Tensor, item, "Tensors").array for item in batch])
+
+
+def collate_str_fn(batch: Sequence[Any], *, collate_fn_map: Any = None) -> list[Any]:
+    """A list of the texts."""
+    return list(batch)
+
+
+def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Tensor:
+    """Stack NumPy arrays, or NumPy's numbers, of one shape and dtype."""
+    return _stack([_unmasked(item) for item in batch])
+
+
+def collate_float_fn(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Tensor:
+    """A tensor of Python's numbers."""
+    for item in batch:
+        _need(bool | int | float | np.integer | np.floating | np.bool_, item, "real numbers")
+    return _numbers(batch)
+
+
+collate_numpy_scalar_fn, collate_int_fn = collate_numpy_array_fn, collate_float_fn
+default_collate_fn_map: dict[Any, Callable[..., Any]] = {
+    Tensor: collate_tensor_fn,
+    str: collate_str_fn,  # also NumPy's
+    bytes: collate_str_fn,
+    np.ndarray: collate_numpy_array_fn,
+    np.generic: collate_numpy_array_fn,
+    float: collate_float_fn,
+    int: collate_float_fn,
+}
 
 
 def _numbers(batch: Sequence[Any]) -> Tensor:

@@ -101,11 +101,12 @@ class DataLoader:
             raise ArgumentError("DataLoader", "generator to be a random stream", got, cure)
         self.shuffle, self.drop_last, self.num_workers = bool(shuffle), drop_last, num_workers
         self.dataset, self.batch_size = dataset, batch_size if batch_sampler is None else None
-        self._has_own_order = sampler is None and batch_sampler is None  # one that can be resumed at any batch
+        own_order = sampler is None and batch_sampler is None
         self.sampler = self._own_sampler(generator) if sampler is None else sampler
         if batch_sampler is None and batch_size is not None:
             batch_sampler = BatchSampler(cast(Iterable[int], self.sampler), int(batch_size), drop_last)
         self.batch_sampler = batch_sampler
+        self._own_samplers = (self.sampler, batch_sampler) if own_order else None
         self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         default = default_convert if batch_sampler is None else default_collate
         self.collate_fn, self.generator = default if collate_fn is None else collate_fn, generator
@@ -143,6 +144,12 @@ class DataLoader:
         if self._is_iterable:
             return ForeverSampler()
         return RandomSampler(self.dataset, generator=generator) if self.shuffle else SequentialSampler(self.dataset)
+
+    @property
+    def _has_own_order(self) -> bool:
+        # One that can be resumed at any batch, unless a subclass put another sampler into the place of its own.
+        own = self._own_samplers
+        return own is not None and own[0] is self.sampler and own[1] is self.batch_sampler
 
     @property
     def _auto_collation(self) -> bool:

@@ -367,3 +367,10 @@ nonnegative_integer, positive_integer = _IntegerFrom(0), _IntegerFrom(1)
 simplex, square, symmetric = _Simplex(), _Square(), _Symmetric()
 lower_triangular, lower_cholesky, corr_cholesky = _LowerTriangular(), _LowerCholesky(), _CorrCholesky()
 positive_definite, positive_semidefinite = _PositiveDefinite(), _PositiveSemidefinite()
+
+# The classes by the names that libraries take them by, of PyTorch's private ones.
+_Cat, _Stack, _DependentProperty, _IndependentConstraint = cat, stack, dependent_property, independent
+_GreaterThan, _GreaterThanEq, _LessThan, _Multinomial = greater_than, greater_than_eq, less_than, multinomial
+_Interval, _HalfOpenInterval, _IntegerInterval, _IntegerGreaterThan = (
+    interval, half_open_interval, integer_interval, _IntegerFrom,
+)  # fmt: skip

@@ -72,6 +72,11 @@ def pin_memory(self: Tensor) -> Tensor:
     return self
 
 
+def is_inference(self: Tensor) -> bool:
+    """False: tensors made in `inference_mode` are like those made in `no_grad`."""
+    return False
+
+
 def data_ptr(self: Tensor) -> int:
     """The address of the first element in its device's memory; 0 without elements."""
     return storage.address(self.array)
@@ -79,8 +84,7 @@ def data_ptr(self: Tensor) -> int:
 
 def untyped_storage(self: Tensor) -> storage.UntypedStorage:
     """The memory that the tensor shares with its views; of a parameter in an arena, its segment."""
-    of = storage.of_array if getattr(self, "_arena_segment", None) is None else storage.UntypedStorage
-    return of(self.array, self.exposed)
+    return storage.of_array(self.array, self.exposed)
 
 
 def _is_view(self: Tensor) -> bool:
@@ -111,8 +115,8 @@ def detach_(self: Tensor) -> Tensor:
 OTHER_DEVICES = ("ipu", "maia", "mkldnn", "mps", "mtia", "nested", "vulkan", "xla", "xpu")
 
 METHODS = [
-    nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory, data_ptr,
-    detach_, to_dense, untyped_storage, _is_view,
+    nelement, ndimension, get_device, is_complex, is_signed, is_nonzero, is_same_size, is_pinned, pin_memory,
+    is_inference, data_ptr, detach_, to_dense, untyped_storage, _is_view,
 ]  # fmt: skip
 
 PROPERTIES: dict[str, Any] = {

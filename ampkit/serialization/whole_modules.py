@@ -1,8 +1,9 @@
 """Whole modules, and other plain objects, in a file: the name of their class, and their attributes. No code of it runs.
 
-One is made by `object.__new__` of a class that the program has defined, and given its attributes; neither `__init__`
-nor anything else is called. So its class may have no methods of its own for that, nor for its end. A member of an
-enumeration is looked up by its value. Functions, such as an activation that is an attribute, are ampkit's ops alone.
+One is made by `object.__new__` of a class that the program has defined, and given its attributes; one of a class that
+derives from types.SimpleNamespace by the `__new__` of that. Neither `__init__` nor anything else is called. So its
+class may have no methods of its own for that, nor for its end. A member of an enumeration is looked up by its value.
+Functions, such as an activation that is an attribute, are ampkit's ops alone.
 """
 
 from __future__ import annotations
@@ -37,11 +38,18 @@ def name_of(value: Any) -> str:
 
 def is_plain(kind: Any) -> bool:
     """Whether objects of a class are their attributes alone: it defines no other way to make, pickle or end them."""
-    if type(kind) not in (type, ABCMeta) or not kind.__flags__ & _OF_PYTHON or kind.__new__ is not object.__new__:
+    if type(kind) not in (type, ABCMeta) or not (kind.__flags__ & _OF_PYTHON or kind is types.SimpleNamespace):
         return False
-    own = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce__", "__reduce_ex__", "__getstate__"))
+    base = _maker(kind)
+    ways = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__")
+    own = all(getattr(kind, name) is getattr(base, name) for name in ways)
     slots = any(vars(each).get("__slots__") for each in kind.__mro__)
     return own and not slots and kind.__dictoffset__ != 0 and not any(hasattr(kind, name) for name in _RUN)
+
+
+def _maker(kind: type) -> Any:
+    # The class whose `__new__` makes an object of `kind`.
+    return types.SimpleNamespace if issubclass(kind, types.SimpleNamespace) else object
 
 
 def is_function(value: Any) -> bool:
@@ -57,7 +65,8 @@ def find(name: str) -> Any:
     if isinstance(found, type) and issubclass(found, Enum):
         return Global(name, lambda value: found._value2member_map_[keys([value])[0]])
     if isinstance(found, type) and (issubclass(found, Module) or is_plain(found)):
-        return Global(name, lambda: object.__new__(found))
+        made_by = _maker(found).__new__
+        return Global(name, lambda: made_by(found))
     return found if is_function(found) else None
 
 

@@ -263,6 +263,40 @@ for use in (lambda: torch.ops.boxed.blur(boxes, 1), lambda: torch.ops.load_libra
     ]
 
 
+def test_a_library_of_the_stable_abi_declares_its_operators_without_their_namespace(run_aliased, tmp_path):
+    compiled, other = tmp_path / "ops.so", tmp_path / "other.so"
+    declared = (
+        "stable\0CUDA\0nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor\0blur(Tensor x, int n) -> Tensor"
+        "\0cuda_version() -> int?\0has_jpeg() -> bool\0version() -> int\0_lfilter_core_loop(Tensor "
+        "input_signal_windows,Tensor a_coeff_flipped,Tensor(a!) padded_output_waveform) -> Tensor(a!)\0"
+    )
+    compiled.write_bytes(b"\x7fELF\0" + declared.encode())
+    other.write_bytes(b"\x7fELF\0yours\0blur(Tensor x, int n) -> Tensor\0nms(Tensor x)\0")
+    code = f"""
+import torch
+torch.ops.load_library({str(compiled)!r})
+boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 3], [5, 5, 6, 6]])
+ops = torch.ops.stable
+print(ops.nms(boxes, torch.tensor([0.5, 0.7, 0.1]), iou_threshold=0.5), hasattr(torch.ops.another, "nms"))
+print(ops.cuda_version(), ops.has_jpeg(), ops.version(), hasattr(ops, "none"))
+y = torch.zeros(1, 1, 6)  # y[i] = x[i] + 0.5 y[i - 1] - y[i - 2]
+ops._lfilter_core_loop(torch.tensor([[[1.0, 0, 2, 0]]]), torch.tensor([[1.0, -0.5, 1.0]]), y)
+print(y.tolist())
+for use in (lambda: ops.blur(boxes, 1), lambda: torch.ops.load_library({str(other)!r})):
+    try:
+        use()
+    except (AttributeError, OSError) as error:
+        print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == [
+        "tensor([1, 2]) False",
+        "None False -1 False",
+        "[[[0.0, 0.0, 1.0, 0.5, 1.25, 0.125]]]",
+        "ampkit has no torch.ops.stable.blur, whose kernel is none of Python",
+        f"{other}: its operators are compiled for PyTorch's tensors, and ampkit has none of them",
+    ]
+
+
 def test_a_future_has_a_result_once_it_is_set(run_aliased):
     code = """
 import torch

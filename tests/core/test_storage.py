@@ -34,6 +34,19 @@ def test_parameters_in_an_arena_have_storages_of_their_own():
 
 
 @pytest.mark.cpu
+@pytest.mark.parametrize("width", [4, 300])  # small memory, and memory of the caching allocator
+def test_what_a_state_dict_holds_of_an_arena_has_storages_of_its_own(width):
+    model = nn.Linear(width, width)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    state = model.state_dict()  # off the tape, and so no parameters
+    del optimizer
+    for name, value in state.items():
+        assert value.untyped_storage().nbytes() == value.nbytes, name
+        assert same(value, value[..., 1:]) and same(value, model.get_parameter(name))
+    assert not same(*state.values())
+
+
+@pytest.mark.cpu
 def test_a_storage_maps_a_file_without_changing_it(tmp_path):
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(16)))

@@ -302,3 +302,19 @@ def test_an_index_of_ragged_lists_is_refused_in_one_line(index):
         x[index]
     with pytest.raises(ShapeError, match="^index: needs nested lists of equal lengths, got"):
         x[index] = 1.0
+
+
+def test_a_tensor_of_a_tensor_has_its_memory():
+    class Named(ampkit.Tensor):
+        def __new__(cls, source, name=""):
+            return super().__new__(cls, source)
+
+        def __init__(self, source, name=""):
+            self.name = name
+
+    source = ampkit.arange(3.0)
+    plain, named = ampkit.Tensor(source), Named(source, name="x")
+    plain[0] = 5.0
+    assert source.tolist() == named.tolist() == [5.0, 1.0, 2.0] and named.name == "x"
+    named.copy_(ampkit.zeros(3))
+    assert source.tolist() == [0.0, 0.0, 0.0] and source._version == plain._version

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import ampkit
 from ampkit.base.dtypes import bfloat16
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.tensor import Tensor
+from ampkit.data.collate import collate, default_collate_fn_map
 from ampkit.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, default_collate, default_convert
 
 
@@ -297,3 +299,36 @@ def test_a_loader_shows_the_samplers_that_others_build_loaders_of():
     assert len(next(iter(again))[0]) == 3
     single = DataLoader(numbers(2), None)
     assert single.batch_sampler is None and len(single) == len(list(single)) == 2
+
+
+def test_a_function_by_type_collates_what_libraries_register():
+    class Place:
+        def __init__(self, x):
+            self.x = x
+
+    def points(batch, *, collate_fn_map=None):
+        return collate([point.x for point in batch], collate_fn_map=collate_fn_map)
+
+    functions = {**default_collate_fn_map, Place: points}
+    found = collate([{"at": Place(1.0)}, {"at": Place(2.0)}], collate_fn_map=functions)
+    assert found["at"].tolist() == [1.0, 2.0]
+    assert collate([1, 2], collate_fn_map={int: lambda batch, collate_fn_map: sum(batch)}) == 3
+    with pytest.raises(DTypeError, match="needs tensors, arrays or numbers, got Place"):
+        default_collate([Place(1.0)])
+    with pytest.raises(DTypeError, match="got Tensor"):
+        collate([ampkit.ones(2)])
+
+
+def test_a_loader_follows_a_sampler_that_a_subclass_put_into_the_place_of_its_own():
+    class Repeated:
+        def __init__(self, sampler):
+            self.sampler = sampler
+
+        def __iter__(self):
+            while True:
+                yield from self.sampler
+
+    loader = DataLoader(np.arange(3), batch_size=2)
+    object.__setattr__(loader, "batch_sampler", Repeated(loader.batch_sampler))
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(5)] == [[0, 1], [2], [0, 1], [2], [0, 1]]

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import gc
 import io
+import types
 
 import pytest
 from pytorch_bytes import text, zip_of
@@ -52,6 +53,14 @@ class Ends:
 class Restores:
     def __setstate__(self, state):
         ended.append(state)
+
+
+class Settings(types.SimpleNamespace):
+    """One of SimpleNamespace's subclasses, with which programs keep their options."""
+
+    def __init__(self, **options):
+        ended.append(options)
+        super().__init__(**options)
 
 
 class Slotted:
@@ -108,3 +117,11 @@ def test_an_object_of_a_local_class_is_refused_by_its_name():
 
     with pytest.raises(DTypeError, match=r"objects of classes at the top of a file, got one of .*Local"):
         save([Local()], io.BytesIO())
+
+
+def test_simple_namespaces_come_back_and_their_constructors_are_not_called():
+    ended.clear()
+    settings = Settings(rate=0.1, more=types.SimpleNamespace(sizes=[1, 2]))
+    found = round_trip({"args": settings})["args"]
+    assert type(found) is Settings and vars(found) == vars(settings) and len(ended) == 1
+    ended.clear()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ... import frombuffer, get_default_dtype
 from ...amp import is_autocast_available
 from ...base.missing_names import PYTORCH_VERSION
 from ...base.public_dtypes import dtype_named
@@ -21,8 +26,8 @@ from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [
     "Event", "Future", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule",
-    "Size", "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "cdouble", "cfloat", "chalf",
-    "compile", "complex32", "complex64", "complex128", "default_generator", "get_rng_state",
+    "Size", "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "_assert_async", "cdouble", "cfloat",
+    "chalf", "compile", "complex32", "complex64", "complex128", "default_generator", "from_file", "get_rng_state",
     "is_autocast_available", "jagged", "layout", "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2",
     "quint8", "seed", "set_rng_state", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "spmm",
     "typename", "uint16", "uint32", "uint64",
@@ -72,10 +77,41 @@ def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
     return model if model is not None else lambda found: found
 
 
+def from_file(
+    filename: str | os.PathLike[str],
+    shared: bool | None = None,
+    size: int = 0,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor of `size` elements in a file that is mapped into memory; changes reach the file only if `shared`.
+
+    A file that is shorter is extended with zeros if `shared`. Raises FileError for one that cannot be read, or is
+    shorter.
+    """
+    dtype = dtype or get_default_dtype()
+    nbytes = size * dtype.itemsize
+    if shared:
+        with Path(filename).open("ab") as file:  # which makes one that is not there
+            file.truncate(max(nbytes, file.tell()))
+    mapped = np.asarray(UntypedStorage.from_file(filename, bool(shared), nbytes))
+    return frombuffer(mapped, dtype=dtype).to(device or "cpu").requires_grad_(requires_grad)
+
+
 def typename(obj: Any) -> str:
     """The name of a type, or of that of an object, with its module."""
     kind = obj if isinstance(obj, type) else type(obj)
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _assert_async(condition: Tensor, message: str = "Expected Tensor to be true") -> None:
+    """Raise RuntimeError where a tensor of one element is 0."""
+    if not condition:
+        raise RuntimeError(message)
 
 
 def _assert(condition: Any, message: str = "") -> None:

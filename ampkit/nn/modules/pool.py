@@ -51,22 +51,22 @@ class MaxPool3d(MaxPool2d, op=ops.max_pool3d):
     """The maximum of each window: input [N, C, D, H, W] -> [N, C, D', H', W']; see MaxPool2d."""
 
 
-class AvgPool1d(_Windows, UnaryOpModule, op=ops.avg_pool1d):
-    """The mean of each window: input [N, C, L] -> [N, C, L']; see AvgPool2d."""
-
+class _AvgPool(_Windows, UnaryOpModule, op=ops.avg_pool1d):
     ceil_mode: bool = field(default=False, repr=False)
     count_include_pad: bool = field(default=True, repr=False)
 
 
-class AvgPool2d(_Windows, UnaryOpModule, op=ops.avg_pool2d):
+class AvgPool1d(_AvgPool, op=ops.avg_pool1d):
+    """The mean of each window: input [N, C, L] -> [N, C, L']; see AvgPool2d."""
+
+
+class AvgPool2d(_AvgPool, op=ops.avg_pool2d):
     """The mean of each window: input [N, C, H, W] -> [N, C, H', W'].
 
     count_include_pad: padding zeros count as elements of the window. divisor_override: divide by this number in place
     of the number of elements.
     """
 
-    ceil_mode: bool = field(default=False, repr=False)
-    count_include_pad: bool = field(default=True, repr=False)
     divisor_override: int | None = field(default=None, repr=False)
 
 

@@ -24,7 +24,7 @@ from ampkit.base.version_counter import VersionCounter
 from ampkit.core import random
 from ampkit.core.parameter import Parameter
 from ampkit.core.shared_memory import block_of
-from ampkit.core.storage import overlapping
+from ampkit.core.storage import divide, overlapping
 
 from .blockwise import BLOCK, Blockwise, Code, code_of
 from .memory import CHUNK, RandomBits, narrow, round_stochastically
@@ -71,6 +71,7 @@ class Arena:
             self.starts.append(self.size)
             self.size += -(-parameter.array.size // alignment) * alignment
         self.held = range(self.size)
+        self._sizes = [parameter.array.size for _, parameter in parameters]
         self.gradient = self._aligned_zeros(self.dtype)
         self.is_shared = block_of(parameters[0][1].array) is not None
         self.master = parameters[0][1].array.reshape(-1) if self.is_shared else self._aligned_zeros(master)
@@ -87,7 +88,10 @@ class Arena:
         raw = self.backend.zeros((size + padding,), dtype)
         address = getattr(raw, "__array_interface__", {"data": (0,)})["data"][0]
         start = -address % ALIGNMENT // dtype.itemsize
-        return raw[start : start + size]
+        flat = raw[start : start + size]
+        if size == self.size:  # all segments
+            divide([flat[first : first + n] for first, n in zip(self.starts, self._sizes, strict=True)])
+        return flat
 
     def move_in(self, parameters: Sequence[tuple[int, Parameter]], mirrors: bool = False) -> list[Segment]:
         """Make the parameters, those that it was made for, views of its memory. -> their segments.

@@ -45,7 +45,7 @@ def say(name: str, *values: Any) -> None:
         array = value.detach().float().numpy() if hasattr(value, "detach") else value
         array = np.asarray(array, np.float64).reshape(-1)
         found += array.tolist() if array.size <= 64 else [float(array.sum()), float(np.linalg.norm(array))]
-    print("RESULT", name, *(repr(number) for number in found), flush=True)
+    print("\nRESULT", name, *(repr(number) for number in found), flush=True)
 
 
 @contextmanager

@@ -155,9 +155,16 @@ class _Namespace:
         if self._name in compiled and not name.startswith("__"):
             return operator(path)
         found = _defined.get(path)
+        if (found is None or "" not in found.kernels) and self._loads(name):
+            return operator(path)
         if found is None or not (found.kernels or found.schema):
             raise AttributeError(f"no operator {path}", name=name, obj=self)
         return found
+
+    def _loads(self, name: str) -> bool:
+        from .compiled import of_stable_abi
+
+        return not name.startswith("__") and of_stable_abi(self._name, name)
 
 
 class _Operators:

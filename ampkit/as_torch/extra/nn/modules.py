@@ -7,27 +7,67 @@ from itertools import repeat
 from typing import Any
 
 from .... import ops
-from ....nn.modules.conv import _Conv
+from ....nn.modules.conv import _Conv, _ConvTranspose
 from ....nn.modules.dropout import Dropout
 from ....nn.modules.instance_norm import _InstanceNorm
-from ....nn.modules.lazy import LazyModuleMixin
+from ....nn.modules.lazy import LazyModuleMixin, _LazyConv, _LazyNorm
 from ....nn.modules.linear import Linear
-from ....nn.modules.loss import _Loss
+from ....nn.modules.loss import _Loss, _WeightedLoss
 from ....nn.modules.norm import _BatchNorm, _RunningNorm
 from ....nn.modules.padding import CircularPad1d, ConstantPad1d, ReflectionPad1d, ReplicationPad1d
+from ....nn.modules.pool import AdaptiveAvgPool2d, AdaptiveMaxPool2d, LPPool2d, MaxPool2d, MaxUnpool2d, _AvgPool
 from ....nn.state_dict import Keys
 
 __all__ = [
-    "_EXTRA_STATE_KEY_SUFFIX", "LazyModuleMixin", "NonDynamicallyQuantizableLinear", "_BatchNorm", "_CircularPadNd",
-    "_ConstantPadNd", "_ConvNd", "_DropoutNd", "_IncompatibleKeys", "_InstanceNorm", "_Loss", "_NormBase",
-    "_ReflectionPadNd", "_ReplicationPadNd", "_get_activation_fn", "_ntuple", "_pair", "_quadruple",
-    "_reverse_repeat_tuple", "_single", "_triple",
+    "_EXTRA_STATE_KEY_SUFFIX",
+    "LazyModuleMixin",
+    "NonDynamicallyQuantizableLinear",
+    "_AdaptiveAvgPoolNd",
+    "_AdaptiveMaxPoolNd",
+    "_AvgPoolNd",
+    "_BatchNorm",
+    "_CircularPadNd",
+    "_ConstantPadNd",
+    "_ConvNd",
+    "_ConvTransposeMixin",
+    "_ConvTransposeNd",
+    "_DropoutNd",
+    "_IncompatibleKeys",
+    "_InstanceNorm",
+    "_LPPoolNd",
+    "_LazyConvXdMixin",
+    "_LazyNormBase",
+    "_Loss",
+    "_MaxPoolNd",
+    "_MaxUnpoolNd",
+    "_NormBase",
+    "_ReflectionPadNd",
+    "_ReplicationPadNd",
+    "_WeightedLoss",
+    "_get_activation_fn",
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+    "_ntuple",
+    "_pair",
+    "_quadruple",
+    "_reverse_repeat_tuple",
+    "_single",
+    "_triple",
 ]  # fmt: skip
 
+# Hooks of what all modules register, of which ampkit has none.
+_global_buffer_registration_hooks: dict[int, Any] = {}
+_global_module_registration_hooks: dict[int, Any] = {}
+_global_parameter_registration_hooks: dict[int, Any] = {}
 _EXTRA_STATE_KEY_SUFFIX = "_extra_state"  # the end of the name in a state_dict
 # Bases of layers for one, two and three axes; here the one for one axis is that of the others.
 _NormBase, _DropoutNd, _ConstantPadNd, _CircularPadNd = _RunningNorm, Dropout, ConstantPad1d, CircularPad1d
 _ReflectionPadNd, _ReplicationPadNd = ReflectionPad1d, ReplicationPad1d
+_AvgPoolNd, _MaxPoolNd, _LPPoolNd, _MaxUnpoolNd = _AvgPool, MaxPool2d, LPPool2d, MaxUnpool2d
+_AdaptiveAvgPoolNd, _AdaptiveMaxPoolNd = AdaptiveAvgPool2d, AdaptiveMaxPool2d
+_ConvTransposeNd = _ConvTransposeMixin = _ConvTranspose
+_LazyConvXdMixin, _LazyNormBase = _LazyConv, _LazyNorm
 _ConvNd, _IncompatibleKeys, NonDynamicallyQuantizableLinear = _Conv, Keys, Linear
 
 

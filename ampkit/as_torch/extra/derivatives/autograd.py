@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...base.errors import StateError
-from ...base.scoped import Scope, ScopedVariable
-from ...core.autograd.hooks import passes
-from ...core.dispatch import overrides
-from ...core.tensor import Tensor
+from ....base.errors import StateError
+from ....base.scoped import Scope, ScopedVariable
+from ....core.autograd.hooks import passes
+from ....core.dispatch import overrides
+from ....core.tensor import Tensor
 
 
 class _Engine:

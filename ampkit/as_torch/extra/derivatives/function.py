@@ -1,6 +1,6 @@
 """Old names of `torch.autograd.function`."""
 
-from ...autograd.function import Function
+from ....autograd.function import Function
 
 
 class InplaceFunction(Function):

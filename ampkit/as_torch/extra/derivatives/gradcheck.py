@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ... import testing
-from ...base.dtypes import float64
-from ...core.tensor import Tensor
+from .... import testing
+from ....base.dtypes import float64
+from ....core.tensor import Tensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 

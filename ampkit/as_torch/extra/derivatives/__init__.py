@@ -1,0 +1,1 @@
+"""`torch.autograd` and `torch.func`: names that ampkit has elsewhere, or that change no result."""
