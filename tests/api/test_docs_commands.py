@@ -1,4 +1,7 @@
-"""Commands of README and the documentation are ones that ampkit takes, with recipes and keys that there are."""
+"""Commands of README and the documentation are ones that ampkit takes, with recipes and keys that there are.
+
+test_docs_commands_run.py runs them.
+"""
 
 from __future__ import annotations
 

@@ -64,4 +64,4 @@ def in_words(root: Path, paths: Sequence[Path], faults: dict[int, str]) -> str:
     """How many files cannot be read, the first of them, and why."""
     named = [f"{paths[index].relative_to(root)} ({faults[index]})" for index in sorted(faults)[:_SHOWN]]
     more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-    return f"{len(faults)} of {len(paths)} that cannot: {', '.join(named)}{more}"
+    return f"{len(faults)} of {len(paths)} that cannot be read: {', '.join(named)}{more}"
