@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_counted_and_named_before_it_is_skipped(tmp_path)
     for number in (0, 3, 66):
         (tmp_path / "dog" / f"{number}.npy").write_bytes(b"no image")
     (tmp_path / "cat" / "5.npy").write_bytes(b"")
-    needed = r"can be read, got 4 of 140 that cannot be read: cat/5.npy \(an empty file\), dog/0.npy \(a file .*and 1 more\n"
+    needed = r"got 4 of 140 that cannot be read: cat/5.npy \(an empty file\), dog/0.npy \(a file .*and 1 more\n"
     with pytest.raises(FileError, match=needed + "help: repair or delete .*: data.unreadable=skip$"):
         load_splits(tmp_path)
     splits = load_splits(tmp_path, unreadable="skip")
