@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base.errors import ArgumentError, StateError
 from ...core import random
+from ...core.dlpack import from_dlpack
 from ...core.nested import tensors_in, with_tensors
 from ...core.saved_state import need_count, need_keys
 from ...core.tensor import Tensor
@@ -29,8 +30,20 @@ def iterator(where: str, data: Batches) -> Iterator[Any]:
 
 
 def on_device(batch: Any, device: str) -> Any:
-    """The batch with its tensors, in lists, tuples and dicts, on `device`."""
+    """The batch with its tensors, in lists, tuples and dicts, on `device`; those of PyTorch or JAX become ampkit's."""
+    batch = _converted(batch)
     return with_tensors(batch, (each.to(device) for each in tensors_in(batch)))
+
+
+def _converted(values: Any) -> Any:
+    if isinstance(values, (Tensor, np.ndarray)):
+        return values
+    if isinstance(values, dict):
+        return {key: _converted(item) for key, item in values.items()}
+    if isinstance(values, (list, tuple)):
+        items = [_converted(item) for item in values]
+        return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
+    return from_dlpack(values) if hasattr(values, "__dlpack__") and hasattr(values, "__dlpack_device__") else values
 
 
 class Epochs:
