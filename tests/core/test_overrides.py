@@ -186,3 +186,22 @@ def test_a_constructor_may_go_on_to_those_of_tensor():
     made = Deep([1.0, 2.0], scale=3.0)
     assert type(made) is type(made + 1) is Deep and made.tolist() == [1.0, 2.0] and made.scale == 3.0
     assert Kept([1.0, 2.0]).tolist() == [1.0, 2.0] and type(Kept(2, 3)) is Kept
+
+
+def test_tensors_of_pytorch_itself_take_over_nothing_and_are_converted_or_refused():
+    base = type("TensorBase", (), {"__module__": "torch._C"})
+
+    class Foreign(base):  # as torch.Tensor is: its method calls the function again
+        dtype = np.dtype(np.float32)
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([1.0, 2.0], np.float32)
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    assert ampkit.tensor(Foreign()).tolist() == [1.0, 2.0]
+    for function in (nn.Linear(2, 2), ops.relu, lambda x: ops.add(ampkit.ones(2), x)):
+        with pytest.raises(ampkit.AmpkitError, match="needs Tensors and numbers, got"):
+            function(Foreign())

@@ -59,9 +59,14 @@ def reads(item: Any) -> bool:
 def overrides(item: Any) -> bool:
     """Whether the class of an argument takes over the functions that it is given to."""
     kind = type(item)
-    if kind in _plain or kind in NUMBERS or not hasattr(kind, "__torch_function__"):
+    if kind in _plain or kind in NUMBERS or not hasattr(kind, "__torch_function__") or _of_pytorch(kind):
         return False
     return _enabled.scope().value
+
+
+def _of_pytorch(kind: type) -> bool:
+    # Whether a class is PyTorch's own Tensor, or a subclass: its method would only call the function again.
+    return any(base.__module__ == "torch._C" for base in kind.__mro__)
 
 
 def has_overrides(items: Iterable[Any]) -> bool:
