@@ -18,11 +18,11 @@ import numpy as np
 from ..base.dtypes import Array as Array
 from ..base.dtypes import DType, need_native, stored
 from ..base.errors import DeviceError
+from ..base.held_array import OwnBackend
 from ..base.masked import need_unmasked
 from . import cuda as cuda
 from . import cudnn as cudnn
 from .cpu.device import CPU
-from .own_backend import OwnBackend as OwnBackend
 
 
 class Device(str):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from .held_array import on_device
+
 
 class Event(NamedTuple):
     """A kernel that has run, or a point that a backward pass has reached.
@@ -91,7 +93,11 @@ def notify_start(name: str, kernel: str, array: Any) -> None:
 
 
 def notify_end(name: str, inputs: tuple[Any, ...], output: Any, phase: str, **details: Any) -> None:
-    """Tell every observer that a kernel of the op `name` read `inputs` and wrote `output`; details: fields of Event."""
-    event = Event(name, inputs, output, phase, **details)
+    """Tell every observer that a kernel of the op `name` read `inputs` and wrote `output`; details: fields of Event.
+
+    Of arrays of a `vmap` they see those of the whole batch.
+    """
+    output = tuple(map(on_device, output)) if type(output) is tuple else on_device(output)
+    event = Event(name, tuple(map(on_device, inputs)), output, phase, **details)
     for observer in tuple(observers):
         observer(event)

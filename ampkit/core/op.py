@@ -26,10 +26,10 @@ from typing import Any, TypeAlias
 
 from .. import backends
 from ..backends.launch_queue import queue
-from ..backends.own_backend import on_device
 from ..base import observe
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ..base.held_array import on_device
 from . import dispatch, op_call, policy
 from .arguments import type_name
 from .autograd import double_backward, traced_array

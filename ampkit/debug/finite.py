@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import backends
 from ..base.dtypes import FLOATS, bfloat16, float16
+from ..base.held_array import on_device
 
 # The bits at and above which a 16-bit number is not finite: of positive ones as int16, of negative ones as uint16.
 _LIMITS = {float16: (0x7C00, 0xFC00), bfloat16: (0x7F80, 0xFF80)}
@@ -16,6 +17,7 @@ _LIMITS = {float16: (0x7C00, 0xFC00), bfloat16: (0x7F80, 0xFF80)}
 
 def is_finite(array: Any) -> bool:
     """Whether every value of an array is finite; true for integers and booleans."""
+    array = on_device(array)
     if getattr(array, "dtype", None) not in FLOATS or not array.size:
         return True
     with backends.device_guard(array):
@@ -45,6 +47,7 @@ def all_finite(value: Any) -> bool:
 
 def is_minus_infinity(array: Any) -> bool:
     """Whether all that is not finite in an array is -inf."""
+    array = on_device(array)
     with backends.device_guard(array):
         return bool((np.isfinite(array) | (array == -np.inf)).all())
 

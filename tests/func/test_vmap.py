@@ -9,7 +9,7 @@ import ampkit
 from ampkit import autocast, func, models, nn, ops, tensor
 from ampkit.amp import GradScaler
 from ampkit.autograd import Function, grad
-from ampkit.base.errors import ArgumentError, ShapeError, StateError
+from ampkit.base.errors import ArgumentError, NonFiniteError, ShapeError, StateError
 from ampkit.core.autograd.recompute import recompute
 from ampkit.core.dispatch.batching.array import used
 from ampkit.core.dispatch.batching.call import hearing
@@ -17,7 +17,7 @@ from ampkit.core.dispatch.batching.rules import elementwise
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.op import ops as registry
 from ampkit.core.policy import Cast
-from ampkit.debug import plan
+from ampkit.debug import detect_nonfinite, plan
 from ampkit.optim import Adam
 
 
@@ -328,6 +328,11 @@ def test_what_has_no_rule_runs_once_per_sample_and_is_named():
             return func.vmap(lambda x: x * ops.prod(x))(x)
 
     assert any("once per sample" in note and "prod" in note for note in plan(Mapped(), X).notes)
+
+
+def test_observers_see_the_whole_batch():
+    with pytest.raises(NonFiniteError, match="exp.*gave .* inf of float32"), detect_nonfinite():
+        func.vmap(lambda x: ops.exp(x * 1000).sum())(X)
 
 
 def test_an_op_of_ones_own_loops_until_it_has_a_rule():
