@@ -15,11 +15,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from ..base.array_kinds import OwnBackend, need_unmasked
 from ..base.dtypes import Array as Array
 from ..base.dtypes import DType, need_native, stored
 from ..base.errors import DeviceError
-from ..base.held_array import OwnBackend
-from ..base.masked import need_unmasked
 from . import cuda as cuda
 from . import cudnn as cudnn
 from .cpu.device import CPU

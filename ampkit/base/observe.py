@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .held_array import on_device
+from .array_kinds import on_device
 
 
 class Event(NamedTuple):

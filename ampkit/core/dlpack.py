@@ -14,9 +14,9 @@ import numpy as np
 from .. import backends
 from ..backends.bool_bytes import need_bool_bytes
 from ..base import dtypes
+from ..base.array_kinds import need_unmasked
 from ..base.errors import DTypeError, StateError, switch
 from ..base.formats import is_packed
-from ..base.masked import need_unmasked
 from .tensor import Tensor
 
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode: kDLUInt, kDLBfloat

@@ -27,14 +27,14 @@ from typing import Any, TypeAlias
 from .. import backends
 from ..backends.launch_queue import queue
 from ..base import observe
+from ..base.array_kinds import on_device
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
-from ..base.held_array import on_device
 from . import dispatch, op_call, policy
 from .arguments import type_name
 from .autograd import double_backward, traced_array
 from .autograd.backward_pass import BackwardPass
-from .autograd.node import Node, WideNode
+from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
 from .cast_plan import CastPlan, make_plan
@@ -42,7 +42,6 @@ from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
 from .dispatch.batching import rules, second
 from .dispatch.batching.array import used
-from .parameter import Parameter
 from .policy import Cast, region
 from .policy.recipe import Recipe
 from .signature import Signature, number_and_type
@@ -54,7 +53,6 @@ Bound: TypeAlias = float  # a parameter that elements are compared with: rounded
 Index: TypeAlias = Any
 
 ops: dict[str, Op] = {}  # every op by name
-_UNROUNDED = (Parameter, WideNode)  # whose gradients are wanted in their own dtypes
 
 
 class Op:
@@ -156,7 +154,7 @@ class Op:
         stored = node.plan.stored
         return tuple(
             [
-                None if edge is None else edge[3] if isinstance(edge[0], _UNROUNDED) else stored[i]
+                None if edge is None else edge[3] if edge[0]._unrounded else stored[i]
                 for i, edge in enumerate(node.edges)
             ]
         )

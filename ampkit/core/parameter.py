@@ -65,6 +65,7 @@ class Parameter(Tensor):
 
     __slots__ = ()
     __torch_function__ = overrides.disabled
+    _unrounded = True
 
     def __init__(self, data: Any, requires_grad: bool = True):
         self._dotted_name = ""

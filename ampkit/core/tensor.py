@@ -67,6 +67,7 @@ class Tensor(TensorBase, TensorMethods):
         "_version_counter", "_view_links", "array",
     )  # fmt: skip
     _hooks: Any  # of a leaf that has hooks; unset in others (see autograd/hooks.py)
+    _unrounded = False  # whether its gradient is wanted in its own dtype, not in the one that an op read it in
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = object.__new__(cls)

@@ -9,8 +9,8 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes, public_dtypes
+from ..base.array_kinds import need_unmasked
 from ..base.errors import ArgumentError, DTypeError, ShapeError
-from ..base.masked import need_unmasked
 from .arguments import is_number
 from .dlpack import is_foreign, to_tensor
 from .fp_errors import ignore_fp_errors

@@ -9,8 +9,8 @@ import numpy as np
 
 from .. import backends
 from ..base import dtypes
+from ..base.array_kinds import need_unmasked
 from ..base.errors import ArgumentError, DTypeError, ShapeError
-from ..base.masked import need_unmasked
 from ..core.arguments import shown
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.nested import tensors_in, with_tensors

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import backends
+from ..base.array_kinds import on_device
 from ..base.dtypes import FLOATS, bfloat16, float16
-from ..base.held_array import on_device
 
 # The bits at and above which a 16-bit number is not finite: of positive ones as int16, of negative ones as uint16.
 _LIMITS = {float16: (0x7C00, 0xFC00), bfloat16: (0x7F80, 0xFF80)}

@@ -10,8 +10,8 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes
+from ..base.array_kinds import need_unmasked
 from ..base.errors import ArgumentError, DTypeError, StateError
-from ..base.masked import need_unmasked
 from ..base.near_names import did_you_mean
 from ..core.dlpack import is_foreign, to_tensor
 from ..core.policy import delayed

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.array_kinds import need_unmasked
 from ampkit.base.dtypes import NARROW, DType
 from ampkit.base.errors import OutOfMemoryError
 from ampkit.base.formats import decode_reference, encode_reference, values_of
-from ampkit.base.masked import need_unmasked
 
 from .. import format_casts
 from . import caching_allocator, formats

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ampkit.base.dtypes import Array
 from ampkit.base.errors import DeviceError, StateError
 
-from ...base.held_array import on_device
+from ...base.array_kinds import on_device
 
 if TYPE_CHECKING:
     from .device import CUDA

@@ -44,6 +44,7 @@ class Node:
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None
     place: float | None = None
+    _unrounded: bool = False
 
     def __init__(
         self,
@@ -119,6 +120,8 @@ class Node:
 
 class WideNode(Node):
     """A node whose gradient is wanted unrounded, like a Parameter's, of which it is a part or another view."""
+
+    _unrounded = True
 
 
 def shown(source: Any) -> Node | AccumulateGrad:

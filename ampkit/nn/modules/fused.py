@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ampkit import backends, ops
+from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DType, float32
-from ampkit.base.held_array import on_device
 from ampkit.core import module_path, policy
 from ampkit.core.policy import Cast, Policy
 from ampkit.core.tensor import Tensor

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import accumulator
-from ampkit.base.held_array import on_device
 from ampkit.core.casts import cast
 from ampkit.core.dispatch.batching.array import expand
 from ampkit.core.dispatch.batching.call import Call, Done, Ran, run_backward

@@ -16,9 +16,9 @@ from weakref import finalize, ref
 import numpy as np
 
 from ampkit import backends
+from ampkit.base.array_kinds import OwnBackend, on_device
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import StateError
-from ampkit.base.held_array import OwnBackend, on_device
 
 from ...casts import is_traced
 

@@ -14,7 +14,6 @@ from ...autograd.grad_mode import grad_scope
 from ...autograd.node import Node, WideNode
 from ...autograd.saved import Saved
 from ...autograd.traced_array import TracedArray
-from ...parameter import Parameter
 from ...tensor import Tensor
 from .array import BatchedArray, Level, expand, innermost, is_at, is_inner, used
 from .sums import is_summing, sum_if_ended
@@ -33,7 +32,7 @@ class _Boundary:
         made._version_counter = tensor._version_counter
         edge = tensor._tape_edge
         if edge is not None and grad_scope().value and made.array.dtype in DIFFERENTIABLE:
-            kind = WideNode if isinstance(edge[0], (Parameter, WideNode)) else Node
+            kind = WideNode if edge[0]._unrounded else Node
             node = kind(self, (edge,), Saved(), (dim, level))
             made._tape_edge = (node, 0, made.array.shape, made.array.dtype)
             tensor.exposed()

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
+from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE
 from ampkit.base.errors import AmpkitError, StateError
-from ampkit.base.held_array import on_device
 
 from ... import dispatch
 from ...autograd.accumulate import reduce_to_input

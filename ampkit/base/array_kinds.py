@@ -1,4 +1,4 @@
-"""NumPy's masked arrays: some of their elements have no value."""
+"""Arrays beside plain ones: those that hold an array of a device, and NumPy's masked arrays, which hide elements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,25 @@ from typing import Any
 import numpy as np
 
 from .errors import ArgumentError
+
+
+class OwnBackend:
+    """The base class of such arrays. data: what they hold, which may be another one."""
+
+    __slots__ = ()
+    data: Any
+
+    @property
+    def backend(self) -> Any:
+        """Their Backend."""
+        raise NotImplementedError
+
+
+def on_device(array: Any) -> Any:
+    """The array of a device that `array` holds, or is."""
+    while isinstance(array, OwnBackend):
+        array = array.data
+    return array
 
 
 def need_unmasked(array: Any, where: str) -> None:
