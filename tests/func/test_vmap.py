@@ -46,6 +46,8 @@ def inputs():
     W, X = numbers(3, 3, seed=1), numbers(4, 3)
     NET = nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2))
     PARAMS = {name: p.detach() for name, p in NET.named_parameters()}
+    yield
+    del W, X, NET, PARAMS
 
 
 def net_loss(params, x, y):
