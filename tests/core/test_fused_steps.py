@@ -87,7 +87,14 @@ def test_results_that_wait_are_read_right_by_whatever_reads_them():
         ]
         read += [made().argmax(), made().to(ampkit.float64), made().reshape(-1), made().data, made().detach()]
         read += [ops.linear(made(), z), made() @ z.T, ops.softmax(made(), -1), ampkit.cat([made(), made()])]
-        read += [bool((made() == made()).all()), made().view(ampkit.int16), *made().chunk(2), made().bool()]
+        read += [
+            made() + y.double(),
+            x.double() * made(),
+            bool((made() == made()).all()),
+            made().view(ampkit.int16),
+            *made().chunk(2),
+            made().bool(),
+        ]
         return [one if isinstance(one, ampkit.Tensor) else np.asarray(one) for one in read]
 
     same(step, tensors)
@@ -207,6 +214,44 @@ def test_gradients_accumulate_into_memory_that_launches_read():
         return [doubled, third, x.grad, y.grad]
 
     same(step, lambda: tensors(requires_grad=True), 0)
+
+
+def test_gradients_of_changes_in_place_and_of_inputs_that_are_no_leaves():
+    def step(x: Any, y: Any, z: Any) -> Any:
+        base = x * 1.5
+        base[2:5] = y[2:5] * 2.0
+        base.mul_(z)
+        base[:, 3].add_(1.0)
+        out = ops.silu(base) * y
+        first = ampkit.grad(ops.tanh(out), [x, y], out.detach(), retain_graph=True)
+        base.retain_grad()
+        (ops.tanh(out) * 0.5).backward(out.detach(), inputs=[base, z])
+        return [out, *first, base.grad, z.grad]
+
+    same(step, lambda: tensors(requires_grad=True))
+
+
+def test_leaves_that_get_one_gradient_have_memory_of_their_own():
+    def step(x: Any, y: Any, z: Any) -> Any:
+        ops.silu(x + y).backward(z.detach())
+        x.grad.mul_(2.0)
+        return [x.grad, y.grad]
+
+    same(step, lambda: tensors(requires_grad=True), 0)
+
+
+def test_gradients_of_parameters_that_an_optimizer_holds():
+    def step(x: Any, y: Any, z: Any) -> Any:
+        weight, shift = nn.Parameter(x.float()), nn.Parameter(y.float())
+        optimizer = ampkit.optim.SGD([weight, shift], lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            out = ops.silu(weight) * z.float() + ops.mish(shift)
+            out.backward(ops.tanh(out.detach() * 2.0))
+            optimizer.step()
+        return [weight, shift, weight.grad, shift.grad]
+
+    same(step, tensors, 0)
 
 
 def test_functions_recomputed_segments_and_no_grad_blocks_within_a_step():

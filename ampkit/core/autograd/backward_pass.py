@@ -216,8 +216,6 @@ class BackwardPass:
         # What `grad` returns, or `backward` writes to inputs that are no leaves.
         for index, dy in enumerate(dys):
             to = None if dy is None else self._captured.get((id(node), index))
-            if to is not None and queue.waiting:
-                queue.flush()
             if isinstance(to, Tensor):
                 accumulate(to, dy, self.tag)
             elif to is not None:
