@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import backends
 from ..backends import Array, Backend
+from ..backends.launch_queue import queue
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, DTypeError, switch
 from ..base.limits import Limits
@@ -145,6 +146,8 @@ class Optimizer(OptimizerHooks):
 
         Raises StateError if another optimizer took a parameter.
         """
+        if queue.waiting:
+            queue.flush()  # what reads or writes the flat memory
         segments = self._owned_segments()
         if recorders:
             asks_gradients([segment.parameter for segment in segments])
@@ -152,7 +155,7 @@ class Optimizer(OptimizerHooks):
         for segment in segments:
             if (gradient := segment.parameter._grad) is not None:
                 present.append(segment)
-                if gradient.array is not segment.gradient:
+                if gradient._array is not segment.gradient:
                     segment.take_gradient()
         return spans(present, of_equal_steps=True)
 
@@ -161,7 +164,7 @@ class Optimizer(OptimizerHooks):
         segments = [segment for group in self._check_groups() for segment in group.segments]
         for segment in segments:
             parameter = segment.parameter  # this is `segment.owns_parameter()`, without a call for each
-            if parameter._segment is not segment.reference or parameter.array is not segment.array:
+            if parameter._segment is not segment.reference or parameter._array is not segment.array:
                 self.follow_parameters()
                 return self.segments()
         return segments

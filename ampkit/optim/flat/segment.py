@@ -96,7 +96,7 @@ class Segment:
 
     def owns_parameter(self) -> bool:
         """Whether the parameter's array still is this segment: no newer optimizer took it, and nobody replaced it."""
-        return self.parameter._segment is self.reference and self.parameter.array is self.array
+        return self.parameter._segment is self.reference and self.parameter._array is self.array
 
     def need_parameter(self, where: str) -> None:
         """Raise StateError if a newer optimizer holds the parameter."""
@@ -112,7 +112,7 @@ class Segment:
     def take_gradient(self) -> None:
         """Copy a gradient from memory that somebody gave it, by `p.grad.data = ...`, to the arena's."""
         held = self.parameter._grad
-        if held is not None and held.array is not self.gradient:
+        if held is not None and held._array is not self.gradient:
             if held.array.shape != self.shape:
                 got, cure = f"one of shape {tuple(held.array.shape)}", "call optimizer.zero_grad() before"
                 raise StateError("optimizer", f"a gradient in the shape of {self.describe()}", got, cure)
