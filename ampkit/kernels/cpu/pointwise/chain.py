@@ -29,6 +29,7 @@ from ampkit.base.dtypes import DType
 from .elementwise import AXES, MIN_WAITING, OPERANDS, OUTPUTS, Plan, Tiles, loops_of, plan_of
 
 FLAT_BYTES = 1 << 11  # of a tile of an array; some lie in the first-level cache, and the call of a loop hardly shows
+MAX_SUMMARIES = 1024
 MAX_STEPS = 32  # of a chain; what waits keeps its operands alive
 _run_chain = Function("elementwise_chain", "pipt")
 _step = struct.Struct(f"{3 + OPERANDS + OUTPUTS}q{OPERANDS}d").pack
@@ -68,6 +69,7 @@ class _Chain:
         return not (held.exact and tiles.exact) or (held.rows, held.columns) == (tiles.rows, tiles.columns)
 
 
+_summaries: dict[bytes, FusedChain] = {}  # of chains that ran, by their steps
 # By the shape and the memory order of their outputs; and which arrays wait, with the memory that they are views of.
 _chains: dict[Any, _Chain] = {}
 _makers: dict[int, _Chain] = {}
@@ -191,7 +193,11 @@ def _run(launches: list[_Launch], tiles: Tiles) -> None:
     cut = _tiles(len(tiles.sizes), tiles.rows, tiles.columns, *buffers, *tiles.sizes, *rest, *tiles.strides, *rest)
     arrays = tuple(places.arrays)
     _run_chain(steps, len(launches), cut, arrays)
-    queue.log.chains.append(places.summary(launches))
+    if (summary := _summaries.get(steps)) is None:
+        if len(_summaries) == MAX_SUMMARIES:
+            _summaries.clear()
+        summary = _summaries[steps] = places.summary(launches)
+    queue.log.chains.append(summary)
 
 
 class _Places:
