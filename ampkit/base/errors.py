@@ -99,6 +99,10 @@ class StateError(AmpkitError):
     """A call in the wrong order: a graph used twice, a weight changed before its backward, a step without gradients."""
 
 
+class UndefinedError(StateError, NotImplementedError):
+    """A method or a formula that a class does not define."""
+
+
 class NonFiniteError(AmpkitError, ArithmeticError):
     """A value that had to be finite was not; a RuntimeError too, as PyTorch's anomaly detection raises.
 

@@ -171,6 +171,21 @@ class StackDataset(Dataset[Any]):
             return {name: dataset[index] for name, dataset in self.datasets.items()}
         return tuple(dataset[index] for dataset in self.datasets)
 
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """The items of a batch; datasets that read several at once do so.
+
+        Raises ArgumentError for one whose `__getitems__` gives another number of items.
+        """
+        named = self.datasets if isinstance(self.datasets, dict) else dict(enumerate(self.datasets))
+        columns = {}
+        for name, dataset in named.items():
+            several = getattr(dataset, "__getitems__", None)
+            columns[name] = several(indices) if callable(several) else [dataset[i] for i in indices]
+            if len(columns[name]) != len(indices):
+                raise ArgumentError("StackDataset", f"{len(indices)} items", f"{len(columns[name])} of dataset {name}")
+        rows = list(zip(*columns.values(), strict=True))
+        return [dict(zip(named, row, strict=True)) for row in rows] if isinstance(self.datasets, dict) else rows
+
     def __len__(self) -> int:
         return self._length
 

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
+from types import GenericAlias
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import ArgumentError, DTypeError
 from ..core import random
 from ..core.arguments import checked_constructor, shown
 from ..core.saved_state import need_count, need_keys
@@ -121,9 +122,13 @@ class DataLoader:
         self._resuming = False
         self._is_made = True
 
+    def __class_getitem__(cls, item: Any) -> Any:
+        """The class itself: annotations say of what the batches are."""
+        return GenericAlias(cls, item)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_is_made" in vars(self):
-            raise StateError("DataLoader", f"{name} as it was made with", "another one", "make another DataLoader")
+            raise ArgumentError("DataLoader", f"{name} as it was made with", "another one", "make another DataLoader")
         object.__setattr__(self, name, value)
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import linalg, ops
 from ..base import dtypes
-from ..base.errors import StateError
+from ..base.errors import StateError, UndefinedError
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_methods
 
@@ -40,7 +40,7 @@ class Constraint:
 
     def check(self, value: Tensor) -> Tensor:
         """Whether each value is in the set: bool, of the shape of `value` without its last event_dim axes."""
-        raise StateError(f"{type(self).__name__}.check", "a constraint that has the method", "one without")
+        raise UndefinedError(f"{type(self).__name__}.check", "a constraint that has the method", "one without")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lstrip('_')}()"
@@ -63,7 +63,7 @@ class _Dependent(Constraint):
 
     def _known(self, name: str, value: Any) -> Any:
         if value is NotImplemented:
-            raise StateError(f"dependent.{name}", f"a constraint made with {name}=", "one without")
+            raise UndefinedError(f"dependent.{name}", f"a constraint made with {name}=", "one without")
         return value
 
     def __call__(self, *, is_discrete: Any = NotImplemented, event_dim: Any = NotImplemented) -> _Dependent:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, StateError, switch
+from ..base.errors import ArgumentError, DTypeError, UndefinedError, switch
 from ..core.arguments import checked_constructor, shown
 from ..core.autograd.grad_mode import enable_grad, no_grad
 from ..core.autograd.tape import grad
@@ -102,7 +102,9 @@ class Distribution:
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Random values as a differentiable function of the parameters. Raises StateError where there is none."""
-        raise StateError(f"{type(self).__name__}.rsample", "a distribution that has_rsample", "one without", "sample()")
+        raise UndefinedError(
+            f"{type(self).__name__}.rsample", "a distribution that has_rsample", "one without", "sample()"
+        )
 
     def sample_n(self, n: int) -> Tensor:
         """`sample((n,))`."""
@@ -167,8 +169,8 @@ class Distribution:
         """All values of a discrete distribution [K, *batch_shape], or [K, 1...] without `expand`."""
         raise self._lacks("enumerate_support")
 
-    def _lacks(self, name: str) -> StateError:
-        return StateError(f"{type(self).__name__}.{name}", "a distribution with it", "one without")
+    def _lacks(self, name: str) -> UndefinedError:
+        return UndefinedError(f"{type(self).__name__}.{name}", "a distribution with it", "one without")
 
     def _validate_sample(self, value: Tensor) -> None:
         # Raises for a value whose shape or elements are not of this distribution, as PyTorch's log_prob does.
@@ -195,7 +197,7 @@ class Distribution:
         # The object that `expand` fills. A subclass with a constructor of its own has to fill it itself.
         if _instance is None and type(self).__init__ is not vars(cls).get("__init__", type(self).__init__):
             name = type(self).__name__
-            raise StateError(f"{name}.expand", "an expand method beside the constructor of the subclass", "none")
+            raise UndefinedError(f"{name}.expand", "an expand method beside the constructor of the subclass", "none")
         return self.__new__(type(self)) if _instance is None else _instance
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
@@ -303,7 +305,7 @@ class Independent(Distribution):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         if self.reinterpreted_batch_ndims:
-            raise StateError("Independent.enumerate_support", "no axes of the batch in the event", "some")
+            raise UndefinedError("Independent.enumerate_support", "no axes of the batch in the event", "some")
         return self.base_dist.enumerate_support(expand)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..base.errors import StateError
+from ..base.errors import StateError, UndefinedError
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
 from .distribution import Distribution, ExponentialFamily, Independent, bregman, sum_rightmost
@@ -38,7 +38,7 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
             if (kind_p, kind_q) in _divergences:
                 return _divergences[kind_p, kind_q](p, q)
     got = f"{type(p).__name__} and {type(q).__name__}"
-    raise StateError("kl_divergence", "a pair with a formula", got, "@register_kl(P, Q) adds one")
+    raise UndefinedError("kl_divergence", "a pair with a formula", got, "@register_kl(P, Q) adds one")
 
 
 @register_kl(Independent, Independent)
@@ -54,7 +54,10 @@ def _exponential_families(p: ExponentialFamily, q: ExponentialFamily) -> Tensor:
     # The Bregman divergence of the log-normalizer: Nielsen and Nock 2010, eq. 8.
     if type(p)._log_normalizer is not type(q)._log_normalizer:
         got = f"{type(p).__name__} and {type(q).__name__}"
-        raise StateError("kl_divergence", "a pair with a formula", got, "@register_kl(P, Q) adds one")
+        raise UndefinedError("kl_divergence", "a pair with a formula", got, "@register_kl(P, Q) adds one")
     theta_p, theta_q = p._natural_params, q._natural_params
     away = [a - b for a, b in zip(theta_p, theta_q, strict=True)]
     return q._log_normalizer(*theta_q) - bregman(p, theta_p, away)
+
+
+_kl_expfamily_expfamily = _exponential_families  # PyTorch's name of it

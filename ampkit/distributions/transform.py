@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import ops
-from ..base.errors import ArgumentError, StateError
+from ..base.errors import ArgumentError, StateError, UndefinedError
 from ..core.arguments import checked_constructor
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_methods
@@ -58,7 +58,7 @@ class Transform:
             return self
         if type(self).__init__ is Transform.__init__:
             return type(self)(cache_size=cache_size)
-        raise StateError(f"{type(self).__name__}.with_cache", "the method in the subclass", "none")
+        raise UndefinedError(f"{type(self).__name__}.with_cache", "the method in the subclass", "none")
 
     def __call__(self, x: Tensor) -> Tensor:
         """y = t(x)."""
@@ -82,17 +82,17 @@ class Transform:
         return x
 
     def _no_sign(self) -> Any:
-        raise StateError(f"{type(self).__name__}.sign", "a bijection of numbers", "another transform")
+        raise UndefinedError(f"{type(self).__name__}.sign", "a bijection of numbers", "another transform")
 
     def _call(self, x: Tensor) -> Tensor:
-        raise StateError(f"{type(self).__name__}", "a transform with _call", "one without")
+        raise UndefinedError(f"{type(self).__name__}", "a transform with _call", "one without")
 
     def _inverse(self, y: Tensor) -> Tensor:
-        raise StateError(f"{type(self).__name__}.inv", "a transform with an inverse", "one without")
+        raise UndefinedError(f"{type(self).__name__}.inv", "a transform with an inverse", "one without")
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         """log |det dy / dx| at x and y = t(x): the shape of x without the axes of a value."""
-        raise StateError(f"{type(self).__name__}.log_abs_det_jacobian", "a transform with it", "one without")
+        raise UndefinedError(f"{type(self).__name__}.log_abs_det_jacobian", "a transform with it", "one without")
 
     def forward_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of y for that of x."""

@@ -10,7 +10,7 @@ import pytest
 
 import ampkit
 from ampkit import distributions, nn, ops, optim, tensor, utils
-from ampkit.base.errors import AmpkitError, ArgumentError, ConfigError, DTypeError, StateError
+from ampkit.base.errors import AmpkitError, ArgumentError, ConfigError, DTypeError
 from ampkit.core.arguments import kind
 
 MODULE, NORMAL = nn.Sequential(nn.Linear(3, 4)), distributions.Normal(tensor([0.0, 1.0]), 1.0)
@@ -80,7 +80,7 @@ LOADER = utils.data.DataLoader([1, 2, 3], batch_size=2)
         (lambda: SGD.add_param_group({"params": 3}), DTypeError, "needs Parameters, got 3"),
         (lambda: setattr(LAST, "last_epoch", slice(1)), DTypeError, "StepLR.last_epoch: needs a number"),
         (lambda: LAST.load_state_dict(slice(1)), DTypeError, "StepLR.load_state_dict: needs a dict"),
-        (lambda: setattr(LOADER, "batch_size", 3), StateError, "batch_size as it was made with"),
+        (lambda: setattr(LOADER, "batch_size", 3), ArgumentError, "batch_size as it was made with"),
         (lambda: list(utils.data.DataLoader([1, [None]], batch_size=2)), DTypeError, "numbers throughout"),
         (lambda: list(utils.data.DataLoader([tensor(1), "a"], batch_size=2)), DTypeError, "Tensors throughout"),
         (lambda: list(utils.data.DataLoader([{}, 1], batch_size=2)), DTypeError, "mappings throughout"),

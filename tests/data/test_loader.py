@@ -14,7 +14,15 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError
 from ampkit.core import random
 from ampkit.core.tensor import Tensor
 from ampkit.data.collate import collate, default_collate_fn_map
-from ampkit.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset, default_collate, default_convert
+from ampkit.utils.data import (
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    StackDataset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 
 def numbers(count):
@@ -332,3 +340,29 @@ def test_a_loader_follows_a_sampler_that_a_subclass_put_into_the_place_of_its_ow
     object.__setattr__(loader, "batch_sampler", Repeated(loader.batch_sampler))
     batches = iter(loader)
     assert [next(batches).tolist() for _ in range(5)] == [[0, 1], [2], [0, 1], [2], [0, 1]]
+
+
+def test_a_stack_of_datasets_reads_the_items_of_a_batch_at_once():
+    class Plain(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index * index
+
+    class Columns(Plain):
+        def __getitems__(self, indices):
+            return [10 * i for i in indices]
+
+    class Short(Plain):
+        def __getitems__(self, indices):
+            return indices[1:]
+
+    assert StackDataset(Plain(), Columns()).__getitems__([3, 1]) == [(9, 30), (1, 10)]
+    assert StackDataset(a=Columns()).__getitems__([2]) == [{"a": 20}]
+    with pytest.raises(ArgumentError, match="needs 2 items, got 1 of dataset 0"):
+        StackDataset(Short()).__getitems__([0, 1])
+
+
+def test_a_loader_stands_in_annotations_with_the_type_of_its_batches():
+    assert DataLoader[int].__origin__ is DataLoader

@@ -31,7 +31,7 @@ FILES = (
     "optim/test_lrscheduler optim/test_optim optim/test_swa_utils nn/test_module_hooks nn/test_init nn/test_dropout "
     "nn/test_packed_sequence nn/test_lazy_modules nn/test_pruning nn/test_parametrization nn/test_embedding "
     "nn/test_pooling nn/test_convolution nn/test_multihead_attention test_nn test_modules test_autocast "
-    "autograd/test_functional test_autograd"
+    "autograd/test_functional test_autograd distributions/test_distributions test_dataloader"
 ).split()
 
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).
@@ -45,6 +45,7 @@ OUT_OF_SCOPE = [
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("forward-mode derivatives and vmap", r"fwAD|forward_ad|vmap|\bjvp\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
+    ("data pipes, which PyTorch drops", r"[Dd]ata[Pp]ipe|datapipe"),
     ("extensions in C++, profilers and dispatch modes",
      r"cpp_extension|load_inline|profile\(|profiler_util|TorchDispatchMode"),
 ]  # fmt: skip

@@ -103,6 +103,8 @@ REPLACEMENTS = {
     "AdaptiveLogSoftmaxWithLoss": "`nn.Linear`, and `ops.cross_entropy` over all classes",
     "addmv": "`input + ops.mv(a, x)`", "apply_": "`x.copy_(ampkit.tensor(f(x.numpy())))`",
     "convert_conv2d_weight_memory_format": "leave it out", "convert_conv3d_weight_memory_format": "leave it out",
+    "eig": "`ampkit.linalg.eigh` of symmetric matrices; else np.linalg.eig(x.numpy()), as values may be complex",
+    "eigvals": "`ampkit.linalg.eigvalsh` of symmetric matrices; else np.linalg.eigvals(x.numpy()), maybe complex",
     "deg2rad": "`x * (math.pi / 180)`", "erfc": "`1 - ops.erf(x)`", "feature_dropout": "`ops.dropout2d`",
     "fill": "`ops.full_like(x, value)`", "frac": "`x - x.trunc()`",
     "frexp": "`np.frexp(x.numpy())`, not differentiable", "frobenius_norm": "`x.norm()`",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...backends.cpu import threads as blas
 from ...backends.threads import on_this_device
-from ...base.errors import ArgumentError, StateError
+from ...base.errors import ArgumentError, DTypeError, StateError
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -115,9 +115,14 @@ def _queue_of(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
 
 
 def check_context(context: Any) -> None:
-    """Raise ArgumentError for a start method that is not safe beside the threads of BLAS and oneDNN."""
+    """Raise ArgumentError for a start method that is not safe beside the threads of BLAS and oneDNN.
+
+    DTypeError for what is no context.
+    """
     known = context is None or isinstance(context, str)
-    method = context if known or not hasattr(context, "get_start_method") else context.get_start_method()
+    method = context if known else getattr(context, "get_start_method", str)()
+    if not known and not hasattr(context, "get_start_method"):
+        raise DTypeError("DataLoader", "multiprocessing_context as a word or a context", type(context).__name__)
     if method not in (None, "spawn", "forkserver"):
         cure = "a forked process hangs in the threads that it has lost"
         raise ArgumentError("DataLoader", "multiprocessing_context 'spawn' or 'forkserver'", repr(method), cure)

@@ -1,11 +1,12 @@
 """Run the main job of libraries written for PyTorch on ampkit, and compare the numbers with PyTorch's.
 
     python -m tests.peers.libraries [--only NAME ...] [--python PYTHON] [--pytorch PYTHON] [--limit SECONDS]
-                                    [--report FILE.json] [--table FILE.md] [--golden]
+                                    [--report FILE.json] [--table FILE.md] [--golden] [--kept]
 
 PYTHON: an interpreter with ampkit's dependencies and the libraries, where PyTorch need not be installed (default: this
 one); one with the libraries and PyTorch, whose numbers --golden keeps in tests/golden/libraries.json. Without one,
-numbers are compared with those kept, where the versions are the same. A program of this folder whose library is not
+numbers are compared with those kept, where the versions are the same; --kept: it is a failure where they are not, and
+where no program can run. requirements.txt lists what CI runs so. A program of this folder whose library is not
 installed is skipped. In float32, numbers agree where they differ by 1e-5 of the largest one of their name; in 16 bits
 by what PyTorch's own 16 bits differ from its float32, and 1e-3. Exit status 1 if a job fails or disagrees.
 """
@@ -135,7 +136,7 @@ def compare(job: Job, options: argparse.Namespace, installed: dict[str, str]) ->
             elif reference is not None:
                 tolerance = max(1e-3, largest_difference(theirs, reference))
             difference = largest_difference(ours, theirs)
-        good = not ours.error and (difference is None or difference <= tolerance)
+        good = not ours.error and (not options.kept if difference is None else difference <= tolerance)
         row = {"job": job.name, "precision": precision, "good": good, "difference": difference, "tolerance": tolerance}
         rows.append({**row, "ampkit": ours._asdict(), "pytorch": theirs and theirs._asdict()})
         shown = "-" if difference is None else f"{difference:.1e}"
@@ -190,6 +191,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=300, help="seconds of one program")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--kept", action="store_true", help="fail where no numbers of these versions are kept")
     parser.add_argument("--golden", action="store_true", help="keep PyTorch's numbers, of the jobs that agree")
     return parser.parse_args(given)
 
@@ -213,7 +215,7 @@ def main(given: Sequence[str] | None = None) -> int:
         options.report.write_text(json.dumps(rows, indent=1))
     if options.table:
         options.table.write_text(table(rows) + "\n")
-    return int(bool(failed))
+    return int(bool(failed) or (options.kept and not names))
 
 
 if __name__ == "__main__":

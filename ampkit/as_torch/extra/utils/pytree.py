@@ -91,6 +91,9 @@ class NodeDef(NamedTuple):
     flatten_fn: FlattenFunc
     unflatten_fn: UnflattenFunc
     flatten_with_keys_fn: FlattenWithKeysFunc | None = None
+    serialized_type_name: str | None = None
+    to_dumpable_context: Callable[[Any], Any] | None = None
+    from_dumpable_context: Callable[[Any], Any] | None = None
 
 
 SUPPORTED_NODES: dict[Any, NodeDef] = {}  # by class; namedtuple stands for all of its kind
@@ -99,17 +102,18 @@ BUILTIN_TYPES = frozenset({tuple, list, dict, namedtuple, OrderedDict, defaultdi
 
 def register_pytree_node(
     cls: Any, flatten_fn: FlattenFunc, unflatten_fn: UnflattenFunc, *,
-    flatten_with_keys_fn: FlattenWithKeysFunc | None = None, **ignored: Any,
+    flatten_with_keys_fn: FlattenWithKeysFunc | None = None, **text: Any,
 ) -> None:  # fmt: skip
     """Treat a class as a container. Raises ValueError for one that is a container already."""
     if cls in SUPPORTED_NODES:
         raise ArgumentError("register_pytree_node", "a class that is no container yet", cls.__name__)
-    _private_register_pytree_node(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn=flatten_with_keys_fn)
+    _private_register_pytree_node(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn=flatten_with_keys_fn, **text)
 
 
 def _private_register_pytree_node(cls: Any, flatten_fn: Any, unflatten_fn: Any, *, flatten_with_keys_fn: Any = None,
-                                  **ignored: Any) -> None:  # fmt: skip
-    SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
+                                  **text: Any) -> None:  # fmt: skip
+    more = [text.get(name) for name in NodeDef._fields[4:]]
+    SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn, *more)
 
 
 _register_pytree_node = _private_register_pytree_node

@@ -1,0 +1,109 @@
+"""Functions and utilities of PyTorch that the alias has in files of their own."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+
+def test_segment_reduce_reduces_runs_of_neighbors(run_aliased):
+    # The answers are those of PyTorch 2.14.
+    code = """
+import torch
+x = torch.arange(6.0).requires_grad_()
+for kind in ("sum", "mean", "max", "min", "prod"):
+    y = torch.segment_reduce(x, kind, lengths=torch.tensor([2, 0, 3, 1]))
+    (dx,) = torch.autograd.grad(y[torch.isfinite(y)].sum(), x)
+    more = torch.segment_reduce(x, kind, lengths=torch.tensor([2, 0, 3, 1]), initial=2.0)
+    print(kind, y.tolist(), [round(v, 3) for v in dx.tolist()], [round(v, 3) for v in more.tolist()])
+print(torch.segment_reduce(torch.arange(12.0).view(6, 2), "sum", offsets=torch.tensor([0, 1, 1, 6])).tolist())
+lengths = torch.tensor([[1, 5], [2, 4]])
+print(torch.segment_reduce(torch.arange(12.0).view(2, 6), "sum", lengths=lengths, axis=1).tolist())
+for given in ({"lengths": torch.tensor([2, 3])}, {"lengths": torch.tensor([[6]])}, {"indices": torch.tensor([0])}):
+    try:
+        torch.segment_reduce(x, "sum", **given)
+    except ValueError as error:
+        print(str(error).splitlines()[0])
+"""
+    assert run_aliased(code) == [
+        "sum [1.0, 0.0, 9.0, 5.0] [1.0, 1.0, 1.0, 1.0, 1.0, 1.0] [3.0, 2.0, 11.0, 7.0]",
+        "mean [0.5, nan, 3.0, 5.0] [0.5, 0.5, 0.333, 0.333, 0.333, 1.0] [1.5, 2.0, 3.667, 7.0]",
+        "max [1.0, -inf, 4.0, 5.0] [0.0, 1.0, 0.0, 0.0, 1.0, 1.0] [2.0, 2.0, 4.0, 5.0]",
+        "min [0.0, inf, 2.0, 5.0] [1.0, 0.0, 1.0, 0.0, 0.0, 1.0] [0.0, 2.0, 2.0, 2.0]",
+        "prod [0.0, 1.0, 24.0, 5.0] [1.0, 0.0, 12.0, 8.0, 6.0, 1.0] [0.0, 2.0, 48.0, 10.0]",
+        "[[0.0, 1.0], [0.0, 0.0], [30.0, 35.0]]",
+        "[[0.0, 15.0], [13.0, 38.0]]",
+        "segment_reduce: needs lengths of at least 0 that add up to 6, got [2, 3]",
+        "segment_reduce: needs lengths of shape [(), segments], got (1, 1)",
+        "segment_reduce: needs lengths or offsets, got indices",
+    ]
+
+
+def test_a_timer_measures_a_statement_and_a_table_compares(run_aliased):
+    code = """
+from torch.utils.benchmark import Compare, Measurement, Timer
+import torch
+seen = []
+timer = Timer("x + y", "y = x", globals={"x": 1}, label="sum", sub_label="ints", description="first")
+found = timer.blocked_autorange(lambda number, seconds: seen.append(number * seconds > 0), min_run_time=0.001)
+print(type(found).__name__, found.number_per_run * len(found.times) > 1, found.median > 0, found.iqr >= 0, all(seen))
+print(len(timer.timeit(10).raw_times), timer.adaptive_autorange(max_run_time=0.01).mean > 0, found.label)
+task = found.task_spec
+a = Measurement(2, [2.0, 4.0], task)
+b = Measurement(1, [2e-3], Timer(lambda: 3, label="sum", sub_label="ints", description="second")._task_spec)
+print(a.times, a.median, Measurement.merge([a, a])[0].times)
+Compare([a, b]).print()
+for use in (lambda: Timer(language="c++"), lambda: Compare([1])):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+"""
+    assert run_aliased(code) == [
+        "Measurement True True True True",
+        "1 True sum",
+        "[1.0, 2.0] 1.5 [1.0, 2.0, 1.0, 2.0]",
+        "[ sum ]",
+        "      |   first  |  second",
+        "ints  |  1500.0  |     2.0",
+        "Times are in ms.",
+        "Timer: needs language 'python', got 'c++'",
+        "Compare: needs Measurements, got int",
+    ]
+
+
+def test_structures_of_containers_are_written_as_pytorch_does(run_aliased):
+    code = """
+from collections import OrderedDict, defaultdict, deque
+import torch.utils._pytree as pytree
+class Pair:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+pytree.register_pytree_node(Pair, lambda x: ([x.a], x.b), lambda c, b: Pair(*c, b), serialized_type_name="mine.Pair",
+                            to_dumpable_context=str, from_dumpable_context=int)
+tree = [1, (2, {"a": 3, 4: 5}), OrderedDict(b=1), defaultdict(int, {"c": 2}), deque([1], maxlen=3), Pair(6, 7)]
+spec = pytree.tree_structure(tree)
+text = pytree.treespec_dumps(spec)
+print(text[:109])
+print(pytree.treespec_loads(text) == spec, pytree.tree_unflatten(range(8), pytree.treespec_loads(text))[1:4])
+pytree.register_pytree_node(set, lambda x: (list(x), None), lambda c, _: set(c))
+for use in (lambda: pytree.treespec_dumps(pytree.tree_structure({1})), lambda: pytree.treespec_dumps(spec, 2),
+            lambda: pytree.treespec_loads(text.replace("mine.Pair", "yours.Pair"))):
+    try:
+        use()
+    except (NotImplementedError, ValueError) as error:
+        print(error)
+"""
+    leaf = '{"type": null, "context": null, "children_spec": []}'
+    assert run_aliased(code) == [
+        f'[1, {{"type": "builtins.list", "context": "null", "children_spec": [{leaf}'[:109],
+        "True [(1, {'a': 2, 4: 3}), OrderedDict({'b': 4}), defaultdict(<class 'int'>, {'c': 5})]".replace(
+            "OrderedDict({'b': 4})", repr(OrderedDict(b=4))
+        ),
+        "treespec_dumps: set is registered without serialized_type_name",
+        "treespec: needs protocol 1, got 2",
+        "treespec_loads: yours.Pair is not registered",
+    ]
