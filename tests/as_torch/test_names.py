@@ -76,7 +76,7 @@ except ModuleNotFoundError as error:
     [
         (ampkit, "frexp", "np.frexp"),
         (ampkit.nn, "CrossMapLRN2d", "PyTorch's own successors"),
-        (ampkit.linalg, "eigvals", "no replacement is known"),
+        (ampkit.linalg, "eigvals", "ampkit.linalg.eigvalsh"),
         (ampkit.ones(2), "apply_", "x.copy_"),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", ""),

@@ -205,12 +205,13 @@ def main(given: Sequence[str] | None = None) -> int:
         if installed is None:
             print(f"{job.name:28} skipped: needs {', '.join(job.packages)}")
             continue
-        rows += [{**row, "versions": installed, "runs": job.runs} for row in compare(job, options, installed)]
+        own = [{**row, "versions": installed, "runs": job.runs} for row in compare(job, options, installed)]
+        rows += own
+        if options.golden:
+            keep(own)
     names = {row["job"] for row in rows}
     failed = {row["job"] for row in rows if not row["good"]}
     print(f"{len(names) - len(failed)} of {len(names)} libraries work")
-    if options.golden:
-        keep(rows)
     if options.report:
         options.report.write_text(json.dumps(rows, indent=1))
     if options.table:
