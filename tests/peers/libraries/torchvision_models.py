@@ -15,6 +15,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 PACKAGES = ("torchvision",)
+TOLERANCE = 1e-4  # of networks with batch norms of few images
 PRECISIONS = ("float32", "bfloat16")
 
 random = np.random.default_rng(0)
