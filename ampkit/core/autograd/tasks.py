@@ -87,7 +87,7 @@ def fork(func: Callable[..., _T], *args: Any, **kwargs: Any) -> Future[_T]:
         _place(result, since)
         return result
 
-    future = Future(on_this_device(lambda: context.run(task)))
+    future = Future(lambda: context.run(task))
     if recorders or observe.observers or observe.profilers or backends.gpus is not None:
         future._run()
     else:
@@ -96,7 +96,10 @@ def fork(func: Callable[..., _T], *args: Any, **kwargs: Any) -> Future[_T]:
 
 
 def _start(future: Future[Any]) -> None:
-    _threads().submit(_compute, future, max(1, get_num_threads() // 2))
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="ampkit-task")
+    _pool.submit(on_this_device(_compute), future, max(1, get_num_threads() // 2))
 
 
 def _compute(future: Future[Any], threads: int) -> None:
@@ -109,13 +112,6 @@ def wait(future: Future[_T]) -> _T:
     if not hasattr(future, "wait"):
         raise DTypeError("wait", "what fork returned", f"a {type(future).__name__}")
     return future.wait()
-
-
-def _threads() -> ThreadPoolExecutor:
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="ampkit-task")
-    return _pool
 
 
 def _forget() -> None:
