@@ -9,7 +9,6 @@ import pickle
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
