@@ -114,7 +114,7 @@ class Tensor(TensorBase, TensorMethods):
 
         A subclass may define another one, as in PyTorch.
         """
-        if not all(issubclass(cls, each) for each in types):
+        if overrides.is_pytorchs(func) or not all(issubclass(cls, each) for each in types):
             return NotImplemented
         with overrides.DisableTorchFunctionSubclass():
             return _as_subclass(func(*args, **(kwargs or {})), cls)

@@ -188,6 +188,14 @@ def test_a_constructor_may_go_on_to_those_of_tensor():
     assert Kept([1.0, 2.0]).tolist() == [1.0, 2.0] and type(Kept(2, 3)) is Kept
 
 
+def test_functions_of_pytorch_itself_are_refused():
+    def relu(x):
+        return type(x).__torch_function__(relu, (type(x),), (x,))  # as they ask the class of an argument
+
+    relu.__module__ = "torch.nn.functional"
+    assert relu(ampkit.ones(2)) is NotImplemented  # which they raise TypeError for
+
+
 def test_tensors_of_pytorch_itself_take_over_nothing_and_are_converted_or_refused():
     base = type("TensorBase", (), {"__module__": "torch._C"})
 

@@ -62,8 +62,8 @@ LISTED: list[Listed] = [
     # derivatives
     Listed(
         "linalg.svd linalg.svdvals linalg.qr linalg.eigh linalg.eigvalsh linalg.pinv pinverse linalg.norm "
-        "linalg.matrix_norm norm",
-        "Factorizations, and norms by singular values, have first derivatives.",
+        "linalg.matrix_norm norm linalg.cond linalg.lu linalg.lu_factor linalg.lu_factor_ex svd_lowrank pca_lowrank",
+        "Factorizations, and what is made of singular values, have first derivatives.",
         kinds="gradgrad",
         faults="refused",
         when=_detail("needs a first derivative"),
@@ -75,6 +75,26 @@ LISTED: list[Listed] = [
         kinds="grad gradgrad",
         faults="refused",
         when=_detail("needs square matrices or reduced factors"),
+    ),
+    Listed(
+        "nn.functional.linear_cross_entropy",
+        "PyTorch's slices, which its options ask for, have no second derivatives, and do not round 16-bit logits.",
+        kinds="values grad gradgrad",
+        faults="values",
+        when=_call("options="),
+    ),
+    Listed(
+        "Muon",
+        "The kernels of convolutions are matrices, too.",
+        kinds="optimizers",
+        faults="missing error",
+        when=_detail("Muon only supports 2D parameters"),
+    ),
+    Listed(
+        "cholesky_inverse",
+        "OpInfo calls PyTorch's own functions on the factor before it differentiates.",
+        kinds="grad gradgrad",
+        faults="raw error",
     ),
     Listed(
         "nn.functional.ctc_loss nn.CTCLoss",
@@ -215,6 +235,23 @@ LISTED: list[Listed] = [
         faults="missing error",
     ),
     Listed(
+        "aminmax gather multinomial",
+        "out= takes a wider dtype, as it does for all other ops.",
+        kinds="errors",
+        faults="missing error",
+    ),
+    Listed(
+        "cat",
+        "out= of another size is resized, whatever memory it has.",
+        kinds="errors",
+        faults="missing error",
+    ),
+    Listed(
+        "to_sparse",
+        "All axes are sparse axes; a number of them is refused.",
+        faults="refused",
+    ),
+    Listed(
         "linalg.cross",
         "Operands broadcast, also where they have different numbers of axes.",
         kinds="errors",
@@ -234,7 +271,7 @@ LISTED: list[Listed] = [
         faults="missing error",
     ),
     Listed(
-        "Adadelta Adafactor Adagrad Adam Adamax AdamW ASGD LBFGS NAdam RAdam RMSprop Rprop SGD",
+        "Adadelta Adafactor Adagrad Adam Adamax AdamW ASGD LBFGS Muon NAdam RAdam RMSprop Rprop SGD",
         "A parameter given twice counts once, where PyTorch warns; a name is a label, which a parameter may lack.",
         kinds="optimizers",
         faults="missing error",

@@ -14,7 +14,7 @@ import ampkit
 # Where the numbers are random or left as the memory has them: dtypes and shapes are compared, values are not.
 RANDOM = {
     *"bernoulli cauchy exponential geometric log_normal normal uniform multinomial rand rand_like randn".split(),
-    *"randn_like randint randint_like randperm empty empty_like new_empty".split(),
+    *"randn_like randint randint_like randperm empty empty_like new_empty svd_lowrank pca_lowrank".split(),
     *[
         f"nn.functional.{name}"
         for name in "dropout dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu fractional_max_pool2d "
@@ -30,6 +30,9 @@ ADAPTED: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "where": lambda f: lambda x, condition, other, **kw: f(condition, x, other, **kw),
     "nn.functional.embedding": lambda f: lambda weight, index, **kw: f(index, weight, **kw),
     "nn.functional.embedding_bag": lambda f: lambda weight, index, **kw: f(index, weight, **kw),
+    "linalg.lstsq.grad_oriented": lambda f: lambda a, b, **kw: f(a, b, **kw)[:2],
+    "svd_lowrank": lambda f: lambda a, b, **kw: f(a @ b.mT, **kw),
+    "pca_lowrank": lambda f: lambda a, b, **kw: f(a @ b.mT, **kw),
     "linalg.pinv.singular": lambda f: lambda a, b: f(a @ b.mT),
     "normal.in_place": lambda f: lambda x, *args, **kw: x.normal_(*args, **kw),
     "zero_": lambda f: lambda x: f(x.clone()),

@@ -69,6 +69,12 @@ def _of_pytorch(kind: type) -> bool:
     return any(base.__module__ == "torch._C" for base in kind.__mro__)
 
 
+def is_pytorchs(func: Any) -> bool:
+    """Whether a function is PyTorch's own, which would only ask the class of its argument again."""
+    places = func, getattr(func, "__self__", None), getattr(func, "__objclass__", None)
+    return any(str(getattr(place, "__module__", None)).partition(".")[0] == "torch" for place in places)
+
+
 def has_overrides(items: Iterable[Any]) -> bool:
     """Whether a mode in force, or the class of one of the arguments, takes over the call of a function with them."""
     return bool(in_force and _modes.scope().value) or any(map(overrides, items))

@@ -170,7 +170,8 @@ def linalg_lstsq(
 
     By the pseudo-inverse, whatever the driver; singular values up to rcond times the largest one count as 0.
     residuals: squared, [.., K], where M > N, all matrices have full rank and a driver other than "gelsy" is named;
-    rank [..]: but for "gels"; singular_values: for "gelsd" and "gelss". What is not there is empty, as in PyTorch.
+    rank [..]: but for "gels"; singular_values: for "gelsd" and "gelss", off the tape. What is not there is empty, as in
+    PyTorch.
     """
     if driver not in (None, "gels", "gelsy", "gelsd", "gelss"):
         raise ArgumentError("lstsq", "driver gels, gelsy, gelsd or gelss", repr(driver))
@@ -186,7 +187,7 @@ def linalg_lstsq(
     residuals = none
     if m > n and driver not in (None, "gelsy") and bool((rank == n).all()):
         residuals = sum((matmul(A, found) - right).square(), -2)
-    values = linalg_svdvals(A) if driver in ("gelsd", "gelss") else none
+    values = linalg_svdvals(A.detach()) if driver in ("gelsd", "gelss") else none
     return LstsqResult(
         reshape(found, *found.shape[:-1]) if is_vector else found,
         residuals,

@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from ampkit.base.dtypes import is_float
-from ampkit.base.errors import ShapeError
+from ampkit.base.errors import DTypeError, ShapeError
+from ampkit.core.arguments import shown
 from ampkit.core.autograd.recompute import recompute
 from ampkit.core.tensor import Tensor
 
@@ -31,7 +32,7 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
-    options: None = None,
+    options: Any = None,
 ) -> Tensor:
     """`cross_entropy(linear(input, linear_weight, linear_bias), target, ...)` without keeping the logits.
 
@@ -41,14 +42,17 @@ def linear_cross_entropy(
     16-bit dtype of an autocast region, the loss in float32 (float64 for float64 input).
     Rows are taken in slices of F rows, or of 2^23 logits if that is more, so that a slice's logits take no more memory
     than its gradient of the weights does. Backward computes the logits of each slice again, a third more products, and
-    adds up the gradients of the weights. options: PyTorch's; slices need none.
+    adds up the gradients of the weights. options: PyTorch's LinearCrossEntropyOptions, which say how to slice there and
+    have no effect here.
     Raises ShapeError for shapes that do not fit, RangeError for a label out of range, named with its position,
     ArgumentError for an unknown reduction, a label_smoothing outside [0, 1] and an ignore_index >= 0 with
-    probabilities, DTypeError for options.
+    probabilities, DTypeError for other options.
     Wijmans et al. 2024, arXiv:2411.09009, without its kernels.
     """
     where = "linear_cross_entropy"
     check_reduction(where, reduction)
+    if options is not None and type(options).__name__ != "LinearCrossEntropyOptions":
+        raise DTypeError(where, "options as None or LinearCrossEntropyOptions", shown(options))
     _check_shapes(where, input, linear_weight, target, linear_bias)
     classes, rest = linear_weight.shape[0], linear_weight.shape[1:-1]
     batched, labels = input.ndim == 2, not is_float(target.dtype.dtype)

@@ -95,7 +95,7 @@ def erfc_array(x: Any) -> Any:
     y = np.abs(x)
     near = 1 - erf_array(x)
     y = np.minimum(np.maximum(y, 0.46875), 30)  # the domain of the formulas below; at 30 erfc is 0 in every dtype
-    tail = scaled_erfc(y) * _exp_minus_square(y)
+    tail = scaled_erfc(y) * exp_minus_square(y)
     return np.where(np.abs(x) < 0.46875, near, np.where(x < 0, 2 - tail, np.where(np.isnan(x), x, tail)))
 
 
@@ -107,8 +107,8 @@ def scaled_erfc(y: Any) -> Any:
     return np.where(y > 4, far, _polynomial(_C, near) / _polynomial(_D, near))
 
 
-def _exp_minus_square(y: Any) -> Any:
-    # exp(-y^2) with y split in two, so that the rounding of y^2 is not magnified.
+def exp_minus_square(y: Any) -> Any:
+    """exp(-y^2) of finite y, which is split in two, so that the rounding of y^2 is not magnified."""
     coarse = np.trunc(y * 16) / 16
     return np.exp(-coarse * coarse) * np.exp(-(y - coarse) * (y + coarse))
 

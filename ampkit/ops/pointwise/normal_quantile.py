@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.core.autograd.traced_array import apply
+from ampkit.core.autograd.traced_array import apply, plain
 
 from .elementwise import unary
-from .error_function import erfc_array, quantile_of_tail, scaled_erfc
+from .error_function import erfc, erfc_array, exp_minus_square, quantile_of_tail, scaled_erfc
 
 __all__: list[str] = []  # `ampkit.special` has the names
 
@@ -33,11 +33,20 @@ def ndtri_array(p: Any) -> Any:
     return np.where(inside, found, np.where(p == 0, -np.inf, np.where(p == 1, np.inf, p * np.nan)))
 
 
+def _inverse_mills_ratio(x: Any) -> Any:
+    # The density over the distribution function: far below 0 by exp(y^2) erfc(y), where both of them are 0.
+    y = x * -math.sqrt(0.5)
+    far = plain(y) > 0.46875
+    below, above = np.where(far, y, 0.5), np.where(far, 0, y)
+    near = exp_minus_square(np.maximum(above, -40.0)) / apply(erfc, above)  # 0 below, in float64, too
+    return math.sqrt(2 / math.pi) * np.where(far, 1 / scaled_erfc(below), near)
+
+
 log_ndtr: Any = unary(
     __name__,
     "log_ndtr",
     log_ndtr_array,
-    lambda dy, x: dy * (np.exp(-x * x / 2 - apply(log_ndtr, x)) / math.sqrt(2 * math.pi)),
+    lambda dy, x: dy * _inverse_mills_ratio(x),
     "The logarithm of `ndtr`, precise far below 0, where ndtr itself is 0.",
 )
 ndtri = unary(

@@ -79,16 +79,23 @@ def silu_backward(dy, saved, needs):
 @op(cast=Cast.WIDEST, integers="refuse")
 def silu_mul(input: Array, other: Array):
     """silu(input) * other, broadcast and rounded once: the gate of SwiGLU (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
-    return input / (1 + np.exp(-input)) * other, Saved(input=input, other=other)
+    x = _beside(input, other)
+    return x / (1 + np.exp(-x)) * other, Saved(input=input, other=other)
 
 
 @silu_mul.backward
 def silu_mul_backward(dy, saved, needs):
-    x, gate = saved.input, apply(sigmoid, saved.input)
+    x = _beside(saved.input, saved.other)
+    gate = 1 / (1 + np.exp(-x)) if needs[0] is None else apply(sigmoid, x)
     return (
         dy * saved.other * (gate * (1 + x * (1 - gate))) if needs[0] is not None else None,
         dy * (x * gate) if needs[1] is not None else None,
     )
+
+
+def _beside(value: Any, other: Any) -> Any:
+    # A number in the dtype of the array beside it, which NumPy's functions would make float64.
+    return value if hasattr(value, "dtype") else other.dtype.type(value)
 
 
 @op(cast=Cast.FP32, integers="float")
