@@ -47,7 +47,11 @@ def switch(where: str, name: str, value: Any) -> bool:
 
 def check_choice(where: str, name: str, value: Any, *allowed: Any) -> None:
     """Raise ArgumentError unless `value` is one of `allowed`, which are two or more."""
-    if value not in allowed:
+    try:
+        known = value in allowed
+    except ValueError:  # an array of several
+        known = False
+    if not known:
         raise ArgumentError(where, f"{name} {one_of(allowed)}", repr(value))
 
 

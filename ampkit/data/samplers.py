@@ -35,7 +35,7 @@ class Sampler(Generic[_Key]):
 
 def _need_length(where: str, data_source: Any) -> None:
     # Here, since the check of an annotation reads every item of a list.
-    if not isinstance(data_source, Sized):
+    if not isinstance(data_source, Sized) or getattr(data_source, "ndim", 1) == 0:  # an array of no axes has none
         raise DTypeError(where, "a data_source with a length", shown(data_source))
 
 

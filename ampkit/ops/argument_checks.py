@@ -210,6 +210,8 @@ def broadcast_shape(where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 def check_representable(where: str, dtype: dtypes.DType, value: float) -> None:
     """Raise ArgumentError if `dtype` cannot represent `value`: -1e9, usual in attention masks, overflows float16."""
+    if dtype in dtypes.NARROW:
+        raise DTypeError(where, "a dtype with arithmetic", dtypes.name_of(dtype), "fill it in float32, and cast it")
     if dtypes.is_float(dtype):
         limits = _limits(dtype)
         if math.isfinite(value) and abs(value) > limits.max:

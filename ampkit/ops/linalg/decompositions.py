@@ -235,7 +235,10 @@ def linalg_matrix_rank(
 
 def _tolerances(where: str, A: Tensor, *tolerances: Any) -> list[Any]:  # noqa: N803
     # atol and rtol as arrays or numbers; per-matrix tensors get a trailing axis to broadcast with the singular values.
-    broadcast_shape(where, A.shape[:-2], *[g.shape for g in tolerances if isinstance(g, Tensor)])
+    given = [g for g in tolerances if isinstance(g, Tensor)]
+    for each in given:
+        check_floating(where, each)
+    broadcast_shape(where, A.shape[:-2], *[g.shape for g in given])
     return [g.array[..., None] if isinstance(g, Tensor) else g for g in tolerances]
 
 

@@ -129,6 +129,8 @@ def linalg_matrix_norm(
     pair = normalize_axes("linalg_matrix_norm", dim, A.ndim) if isinstance(dim, (tuple, list)) else ()
     if len(pair) != 2:
         raise ShapeError("linalg_matrix_norm", "two axes of a matrix as dim", f"{dim} of shape {tuple(A.shape)}")
+    if not isinstance(ord, (str, int, float)):
+        raise ArgumentError("linalg_matrix_norm", "ord 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2", repr(ord)[:60])
     if ord == "fro":
         return norm_(A, 2, pair, keepdim, dtype=dtype)
     if ord in _ROW_COLUMN_NORMS:

@@ -111,7 +111,7 @@ class AdamWScheduleFree(Elementwise):
     # a step
 
     def present(self) -> list[Span]:
-        if not all(group["train_mode"] for group in self.param_groups):
+        if not all(group.get("train_mode", True) for group in self.param_groups):
             got, cure = "eval mode, where the parameters are their average", "call optimizer.train() before it"
             raise StateError("AdamWScheduleFree.step", "train mode", got, cure)
         return super().present()
