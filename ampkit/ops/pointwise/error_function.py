@@ -107,10 +107,10 @@ def scaled_erfc(y: Any) -> Any:
     return np.where(y > 4, far, _polynomial(_C, near) / _polynomial(_D, near))
 
 
-def exp_minus_square(y: Any) -> Any:
-    """exp(-y^2) of finite y, which is split in two, so that the rounding of y^2 is not magnified."""
+def exp_minus_square(y: Any, share: float = 1.0) -> Any:
+    """exp(-share y^2) of finite y, which is split in two, so that the rounding of y^2 is not magnified."""
     coarse = np.trunc(y * 16) / 16
-    return np.exp(-coarse * coarse) * np.exp(-(y - coarse) * (y + coarse))
+    return np.exp(-share * coarse * coarse) * np.exp(-share * (y - coarse) * (y + coarse))
 
 
 def erfinv_array(x: Any) -> Any:

@@ -38,7 +38,8 @@ def _inverse_mills_ratio(x: Any) -> Any:
     y = x * -math.sqrt(0.5)
     far = plain(y) > 0.46875
     below, above = np.where(far, y, 0.5), np.where(far, 0, y)
-    near = exp_minus_square(np.maximum(above, -40.0)) / apply(erfc, above)  # 0 below, in float64, too
+    density = exp_minus_square(np.minimum(np.where(far, 0, x), 56.0), 0.5)  # 0 beyond, in float64, too
+    near = density / apply(erfc, above)
     return math.sqrt(2 / math.pi) * np.where(far, 1 / scaled_erfc(below), near)
 
 

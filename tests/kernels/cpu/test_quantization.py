@@ -303,12 +303,14 @@ def word_of(recipe):
     return {"nvfp4": "float4", "int8": "int8"}.get(recipe, "float8")
 
 
-@pytest.mark.skipif(onednn() is None, reason="needs oneDNN: bits of NumPy's products may vary with threads")
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_a_training_has_the_same_bits_on_any_number_of_threads_and_follows_the_reference(recipe):
     one, two = threaded(lambda: train(recipe, word_of(recipe)))
     for a, b in zip(one, two, strict=True):
-        np.testing.assert_array_equal(a, b)
+        if onednn() is None:  # the bits of NumPy's products may depend on the threads
+            np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2)
+        else:
+            np.testing.assert_array_equal(a, b)
     with reference_only():
         truth = train(recipe, word_of(recipe))
     np.testing.assert_allclose(one[0], truth[0], rtol=2e-2)

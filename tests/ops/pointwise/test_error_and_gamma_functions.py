@@ -133,3 +133,14 @@ def test_polygamma_of_negative_numbers_obeys_its_recurrence_and_has_poles_at_who
     poles = tensor([-1.0, -2.0])
     assert [ops.polygamma(n, poles).tolist() for n in (1, 2, 3)] == [[math.inf] * 2, [-math.inf] * 2, [math.inf] * 2]
     assert ops.polygamma(2, tensor(np.array([-0.5]))).item() == pytest.approx(-0.828796644, rel=1e-9)  # psi''(1/2) + 16
+
+
+def test_the_gradient_of_log_ndtr_has_all_digits_far_from_0():
+    points = np.array([-300.0, -50, -20, -5, -0.66, 0, 2, 8, 12])
+    found = []
+    for dtype in (np.float32, np.float64):
+        x = tensor(points.astype(dtype), requires_grad=True)
+        special.log_ndtr(x).sum().backward()
+        found.append(x.grad.numpy(force=True))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    assert found[1][0] == pytest.approx(300 + 1 / 300, rel=1e-8)  # |x| + 1 / |x| - ...

@@ -167,9 +167,7 @@ def run_all() -> None:
         launches, chain.launches = chain.launches, []
         try:
             _run(launches, chain.tiles)
-        except (
-            BaseException
-        ) as raised:  # no buffers of tiles, or a key pressed: outputs never stay without their values
+        except BaseException as raised:  # no memory for tiles, or Ctrl-C: outputs never stay without their values
             for launch in launches:
                 launch.plan.run(launch.loops, launch.operands, launch.outs)
             error = error if isinstance(raised, MemoryError) else raised

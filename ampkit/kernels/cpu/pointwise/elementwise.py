@@ -32,9 +32,7 @@ _STORED = frozenset({float32, bfloat16, float16, bool_})
 _NUMBER, _ABSENT = -1, -2  # kinds of operands that are no arrays, and of those and outputs that there are not
 _NARROW = 16  # columns of a tile where an operand is transposed: a cache line of float32
 _LONG = 1 << 14  # elements of a tile without buffers
-MIN_WAITING = (
-    1 << 20
-)  # of a launch that waits: fewer stay in the caches anyway, and to put a chain together takes longer
+MIN_WAITING = 1 << 20  # elements of a launch that waits: fewer stay in the caches, and a chain takes time to build
 _SHORT = 256  # columns; shorter rows are computed several at a time, from buffers
 _numbers = struct.Struct(f"{OPERANDS}d").pack
 _layout = struct.Struct(f"{4 + OPERANDS + OUTPUTS + AXES * (OPERANDS + 2)}q").pack
