@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .dtypes import Array, is_float
+from .dtypes import Array, finfo, is_float
 from .errors import ArgumentError
 
 
@@ -57,6 +57,27 @@ def set_printoptions(
         if not isinstance(value, (int, float)) or value < 0:
             raise ArgumentError("set_printoptions", f"{name} as a number from 0", repr(value)[:80])
     _options = replace(_PROFILES.get(profile or "", _options), sci_mode=sci_mode, **given)
+
+
+def values_in_words(values: Any) -> str:
+    """What a summary says of the values of an array of NumPy: their range, what is not finite, what is below normal.
+
+    Floats between 0 and the smallest normal number of their dtype have lost digits; in 16 bits such gradients want
+    loss scaling.
+    """
+    if not values.size:
+        return "no elements"
+    if values.dtype.kind in "bc":
+        return ""
+    if not is_float(values.dtype):
+        return f"{values.min():d} to {values.max():d}"
+    wide = values.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    found = [f"{finite.min():.4g} to {finite.max():.4g}, mean {finite.mean():.4g}"] if finite.size else []
+    magnitudes = np.abs(finite)
+    below = np.count_nonzero((magnitudes > 0) & (magnitudes < finfo(values.dtype).tiny))
+    counts = {"NaN": np.isnan(wide).sum(), "infinite": np.isinf(wide).sum(), "below the normal range": below}
+    return ", ".join([*found, *(f"{count:,} {what}" for what, count in counts.items() if count)])
 
 
 def tensor_text(array: Array, to_numpy: Callable[[Array], Any], suffixes: Iterable[str], name: str = "tensor") -> str:

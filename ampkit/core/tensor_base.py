@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy as np
 from .. import backends
 from ..backends import Array, Device
 from ..base import public_dtypes
+from ..base.byte_sizes import bytes_in_words
 from ..base.dtypes import NARROW, bool_, default, float32, int64, is_float
 from ..base.errors import DTypeError, NoLengthError, RangeError, ShapeError, StateError, switch
 from ..base.formats import FORMATS, is_packed
+from ..base.html import heading, preformatted
 from ..base.memory_format import contiguous_format, is_stored_as, need_format
-from ..base.tensor_text import tensor_text
+from ..base.tensor_text import tensor_text, values_in_words
 from .autograd.grad_mode import is_grad_enabled
 from .capture.recorder import recorders
 from .dispatch import overrides
@@ -22,6 +25,9 @@ from .dispatch import overrides
 if TYPE_CHECKING:
     from .autograd.node import Node
     from .tensor import Tensor
+
+
+_SUMMARIZED = 1 << 26  # bytes: a notebook shows no range of the values of a larger tensor, which takes seconds
 
 
 class Shape(tuple[int, ...]):
@@ -209,6 +215,12 @@ class TensorBase:
     def __repr__(self) -> str:
         name = type(self).__name__ if overrides.takes_over(type(self)) else "tensor"
         return tensor_text(self.array, self._numbers_on_host, self._suffixes(), name)
+
+    def _repr_html_(self) -> str:
+        title = f"{type(self).__name__} {list(self.shape)} {self.dtype.name} on {self.device}"
+        size = bytes_in_words(self.array.nbytes) if self.numel() else ""
+        words = values_in_words(self._numbers_on_host(self.array)) if self.array.nbytes <= _SUMMARIZED else ""
+        return heading(title) + f"<br>{escape(', '.join(filter(None, [size, words])))}" + preformatted(repr(self))
 
     def _suffixes(self) -> Iterator[str]:
         """What the repr says beside the values: PyTorch's words, in its order."""

@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Self
 
-from ..base import dtypes
+from ..base import dtypes, html
+from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ArgumentError, DTypeError, StateError, switch
 from ..core.arguments import checked_constructor
 from ..core.capture.recorder import recorders
@@ -19,6 +20,7 @@ from . import hooks
 from . import state_dict as state
 from .module_hooks import ModuleHooks
 from .to_device import change, destination, move
+from .uninitialized import Uninitialized
 
 
 class Module(ModuleHooks):
@@ -308,12 +310,33 @@ class Module(ModuleHooks):
             return f"{type(self).__name__}({_indented(extra)})"
         return "\n  ".join([f"{type(self).__name__}(", *extra.splitlines(), *rows]) + "\n)"
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, type(module).__name__, _size(module)) for name, module in self._modules.items() if module is not None
+        ]
+        children = html.table(("module", "class", "parameters"), rows) if rows else ""
+        title = f"{type(self).__name__}, parameters: {_size(self) or 'none'}"
+        return html.heading(title) + children + html.folded("layers", repr(self))
+
 
 check_methods(Module, but=["state_dict"])
 
 
 def _uninitialized(where: str) -> StateError:
     return StateError(where, "an initialized Module", "one that is not", "call super().__init__() first in __init__")
+
+
+def _size(module: Module) -> str:
+    """How many parameters of which dtypes a module has, and their bytes."""
+    counts: dict[str, int] = {}
+    known = [each for each in module.parameters() if not isinstance(each, Uninitialized)]
+    for parameter in known:
+        counts[parameter.dtype.name] = counts.get(parameter.dtype.name, 0) + parameter.numel()
+    size = f" ({bytes_in_words(sum(parameter.nbytes for parameter in known))})" if known else ""
+    without_shape = len(list(module.parameters())) - len(known)
+    words = [f"{count:,} in {dtype}" for dtype, count in counts.items()]
+    words += [f"{without_shape} without a shape yet"] if without_shape else []
+    return " and ".join(words) + size
 
 
 def _indented(text: str) -> str:

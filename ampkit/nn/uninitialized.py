@@ -87,6 +87,8 @@ class Uninitialized(Tensor):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.requires_grad, str(self.device), self.dtype.name)
 
+    _repr_html_: Any = None  # a notebook shows the text
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from api.test_docs_commands import ROOT, WITH_COMMANDS, commands
+from api.test_docs_commands import BLOCK, ROOT, WITH_COMMANDS, commands
 
 import ampkit
 from ampkit import config
@@ -34,7 +36,6 @@ PAGES = [
 ]
 # tests/cli/test_command_line_page.py, tests/serialization/onnx/test_page.py, and the rest in test_docs.py.
 ELSEWHERE = ["command-line", "onnx", "tables-and-text", "images-of-your-own", "add-a-model", "add-a-dataset"]
-PARSED_ALONE = ["distributed", "gpu"]  # several processes; a GPU
 # Runs that a page takes as done, by the recipe they are of.
 DONE = {
     "docs/quantization.md": {
@@ -69,8 +70,28 @@ def test_the_commands_of_a_page_run_one_after_the_other(name, recipes, tmp_path,
         assert main(as_by_a_shell(words)) == 0, (words, capsys.readouterr().err)
 
 
+@pytest.mark.usefixtures("gpu")
+def test_the_commands_of_the_gpu_page_run(recipes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(recipes, "recipes")
+    for words in commands(ROOT / "docs/gpu.md"):
+        assert main(words) == 0, (words, capsys.readouterr().err)
+
+
+@pytest.mark.cpu
+def test_the_commands_of_the_page_on_many_processes_run(recipes, tmp_path):
+    shutil.copytree(recipes, tmp_path / "recipes")
+    page = ROOT / "docs/distributed.md"
+    (tmp_path / "script.py").write_text(
+        next(block for language, block in BLOCK.findall(page.read_text()) if language == "python")
+    )
+    for words in commands(page):
+        found = subprocess.run([sys.executable, "-m", "ampkit", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert found.returncode == 0, (words, found.stderr)
+
+
 def test_the_commands_of_every_page_are_run():
-    others = {ROOT / f"docs/{name}.md" for name in (*ELSEWHERE, *PARSED_ALONE)}
+    others = {ROOT / f"docs/{name}.md" for name in (*ELSEWHERE, "distributed", "gpu")}
     assert set(WITH_COMMANDS) - others == {ROOT / name for name in PAGES}
 
 

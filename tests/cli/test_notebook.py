@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import re
@@ -114,8 +115,9 @@ def test_objects_show_escaped_html_without_scripts(run):
     ranges, known = debug.Ranges(model, 1), {"b", "details", "div", "pre", "summary"}
     with ranges.step(1):
         model(ampkit.randn(2, 4)).sum().backward()
-    known |= {"table", "tbody", "td", "th", "thead", "tr"}
-    for shown in (plan, ledger, ranges, ampkit.Policy("float16"), ampkit.load_run(run)):
+    known |= {"br", "table", "tbody", "td", "th", "thead", "tr"}
+    tensor = ampkit.tensor([float("nan"), 1e-7], dtype=ampkit.float16)
+    for shown in (plan, ledger, ranges, ampkit.Policy("float16"), ampkit.load_run(run), tensor, model):
         html = shown._repr_html_()
         assert Tags(html).names <= known
         assert "<tr></tr>" not in html  # which would draw the line of an empty head
@@ -125,6 +127,35 @@ def test_objects_show_escaped_html_without_scripts(run):
     assert "<td" in plan._repr_html_() and "linear" in plan._repr_html_()
     assert ranges._repr_html_().count("<tr>") == len(ranges.ranges()) + 1
     assert "&lt;casts&gt;" in ledger._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "words"),
+    [
+        ([1.0, math.nan, math.inf, 2.0**-24], "float16", "5.96e-08 to 1, mean 0.5, 1 NaN, 1 infinite, 1 below"),
+        ([1.0, 2.0**-24], "bfloat16", "5.96e-08 to 1, mean 0.5<"),
+        ([3, -4], "int8", "2 B, -4 to 3<"),
+        ([0.5, -2.0], "float8_e4m3fn", "2 B, -2 to 0.5, mean -0.75<"),
+        ([math.nan], "float32", "4 B, 1 NaN<"),
+        ([True], "bool", "1 B<"),
+        ([], "float32", "no elements<"),
+    ],
+)
+def test_a_tensor_shows_what_its_values_range_over(values, dtype, words):
+    shown = ampkit.tensor(values).to(getattr(ampkit, dtype))._repr_html_()
+    assert f"{words}" in shown and f"[{len(values)}] {dtype} on" in shown
+
+
+@pytest.mark.cpu
+def test_a_model_shows_its_parameters_by_dtype_and_child():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ModuleList(), nn.Linear(3, 1).half())
+    html = model._repr_html_()
+    assert "<b>Sequential, parameters: 9 in float32 and 4 in float16 (44 B)</b>" in html
+    assert ">2</td>" in html and ">ModuleList</td>" in html and ">4 in float16 (8 B)</td>" in html
+    lazy = nn.Sequential(nn.LazyLinear(3))
+    assert "Sequential, parameters: 2 without a shape yet<" in lazy._repr_html_()
+    assert lazy[0].weight._repr_html_ is None
+    assert "ReLU, parameters: none" in nn.ReLU()._repr_html_()
 
 
 @pytest.mark.cpu

@@ -33,10 +33,10 @@ def faster(monkeypatch):
 
     def timed(self, name, policy, wide):
         found = result(self, name, policy, wide)
-        return found._replace(timed=found.timed._replace(seconds=0.5 if policy else 1.0))
+        return found._replace(timed=found.timed._replace(times=(0.5 if policy else 1.0,)))
 
     monkeypatch.setattr(tuning, "costs", lambda e, choices, b, show: {c: Cost(2e-3, 1e-3, 0) for c in choices.all})
-    monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [0.5 if p else 1.0 for p in policies])
+    monkeypatch.setattr(tuning, "step_times", lambda e, b, policies, show: [(0.5 if p else 1.0,) for p in policies])
     monkeypatch.setattr(turns.Training, "result", timed)
 
 
@@ -49,7 +49,7 @@ def test_it_shows_the_choices_the_trainings_and_the_lines_that_a_recipe_takes(ca
     shown = capsys.readouterr().out
     for text in ("what float16 changes and saves", "against float32", "mean training loss", 'Policy("float16")'):
         assert text in shown
-    assert "default: 2.00 x faster than float32" in shown
+    assert "default: 2.00 times the speed of float32" in shown
     assert '\n[amp]\ndtype = "float16"\npolicy = "default"\n' in shown
     written = json.loads(out.read_text())
     assert written["policy"] == 'Policy("float16")' == repr(Policy("float16"))

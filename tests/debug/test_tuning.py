@@ -68,11 +68,11 @@ def faster(monkeypatch):
     def costs(evaluation, choices, batch, show):
         return {choice: Cost(2e-3, 1e-3, 0) for choice in choices.all}
 
-    def seconds(evaluation, batch, policies, show):
-        return [1.0 if p is None else 0.5 + 0.01 * len(p.modules) - 0.1 * len(p.overrides) for p in policies]
+    def step_times(evaluation, batch, policies, show):
+        return [(1.0 if p is None else 0.5 + 0.01 * len(p.modules) - 0.1 * len(p.overrides),) for p in policies]
 
     monkeypatch.setattr(tuning, "costs", costs)
-    monkeypatch.setattr(tuning, "seconds", seconds)
+    monkeypatch.setattr(tuning, "step_times", step_times)
 
 
 @pytest.mark.usefixtures("faster")
@@ -81,7 +81,7 @@ def test_a_layer_that_subtracts_large_numbers_stays_in_float32_and_all_others_do
     found = debug.tune(model_with(Cancel()), batches(), loss, dtype, error=0.002)
     assert found.policy == Policy(dtype, modules={"2": "float32"})
     assert {row.choice.name for row in found.rows if not row.low} == {"2.linear"}
-    assert found.note.startswith("found: 1.96 x faster than float32") and "not the default policy" in found.note
+    assert found.note.startswith("found: 1.96 times the speed of float32") and "not the default policy" in found.note
 
 
 @pytest.mark.usefixtures("faster")
@@ -136,10 +136,10 @@ def test_choices_that_err_less_together_than_alone_get_a_larger_limit(monkeypatc
 
 def test_where_16_bits_are_slower_everything_stays_in_float32(monkeypatch):
     monkeypatch.setattr(tuning, "costs", lambda e, choices, b, s: {c: Cost(1e-3, -1e-3, 10) for c in choices.all})
-    monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, s: [1.0, 2.0])
+    monkeypatch.setattr(tuning, "step_times", lambda e, b, policies, s: [(1.0,), (2.0,)])
     found = debug.tune(model_with(nn.Linear(32, 32)), batches(), loss, "bfloat16")
     assert found.policy is None and not any(row.low for row in found.rows)
-    assert found.note == "float32: bfloat16 is not faster on this machine, its best time is 2.00 of float32's"
+    assert found.note == "float32: bfloat16 is not faster on this machine, at best 0.50 times its speed"
 
 
 @pytest.mark.usefixtures("faster")
@@ -373,3 +373,15 @@ def test_what_cannot_be_tuned_is_refused_in_one_line(arguments, error, says):
     options = {"model": nn.Linear(8, 4), "batches": batches(1), "loss": loss} | arguments
     with pytest.raises(error, match=says):
         debug.tune(**options)
+
+
+def test_a_policy_that_half_of_the_steps_do_not_find_faster_is_not_taken():
+    wide = tuning.Timed("float32", None, 0.0, (1.0, 2.0, 1.0, 2.0, 1.0))
+    noisy = tuning.Timed("default", Policy("bfloat16"), 0.0, (0.5, 2.1, 0.9, 2.1, 0.9))
+    best, note = tuning.decide(0.01, [wide, noisy])
+    assert best is wide
+    assert note.endswith("not faster on this machine, at best 1.11 times (0.95 to 1.11 in half of the steps) its speed")
+    fast = noisy._replace(times=(0.5, 1.0, 0.4, 1.3, 0.4))
+    best, note = tuning.decide(0.01, [wide, fast])
+    assert best is fast
+    assert note.startswith("default: 2.00 times (2.00 to 2.50 in half of the steps) the speed of float32, and nothing")

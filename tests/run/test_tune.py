@@ -41,10 +41,12 @@ def faster(monkeypatch):
         found = result(self, name, policy, wide)
         seconds = 1.0 if policy is None else 0.5 + 0.01 * len(policy.modules)
         error = errors.get(name, found.timed.error)
-        return found._replace(timed=found.timed._replace(seconds=seconds, error=error))
+        return found._replace(timed=found.timed._replace(times=(seconds,), error=error))
 
     monkeypatch.setattr(tuning, "costs", lambda e, choices, b, show: {c: Cost(2e-3, 1e-3, 0) for c in choices.all})
-    monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [1.0 - 0.5 * (p is not None) for p in policies])
+    monkeypatch.setattr(
+        tuning, "step_times", lambda e, b, policies, show: [(1.0 - 0.5 * (p is not None),) for p in policies]
+    )
     monkeypatch.setattr(turns.Training, "result", timed)
     return errors
 
@@ -83,7 +85,7 @@ def test_the_policy_found_is_trained_beside_the_default_one_and_taken_if_it_is_f
         return {choice: Cost(2e-3, -1e-3 if choice.name == "1" else 1e-3, 0) for choice in choices.all}
 
     monkeypatch.setattr(tuning, "costs", costs)
-    monkeypatch.setattr(tuning, "seconds", lambda e, b, policies, show: [1.0, 0.6, 0.5])
+    monkeypatch.setattr(tuning, "step_times", lambda e, b, policies, show: [(1.0,), (0.6,), (0.5,)])
     found = tune_recipe(recipe(), batches=1)
     assert [each.timed.name for each in found.trained] == ["float32", "default", "found"]
     assert found.trained[2].timed.policy == Policy("bfloat16", modules={"1": "float32"})
@@ -91,7 +93,9 @@ def test_the_policy_found_is_trained_beside_the_default_one_and_taken_if_it_is_f
     faster["default"] = 0.5
     found = tune_recipe(recipe(), batches=1)
     assert found.policy == Policy("bfloat16", modules={"1": "float32"})
-    assert found.note.startswith("found: 1.96 x faster than float32, within an error of 1 %; not the default policy")
+    assert found.note.startswith(
+        "found: 1.96 times the speed of float32, within an error of 1 %; not the default policy"
+    )
 
 
 def test_a_policy_that_trains_worse_than_predicted_is_tightened(faster):

@@ -67,12 +67,12 @@ def costs(
     return found | {choice: _of_op(rounds, 2 + at, choice) for at, choice in enumerate(extra)}
 
 
-def seconds(
+def step_times(
     evaluation: Evaluation, batch: Sequence[Any], policies: Sequence[Policy | None], show: Callable[[int, int], None]
-) -> list[float]:
-    """The median seconds of a forward and backward under each policy (None: float32), run in turns."""
+) -> list[Sequence[float]]:
+    """The seconds of forwards and backwards under each policy (None: float32), run in turns."""
     rounds = _in_turns([partial(_seconds, evaluation, batch, policy) for policy in policies], show)
-    return [statistics.median(found) for found in zip(*rounds, strict=True)]
+    return list(zip(*rounds, strict=True))
 
 
 def _seconds(evaluation: Evaluation, batch: Sequence[Any], policy: Policy | None) -> float:

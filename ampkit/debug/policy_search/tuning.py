@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from ...base.search import search
 from ...core.policy import Policy, get_autocast_dtype, low
 from ..repeat.unchanged import unchanged
 from .choices import Choice, Choices, policy_of
-from .cost import Cost, costs, seconds
+from .cost import Cost, costs, step_times
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 
 _Found = TypeVar("_Found")
@@ -40,12 +41,25 @@ class Row(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A whole policy, None for float32: its error against float32, and the seconds of a step under it."""
+    """A whole policy, None for float32: its error against float32, and the seconds of its steps, taken in turns."""
 
     name: str
     policy: Policy | None
     error: float
-    seconds: float
+    times: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The median of a step."""
+        return statistics.median(self.times)
+
+    def speed(self, other: Timed) -> tuple[float, float, float]:
+        """How many times as fast as `other` it is: the first quartile, the median and the third, of pairs of steps."""
+        ratios = [
+            theirs / mine if mine < math.inf else 0.0 for mine, theirs in zip(self.times, other.times, strict=False)
+        ]
+        low, middle, high = statistics.quantiles(ratios * 2 if len(ratios) == 1 else ratios, n=4, method="inclusive")
+        return low, middle, high
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,8 +184,8 @@ def _policies(
     measured = [("float32", None, 0.0), ("default", default, evaluation.sensitivity(batches, default).error)]
     if found[0] not in (None, default):
         measured.append(("found", found[0], found[1].error))
-    times = seconds(evaluation, batches[0], [each[1] for each in measured], lambda *at: show(Progress("time", *at)))
-    return [Timed(*each, spent) for each, spent in zip(measured, times, strict=True)]
+    times = step_times(evaluation, batches[0], [each[1] for each in measured], lambda *at: show(Progress("time", *at)))
+    return [Timed(*each, tuple(spent)) for each, spent in zip(measured, times, strict=True)]
 
 
 def _searched(
@@ -224,25 +238,33 @@ def within(
 def decide(error: float, measured: Sequence[Timed]) -> tuple[Timed, str]:
     """The policy to take of float32, the default and others, and why.
 
-    It is the fastest whose error is at most `error`; each has to be 2 % faster than those before it, so that a longer
-    policy earns its place.
+    It is the fastest whose error is at most `error`; each has to be 2 % faster than those before it, and faster in
+    three quarters of the steps, so that a longer policy earns its place and noise takes none.
     """
     best, dtype = measured[0], next((each.policy.dtype.name for each in measured if each.policy), "16 bits")
     near = [each for each in measured[1:] if each.error <= error]
     for each in near:
-        if each.seconds < _EARNED * best.seconds:
+        low, middle, _ = each.speed(best)
+        if middle * _EARNED > 1 and low > 1:
             best = each
     if not near:
         return best, f"float32: nothing in {dtype} saves time within an error of {percent(error)}"
     if best is measured[0]:
-        least = min(each.seconds for each in near) / best.seconds
-        return best, f"float32: {dtype} is not faster on this machine, its best time is {least:.2f} of float32's"
-    faster = f"{best.name}: {measured[0].seconds / best.seconds:.2f} x faster than float32"
+        speeds = max((each.speed(best) for each in near), key=lambda found: found[1])
+        return best, f"float32: {dtype} is not faster on this machine, at best {_in_words(speeds)} its speed"
+    faster = f"{best.name}: {_in_words(best.speed(measured[0]))} the speed of float32"
     if best.name == "default":
         return best, f"{faster}, and nothing else is faster within an error of {percent(error)}"
     default = measured[1]
     why = f"its error is {percent(default.error)}" if default not in near else "it is slower"
     return best, f"{faster}, within an error of {percent(error)}; not the default policy: {why}"
+
+
+def _in_words(speed: tuple[float, float, float]) -> str:
+    low, middle, high = speed
+    if round(low, 2) == round(high, 2):
+        return f"{middle:.2f} times"
+    return f"{middle:.2f} times ({low:.2f} to {high:.2f} in half of the steps)"
 
 
 def as_toml(policy: Policy | None) -> str:

@@ -34,8 +34,8 @@ Show = Callable[[Progress], None]
 class Trained(NamedTuple):
     """A policy as a short training found it.
 
-    timed: error is the relative difference of `loss` from float32's, infinite where it failed; seconds: the median of
-    a step. loss: the mean over all steps. val_loss: at the end. failure: why it ended early, or None.
+    timed: error is the relative difference of `loss` from float32's, infinite where it failed; times: the seconds of
+    its steps. loss: the mean over all steps. val_loss: at the end. failure: why it ended early, or None.
     """
 
     timed: Timed
@@ -94,11 +94,11 @@ class Training:
 
     def result(self, name: str, policy: Policy | None, wide: float | None) -> Trained:
         """What it came to; wide: the mean training loss that its own is compared with."""
-        times = [after - before for before, after in pairwise(self.times)] or self.times or [math.inf]
+        times = tuple(after - before for before, after in pairwise(self.times)) or (*self.times,) or (math.inf,)
         loss = statistics.fmean(self.losses) if self.losses else math.nan
         error = math.inf if self.failure else 0.0 if wide is None else abs(loss - wide) / abs(wide or 1.0)
         error = error if math.isfinite(error) else math.inf
-        return Trained(Timed(name, policy, error, statistics.median(times)), loss, self.val_loss, self.failure or None)
+        return Trained(Timed(name, policy, error, times), loss, self.val_loss, self.failure or None)
 
 
 def _move(model: Any) -> None:
