@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
@@ -89,6 +90,10 @@ class Parameter(Tensor):
     def _arena_segment(self) -> Any:
         """Its segment of the newest optimizer's arena; None without an optimizer, and once that is gone."""
         return None if self._segment is None else self._segment()
+
+    def of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """An optimizer's state of this parameter, as `state_dict` shows it."""
+        return dict(entry)
 
     def drop_grad(self) -> None:
         for recorder in recorders:

@@ -58,6 +58,7 @@ class TensorBase:
     """The read-only methods of Tensor."""
 
     __slots__ = ()
+    _sharding: Any = None  # of a tensor whose rows ranks share out (see distributed/fsdp)
 
     array: Array
     _array: Array  # the same, for who reads none of its elements (see `guard_reads` in tensor.py)

@@ -12,6 +12,7 @@ from .collectives import *
 from .collectives import __all__ as _collectives
 from .device_mesh import DeviceMesh, init_device_mesh
 from .environment import launched as launched
+from .fsdp import MixedPrecisionPolicy, fully_shard
 from .optim import ZeroRedundancyOptimizer
 from .process_group import ProcessGroup, Work
 from .reduction import ReduceOp
@@ -41,8 +42,8 @@ class GroupMember:
 
 
 __all__ = [
-    "DeviceMesh", "DistError", "GroupMember", "ProcessGroup", "ReduceOp", "Work", "ZeroRedundancyOptimizer",
-    "destroy_process_group", "get_backend", "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank",
-    "get_world_size", "group", "init_device_mesh", "init_process_group", "is_available", "is_initialized",
-    "is_mpi_available", "new_group", *_collectives,
+    "DeviceMesh", "DistError", "GroupMember", "MixedPrecisionPolicy", "ProcessGroup", "ReduceOp", "Work",
+    "ZeroRedundancyOptimizer", "destroy_process_group", "fully_shard", "get_backend", "get_global_rank",
+    "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_device_mesh",
+    "init_process_group", "is_available", "is_initialized", "is_mpi_available", "new_group", *_collectives,
 ]  # fmt: skip

@@ -159,6 +159,26 @@ class ProcessGroup:
 
         self.run(action, False, mine)
 
+    def reduce_ranges(
+        self, whole: Array, bounds: Sequence[int], mine: Array, op: ReduceOp = ReduceOp.SUM, in_background: bool = False
+    ) -> Any:
+        """Reduce elements bounds[r] to bounds[r + 1] of the flat array `whole` into the flat `mine` of each rank r.
+
+        `mine` may have a wider dtype, to which the sum in the accumulator dtype is not rounded. `whole` may be changed
+        when it is complete.
+        """
+        reduction.check("reduce_ranges", op, whole.dtype)
+        call = Call(f"reduce_ranges({op.name}, {whole.dtype.name}, {list(bounds)})", call_site())
+        via = self.transport_of(whole)
+
+        def action() -> None:
+            with backends.device_guard(whole):
+                sent, out = self.flat_for(via, whole), self.flat_for(via, mine)
+                reduction.reduce_scatter(via, call, [sent[begin:end] for begin, end in pairwise(bounds)], op, out)
+                self.store(mine, out)
+
+        return self.run(action, in_background, whole)
+
     def message(self, finish: Callable[[], Any]) -> Work:
         """Wait in the background for the end of a message between two ranks that was begun."""
         with self._lock:

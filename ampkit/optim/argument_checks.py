@@ -231,6 +231,19 @@ def need_updatable_where_shared(where: str, parameters: Iterable[Any], stochasti
             raise StateError(where, needs, got, cure)
 
 
+def need_divisible(where: str, kind: Any, parameters: Iterable[Any], state_dtype: str) -> None:
+    """Raise ArgumentError for parameters that ranks share out where `kind` reads whole ones, or blocks of them."""
+    if all(parameter._sharding is None for parameter in parameters):
+        return
+    if not kind.by_element:
+        cure = "use AdamW, SGD or another elementwise one, or DistributedDataParallel with ZeroRedundancyOptimizer"
+        got = f"{kind.__name__}, whose update reads whole parameters"
+        raise ArgumentError(where, "an elementwise optimizer for parameters that ranks share out", got, cure)
+    if state_dtype in ("float8", "int8"):
+        needs = "state_dtype float32 or bfloat16 for parameters that ranks share out"
+        raise ArgumentError(where, needs, repr(state_dtype))
+
+
 def need_state_dtype(where: str, parameters: Iterable[Any], state_dtype: str, differentiable: bool) -> None:
     """Raise DTypeError for a float64 parameter with moments in 32 bits or fewer, ArgumentError for recorded steps."""
     if state_dtype == "float32":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ def clip_grad_norm_(
         return Tensor(backends.get(None).zeros((), dtypes.float32))
     pieces = _flat(owners)
     with ignore_fp_errors(), backends.device_guard(pieces[0]):
-        norm = _norm(pieces, order)
+        norm = _norm(_by_sharding(owners, _flat), order)
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
         _scale_down(pieces, limit, norm)
@@ -105,7 +105,7 @@ def get_total_norm(
         return Tensor(backends.get(None).zeros((), dtypes.float32))
     with ignore_fp_errors(), backends.device_guard(found[0].array):
         pieces = [t.array.reshape(-1) for t in found]
-        norm = _norm(pieces, order)
+        norm = _norm(_by_sharding(found, lambda tensors: [t.array.reshape(-1) for t in tensors]), order)
         if strict:
             _need_finite("get_total_norm", norm, "error_if_nonfinite=False returns it")
     return _norm_tensor(norm, pieces)
@@ -165,14 +165,36 @@ def _norm_tensor(norm: Array, pieces: list[Array]) -> Tensor:
         return Tensor(backends.backend_of(pieces[0]).asarray(norm, wide))
 
 
-def _norm(pieces: list[Array], order: float) -> Array:
+def _by_sharding(tensors: list[Tensor], flat: Callable[[list[Tensor]], list[Array]]) -> list[tuple[Any, list[Array]]]:
+    # The flat arrays of tensors that this process has all of, and per group of ranks of those that they share out.
+    kinds: dict[int, tuple[Any, list[Tensor]]] = {}
+    for tensor in tensors:
+        sharding = tensor._sharding
+        kinds.setdefault(0 if sharding is None else id(sharding.group), (sharding, []))[1].append(tensor)
+    return [(sharding, flat(alike)) for sharding, alike in kinds.values()]
+
+
+def _norm(kinds: list[tuple[Any, list[Array]]], order: float) -> Array:
+    total: Array = None
+    for sharding, pieces in kinds:
+        found = _power_sums(pieces, order)
+        if sharding is not None:
+            found = sharding.largest(found) if order == math.inf else sharding.total(found)
+        if total is None:
+            total = found
+        else:
+            (np.maximum if order == math.inf else np.add)(total, backends.to_device_of(found, total), out=total)
+    return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
+
+
+def _power_sums(pieces: list[Array], order: float) -> Array:
     scratch = backends.backend_of(pieces[0]).empty((min(max(p.size for p in pieces), CHUNK),), dtypes.float64)
     total = backends.backend_of(pieces[0]).zeros((), dtypes.float64)
     for piece in pieces:
         add = np.maximum if order == math.inf else np.add
         part = power_sum(piece, order, backends.to_device_of(scratch, piece))
         add(total, backends.to_device_of(part, total), out=total)
-    return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
+    return total
 
 
 def _with_gradients(where: str, parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:

@@ -112,6 +112,7 @@ class Elementwise(Optimizer):
     Skipped steps, 16-bit copies, stochastic rounding, threads and devices are handled around them.
     """
 
+    by_element = True
     decoupled: bool = False  # whether the formula applies weight_decay itself
 
     @staticmethod

@@ -73,6 +73,7 @@ class LAMB(Elementwise):
     You et al. 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
 
+    by_element = False
     moments = ("exp_avg", "exp_avg_sq")
     device_keys = ("lr", "betas")
     decoupled = True

@@ -78,6 +78,7 @@ class Optimizer(OptimizerHooks):
     counts_steps = True  # whether the state of a parameter has a "step"
     needs_closure = False  # whether `step` takes a closure only, which a GradScaler cannot pass on
     not_loaded: frozenset[str] = checks.NOT_LOADED  # options of a saved group that loading ignores
+    by_element = False  # whether an update of an element reads no other, so that ranks can share parameters out
     differentiable = False  # see differentiable.py
     calls = 0  # skipped steps included, those of a recorded step not
     recorded = False  # whether a recorded step calls it
@@ -264,6 +265,7 @@ class Optimizer(OptimizerHooks):
         if options.get("differentiable", False) != self.differentiable:
             needs = f"differentiable={self.differentiable} in every group"
             raise ArgumentError(where, needs, options["differentiable"], "give it to the constructor")
+        checks.need_divisible(where, type(self), parameters, storage_of(options).state_dtype)
         if not self.differentiable:
             checks.need_updatable_where_shared(where, parameters, options.get("stochastic_rounding", False))
         checks.need_state_dtype(where, parameters, storage_of(options).state_dtype, self.differentiable)
@@ -384,7 +386,7 @@ class Optimizer(OptimizerHooks):
 
     def _snapshots(self) -> dict[Any, Any]:
         # Copies of the state of each parameter by its number, and of that which has a name.
-        state = {number: snapshot(entry) for number, _, entry in self._entries()}
+        state = {number: parameter.of_state(snapshot(entry)) for number, parameter, entry in self._entries()}
         return {**dict(sorted(state.items())), **deepcopy(self.named_state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,0 +1,10 @@
+"""Fully sharded data parallelism: parameters, gradients and optimizer states shared out over ranks; PyTorch's names."""
+
+from .module import FSDPModule, fully_shard
+from .policy import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+from .sharded_tensor import Replicate, Shard, ShardedTensor
+
+__all__ = [
+    "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Replicate", "Shard", "ShardedTensor",
+    "fully_shard",
+]  # fmt: skip

@@ -1,0 +1,241 @@
+"""ShardedGroup: the parameters that one fully_shard shares out, gathered and their gradients reduced together.
+
+One message gathers all of them, whatever their dtypes, as bytes: each rank sends its rows of each parameter, one after
+the other. One message per dtype reduces their gradients to the rows of each rank, with sums in rank order and in the
+accumulator dtype.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...backends import Array
+from ...base.dtypes import LOW, DType, is_float, uint8
+from ...base.errors import StateError
+from ...core.autograd import hooks
+from ...core.fp_errors import ignore_fp_errors
+from ...core.parameter import Parameter
+from ..process_group import ProcessGroup
+from ..reduction import ReduceOp
+from .policy import MixedPrecisionPolicy
+from .sharded_tensor import ShardedParameter, Sharding, bounds_of, ranges_of
+
+ALIGNMENT = 16  # bytes: of each parameter's rows in a message
+
+
+class Member:
+    """A parameter of a group. sharded: this rank's rows, which the optimizer has. full: what the forward reads.
+
+    places: the modules and the names under which they have it.
+    """
+
+    def __init__(self, sharded: ShardedParameter, places: Sequence[tuple[Any, str]]):
+        self.sharded, self.places = sharded, list(places)
+        self.full = Parameter(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype))
+        self.full._dotted_name = sharded._dotted_name
+
+    @property
+    def sharding(self) -> Sharding:
+        found: Sharding = self.sharded._sharding
+        return found
+
+    def show(self, parameter: Parameter) -> None:
+        """Let the modules have `parameter`, `full` or `sharded`."""
+        for module, name in self.places:
+            module._parameters[name] = parameter
+
+    def bytes_of(self, rank: int, dtype: DType) -> int:
+        """The bytes that a rank's rows take in a message."""
+        rows = self.sharding.rows_of(rank)
+        size = (rows.stop - rows.start) * self.sharding.row_size * dtype.itemsize
+        return -(-size // ALIGNMENT) * ALIGNMENT
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Member:
+        return Member(deepcopy(self.sharded, memo), [(deepcopy(module, memo), name) for module, name in self.places])
+
+
+def _stand_in(like: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    """An array of a shape and dtype on the device of `like` that takes no memory, and is NaN where it is read."""
+    backend = backends.backend_of(like)
+    with backends.device_guard(like):
+        value = backend.cast(backend.asarray(np.full((1,), np.nan, np.float32)), dtype)
+        return np.broadcast_to(value, shape)
+
+
+class ShardedGroup:
+    """See the file. shard: the ranks that share the parameters out. replicate: those with the same rows, or None.
+
+    is_unsharded: whether the full parameters are there. syncs: whether backward reduces the gradients.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        shard: ProcessGroup,
+        replicate: ProcessGroup | None,
+        policy: MixedPrecisionPolicy,
+    ):
+        self.members, self.shard, self.replicate, self.policy = list(members), shard, replicate, policy
+        self.is_unsharded, self.syncs = False, True
+        self._versions: list[int] = []  # of the rows that were gathered
+        self._pending: list[tuple[Any, Array, list[tuple[Member, slice]], Any]] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardedGroup:
+        return ShardedGroup(deepcopy(self.members, memo), self.shard, self.replicate, self.policy)
+
+    # full parameters
+
+    def versions(self) -> list[int]:
+        """The versions of the rows that this rank has."""
+        return [member.sharded._version_counter[0] for member in self.members]
+
+    def unshard(self) -> None:
+        """Gather the full parameters, unless they are there and no row has changed since."""
+        now = self.versions()
+        if not (self.is_unsharded and now == self._versions):
+            if now != self._versions:  # a backward through the values of before raises
+                for member in self.members:
+                    member.full.changed()
+            self._gather()
+            self.is_unsharded, self._versions = True, now
+        for member in self.members:
+            if member.full.requires_grad != member.sharded.requires_grad:
+                member.full.requires_grad = member.sharded.requires_grad
+
+    def _gather(self) -> None:
+        if not self.members:
+            return
+        first, ranks = self.members[0].sharded.array, range(self.shard.size())
+        kinds = [self._dtype_of(member.sharded.array.dtype) for member in self.members]
+        pairs = list(zip(self.members, kinds, strict=True))
+        parts = [bounds_of([member.bytes_of(rank, dtype) for member, dtype in pairs]) for rank in ranks]
+        bounds = bounds_of([part[-1] for part in parts])
+        with backends.device_guard(first):
+            backend = backends.backend_of(first)
+            mine, whole = backend.empty((parts[self.shard.rank()][-1],), uint8), backend.empty((bounds[-1],), uint8)
+            for (member, dtype), part in zip(pairs, ranges_of(parts[self.shard.rank()]), strict=True):
+                rows = (
+                    member.sharded.array if dtype == member.sharded.array.dtype else member.sharded.copy_in(dtype, True)
+                )
+                found = rows.reshape(-1).view(uint8)
+                mine[part.start : part.start + found.size] = found
+            self.shard.gather_ranges(mine, whole, bounds)
+            for i, (member, dtype) in enumerate(pairs):
+                full = backend.empty(member.sharding.shape, dtype)
+                for rank in ranks:
+                    rows = full[member.sharding.rows_of(rank)]
+                    begin = bounds[rank] + parts[rank][i]
+                    rows.reshape(-1)[...] = whole[begin : begin + rows.nbytes].view(dtype)
+                member.full._cast_copies = None
+                member.full._hold(full)
+
+    def _dtype_of(self, dtype: DType) -> DType:
+        wanted = self.policy.param_dtype
+        return wanted if wanted is not None and is_float(dtype) else dtype
+
+    def reshard(self) -> None:
+        """Let go of the full parameters."""
+        if self.is_unsharded:
+            for member in self.members:
+                full = member.full
+                full._cast_copies = None
+                full._hold(_stand_in(member.sharded.array, member.sharding.shape, full.array.dtype))
+            self.is_unsharded = False
+
+    def show_full(self) -> None:
+        """Let the modules have the full parameters."""
+        for member in self.members:
+            member.show(member.full)
+
+    def show_sharded(self) -> None:
+        """Let the modules have the rows of this rank."""
+        for member in self.members:
+            member.show(member.sharded)
+
+    # gradients
+
+    def reduce(self) -> None:
+        """Begin to average the gradients of the full parameters over the ranks; each keeps its rows of the mean."""
+        kinds: dict[tuple[DType, DType], list[Member]] = {}
+        for member in self.members:
+            if (gradient := member.full._grad) is not None:
+                dtype: DType = gradient.array.dtype
+                kinds.setdefault((dtype, self._wire_of(dtype)), []).append(member)
+        if _under_way.group not in (None, self):  # so that the messages of one group wait, not those of all
+            _under_way.group.finish()
+        _under_way.group = self
+        for (dtype, wire), members in kinds.items():
+            self._reduce(members, dtype, wire)
+
+    def _wire_of(self, dtype: DType) -> DType:
+        reduce, param = self.policy.reduce_dtype, self.policy.param_dtype
+        wanted = reduce if reduce is not None else param if param in LOW else None
+        return dtype if wanted is None or wanted.itemsize > dtype.itemsize else wanted
+
+    @ignore_fp_errors()
+    def _reduce(self, members: list[Member], dtype: DType, wire: DType) -> None:
+        gradients: list[Any] = [member.full.grad for member in members]
+        count = self.shard.size() * (1 if self.replicate is None else self.replicate.size())
+        with backends.device_guard(gradients[0].array):
+            backend = backends.backend_of(gradients[0].array)
+            sizes = [[_size(member, rank) for member in members] for rank in range(self.shard.size())]
+            bounds = bounds_of([sum(each) for each in sizes])
+            sent = backend.empty((bounds[-1],), wire)
+            for rank, begin in enumerate(bounds[:-1]):
+                for member, gradient, part in zip(members, gradients, ranges_of(bounds_of(sizes[rank])), strict=True):
+                    rows = gradient.array[member.sharding.rows_of(rank)].reshape(-1)
+                    out = sent[begin + part.start : begin + part.stop]
+                    # Divided before it is rounded, so that float16 holds it.
+                    backend.copy(out, rows if wire == dtype else rows / dtype.type(count))
+            mine = backend.empty((bounds[self.shard.rank() + 1] - bounds[self.shard.rank()],), dtype)
+            tag = gradients[0]._scale_tag
+            del gradients
+            for member in members:
+                member.full.drop_grad()
+            work = self.shard.reduce_ranges(
+                sent, bounds, mine, ReduceOp.AVG if wire == dtype else ReduceOp.SUM, self.shard.in_background(sent)
+            )
+            own = list(zip(members, ranges_of(bounds_of(sizes[self.shard.rank()])), strict=True))
+            self._pending.append((work, mine, own, (tag, wire == dtype)))
+
+    def finish(self) -> None:
+        """Wait for what `reduce` has begun, and add it to the gradients of this rank's rows."""
+        while self._pending:
+            work, mine, own, (tag, averaged) = self._pending.pop(0)
+            if work is not None:
+                work.wait()
+            if self.replicate is not None and self.replicate.size() > 1:
+                self.replicate.all_reduce_array(mine, ReduceOp.AVG if averaged else ReduceOp.SUM)
+            for member, part in own:
+                member.sharded.accumulate(mine[part].reshape(member.sharding.local_shape), tag)
+            for member, _ in own:
+                if id(member.sharded) in hooks.post_accumulate_hooks:
+                    hooks.run_post_accumulate_hooks(member.sharded)
+
+
+class _UnderWay(threading.local):
+    """The group of this thread whose gradients are being reduced."""
+
+    group: Any = None
+
+
+_under_way = _UnderWay()
+
+
+def _size(member: Member, rank: int) -> int:
+    rows = member.sharding.rows_of(rank)
+    return (rows.stop - rows.start) * member.sharding.row_size
+
+
+def need_same_rows(group: ShardedGroup, versions: list[int]) -> None:
+    """Raise StateError where a row has changed since the forward that a backward pass goes through."""
+    if group.versions() != versions:
+        changed = next(m for m, v in zip(group.members, versions, strict=True) if m.sharded._version_counter[0] != v)
+        got = f"{changed.sharded._dotted_name or 'a parameter'!r}, changed in place since"
+        raise StateError("backward", "the values that the forward read", got, "change it after backward")

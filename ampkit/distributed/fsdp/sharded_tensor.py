@@ -1,0 +1,180 @@
+"""Tensors of which each rank of a group has some rows.
+
+The rows of axis 0 are cut as PyTorch's `chunk` cuts them: equal parts, the last ones shorter or empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import backends
+from ...backends import Array
+from ...base.dtypes import uint8
+from ...base.errors import StateError
+from ...core.dispatch import overrides
+from ...core.parameter import Parameter
+from ...core.tensor import Tensor
+from ..process_group import ProcessGroup
+from ..reduction import ReduceOp
+
+
+class Shard(NamedTuple):
+    """A placement: the tensor is cut along the axis `dim`; PyTorch's name."""
+
+    dim: int = 0
+
+
+class Replicate(NamedTuple):
+    """A placement: every rank along a dimension of the mesh has all of the tensor; PyTorch's name."""
+
+
+class Sharding:
+    """Which rows of a tensor of a `shape` each rank of `group` has: rank r those from bounds[r] to bounds[r + 1].
+
+    mesh: the DeviceMesh whose last dimension the group is along, or None. rows: this rank's.
+    """
+
+    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None):
+        self.group, self.shape, self.mesh = group, tuple(shape), mesh
+        length, most = self.shape[0], -(-self.shape[0] // group.size())
+        self.bounds = [min(length, most * rank) for rank in range(group.size() + 1)]
+        self.rows = self.rows_of(group.rank())
+
+    def rows_of(self, rank: int) -> slice:
+        """The rows of a rank."""
+        return slice(self.bounds[rank], self.bounds[rank + 1])
+
+    @property
+    def row_size(self) -> int:
+        """The number of elements of a row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64))
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of this rank's part."""
+        return (self.rows.stop - self.rows.start, *self.shape[1:])
+
+    def whole(self, part: Array) -> Array:
+        """The tensor of which every rank has given its part; all ranks of the group call it."""
+        backend, size = backends.backend_of(part), self.row_size
+        mine = np.ascontiguousarray(part) if backend.name == "cpu" else part.copy()
+        made = backend.empty((self.bounds[-1] * size * part.dtype.itemsize,), uint8)
+        bounds = [bound * size * part.dtype.itemsize for bound in self.bounds]
+        self.group.gather_ranges(mine.reshape(-1).view(uint8), made, bounds)
+        return made.view(part.dtype).reshape(self.shape)
+
+    def total(self, value: Array) -> Array:
+        """The sum of a 0-d `value` over the ranks."""
+        return self._reduced(value, ReduceOp.SUM)
+
+    def largest(self, value: Array) -> Array:
+        """The largest of a 0-d `value` over the ranks; a bool is true where it is on one of them."""
+        return self._reduced(value, ReduceOp.MAX)
+
+    def _reduced(self, value: Array, op: ReduceOp) -> Array:
+        if self.group.size() == 1:
+            return value
+        with backends.device_guard(value):
+            found = value.astype(np.int32 if value.dtype.kind == "b" else value.dtype).reshape(1)
+            self.group.all_reduce_array(found, op)
+            return found.astype(value.dtype).reshape(())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sharding:
+        return self
+
+    def __reduce__(self) -> Any:
+        cure = "distributed.checkpoint.save writes them, full_tensor() is a whole one"
+        raise StateError("pickle", "a tensor that this process has all of", "one whose rows ranks share out", cure)
+
+
+class ShardedTensor(Tensor):
+    """This rank's rows of a tensor; `shape`, operations and `numel` are of those rows."""
+
+    __slots__ = ()
+    __torch_function__ = overrides.disabled
+
+    @property
+    def device_mesh(self) -> Any:
+        """The DeviceMesh of the ranks that share it out; None where they were given as a group."""
+        return self._sharding.mesh
+
+    @property
+    def placements(self) -> tuple[Any, ...]:
+        """Per dimension of the mesh how it lies there, as in PyTorch."""
+        dims = 1 if self._sharding.mesh is None else self._sharding.mesh.ndim
+        return (*(Replicate(),) * (dims - 1), Shard(0))
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        shape: tuple[int, ...] = self._sharding.shape
+        return shape
+
+    def to_local(self) -> Tensor:
+        """This rank's rows as a plain tensor, which shares the memory."""
+        return self.detach()
+
+    def full_tensor(self) -> Tensor:
+        """The whole tensor, off the tape; all ranks of the group call it."""
+        with backends.device_guard(self.array):
+            return Tensor(self._sharding.whole(self.array))
+
+
+class ShardedParameter(ShardedTensor, Parameter):
+    """A Parameter of which each rank has some rows, in optimizers and averages one like any other."""
+
+    __slots__ = ()
+    __torch_function__ = overrides.disabled
+
+    def accumulate(self, gradient: Array, tag: Any = None, owned: bool = False) -> None:
+        super().accumulate(gradient, tag, owned)
+        if self._grad is not None and type(self._grad) is Tensor:
+            sharded(self._grad, self._sharding)
+
+    def of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._as_sharded(value) for name, value in entry.items()}
+
+    def _as_sharded(self, value: Any) -> Any:
+        alike = type(value) is Tensor and value.array.shape == self._sharding.local_shape
+        return sharded(value, self._sharding) if alike else value
+
+
+def sharded(part: Tensor, sharding: Sharding) -> ShardedTensor:
+    """`part`, this rank's rows, as a ShardedTensor, the same object."""
+    made: ShardedTensor = part  # type: ignore[assignment]  # the class is set
+    made.__class__ = ShardedTensor
+    made._sharding = sharding
+    return made
+
+
+def share_out(parameter: Parameter, sharding: Sharding) -> ShardedParameter:
+    """`parameter`, whose values all ranks have, with this rank's rows only, the same object."""
+    made: ShardedParameter = parameter  # type: ignore[assignment]  # the class is set
+    with backends.device_guard(parameter.array):
+        rows = parameter.array[sharding.rows].copy(order="C")
+    parameter.drop_grad()
+    made.__class__ = ShardedParameter
+    made._sharding = sharding
+    parameter.rebind(rows)
+    parameter._cast_copies = None
+    return made
+
+
+def cut(values: Any, sharding: Sharding) -> Any:
+    """This rank's rows of whole `values`, a tensor or an array; anything else as it is."""
+    is_whole = tuple(getattr(values, "shape", ())) == sharding.shape and not isinstance(values, ShardedTensor)
+    return values[sharding.rows] if is_whole else values
+
+
+def bounds_of(sizes: list[int]) -> list[int]:
+    """Where consecutive parts of these sizes begin, and the end of the last."""
+    return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+
+
+def ranges_of(bounds: list[int]) -> list[slice]:
+    """The parts between `bounds`."""
+    return [slice(begin, end) for begin, end in pairwise(bounds)]
