@@ -36,6 +36,7 @@ from ampkit.ops.linalg.quantization import (
 _FORMATS = {INT8: -1, **{name: FORMATS[dtype].number for name, dtype in DTYPES.items()}}
 _SCALINGS = {"float32": 0, "power_of_2": 1, "float8_e8m0fnu": 2, "float8_e4m3fn": 3}
 _IN_8_BITS = ("float8_e8m0fnu", "float8_e4m3fn")
+_EXACT_TERMS = 1024  # products of int8 are at most 2 ** 14, and float32 holds integers to 2 ** 24
 _DOWN, _HADAMARD, _STOCHASTIC, _SCALED = 1, 2, 4, 8
 
 _quantize = Function("quantize_matrix", "aaaaaaaiiiiifuu", ctypes.c_int64)
@@ -178,25 +179,41 @@ def _product(out: HostArray, a: Quantized, b: Quantized, bias: HostArray | None)
     left = _operand(a, compute)
     right = left and _operand(b, compute)
     if left is None or right is None:
-        return gemm(_wide(a), _wide(b).T, out.dtype, out, bias)
+        return _rounded_once(out, _Operand(_wide(a), None, 1.0), _Operand(_wide(b), None, 1.0), bias)
     factor = left.factor * right.factor
-    if left.rows is right.rows is None:
+    if compute == bfloat16 and left.rows is right.rows is None:
         if factor == 1:
             return gemm(left.values, right.values.T, out.dtype, out, bias)
-        within = compute == bfloat16 and 2.0**-100 < factor < 2.0**100
-        if within and scaled_into(left.values, right.values.T, out, bias, factor):
+        if 2.0**-100 < factor < 2.0**100 and scaled_into(left.values, right.values.T, out, bias, factor):
             return out
-    sums = gemm(left.values, right.values.T, float32, out)
-    _scale_sums(out, sums, left.rows, right.rows, bias, factor)
+    return _rounded_once(out, left, right, bias)
+
+
+def _rounded_once(out: HostArray, left: _Operand, right: _Operand, bias: HostArray | None) -> HostArray:
+    # A float32 product, scaled and rounded to `out` afterwards: not every CPU has one of float32 into 16 bits.
+    factor = left.factor * right.factor
+    if out.dtype == float32 and factor == 1 and left.rows is right.rows is None:
+        return gemm(left.values, right.values.T, float32, out, bias)
+    _scale_sums(out, gemm(left.values, right.values.T, float32, out), left.rows, right.rows, bias, factor)
     return out
 
 
 def _integer_product(out: HostArray, a: Quantized, b: Quantized, bias: HostArray | None) -> HostArray:
     sums = int8_matmul.matmul(a.codes, b.codes.T)
-    if sums is None:
-        raise UnsupportedError
+    sums = _sums_by_float32(a.codes, b.codes.T) if sums is None else sums
     _scale_sums(out, sums, _for_each(a), _for_each(b), bias, 1.0)
     return out
+
+
+def _sums_by_float32(a: HostArray, b: HostArray) -> HostArray:
+    """a [M, K] @ b [K, N] of int8, exact sums, rounded once to float32, on a CPU without products of int8."""
+    if a.shape[1] <= _EXACT_TERMS:
+        return gemm(a.astype(float32), b.astype(float32), float32)
+    sums = np.zeros((a.shape[0], b.shape[1]), np.float64)
+    for k in range(0, a.shape[1], _EXACT_TERMS):
+        part = slice(k, k + _EXACT_TERMS)
+        sums += gemm(a[:, part].astype(float32), b[part].astype(float32), float32)
+    return sums.astype(float32)
 
 
 def _for_each(quantized: Quantized) -> HostArray:
