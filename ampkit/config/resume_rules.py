@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from ..base.errors import ConfigError
+from ..core.policy.recipe import FAMILIES
 from .recipe import Recipe
 
 # Keys of [train]: length, intervals and device. All others but those of [debug] change the result.
@@ -42,6 +43,10 @@ def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
 
 def saved_recipe(where: str, values: Mapping[str, Any]) -> Recipe:
     """The recipe of a checkpoint. Raises ConfigError if this ampkit does not know it."""
+    amp = values.get("amp")
+    if isinstance(amp, Mapping) and "output_layer" not in amp:  # recipes of older ones quantized it with the others
+        quantizes = amp.get("dtype") in FAMILIES or amp.get("recipe") is not None
+        values = {**values, "amp": {**amp, "output_layer": "recipe" if quantizes else "low"}}
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

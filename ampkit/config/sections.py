@@ -131,8 +131,10 @@ class Amp(Section):
     """autocast, its policy and the loss scale.
 
     dtype: of autocast; "float32" turns it off; float8, float4 and int8 are bfloat16 whose linear layers are quantized.
-    recipe: how they are, see docs/recipes-below-16-bits.md; by default "current", "nvfp4" and "int8". parameters: "low"
-    stores them in 16 bits, without a float32 copy where the optimizer rounds stochastically; buffers stay float32.
+    recipe: how they are, see docs/recipes-below-16-bits.md; by default "current", "nvfp4" and "int8". output_layer:
+    "low" keeps the model's last layer in 16 bits under a recipe, where modules has no entry for it; "recipe" quantizes
+    it, too. parameters: "low" stores them in 16 bits, without a float32 copy where the optimizer rounds stochastically;
+    buffers stay float32.
     policy: "fast" stores norms and softmax in 16 bits. overrides: a cast category for each op named. modules: the dtype
     of products in a module and below it, or their recipe, by its path; `*` stands for any one part of a path.
     init_scale: the first loss scale. growth_factor: of the scale after growth_interval steps without overflow.
@@ -142,6 +144,7 @@ class Amp(Section):
 
     dtype: Literal["float32", Low, "float8", "float4", "int8"] = "float32"
     recipe: RecipeName | None = None
+    output_layer: Literal["low", "recipe"] = "low"
     parameters: Literal["float32", "low"] = "float32"
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from ..optim import lr_scheduler
 from ..optim.layerwise import by_factor, lr_factors_of
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
-from .policy_of_model import need_modules_of
+from .policy_of_model import need_modules_of, output_layer_in_16_bits
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
@@ -137,14 +138,16 @@ def scaler(recipe: Recipe) -> GradScaler:
 def region(recipe: Recipe, model: nn.Module) -> AbstractContextManager[Any]:
     """The context of the recipe's forward: autocast with its policy, or nothing for float32.
 
-    Raises ConfigError for an unknown op, and for an entry of amp.modules that no module of `model` matches, or that
-    quantizes modules without products.
+    Raises ConfigError for an unknown op, for an entry of amp.modules that no module of `model` matches, or that
+    quantizes modules without products, and for a recipe below 16 bits that amp.output_layer leaves nothing to quantize.
     """
     amp = recipe.amp
     off = amp.dtype == "float32"
-    make = Policy.fast if amp.policy == "fast" else Policy
+    make = partial(Policy.fast if amp.policy == "fast" else Policy, "bfloat16" if off else amp.dtype, recipe=amp.recipe)
     # Made for float32 too, so that overrides are checked also where they have no effect.
     overrides: dict[str, Any] = amp.overrides
-    policy = make("bfloat16" if off else amp.dtype, recipe=amp.recipe, modules=amp.modules, **overrides)
+    policy = make(modules=amp.modules, **overrides)
     need_modules_of(policy, model)
+    if amp.output_layer == "low" and (kept := output_layer_in_16_bits(policy, model)):
+        policy = make(modules={**kept, **amp.modules}, **overrides)
     return nullcontext() if off else autocast(policy=policy)

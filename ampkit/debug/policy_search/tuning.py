@@ -272,7 +272,7 @@ def as_toml(policy: Policy | None) -> str:
     if policy is None:
         return '[amp]\ndtype = "float32"\n'
     lines = ["[amp]", f'dtype = "{policy.dtype.name}"', f'policy = "{"fast" if policy.preset else "default"}"']
-    lines += [f'recipe = "{policy.recipe.name}"'] if policy.recipe is not None else []
+    lines += [f'recipe = "{policy.recipe.name}"', 'output_layer = "recipe"'] if policy.recipe is not None else []
     overrides = ", ".join(f'{op} = "{category.value}"' for op, category in policy.overrides)
     modules = ", ".join(f'"{path}" = "{dtype.name}"' for path, dtype in policy.modules)
     lines += [f"{name} = {{ {table} }}" for name, table in (("overrides", overrides), ("modules", modules)) if table]
