@@ -21,7 +21,6 @@ from ..core.policy.recipe import FAMILIES, RECIPES
 from ..core.policy.recipe import recipe as named
 from ..debug.policy_search.cards import CARDS
 from ..debug.policy_search.formats import FORMATS, Laboratory
-from ..debug.policy_search.operands import PRODUCTS
 from ..debug.policy_search.tuning import percent
 from ..run.search.lab import LAB, LabRecipe, lab_recipe
 from ..run.search.turns import Trained
@@ -108,9 +107,9 @@ def layers(found: Laboratory, budget: float) -> Table:
         table.add_row(escape(layer), *(_cell(errors[layer, name], budget) for name in found.ranking()))
     table.add_section()
     table.add_row("all layers", *(_cell(each.sensitivity.error, budget) for each in found.formats))
-    for product in PRODUCTS:
-        cells = [each.products.get(product) for each in found.formats]
-        table.add_row(f"  {product} alone", *("-" if e is None else _cell(e.error, budget) for e in cells))
+    for title, errors_of_part in found.parts():
+        cells = ("-" if each is None else _cell(each.error, budget) for each in errors_of_part)
+        table.add_row(escape(f"  {title}"), *cells)
     return table
 
 

@@ -48,6 +48,18 @@ def loss(model, x, t):
     return ops.cross_entropy(model(x), t)
 
 
+def test_an_output_layer_that_loses_all_is_left_out_of_what_the_others_lose():
+    _, batches = model_and_batches(0)
+    model = nn.Sequential(nn.Linear(16, 16), nn.GELU(), Rescaled(16))
+    found = debug.lab(model, batches, loss, formats=["current"])
+    assert found.output == "2.linear" and "without 2.linear" in str(found)
+    others, whole = found.formats[0].inner, found.formats[0].sensitivity
+    alone = {row.layer: row.sensitivity for row in found.layers}
+    assert others.error < whole.error / 10
+    assert others == alone["0"]  # the one other layer
+    assert debug.lab(nn.Sequential(nn.Linear(16, 4)), batches, loss, formats=["current"]).output is None
+
+
 @pytest.mark.parametrize("planted", [0, 1, 2])
 def test_the_layer_that_one_scale_per_matrix_spoils_is_found(planted):
     model, batches = model_and_batches(planted)

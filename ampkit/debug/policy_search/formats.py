@@ -16,6 +16,7 @@ from ...base.html import ShowsItsText
 from ...core.policy import Policy
 from ...core.policy.recipe import Recipe
 from ...core.policy.recipe import recipe as named
+from ...optim.matrix.hidden import output_layer
 from .cards import CARDS
 from .format_policy import Cost, Option, cost, least_error, least_work, options_to_take, policy_of
 from .operands import PRODUCTS, LayerLosses, ProductLoss, operand_losses
@@ -38,11 +39,15 @@ class LayerLoss(NamedTuple):
 
 
 class FormatLoss(NamedTuple):
-    """Every layer by one recipe: the sensitivity of the model, and with one of the three products alone."""
+    """Every layer by one recipe: the sensitivity of the model, and with one of the three products alone.
+
+    inner: that with the output layer in 16 bits; None for a model without one.
+    """
 
     recipe: str
     sensitivity: Sensitivity
     products: dict[str, Sensitivity]
+    inner: Sensitivity | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +55,8 @@ class Laboratory(ShowsItsText):
     """What `lab` found; str() is a table. All errors are relative to the 16-bit policy.
 
     layers: by layer and recipe. formats: by recipe, the most precise first. dtype: of the 16-bit policy. recipes: those
-    that were measured, by name. wide: what each layer costs in 16 bits.
+    that were measured, by name. wide: what each layer costs in 16 bits. output: the path of the output layer, which a
+    run of a recipe keeps in 16 bits; None for a model without another layer that runs `linear`.
     """
 
     dtype: str
@@ -58,6 +64,7 @@ class Laboratory(ShowsItsText):
     wide: dict[str, Cost]
     layers: tuple[LayerLoss, ...]
     formats: tuple[FormatLoss, ...]
+    output: str | None = None
 
     def ranking(self) -> list[str]:
         """The recipes by the predicted error of the loss, the smallest first."""
@@ -91,19 +98,23 @@ class Laboratory(ShowsItsText):
             chosen, solver = least_work(options, self.wide, budget)
         return policy_of(self.dtype, self.recipes, chosen, self.wide), chosen, solver
 
+    def parts(self) -> list[tuple[str, list[Sensitivity | None]]]:
+        """Titles and errors by recipe of what is not all: without the output layer, and each product alone."""
+        inner = [] if self.output is None else [(f"without {self.output}", [each.inner for each in self.formats])]
+        return [*inner, *((f"{name} alone", [each.products.get(name) for each in self.formats]) for name in PRODUCTS)]
+
     def __str__(self) -> str:
         recipes = [each.recipe for each in self.formats]
         names = list(dict.fromkeys(row.layer for row in self.layers))
         errors = {(row.layer, row.recipe): percent(row.sensitivity.error) for row in self.layers}
-        width = max([len("all layers"), *map(len, names)])
+        width = max([len("all layers"), *map(len, names), *(len(title) + 2 for title, _ in self.parts())])
         lines = [f"error of the loss that each layer alone is predicted to cause, against {self.dtype}"]
         lines += [f"{'layer':{width}}" + "".join(f"{name:>20}" for name in recipes)]
         lines += [f"{name:{width}}" + "".join(f"{errors[name, r]:>20}" for r in recipes) for name in names]
         lines += [f"{'all layers':{width}}" + "".join(f"{percent(f.sensitivity.error):>20}" for f in self.formats)]
-        for product in PRODUCTS:
-            row = [f.products.get(product) for f in self.formats]
+        for title, row in self.parts():
             cells = "".join(f"{'-' if each is None else percent(each.error):>20}" for each in row)
-            lines.append(f"{'  ' + product:{width}}{cells}")
+            lines.append(f"{'  ' + title:{width}}{cells}")
         for card in CARDS:
             if any(name in card.speeds for name in recipes):
                 speeds = "".join(f"{_times(card.speeds.get(name)):>20}" for name in recipes)
@@ -124,9 +135,9 @@ def lab(
     batches: a few that the model trains on, tuples of Tensors. loss: loss(model, *batch) -> Tensor [], the mean loss of
     a batch, without autocast. dtype: of everything but the quantized products. formats: names of recipes, or Recipes
     that need no history: "delayed" is measured as "current", which has the same formats.
-    Each layer alone is quantized by each recipe, then all of them, then one of the three products of all; losses and
-    gradients are compared with those in 16 bits on every batch. The model, its buffers, its gradients and the default
-    random stream stay as they are.
+    Each layer alone is quantized by each recipe, then all of them, then one of the three products of all, and all but
+    the output layer; losses and gradients are compared with those in 16 bits on every batch. The model, its buffers,
+    its gradients and the default random stream stay as they are.
     Raises ArgumentError without a batch or a layer that runs `linear`, ConfigError for an unknown recipe, DTypeError
     for parameters that are not float32, NonFiniteError if the 16-bit policy is not finite.
     """
@@ -149,6 +160,9 @@ def lab(
     pairs = [(base, Policy(dtype, recipe=_NONE, modules=_alone(layer, recipe, layers))) for layer, recipe in by_layer]
     whole = [(recipe, product) for recipe in recipes for product in (None, *PRODUCTS) if _has(recipe, product)]
     pairs += [(base, Policy(dtype, recipe=_only(recipe, product))) for recipe, product in whole]
+    output = path if (path := output_layer(model)) in losses and len(layers) > 1 else None
+    inner = [] if output is None else [Policy(dtype, recipe=each, modules={output: _NONE}) for each in recipes]
+    pairs += [(base, policy) for policy in inner]
     total = len(pairs) * len(given)
     found = sensitivities(evaluation, given, pairs, lambda done: show(Progress("sensitivity", done, total)))
     rows = zip(by_layer, found, strict=False)
@@ -156,13 +170,17 @@ def lab(
         LayerLoss(layer, r.name, each, _of(losses[layer], r.name), cost(losses[layer], r)) for (layer, r), each in rows
     )
     wide_costs = {layer: cost(losses[layer], None) for layer in layers}
-    rest = dict(zip([(recipe.name, product) for recipe, product in whole], found[len(by_layer) :], strict=True))
+    keys = [(each.name, part) for each, part in (*whole, *((each, "inner") for each in recipes if inner))]
+    rest = dict(zip(keys, found[len(by_layer) :], strict=True))
     per_format = [
-        FormatLoss(r.name, rest[r.name, None], {p: rest[r.name, p] for p in PRODUCTS if (r.name, p) in rest})
+        FormatLoss(
+            r.name, rest[r.name, None], {p: rest[r.name, p] for p in PRODUCTS if (r.name, p) in rest},
+            rest.get((r.name, "inner")),
+        )
         for r in recipes
-    ]
+    ]  # fmt: skip
     per_format.sort(key=lambda each: each.sensitivity.error)
-    return Laboratory(base.dtype.name, asked, wide_costs, per_layer, tuple(per_format))
+    return Laboratory(base.dtype.name, asked, wide_costs, per_layer, tuple(per_format), output)
 
 
 def _alone(layer: str, recipe: Recipe, layers: Sequence[str]) -> dict[str, Recipe]:

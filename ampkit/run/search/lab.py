@@ -47,6 +47,7 @@ class LabRecipe:
         ]  # fmt: skip
         formats = [
             {"recipe": each.recipe, "error": _number(each.sensitivity.error),
+             "inner": None if each.inner is None else _number(each.inner.error),
              "products": {name: _number(found.error) for name, found in each.products.items()}}
             for each in self.found.formats
         ]  # fmt: skip
@@ -56,8 +57,8 @@ class LabRecipe:
             for t in self.trained
         ]  # fmt: skip
         return {
-            "dtype": self.found.dtype, "layers": layers, "formats": formats, "policy": repr(self.policy),
-            "budget": self.budget, "trained": trained, "steps": self.steps,
+            "dtype": self.found.dtype, "output": self.found.output, "layers": layers, "formats": formats,
+            "policy": repr(self.policy), "budget": self.budget, "trained": trained, "steps": self.steps,
         }  # fmt: skip
 
 

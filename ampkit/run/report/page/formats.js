@@ -22,6 +22,7 @@ function survival(run) {
   const names = [...new Set(layers.map((row) => row.layer))];
   const rows = names.map((layer) => [layer, ...recipes.map((recipe) => heat(errors.get(`${layer} ${recipe}`)))]);
   rows.push(["all layers", ...formats.map((each) => heat(each.error))]);
+  if (run.lab.output) rows.push([`all without ${run.lab.output}`, ...formats.map((each) => heat(each.inner))]);
   for (const product of PRODUCTS) {
     const cell = (each) => (product in each.products ? heat(each.products[product]) : element("td", {}, "–"));
     rows.push([`${product} alone`, ...formats.map(cell)]);
