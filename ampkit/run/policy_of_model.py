@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import ConfigError
-from ..core.module_path import matches, need_modules
-from ..core.policy import Policy
-from ..core.policy.recipe import Recipe
+from ..core.module_path import need_modules
+from ..core.policy import Policy, need_products
 from ..nn.module import Module
 from ..nn.module_names import is_below
 from ..optim.matrix.hidden import output_layer
@@ -18,13 +17,9 @@ def need_modules_of(policy: Policy, model: Module) -> None:
 
     And for one with a recipe whose modules have no weight matrix, such as norms, where it would do nothing.
     """
-    paths = dict(model.named_modules())
-    need_modules(dict(policy.modules), paths)
-    for pattern, found in policy.modules:
-        matched = [module for path, module in paths.items() if path and matches(pattern, path)]
-        if isinstance(found, Recipe) and not any(weight.ndim > 1 for each in matched for weight in each.parameters()):
-            needs = f"modules with a weight matrix, whose products {found.name} quantizes"
-            raise ConfigError(f"Policy, modules, {pattern}", needs, f"a {type(matched[0]).__name__}", "leave it out")
+    patterns = dict(policy.modules)
+    need_modules(patterns, dict(model.named_modules()))
+    need_products([policy], patterns, model)
 
 
 def output_layer_in_16_bits(policy: Policy, model: Module) -> dict[str, Any]:

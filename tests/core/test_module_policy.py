@@ -248,3 +248,14 @@ def test_a_region_without_a_model_and_one_that_fails_leave_paths_unchecked(model
 def test_bad_entries_are_refused_when_the_policy_is_made(modules, says):
     with pytest.raises((ConfigError, DTypeError), match=says):
         Policy("float16", modules=modules)
+
+
+def test_a_recipe_for_modules_without_a_weight_matrix_is_refused_where_the_model_is_called():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4))
+    x = ampkit.ones(2, 4)
+    norm = Policy("bfloat16", modules={"1": "mxfp8"})
+    says = r"Policy, modules, 1: needs modules with a weight matrix.*got a LayerNorm"
+    with pytest.raises(ConfigError, match=says), autocast(policy=norm):
+        model(x)
+    with autocast(policy=Policy("bfloat16", modules={"*": "mxfp8", "1": "float32"})):
+        model(x)  # a glob that also names other modules, and a dtype

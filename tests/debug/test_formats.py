@@ -212,6 +212,12 @@ def test_bad_input_is_refused():
         debug.lab(model, batches, loss, formats=["mxfp9"])
     with pytest.raises(ArgumentError, match="a model with a module that calls `linear`, got none"):
         debug.lab(nn.Conv1d(1, 1, 1), [(batches[0][0][:, None],)], lambda m, x: m(x).sum())
+    with pytest.raises(
+        ArgumentError, match=r"got a Linear itself\nhelp: wrap it, so that it has a path: nn.Sequential"
+    ):
+        debug.lab(nn.Linear(16, 4), batches, loss)
+    with pytest.raises(ArgumentError, match="formats as a list of names, got 'mxfp8'"):
+        debug.lab(model, batches, loss, formats="mxfp8")
     with ampkit.no_grad():
         model[0].linear.weight.fill_(float("nan"))
     with pytest.raises(NonFiniteError, match="finite in bfloat16"):

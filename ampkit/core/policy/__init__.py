@@ -6,7 +6,18 @@ to a category, for one 16-bit dtype. `autocast` applies a policy to a block of c
 
 from .autocast_context import autocast, get_autocast_dtype, is_autocast_enabled
 from .category import Cast, categories, cures, need_op
-from .regions import Region, changed_policies, enter, leave, module_running, need_kind, on_alone, region, scope
+from .regions import (
+    Region,
+    changed_policies,
+    enter,
+    leave,
+    module_running,
+    need_kind,
+    need_products,
+    on_alone,
+    region,
+    scope,
+)
 from .table import Policy, low
 
 __all__ = [
@@ -25,6 +36,7 @@ __all__ = [
     "module_running",
     "need_kind",
     "need_op",
+    "need_products",
     "on_alone",
     "region",
     "scope",

@@ -20,6 +20,7 @@ from .recipe import LARGEST, Quantization, Recipe
 
 INPUT, WEIGHT, GRAD_OUTPUT = range(3)  # the rows of `values`
 _NAME = "_delayed_scaling"  # the attribute of a Parameter
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max  # scales whose inverse is finite
 SUFFIX = ".delayed_scaling"  # of the weight's name in a state_dict
 
 
@@ -84,9 +85,9 @@ class DelayedScaling:
         zero, scale = np.float32(0), self.values[row : row + 1, :1]
         newest = np.where(np.isfinite(largest), largest, zero)
         history = np.concatenate([newest, self.values[row : row + 1, 1:-1]], 1)
-        with np.errstate(divide="ignore", over="ignore"):
+        with np.errstate(divide="ignore", over="ignore", under="ignore"):
             wanted = (top / history.max(1, keepdims=True)) / factor
-        wanted = np.where(np.isinf(wanted), np.finfo(np.float32).max, wanted)
+        wanted = np.clip(wanted, _LEAST, _MOST)
         scale = np.where(history.any(1, keepdims=True), wanted, scale)
         self.values[row : row + 1] = np.concatenate([scale, history], 1)
 
@@ -98,9 +99,9 @@ def _record_on_host(values: Array, newest: np.float32, top: np.float32, factor: 
     history[0] = newest if math.isfinite(newest) else 0
     largest = history.max()
     if largest:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
             wanted = top / largest / factor
-        values[0] = np.finfo(np.float32).max if math.isinf(wanted) else wanted
+        values[0] = min(max(wanted, _LEAST), _MOST)
 
 
 def _from_tensor(values: Any) -> DelayedScaling:
@@ -171,7 +172,7 @@ def follow_weight(weight: Any) -> None:
 def load_state(weight: Any, values: Any) -> None:
     """Set the state of a weight to a copy of `values`, a tensor or an array [3, n]; None forgets it.
 
-    Raises ShapeError for another shape.
+    Raises ShapeError for another shape, ArgumentError for scales and magnitudes that no step has left.
     """
     if values is None:
         vars(weight).pop(_NAME, None)
@@ -179,4 +180,9 @@ def load_state(weight: Any, values: Any) -> None:
     array = getattr(values, "array", values)
     if len(array.shape) != 2 or array.shape[0] != 3 or array.shape[1] < 2:
         raise ShapeError("delayed scaling", "a state [3, 1 + history]", str(list(array.shape)))
-    vars(weight)[_NAME] = DelayedScaling(array.astype(np.float32, copy=True))
+    array = array.astype(np.float32, copy=True)
+    if not bool((np.isfinite(array) & (array >= 0)).all() & (array[:, 0] > 0).all()):
+        needs = "finite scales above 0, and finite magnitudes from 0"
+        cure = "the file is damaged: load the weights without this entry, and the history begins anew"
+        raise ArgumentError("delayed scaling", needs, "others in the state that is loaded", cure)
+    vars(weight)[_NAME] = DelayedScaling(array)

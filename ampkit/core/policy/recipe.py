@@ -12,6 +12,7 @@ dtype. A matrix is quantized with the axis that the product sums over last: its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from ...base.near_names import did_you_mean
 E4M3, E5M2, E2M1, INT8 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8"
 LARGEST = {E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0, INT8: 127.0}  # the largest finite value of each format
 CODE_BITS = {E4M3: 8, E5M2: 8, E2M1: 4, INT8: 8}
+_MOST_MARGIN = 126  # 2 ** margin and its inverse are normal numbers of float32
 _SCALES = ("float32", "power_of_2", "float8_e8m0fnu", "float8_e4m3fn")
 
 
@@ -57,6 +59,11 @@ class Quantization:
             raise ConfigError("Quantization, delayed", "one float32 scale per matrix", f"{self.block}, {self.scale}")
         if self.format == INT8 and (self.scale != "float32" or self.delayed):
             raise ConfigError("Quantization, int8", "float32 scales of the current values", self.scale)
+        for key in ("delayed", "stochastic", "hadamard"):
+            if type(getattr(self, key)) is not bool:
+                raise ConfigError(f"Quantization, {key}", "True or False", repr(getattr(self, key)))
+        if type(self.epsilon) not in (int, float) or not 0 <= self.epsilon < math.inf:
+            raise ConfigError("Quantization, epsilon", "a finite number from 0", repr(self.epsilon))
 
     @property
     def in_words(self) -> str:
@@ -103,15 +110,19 @@ class Recipe:
     margin: int = 0
 
     def __post_init__(self) -> None:
-        if type(self.history) is not int or self.history < 1 or type(self.margin) is not int:
-            needs = "an integer history from 1, and an integer margin"
-            raise ConfigError("Recipe", needs, f"{self.history!r}, {self.margin!r}")
+        if not isinstance(self.name, str):
+            raise ConfigError("Recipe, name", "text", repr(self.name))
+        if type(self.history) is not int or self.history < 1:
+            raise ConfigError("Recipe, history", "an integer from 1", repr(self.history))
+        if type(self.margin) is not int or not -_MOST_MARGIN <= self.margin <= _MOST_MARGIN:
+            needs = f"an integer from -{_MOST_MARGIN} to {_MOST_MARGIN}"
+            raise ConfigError("Recipe, margin", needs, repr(self.margin))
         for product in ("forward", "input_gradient", "weight_gradient"):
             operands = getattr(self, product)
             if operands is None:
                 continue
-            if not isinstance(operands, Operands):
-                raise ConfigError(f"Recipe, {product}", "Operands(first, second) or None", repr(operands))
+            if not isinstance(operands, Operands) or not all(isinstance(how, Quantization) for how in operands):
+                raise ConfigError(f"Recipe, {product}", "Operands of two Quantizations, or None", repr(operands))
             first, second = operands
             if first.hadamard is not second.hadamard:
                 raise ConfigError(f"Recipe, {product}", "the Hadamard transform of both operands or none", "one")

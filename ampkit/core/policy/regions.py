@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import Token
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...base.dtypes import bfloat16, float16
-from ...base.errors import DeviceError
+from ...base.errors import ConfigError, DeviceError
 from ...base.scoped import Scope, ScopedVariable
 from .. import module_path
-from ..module_path import ModuleCall, match_once
+from ..module_path import ModuleCall, match_once, matches
+from .recipe import Recipe
 from .table import Policy
 
 DEFAULT = {"cpu": bfloat16, "cuda": float16}
@@ -107,7 +108,10 @@ class _RunningByPolicy(module_path.running):
         call, entry = self._call, self._entry
         assert call is not None
         if entry.unmatched:
+            before = [*entry.unmatched]
             match_once(entry.unmatched, call)
+            if matched := {*before} - {*entry.unmatched}:
+                need_products([each for each in entry.rules if each is not None], matched, call.model)
         rules = _rules_in_module(entry.rules, call.path)
         policies = dict(zip(entry.policies, rules, strict=True))
         self._outer = enter(Region(entry.owner, policies, rules, entry.cache, entry.unmatched))
@@ -116,6 +120,20 @@ class _RunningByPolicy(module_path.running):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         leave(self._outer)
+
+
+def need_products(rules: Iterable[Policy], patterns: Container[str], model: Any) -> None:
+    """Raise ConfigError where one of `patterns` gives a recipe to modules of `model` without a weight matrix.
+
+    A recipe would do nothing with them, as with norms.
+    """
+    for pattern, found in [entry for rule in rules for entry in rule.modules]:
+        if pattern not in patterns or not isinstance(found, Recipe):
+            continue
+        matched = [module for path, module in model.named_modules() if path and matches(pattern, path)]
+        if not any(weight.ndim > 1 for each in matched for weight in each.parameters()):
+            needs = f"modules with a weight matrix, whose products {found.name} quantizes"
+            raise ConfigError(f"Policy, modules, {pattern}", needs, f"a {type(matched[0]).__name__}", "leave it out")
 
 
 @lru_cache(10_000)  # a module is called in every step

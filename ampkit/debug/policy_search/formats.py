@@ -16,6 +16,7 @@ from ...base.html import ShowsItsText
 from ...core.policy import Policy
 from ...core.policy.recipe import Recipe
 from ...core.policy.recipe import recipe as named
+from ...nn.modules.linear import Linear
 from ...optim.matrix.hidden import output_layer
 from .cards import CARDS
 from .format_policy import Cost, Option, cost, least_error, least_work, options_to_take, policy_of
@@ -141,6 +142,8 @@ def lab(
     Raises ArgumentError without a batch or a layer that runs `linear`, ConfigError for an unknown recipe, DTypeError
     for parameters that are not float32, NonFiniteError if the 16-bit policy is not finite.
     """
+    if isinstance(formats, (str, Recipe)):
+        raise ArgumentError("debug.lab", "formats as a list of names", repr(formats), "write formats=[...]")
     asked = {found.name: found for found in map(named, formats)}
     recipes = [_stateless(each) for each in asked.values()]
     given = [batch if isinstance(batch, (tuple, list)) else (batch,) for batch in batches]
@@ -155,7 +158,11 @@ def lab(
     show(Progress("operands", 1, 1))
     layers = sorted(losses)
     if not layers:
-        raise ArgumentError("debug.lab", "a model with a module that calls `linear`", "none")
+        alone = isinstance(model, Linear)
+        got, cure = (
+            ("a Linear itself", "wrap it, so that it has a path: nn.Sequential(model)") if alone else ("none", None)
+        )
+        raise ArgumentError("debug.lab", "a model with a module that calls `linear`", got, cure)
     by_layer = [(layer, recipe) for layer in layers for recipe in recipes]
     pairs = [(base, Policy(dtype, recipe=_NONE, modules=_alone(layer, recipe, layers))) for layer, recipe in by_layer]
     whole = [(recipe, product) for recipe in recipes for product in (None, *PRODUCTS) if _has(recipe, product)]

@@ -318,6 +318,21 @@ def test_a_state_is_part_of_the_state_dict_and_may_be_missing_there():
     assert states(other) == [None, None]
     with pytest.raises(ShapeError, match=r"a state \[3, 1 \+ history\], got \[2, 5\]"):
         other.load_state_dict({**state, "0.weight.delayed_scaling": ampkit.zeros(2, 5)})
+    for scale, largest in ((np.nan, 1), (np.inf, 1), (0, 1), (-1, 1), (1, np.nan), (1, -1)):
+        damaged = ampkit.tensor(np.array([[1, 1], [1, 1], [scale, largest]], np.float32))
+        with pytest.raises(ArgumentError, match="delayed scaling: needs finite scales above 0, and finite magnitudes"):
+            other.load_state_dict({**state, "0.weight.delayed_scaling": damaged})
+
+
+def test_a_margin_never_makes_a_scale_that_has_no_inverse():
+    layer = nn.Linear(4, 3, bias=False)
+    for margin, size in ((126, 3e38), (-126, 1e-38)):
+        policy = Policy("float8", recipe=replace(recipe("delayed"), name="far", history=1, margin=margin))
+        for _ in range(2):
+            with autocast(policy=policy), np.errstate(all="ignore"):
+                layer(tensor(np.full((2, 4), size, np.float32), requires_grad=True)).sum().backward()
+            scales = np.array([row[0] for row in states(layer)[0].tolist()], np.float32)
+            assert (np.isfinite(scales) & np.isfinite(1 / scales) & (scales > 0)).all()
 
 
 def test_delayed_scaling_of_a_weight_that_is_no_parameter_is_refused():
@@ -345,8 +360,14 @@ MX, NV, BYTES, DELAYED = (recipe(name) for name in ("mxfp8", "nvfp4", "int8", "d
         (lambda: Quantization("float8_e4m3fn", block=(0, 1)), "each an integer from 1 or None"),
         (lambda: Quantization("float8_e4m3fn", block=32), "two extents, each an integer from 1 or None, got 32"),
         (lambda: Quantization("float8_e4m3fn", block=(1, None), delayed=True), "one float32 scale per matrix"),
-        (lambda: replace(DELAYED, history=0), "an integer history from 1"),
-        (lambda: replace(MX, forward=MX.forward.first), r"needs Operands(first, second) or None"),
+        (lambda: replace(DELAYED, history=0), "Recipe, history: needs an integer from 1, got 0"),
+        (lambda: replace(DELAYED, margin=200), "Recipe, margin: needs an integer from -126 to 126, got 200"),
+        (lambda: replace(MX, name=3), "Recipe, name: needs text, got 3"),
+        (lambda: replace(MX, forward=MX.forward.first), "needs Operands of two Quantizations, or None"),
+        (lambda: replace(MX, forward=Operands("e4m3", "e4m3")), "needs Operands of two Quantizations, or None"),
+        (lambda: Quantization("float8_e4m3fn", hadamard=1), "Quantization, hadamard: needs True or False, got 1"),
+        (lambda: Quantization("int8", epsilon=float("nan")), "epsilon: needs a finite number from 0, got nan"),
+        (lambda: Quantization("int8", epsilon="1"), "epsilon: needs a finite number from 0, got '1'"),
         (lambda: replace(MX, forward=Operands(BYTES.forward.first, MX.forward.second)), "int8 for both operands or"),
         (lambda: replace(NV, weight_gradient=Operands(NV.weight_gradient.first, NV.forward.first)), "Hadamard"),
         (lambda: replace(DELAYED, weight_gradient=recipe("current").weight_gradient), "one way to quantize the input"),
