@@ -22,7 +22,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import backends
 from ..base import observe
@@ -36,6 +36,7 @@ from ..core.autograd.views import move, need_changeable, share
 from ..core.dispatch.batching.boundary import lifted
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
+from ..ops.sparse.tensor import SparseTensor
 from .function_node import Call, FunctionNode, Once
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
@@ -61,13 +62,13 @@ class FunctionCtx:
         self._for_jvp: tuple[Any, ...] = ()  # what save_for_forward kept
         self._runs_jvp = False
 
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
+    def save_for_backward(self, *tensors: Tensor | SparseTensor | None) -> None:
         """Keep tensors, above all inputs and outputs, for `saved_tensors`; called once, at the end of the forward.
 
         Raises DTypeError for anything else, which can be set as an attribute.
         """
         for position, item in enumerate(tensors):
-            if item is not None and not isinstance(item, Tensor):
+            if item is not None and not isinstance(item, (Tensor, SparseTensor)):
                 got = f"a {type(item).__name__} at {position}"
                 raise DTypeError("save_for_backward", "Tensors or None", got, "set it on ctx: ctx.name = value")
         self._to_save = tensors
@@ -126,9 +127,11 @@ class FunctionCtx:
         self._non_differentiable = [i for i, out in enumerate(outs) if any(out is each for each in marked)]
         self._to_save, self._serial = (), node.serial
 
-    def _unpack(self, item: Any) -> Tensor | None:
+    def _unpack(self, item: Any) -> Any:
         if item is None:
             return None
+        if isinstance(item, _Sparse):
+            return item.like._with(self._unpack(item.values))
         if isinstance(item, Tensor):
             item = item.array, item._version_counter, (item, 0)
         (kept, version, edge), array = item, unpack(item[0])
@@ -146,10 +149,19 @@ class FunctionCtx:
         return out
 
 
-def _saved_item(tensor: Tensor | None, edges: dict[int, Any], places: dict[int, int]) -> Any:
+class _Sparse(NamedTuple):
+    """A saved sparse tensor: its indices, and what is saved of its values."""
+
+    like: SparseTensor
+    values: Any
+
+
+def _saved_item(tensor: Any, edges: dict[int, Any], places: dict[int, int]) -> Any:
     # A constant among the inputs is kept as the object that it is.
     if tensor is None:
         return None
+    if isinstance(tensor, SparseTensor):
+        return _Sparse(tensor.detach(), _saved_item(tensor._held, edges, places))
     kept, place = pack(tensor.array, tensor._version_counter), id(tensor)
     if kept is tensor.array and place in edges and tensor._tape_edge is None and place not in places:
         return tensor

@@ -106,8 +106,12 @@ class Subset(Dataset[Any]):
         return len(self.indices)
 
 
+class _KindError(DTypeError, AssertionError):
+    """A dataset of the wrong kind: AssertionError in PyTorch."""
+
+
 class ConcatDataset(Dataset[Any]):
-    """Map-style datasets concatenated. Raises ArgumentError for an empty list."""
+    """Map-style datasets concatenated. Raises ArgumentError for an empty list, DTypeError for an IterableDataset."""
 
     def __init__(self, datasets: Iterable[Sized]):
         self.datasets: list[Any] = list(datasets)
@@ -115,6 +119,8 @@ class ConcatDataset(Dataset[Any]):
             raise ArgumentError("ConcatDataset", "at least one dataset", "none")
         if strange := [each for each in self.datasets if not isinstance(each, Sized)]:
             raise DTypeError("ConcatDataset", "datasets with a length", shown(strange[0]))
+        if any(isinstance(each, IterableDataset) for each in self.datasets):
+            raise _KindError("ConcatDataset", "datasets with indices", "an IterableDataset", "ChainDataset joins those")
         self.cumulative_sizes = list(accumulate(map(len, self.datasets)))
 
     def __getitem__(self, index: int) -> Any:
@@ -129,7 +135,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class ChainDataset(IterableDataset[Any]):
-    """IterableDatasets chained one after the other. Raises ArgumentError for a dataset of another kind."""
+    """IterableDatasets chained one after the other. Raises DTypeError for a dataset of another kind."""
 
     def __init__(self, datasets: Iterable[Any]):
         super().__init__()
@@ -146,7 +152,7 @@ class ChainDataset(IterableDataset[Any]):
     def _checked(self, dataset: Any) -> Any:
         if not isinstance(dataset, IterableDataset):
             cure = "ConcatDataset joins those with indices"
-            raise ArgumentError("ChainDataset", "IterableDatasets", f"a {type(dataset).__name__}", cure)
+            raise _KindError("ChainDataset", "IterableDatasets", f"a {type(dataset).__name__}", cure)
         return dataset
 
 

@@ -28,7 +28,7 @@ from .datasets import Dataset as Dataset
 from .datasets import TensorDataset as TensorDataset
 from .datasets import read_batch
 from .loading import checks, iterable_batches, workers
-from .loading.iterators import BatchIterator, DatasetKind, DirectIterator, WorkerIterator
+from .loading.iterators import BatchIterator, DatasetKind, DirectIterator, Failure, WorkerIterator
 from .samplers import BatchSampler, ForeverSampler, RandomSampler, SequentialSampler
 from .sources import as_stream
 
@@ -68,8 +68,8 @@ class DataLoader:
         dataset: Any,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
-        sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -96,6 +96,7 @@ class DataLoader:
         elif sampler is None and batch_sampler is None:
             checks.check_length(dataset)
         else:
+            checks.check_orders(sampler=sampler, batch_sampler=batch_sampler)
             checks.check_items(dataset)
         if generator is not None and not isinstance(generator, random.Stream):
             got, cure = type(generator).__name__, "give ampkit.Generator().manual_seed(seed)"
@@ -120,6 +121,7 @@ class DataLoader:
         self._place: Any = None  # of the dataset, if it keeps one
         self._draw: tuple[int, int] | None = None
         self._resuming = False
+        self._announced: int | None = None  # the length of a stream, once somebody asked for it
         self._is_made = True
 
     def __class_getitem__(cls, item: Any) -> Any:
@@ -132,7 +134,13 @@ class DataLoader:
         object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Batches in an epoch. A stream that then gives more warns."""
+        found = self._count()
+        if self._is_iterable:
+            self._announced = found
+        return found
+
+    def _count(self) -> int:
         if not self._has_own_order:
             return len(cast(Sized, self._index_sampler))
         full, rest = divmod(len(self.dataset), 1 if self.batch_size is None else self.batch_size)
@@ -239,11 +247,11 @@ class DataLoader:
         order, size = self._order(epoch), self.batch_size
         if size is None:
             return iter(order.tolist())
-        return (order[i * size : (i + 1) * size] for i in range(len(self)))
+        return (order[i * size : (i + 1) * size] for i in range(self._count()))
 
     def _length(self) -> int | None:
         try:
-            return len(self)
+            return self._count()
         except (TypeError, NotImplementedError):  # a sampler or a stream without a length
             return None
 
@@ -252,10 +260,11 @@ class DataLoader:
         keys = _with_last(islice(self._keys(epoch), position, None))
         asked = ((epoch, key, not self._auto_collation, last) for key, last in keys)
         if not self.num_workers:
-            return map(partial(_fetch, self.dataset, self.collate_fn), asked)
+            return map(partial(_fetch_or_fail, self.dataset, self.collate_fn), asked)
 
         def batches(pools: list[Executor]) -> Iterator[_Batch]:
-            return workers.in_order(lambda key: pools[0].submit(workers.run, key), asked, self._ahead, self.timeout)
+            submit = partial(pools[0].submit, workers.run)
+            return workers.in_order(submit, asked, self._ahead, self.timeout, _failed)
 
         return self._from_workers(batches)
 
@@ -333,6 +342,18 @@ def _fetch(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) ->
     plain = [_plain(key) for key in keys]
     several = getattr(dataset, "__getitems__", None)  # as in PyTorch: of data sets that read several items at once
     return collate_fn(several(plain) if several else [dataset[key] for key in plain]), None, last
+
+
+def _fetch_or_fail(dataset: Any, collate_fn: Any, asked: tuple[int, Any, bool, bool]) -> _Batch:
+    try:
+        return _fetch(dataset, collate_fn, asked)
+    except Exception as error:
+        return _failed(asked, error)
+
+
+def _failed(asked: tuple[int, Any, bool, bool], error: Exception) -> _Batch:
+    # The iteration goes on behind the batch that failed, as PyTorch's.
+    return Failure(error), None, asked[-1]
 
 
 def _with_last(batches: Iterator[Any]) -> Iterator[tuple[Any, bool]]:

@@ -58,17 +58,19 @@ class RandomSampler(Sampler[int]):
 
     num_samples: the length of data_source by default. generator: a random stream, by default the one of `manual_seed`;
     each iteration takes one draw of it.
-    Raises ArgumentError for num_samples below 1.
+    Raises ArgumentError for num_samples below 1, DTypeError for a replacement that is no bool.
     """
 
     def __init__(
         self,
         data_source: Any,
-        replacement: bool = False,
+        replacement: Any = False,
         num_samples: int | None = None,
         generator: random.Stream | None = None,
     ):
         _need_length("RandomSampler", data_source)
+        if not isinstance(replacement, bool):
+            raise DTypeError("RandomSampler", "replacement of True or False", shown(replacement))
         self.data_source, self.replacement, self.generator = data_source, replacement, generator
         self._num_samples = num_samples
         if not len(data_source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import time
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..base.errors import AmpkitError, ArgumentError, ConfigError
+from ..base.errors import AmpkitError, ArgumentError, ConfigError, ShapeError
 from ..core.tensor import Tensor
 
 __all__ = ["SummaryWriter"]
@@ -20,7 +21,7 @@ _STRING = 7  # DT_STRING of TensorBoard's tensors
 
 
 class SummaryWriter:
-    """Writes scalars, histograms and texts into an event file of `log_dir`; a context manager.
+    """Writes scalars, histograms, images and texts into an event file of `log_dir`; a context manager.
 
     log_dir: by default `runs/<time>_<host><comment>`. purge_step: TensorBoard drops what an earlier file has from this
     step on. max_queue, flush_secs: how many values, and how long, a thread may hold back. Tensors and arrays of one
@@ -86,8 +87,7 @@ class SummaryWriter:
 
         bins "tensorflow": intervals that grow by a tenth, from 1e-12. max_bins: at most so many, of equal width.
         """
-        numbers = values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
-        numbers = numbers.astype(np.float64).reshape(-1)
+        numbers = _array(values).astype(np.float64).reshape(-1)
         if not numbers.size or not np.isfinite(numbers).all():
             got = "none" if not numbers.size else "NaN or infinity among them"
             raise ArgumentError("add_histogram", f"finite values for {tag!r}", got)
@@ -113,6 +113,68 @@ class SummaryWriter:
         shown = self._proto.Metadata(plugin_data=self._proto.Metadata.PluginData(plugin_name="text"))
         tensor = self._proto.Tensor(dtype=_STRING, string_val=[text_string.encode()])
         self._add(self._proto.Value(tag=f"{tag}/text_summary", metadata=shown, tensor=tensor), global_step, walltime)
+
+    def add_image(
+        self,
+        tag: str,
+        img_tensor: Any,
+        global_step: int | None = None,
+        walltime: float | None = None,
+        dataformats: str = "CHW",
+    ) -> None:
+        """Add an image: floats from 0 to 1, or bytes; dataformats: the order of its axes, C of 1 or 3, "HW" for grey.
+
+        Needs Pillow. Raises ShapeError for other axes.
+        """
+        self._add_pixels(tag, _pixels("add_image", img_tensor, dataformats), global_step, walltime)
+
+    def add_images(
+        self,
+        tag: str,
+        img_tensor: Any,
+        global_step: int | None = None,
+        walltime: float | None = None,
+        dataformats: str = "NCHW",
+    ) -> None:
+        """Add images of equal size, side by side in one. dataformats: as of `add_image`, with N for the images."""
+        array, rest = _array(img_tensor), dataformats.replace("N", "")
+        if len(dataformats) != array.ndim or "N" not in dataformats:
+            raise ShapeError("add_images", f"images with axes {dataformats}", f"shape {tuple(array.shape)}")
+        images = np.moveaxis(array, dataformats.index("N"), 0)
+        pixels = np.concatenate([_pixels("add_images", image, rest) for image in images], 1)
+        self._add_pixels(tag, pixels, global_step, walltime)
+
+    def add_figure(
+        self,
+        tag: str,
+        figure: Any,
+        global_step: int | None = None,
+        close: bool = True,
+        walltime: float | None = None,
+    ) -> None:
+        """Add a figure of matplotlib, or a list of them side by side, as an image. close: matplotlib drops them."""
+        from matplotlib import pyplot
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        drawn = []
+        for one in figure if isinstance(figure, list) else [figure]:
+            canvas = FigureCanvasAgg(one)
+            canvas.draw()
+            drawn.append(np.asarray(canvas.buffer_rgba())[..., :3])
+            if close:
+                pyplot.close(one)
+        self._add_pixels(tag, np.concatenate(drawn, 1), global_step, walltime)
+
+    def _add_pixels(self, tag: str, pixels: Any, step: int | None, walltime: float | None) -> None:
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, format="PNG")
+        height, width, colors = pixels.shape
+        found = self._proto.Summary.Image(
+            height=height, width=width, colorspace=colors, encoded_image_string=file.getvalue()
+        )
+        self._add(self._proto.Value(tag=tag, image=found), step, walltime)
 
     def _add(self, value: Any, step: int | None, walltime: float | None) -> None:
         when = time.time() if walltime is None else walltime
@@ -163,6 +225,24 @@ def _tensorboard() -> tuple[_Proto, Any]:
     except ImportError as error:
         cure = "pip install tensorboard"
         raise ConfigError("SummaryWriter", "the package tensorboard", f"{error}", cure) from error
+
+
+def _array(values: Any) -> Any:
+    return values.numpy(force=True) if isinstance(values, Tensor) else np.asarray(values)
+
+
+def _pixels(name: str, image: Any, axes: str) -> Any:
+    """Bytes [height, width, colors] of an image with these axes."""
+    array = _array(image)
+    if sorted(axes) not in (["C", "H", "W"], ["H", "W"]) or array.ndim != len(axes):
+        raise ShapeError(
+            name, "an image with the axes of dataformats, as CHW, HWC or HW", f"{array.shape} and {axes!r}"
+        )
+    array = array.transpose([axes.index(axis) for axis in "HWC" if axis in axes])
+    array = array if array.ndim == 3 else array[:, :, None]
+    if array.shape[2] not in (1, 3):
+        raise ShapeError(name, "1 or 3 colors", f"{array.shape[2]}")
+    return array if array.dtype == np.uint8 else (array.astype(np.float32) * 255).clip(0, 255).astype(np.uint8)
 
 
 def _growing() -> Any:

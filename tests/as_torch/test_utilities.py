@@ -107,3 +107,70 @@ for use in (lambda: pytree.treespec_dumps(pytree.tree_structure({1})), lambda: p
         "treespec: needs protocol 1, got 2",
         "treespec_loads: yours.Pair is not registered",
     ]
+
+
+def test_tensors_become_one_flat_tensor_and_views_of_it_again(run_aliased):
+    code = """
+import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+given = [torch.arange(4.0).view(2, 2).t(), torch.tensor(7.0), torch.zeros(0), torch.tensor([8.0, 9.0])]
+flat = _flatten_dense_tensors(given)
+print(flat.tolist())
+parts = _unflatten_dense_tensors(flat, given)
+print(all(a.shape == b.shape and bool((a == b).all()) for a, b in zip(parts, given, strict=True)), type(parts).__name__)
+flat.zero_()
+print([part.sum().item() for part in parts])
+"""
+    assert run_aliased(code) == [
+        "[0.0, 2.0, 1.0, 3.0, 7.0, 8.0, 9.0]",
+        "True tuple",
+        "[0.0, 0.0, 0.0, 0.0]",
+    ]
+
+
+def test_a_softmax_without_an_axis_takes_pytorchs_and_warns(run_aliased):
+    code = """
+import warnings
+import torch
+import torch.nn.functional as F
+for function in (F.softmax, F.log_softmax, F.softmin):
+    for ndim in range(1, 5):
+        x = torch.arange(2.0**ndim).reshape([2] * ndim) ** 2
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = function(x)
+        assert bool((found == function(x, 0 if ndim in (1, 3) else 1)).all()), (function, ndim)
+        assert [str(one.message)[: len(function.__name__) + 12] for one in said] == [f"{function.__name__} without dim"]
+print(F.softmax(torch.zeros(2), 0, dtype=torch.float64).dtype, F.softmax(torch.zeros(2), dim=0, _stacklevel=5).tolist())
+"""
+    assert run_aliased(code) == ["torch.float64 [0.5, 0.5]"]
+
+
+def test_a_function_saves_sparse_tensors_for_its_backward(run_aliased):
+    # The spmm of pyGAT and of other graph networks: forward makes a sparse matrix, and saves it.
+    code = """
+import torch
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, indices, values, shape, b):
+        a = torch.sparse_coo_tensor(indices, values, shape)
+        ctx.save_for_backward(a, b, None)
+        return torch.matmul(a, b)
+
+    @staticmethod
+    def backward(ctx, dy):
+        a, b, nothing = ctx.saved_tensors
+        assert nothing is None and a.is_sparse and a.shape == (2, 3)
+        row, column = a._indices()
+        return None, dy.matmul(b.t())[row, column], None, a.t().matmul(dy)
+
+values = torch.tensor([2.0, 3.0, 5.0], requires_grad=True)
+b = torch.arange(6.0).view(3, 2).requires_grad_()
+indices = torch.tensor([[0, 1, 1], [2, 0, 1]])
+(Product.apply(indices, values, (2, 3), b) ** 2).sum().backward()
+found = values.grad.tolist(), b.grad.tolist()
+values.grad = b.grad = None
+((torch.sparse_coo_tensor(indices, values, (2, 3)) @ b) ** 2).sum().backward()
+print(found == (values.grad.tolist(), b.grad.tolist()), found[0])
+"""
+    assert run_aliased(code) == ["True [164.0, 36.0, 148.0]"]

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.base.errors import ArgumentError, RangeError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, RangeError, StateError
 from ampkit.core import random
 from ampkit.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -138,6 +139,23 @@ def test_datasets_in_a_row():
     assert both.cumulative_sizes == [3, 5]
     with pytest.raises(RangeError, match="an index below 5"):
         both[5]
+
+
+def test_a_stream_has_no_place_among_datasets_in_a_row():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([1])
+
+        def __len__(self):
+            return 1
+
+    with pytest.raises(
+        DTypeError, match="ConcatDataset: needs datasets with indices, got an IterableDataset"
+    ) as caught:
+        ConcatDataset([numbers(3), Stream()])
+    assert isinstance(caught.value, AssertionError)  # as PyTorch's
+    with pytest.raises(DTypeError, match="RandomSampler: needs replacement of True or False, got 0"):
+        RandomSampler(numbers(3), replacement=0)
 
 
 def test_datasets_side_by_side():

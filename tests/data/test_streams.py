@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from data.asked_elsewhere import Counted, Uneven, divide, divide_more
 
-from ampkit.base.errors import ArgumentError
+from ampkit.base.errors import ArgumentError, DTypeError
 from ampkit.core import random
 from ampkit.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset
 
@@ -151,8 +151,27 @@ def test_one_stream_follows_the_other():
     assert isinstance(chain, ChainDataset)
     assert numbers(DataLoader(chain, 3)) == [[0, 1, 7], [8]]
     assert len(ChainDataset([Kept(2), Kept(3)])) == 5
-    with pytest.raises(ArgumentError, match="ChainDataset: needs IterableDatasets, got a list\nhelp: ConcatDataset"):
+    with pytest.raises(
+        DTypeError, match="ChainDataset: needs IterableDatasets, got a list\nhelp: ConcatDataset"
+    ) as caught:
         list(ChainDataset([Counted(1), [1]]))
+    assert isinstance(caught.value, AssertionError)  # as PyTorch's
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_stream_that_gives_more_batches_than_it_announced_warns(count):
+    class Announced(Counted):
+        def __len__(self):
+            return 4
+
+    loader = DataLoader(Announced(6), 1, num_workers=count)
+    assert len(numbers(loader)) > 4  # nobody asked for the length
+    assert len(loader) == 4
+    source = iter(loader)
+    before = [next(source) for _ in range(4)]
+    assert len(before) == 4
+    with pytest.warns(UserWarning, match=r"an IterableDataset of len\(loader\) 4 gave batch 5"):
+        next(source)
 
 
 @pytest.mark.parametrize(

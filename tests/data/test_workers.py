@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import itertools
 import threading
 import time
@@ -46,6 +47,7 @@ def helped(make, keys, threads, ahead):
 
 
 def alive():
+    gc.collect()  # the traceback of an error holds the iterator that raised it
     return [thread for thread in threading.enumerate() if thread.name.startswith("ampkit-loader")]
 
 
@@ -76,14 +78,26 @@ def test_a_state_knows_what_was_handed_out_and_not_what_was_made_ahead(taken):
         assert (resumed.epoch, resumed.position) == (1, 0)
 
 
-def test_an_error_comes_out_where_its_batch_would_have_and_no_thread_stays():
-    source = iter(DataLoader(Late(fails=5), 2, num_workers=3))
+@pytest.mark.parametrize("count", [0, 3])
+def test_an_error_comes_out_where_its_batch_would_have_and_the_next_batch_behind_it(count):
+    loader = DataLoader(Late(fails=5), 2, num_workers=count)
+    source = iter(loader)
     assert [next(source)[1].numpy().tolist() for _ in range(2)] == [[0, 1], [2, 3]]
     with pytest.raises(KeyError, match="item 5"):
         next(source)
+    assert (loader.epoch, loader.position) == (0, 3)
+    assert batches(source) == batches(DataLoader(Late(), 2))[3:]
     assert not alive()
-    with pytest.raises(StopIteration):
-        next(source)
+
+
+def test_a_loop_that_an_error_leaves_stops_its_threads():
+    def loop():
+        for _ in DataLoader(Late(fails=5), 2, num_workers=3):
+            pass
+
+    with pytest.raises(KeyError, match="item 5"):
+        loop()
+    assert not alive()
 
 
 def test_an_epoch_that_is_left_stops_its_threads_and_makes_no_more_than_was_ahead():

@@ -1,12 +1,13 @@
 """Run training scripts written for PyTorch on ampkit, unedited, and compare their losses with PyTorch's.
 
-    python -m tests.peers.scripts [--examples DIR] [--nanogpt DIR] [--mingpt DIR] [--cifar DIR] [--only NAME ...]
-                                  [--python PYTHON] [--pytorch PYTHON] [--report FILE.json]
+    python -m tests.peers.scripts [--examples DIR] [--nanogpt DIR] [--mingpt DIR] [--cifar DIR] [--repositories DIR]
+                                  [--only NAME ...] [--python PYTHON] [--pytorch PYTHON] [--report FILE.json]
 
-DIR: checkouts of pytorch/examples, karpathy/nanoGPT, karpathy/minGPT and kuangliu/pytorch-cifar; the patterns of the
-AMP documentation run without one. PYTHON: an interpreter with ampkit's dependencies and without PyTorch (default: this
-one); one with PyTorch, without which nothing is compared. tests/peers/stand_ins takes the place of torchvision,
-gymnasium and matplotlib. Nothing is downloaded, and checkouts are copied before a script runs in them.
+DIR: checkouts of pytorch/examples, karpathy/nanoGPT, karpathy/minGPT and kuangliu/pytorch-cifar; for --repositories the
+folder that has those of repositories.py. The patterns of the AMP documentation run without one. PYTHON: an interpreter
+with ampkit's dependencies and without PyTorch (default: this one); one with PyTorch, without which nothing is compared.
+tests/peers/stand_ins takes the place of torchvision, gymnasium and matplotlib, but for the scripts of repositories.py,
+which use the libraries themselves. Nothing is downloaded, and checkouts are copied before a script runs in them.
 Exit status 1 if a script fails or its losses differ.
 """
 
@@ -22,32 +23,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+
+from .repositories import REPOSITORIES
+from .script import Script
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ALIAS = ("-m", "ampkit.as_torch")
-
-
-class Script(NamedTuple):
-    """A script of a checkout with its arguments, its data, and how many losses are compared."""
-
-    source: str
-    path: str
-    arguments: str = ""
-    data: Callable[[Path], None] | None = None
-    before: str = ""
-    losses: int = 8
-    tolerance: float = 1e-4
-
-    @property
-    def name(self) -> str:
-        model = self.arguments.partition("--model ")[2].split()
-        return " ".join([self.source, self.path.removesuffix(".py"), *model[:1]])
 
 
 def words(folder: Path) -> None:
@@ -167,6 +154,10 @@ def run(script: Script, checkout: Path, start: Sequence[str], limit: int) -> dic
         place, losses = (top / script.path).parent, Path(copied) / "losses.json"
         if script.data is not None:
             script.data(place)
+        stand_ins = Path(copied) / "stand_ins"
+        stand_ins.mkdir()
+        for name in script.stand_ins.split():
+            (stand_ins / name).symlink_to(HERE / "stand_ins" / name)
         began = time.monotonic()
         commands = [
             [
@@ -181,16 +172,17 @@ def run(script: Script, checkout: Path, start: Sequence[str], limit: int) -> dic
         if script.before:
             commands.insert(0, [*commands[0][: -2 - len(script.arguments.split())], "0", *script.before.split()])
         for command in commands:
-            rc, said = _in_terminal(command, place, limit, [str(top)])
+            rc, said = _in_terminal(command, place, limit, [str(stand_ins), str(ROOT), str(top)], script.environment)
             if rc:
                 break
         found = json.loads(losses.read_text()) if losses.exists() else []
         return {"seconds": time.monotonic() - began, "losses": found, "error": "" if rc == 0 else said}
 
 
-def _in_terminal(command: Sequence[str], folder: Path, limit: int, more: Sequence[str]) -> tuple[int, str]:
-    # Some scripts ask the size of their terminal; PYTHONPATH begins with the stand-ins.
-    path = os.pathsep.join([str(HERE / "stand_ins"), str(ROOT), *more])
+def _in_terminal(
+    command: Sequence[str], folder: Path, limit: int, path: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, str]:
+    # Some scripts ask the size of their terminal.
     main, terminal = pty.openpty()
     try:
         done = subprocess.run(
@@ -201,7 +193,7 @@ def _in_terminal(command: Sequence[str], folder: Path, limit: int, more: Sequenc
             stderr=subprocess.STDOUT,
             text=True,
             timeout=limit,
-            env={**os.environ, "PYTHONPATH": path, "STAND_IN_IMAGES": "32"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
         )
         return done.returncode, "\n".join(done.stdout.splitlines()[-6:])
     except subprocess.TimeoutExpired:
@@ -220,7 +212,7 @@ def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.peers.scripts", description=(__doc__ or "").split("\n")[0])
-    for name in ("examples", "nanogpt", "mingpt", "cifar"):
+    for name in ("examples", "nanogpt", "mingpt", "cifar", "repositories"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--only", nargs="+", help="parts of names")
     parser.add_argument("--python", default=sys.executable)
@@ -234,12 +226,14 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the scripts of the checkouts that are given, print the table, return the exit status."""
     options = arguments(given)
     rows, failed = [], 0
-    for script in SCRIPTS:
-        checkout = HERE / "patterns" if script.source == "amp" else getattr(options, script.source)
+    for script in [*SCRIPTS, *(REPOSITORIES if options.repositories else ())]:
+        checkout = HERE / "patterns" if script.source == "amp" else getattr(options, script.source, None)
+        if script in REPOSITORIES:
+            checkout = options.repositories / script.source
         if checkout is None or (options.only and not any(part in script.name for part in options.only)):
             continue
         ours = run(script, checkout, [options.python, *ALIAS], options.limit)
-        theirs = run(script, checkout, [options.pytorch], options.limit) if options.pytorch else None
+        theirs = run(script, checkout, [options.pytorch, "-P"], options.limit) if options.pytorch else None
         difference = None if theirs is None else largest_difference(ours["losses"], theirs["losses"])
         good = not ours["error"] and (difference is None or difference <= script.tolerance)
         failed += not good

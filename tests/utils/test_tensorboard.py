@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.base.errors import ArgumentError, ConfigError
+from ampkit.base.errors import ArgumentError, ConfigError, ShapeError
 from ampkit.utils.tensorboard import SummaryWriter
 
 
@@ -60,6 +61,24 @@ def test_a_text_is_read_back(tmp_path):
         board.add_text("note", "**bold**", 2)
     (event,) = read(tmp_path).Tensors("note/text_summary")
     assert (event.step, event.tensor_proto.string_val[0]) == (2, b"**bold**")
+
+
+def test_images_of_any_order_of_axes_are_read_back(tmp_path):
+    pillow = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    grey = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    color = np.stack([grey, 2 * grey, 3 * grey], -1)
+    with writer(tmp_path) as board:
+        board.add_image("chw", ampkit.tensor(color.transpose(2, 0, 1)), 1)
+        board.add_image("hw", grey / 255.0 + 1e-4, dataformats="HW")
+        board.add_images("two", np.stack([color, color[::-1]]), dataformats="NHWC")
+        for bad, axes in ((grey, "CHW"), (np.zeros((2, 4, 4)), "CHW"), (color, "HWN")):
+            with pytest.raises(ShapeError, match="add_image: needs (an image with the axes|1 or 3 colors)"):
+                board.add_image("bad", bad, dataformats=axes)
+    found = read(tmp_path)
+    for tag, pixels in {"chw": color, "hw": grey, "two": np.concatenate([color, color[::-1]], 1)}.items():
+        (event,) = found.Images(tag)
+        assert (np.asarray(pillow.open(io.BytesIO(event.encoded_image_string))) == pixels).all(), tag
+        assert (event.height, event.width) == pixels.shape[:2]
 
 
 def test_a_purged_step_is_written_again(tmp_path):

@@ -67,6 +67,13 @@ def check_functions(**given: Any) -> None:
             raise DTypeError("DataLoader", f"{name} as a function", shown(function))
 
 
+def check_orders(**given: Any) -> None:
+    """Refuse samplers that cannot be iterated."""
+    for name, order in given.items():
+        if order is not None and not (hasattr(order, "__iter__") or hasattr(order, "__getitem__")):
+            raise DTypeError("DataLoader", f"{name} as an iterable", shown(order))
+
+
 def check_items(dataset: Any) -> None:
     """Refuse a dataset whose items have no index."""
     if not hasattr(dataset, "__getitem__"):

@@ -5,9 +5,10 @@ Loaders of other libraries make one too, of an object with the attributes of PyT
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 
 class DatasetKind:
@@ -16,11 +17,20 @@ class DatasetKind:
     Map, Iterable = 0, 1
 
 
+class Failure(NamedTuple):
+    """In place of a batch: the exception that its dataset or its collate_fn raised."""
+
+    error: Exception
+
+
 class BatchIterator:
-    """The batches of `loader` from its place on: a DataLoader, or an object with PyTorch's attributes of one."""
+    """The batches of `loader` from its place on: a DataLoader, or an object with PyTorch's attributes of one.
+
+    A batch that failed raises; the next call gives the batch behind it. A stream with more batches than it said warns.
+    """
 
     def __init__(self, loader: Any):
-        self._loader = loader
+        self._loader, self._given = loader, 0
         own = getattr(loader, "batches_from_here", None)
         self._batches: Iterator[Any] = _batches(loader) if own is None else own()
 
@@ -28,7 +38,18 @@ class BatchIterator:
         return self
 
     def __next__(self) -> Any:
-        return next(self._batches)
+        found = next(self._batches)
+        self._given += 1
+        announced = getattr(self._loader, "_announced", None)
+        if announced is not None and self._given > announced:
+            shared = (
+                "; does each worker read its share alone, by get_worker_info()?" if self._loader.num_workers else ""
+            )
+            text = f"DataLoader: an IterableDataset of len(loader) {announced} gave batch {self._given}{shared}"
+            warnings.warn(text, UserWarning, stacklevel=2)
+        if isinstance(found, Failure):
+            raise found.error
+        return found
 
     def __len__(self) -> int:
         return len(self._loader)

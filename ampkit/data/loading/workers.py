@@ -54,29 +54,38 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def in_order(
-    submit: Callable[[_Key], Future[_Value]], keys: Iterable[_Key], ahead: int, timeout: float = 0
+    submit: Callable[[_Key], Future[_Value]],
+    keys: Iterable[_Key],
+    ahead: int,
+    timeout: float = 0,
+    failed: Callable[[_Key, Exception], _Value] | None = None,
 ) -> Iterator[_Value]:
     """The results of submit(key) for each key, in the order of the keys, with `ahead` of them pending.
 
-    `keys` is iterated in the calling thread. An exception is raised in place of its value and ends the iteration; when
-    the iterator ends, is closed or is dropped, pending calls are cancelled. timeout: seconds to wait for a value, 0 for
-    no limit. Raises StateError after the timeout, and if a worker process died.
+    `keys` is iterated in the calling thread. An exception is raised in place of its value and ends the iteration, or
+    failed(key, exception) takes the place of the value. When the iterator ends, is closed or is dropped, pending calls
+    are cancelled. timeout: seconds to wait for a value, 0 for no limit. Raises StateError after the timeout, and if a
+    worker process died.
     """
-    keys, pending = iter(keys), deque[Future[_Value]]()
+    keys, pending = iter(keys), deque[tuple[_Key, Future[_Value]]]()
     try:
         while True:
-            pending.extend(submit(key) for key in islice(keys, ahead - len(pending)))
+            pending.extend((key, submit(key)) for key in islice(keys, ahead - len(pending)))
             if not pending:
                 return
-            first = pending.popleft()
+            key, first = pending.popleft()
             if not wait([first], timeout or None).done:
                 raise StateError("DataLoader", f"a batch within timeout={timeout:g} s", "none by then")
-            yield first.result()
+            error = first.exception()
+            if failed is None or not isinstance(error, Exception) or isinstance(error, BrokenProcessPool):
+                yield first.result()
+            else:
+                yield failed(key, error)
     except BrokenProcessPool:
         cure = "was it killed, or out of memory? A script that starts workers needs `if __name__ == '__main__':`"
         raise StateError("DataLoader", "workers that stay alive", "one that ended on its own", cure) from None
     finally:
-        for future in pending:
+        for _, future in pending:
             future.cancel()
 
 
