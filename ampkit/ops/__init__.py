@@ -11,6 +11,7 @@ from types import ModuleType as _ModuleType
 from ..core.torch_compat import accept_compat_args as _accept_compat_args
 from . import argument_checks as _argument_checks
 from . import batching as _batching
+from . import tangents as _tangents
 from . import tensor_methods, traced_methods
 from .creation.constants import *
 from .creation.random import *
@@ -92,3 +93,4 @@ for _name in __all__:  # ops check their arguments and accept PyTorch's aliases 
 
 tensor_methods.add_tensor_methods(globals())
 _batching.give_rules()
+_tangents.give_rules()

@@ -12,10 +12,12 @@ import ampkit
 from ampkit import Tensor, autocast, func, nn, ops, tensor
 from ampkit.autograd import Function, forward_ad
 from ampkit.base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.core.op import ops as ops_by_name
 from ampkit.core.policy import Policy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ops"))
-from test_cases import ONE_OF_EACH
+
+from test_cases import CASES, ONE_OF_EACH
 
 # Their backward is NumPy code that the tape does not record; of gammaincc where its inputs broadcast.
 ONCE = {"linalg_eigh", "linalg_eigvalsh", "linalg_svd", "linalg_svdvals", "linalg_qr"}
@@ -66,6 +68,28 @@ def test_forward_mode_is_the_transpose_of_reverse_mode(case):
     _, back = func.vjp(call, *primals)
     forward, reverse = product(seeds, tangents), product(back(seeds), directions)
     assert abs(forward - reverse) <= 1e-8 * max(1.0, abs(forward))
+
+
+def has_rule(case):
+    """Whether the op of a case has a rule of forward mode and float inputs."""
+    op = ops_by_name.get(case.name)
+    return op is not None and op.tangent is not None and is_of_floats(case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if has_rule(c.values[0])])
+def test_a_rule_gives_the_tangent_along_each_input_alone(case):
+    call, primals, directions = of_floats(case)
+    for i, direction in enumerate(directions):
+
+        def along(x, i=i):
+            return call(*primals[:i], x, *primals[i + 1 :])
+
+        outs, tangents = func.jvp(along, (primals[i],), (direction,))
+        assert [t.shape for t in tangents] == [o.shape for o in outs]
+        seeds = tuple(numbers(*out.shape, seed=7 + j) for j, out in enumerate(outs))
+        forward = product(seeds, tangents)
+        reverse = product(func.vjp(along, primals[i])[1](seeds), (direction,))
+        assert abs(forward - reverse) <= 1e-8 * max(1.0, abs(forward))
 
 
 def block(x):

@@ -8,21 +8,25 @@ runs other ops, in the dtypes of the recorded call, so that tangents can be diff
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from ampkit import backends
+from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE, DType
 from ampkit.base.errors import StateError
 
 from .. import fp_errors, policy
-from ..casts import cast
 from ..dispatch.batching.sums import kept_apart
 from ..tensor import Edge, Tensor
 from .accumulate import reduce_to_input
 from .backward_pass import BackwardPass, edge_key
 from .double_backward import link_saved
+from .forward_rules import TangentCall, cast_to
 from .grad_mode import RECORDING, _recording, enable_grad
 from .node import Node
 from .reachable import grows, nodes_below
@@ -98,7 +102,7 @@ def _push(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool)
     if packed is not None:
         node.saved = with_unpacked(node)
     try:
-        for rule in (_of_function, _of_view, _of_product, _of_pointwise):
+        for rule in (_of_function, _of_view, _by_rule, _of_product, _of_pointwise, _of_one_number):
             found = rule(node, tangents, wanted, traced)
             if found is not None:
                 return found
@@ -123,6 +127,39 @@ def _of_view(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bo
         return None
     made = node.op.signature.call(node.op, tangents, node.params)
     return dict(enumerate(made)) if type(made) is tuple else {0: made}
+
+
+def _by_rule(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # The rule that the op has (see forward_rules.py), which reads constants.
+    rule = getattr(node.op, "tangent", None)
+    if rule is None or traced or node.kernel.level is not None or 0 not in wanted:
+        return None
+    node.op._check_versions(node)
+    call = TangentCall(node, tangents, wanted[0][2:])
+    made = rule(call, **call.params)
+    if made is None:
+        return None
+    outs = dict(enumerate(made if type(made) is tuple else (made,)))
+    return {i: _in(outs[i], edge[3]) for i, edge in wanted.items()} if outs.keys() >= wanted.keys() else None
+
+
+def _of_one_number(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
+    # A loss: its gradient, times the tangent, summed up.
+    pushed = [t for t in tangents if t is not None]
+    if traced or list(wanted) != [0] or len(node.outputs) != 1 or math.prod(wanted[0][2]) != 1:
+        return None
+    if not hasattr(node.op, "forward"):
+        return None
+    compute = node.plan.compute or node.plan.out
+    needs = tuple([None if t is None else compute for t in tangents])
+    dy = np.ones(wanted[0][2], wanted[0][3], like=on_device(pushed[0].array))
+    found = node.op.vjp(node, [dy], needs, BackwardPass([], traced=False, retain=True))
+    total: Any = None
+    for gradient, tangent in zip(found, tangents, strict=False):
+        if gradient is not None and tangent is not None:
+            each = (Tensor(gradient) * _in(tangent, compute)).sum()
+            total = each if total is None else total + each
+    return {} if total is None else {0: _in(total.reshape(wanted[0][2]), wanted[0][3])}
 
 
 def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
@@ -227,7 +264,4 @@ def _gradients(node: Node, dys: dict[int, Tensor], chosen: Sequence[bool], reduc
 
 
 def _in(tensor: Tensor, dtype: DType | None) -> Tensor:
-    if dtype is None or tensor.array.dtype == dtype:
-        return tensor
-    made: Any = cast(TracedArray(tensor), dtype)
-    return made.tensor
+    return tensor if dtype is None else cast_to(tensor, dtype)

@@ -111,6 +111,9 @@ class Operator:
             raise AttributeError(f"operator {self._qualname} has no attribute {name!r}", name=name, obj=self)
         return self
 
+    def __deepcopy__(self, memo: Any) -> Operator:
+        return self  # there is one of each name
+
     def __repr__(self) -> str:
         return f"<operator {self._qualname}>"
 
