@@ -33,11 +33,13 @@ from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, alias, attach, named_node_type
 from ..core.autograd.saved_hooks import pack, unpack
 from ..core.autograd.views import move, need_changeable, share
+from ..core.dispatch.batching.array import innermost, used
 from ..core.dispatch.batching.boundary import lifted
 from ..core.nested import tensors_in
 from ..core.tensor import Tensor
 from ..ops.sparse.tensor import SparseTensor
 from .function_node import Call, FunctionNode, Once
+from .function_vmap import VmapInfo, by_ops, mapped
 
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
@@ -205,6 +207,19 @@ class Function:
         """
         raise StateError("Function", "a static method `jvp`", "a class without one")
 
+    # Under `vmap`, whether forward and backward run on batched tensors, as they do where there is no method `vmap`.
+    generate_vmap_rule = False
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+        """(output, out_dims) of all samples of a `vmap` at once; subclasses may define it.
+
+        args: as `apply` got them, with the samples of each Tensor along the axis in in_dims; None there for one that
+        all samples share, and for what is no Tensor. out_dims: the axis of the samples in each output, None where they
+        share it. Without the method, forward itself runs, on tensors that show one sample.
+        """
+        raise StateError("Function", "a static method `vmap`", "a class without one")
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward on the arguments and record it, so that a gradient comes back through backward.
@@ -214,6 +229,14 @@ class Function:
         """
         split = cls.setup_context is not Function.setup_context
         args = lifted(_bound(cls.forward, args, kwargs, split))
+        if used and (level := innermost([t.array for t in tensors_in(args)])) is not None:
+            if cls.vmap is not Function.vmap:
+                return mapped(cls, args, level)
+            return by_ops(cls.__name__, lambda: cls._run(args, split))
+        return cls._run(args, split)
+
+    @classmethod
+    def _run(cls, args: tuple[Any, ...], split: bool) -> Any:
         ctx = FunctionCtx(cls.__name__, args, None if hasattr(cls.forward, "casts_inputs") else policy.region())
         with no_grad():
             out = cls.forward(*args) if split else cls.forward(ctx, *args)

@@ -194,8 +194,8 @@ def _axes_of_outputs(out_dims: Any, out: Any, count: int) -> list[int | None]:
 def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """(params, buffers) of models of one kind, each tensor stacked along a new first axis, for `vmap`.
 
-    The stacked tensors are leaves that require grad as the models' Parameters do. Raises ArgumentError for no model or
-    for models of several classes or modes, as of `train()` and `eval()`.
+    The stacked tensors are leaves that require grad as the models' Parameters do. Raises ArgumentError for no model,
+    and for models of several classes or modes, as of `train()` and `eval()`, or with a Parameter frozen in some alone.
     """
     if not models:
         raise ArgumentError("stack_module_state", "at least one model", "none")
@@ -205,6 +205,8 @@ def stack_module_state(models: Sequence[Module]) -> tuple[dict[str, Tensor], dic
         raise ArgumentError("stack_module_state", "models of one class and mode", got)
     params = _stacked_state([dict(model.named_parameters()) for model in models])
     for name, parameter in first.named_parameters():
+        if any(model.get_parameter(name).requires_grad != parameter.requires_grad for model in models):
+            raise ArgumentError("stack_module_state", "models whose Parameters all require grad, or none", name)
         params[name].requires_grad_(parameter.requires_grad)
     return params, _stacked_state([dict(model.named_buffers()) for model in models])
 

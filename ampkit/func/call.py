@@ -8,7 +8,7 @@ from typing import Any
 from weakref import finalize
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, ShapeError
+from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..core.arguments import shown
 from ..core.autograd.forward_pass import push_forward
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled
@@ -39,6 +39,8 @@ class Call:
     ):  # fmt: skip
         self.where, recording = where, is_grad_enabled()
         self.numbers = range(len(args)) if argnums is None else [_position(where, n, args) for n in argnums]
+        if len(set(self.numbers)) < len(self.numbers):
+            raise ArgumentError(where, "argnums that differ", shown(argnums))
         given = [list(tensors_in(args[n])) for n in self.numbers]
         for n, tensors in zip(self.numbers, given, strict=True):
             if not tensors or not all(tensor.is_floating_point() for tensor in tensors):
@@ -79,13 +81,16 @@ class Call:
         if not pairs:
             return [ops.zeros_like(tensor) for tensor in self.inputs]
         outs, given = [out for out, _ in pairs], [seed for _, seed in pairs]
-        found = grad(outs, self.inputs, given, retain or self.outer, self.outer, allow_unused=True)
+        traced = is_grad_enabled() and (self.outer or any(seed.requires_grad for seed in given))
+        found = grad(outs, self.inputs, given, retain or self.outer, traced, allow_unused=True)
         return [ops.zeros_like(x) if g is None else g for g, x in zip(found, self.inputs, strict=True)]
 
-    def tangents(self, directions: Sequence[Tensor]) -> list[Tensor]:
-        """The tangents of `outs`, given those of the inputs; zeros where an output depends on none."""
+    def tangents(self, directions: Sequence[Tensor], strict: bool = False) -> list[Tensor]:
+        """The tangents of `outs`, given those of the inputs; zeros, or strict StateError, where one depends on none."""
         traced = is_grad_enabled() and (self.outer or any(direction.requires_grad for direction in directions))
         found = push_forward(self.outs, self.edges, directions, traced)
+        if strict and any(t is None for t in found):
+            raise StateError(self.where, "outputs that depend on the inputs, with strict=True", "one that does not")
         return [ops.zeros_like(out) if t is None else t for t, out in zip(found, self.outs, strict=True)]
 
     def result(self) -> Structure:
@@ -106,7 +111,7 @@ def positions(where: str, argnums: Any) -> tuple[int, ...]:
     """argnums, a position or several, as a tuple. Raises ArgumentError for anything else."""
     if isinstance(argnums, int):
         return (argnums,)
-    if not isinstance(argnums, (tuple, list)) or not all(isinstance(number, int) for number in argnums):
+    if not isinstance(argnums, (tuple, list)) or not argnums or not all(isinstance(n, int) for n in argnums):
         raise ArgumentError(where, "argnums as a position, or a tuple of them", shown(argnums))
     return tuple(argnums)
 

@@ -78,12 +78,12 @@ def jvp(
     """(func(*primals), J v), with has_aux (output, J v, aux): forward mode.
 
     primals and tangents are tuples of the same structure and shapes; J v has the structure of the output. The function
-    runs once, and then a pass over its ops from the inputs to the outputs. strict is without an effect, as in PyTorch.
-    Raises ArgumentError for what is no tuple, ShapeError where tangents do not fit.
+    runs once, and then a pass over its ops from the inputs to the outputs. Raises ArgumentError for what is no tuple,
+    ShapeError where tangents do not fit, and with strict=True StateError for an output that depends on no primal.
     """
     call = Call("jvp", func, None, _tuple("jvp", "primals", primals), {}, has_aux)
     directions = call.like_inputs(_tuple("jvp", "tangents", tangents), "tangents")
-    found = with_tensors(call.out, iter(call.tangents(directions)))
+    found = with_tensors(call.out, iter(call.tangents(directions, strict)))
     return (call.result(), found, call.aux) if has_aux else (call.result(), found)
 
 

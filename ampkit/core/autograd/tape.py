@@ -17,6 +17,8 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 
 from .. import fp_errors, policy
 from ..casts import cast
+from ..dispatch.batching import boundary, draws
+from ..dispatch.batching.array import Level, UnmappedError
 from ..tensor import Edge, Tensor
 from .accumulate import is_dense
 from .accumulate_grad import AccumulateGrad
@@ -24,6 +26,8 @@ from .backward_pass import BackwardPass, edge_key
 from .grad_mode import RECORDING, _recording, no_grad
 from .gradient_edge import GradientEdge
 from .node import Node, alias
+from .reachable import paths_to
+from .saved import Saved
 from .traced_array import TracedArray, plain, run, stands_for
 from .views import is_writable
 
@@ -101,7 +105,7 @@ def grad(
     create_graph=True records the gradients, so that they can be differentiated again. An input that no output depends
     on raises StateError, or gives None with allow_unused=True, zeros with materialize_grads=True. The gradients carry
     no scale tag. is_grads_batched=True: `grad_outputs` have a leading axis, and so has what is returned; the passes run
-    one after the other. Raises ArgumentError for only_inputs=False, which is not here.
+    at once, by `vmap`. Raises ArgumentError for only_inputs=False, which is not here.
     """
     if not switch("grad", "only_inputs", only_inputs):
         raise ArgumentError("grad", "only_inputs=True", "only_inputs=False")
@@ -137,7 +141,7 @@ def grad(
 def _batched(
     outs: tuple[Any, ...], inputs: Any, grad_outputs: Any, retain: bool | None, options: Any
 ) -> tuple[Tensor | None, ...]:
-    # One pass per row of `grad_outputs`; all but the last retain the graph.
+    # The passes of all rows of `grad_outputs` at once; where a backward reads values, one after the other.
     if foreign := [out for out in outs if not isinstance(out, Tensor)]:
         got = f"an object of type {type(foreign[0]).__name__}"
         raise DTypeError("grad", "a Tensor or a sequence of them as outputs", got)
@@ -151,7 +155,46 @@ def _batched(
         if seed is None or len(rows) != 1 or 0 in rows or seed.shape[1:] != out.shape:
             got = "None" if seed is None else f"shape {tuple(seed.shape)}"
             raise ShapeError("grad", f"grad_outputs of shape [batch, *{tuple(out.shape)}], of one batch", got)
-    count, found = rows.pop(), []
+    count = rows.pop()
+    try:
+        made = _at_once(outs, inputs, seeds, count, options)
+    except UnmappedError:
+        return _one_by_one(outs, inputs, seeds, count, retain, options)
+    if not (options[0] if retain is None else retain):
+        _free(outs, several(inputs))
+    return made
+
+
+def _at_once(
+    outs: tuple[Any, ...], inputs: Any, seeds: Any, count: int, options: tuple[Any, ...]
+) -> tuple[Tensor | None, ...]:
+    level = Level(count)
+    try:
+        with draws.level(level):
+            given = [boundary.enter(seed, 0, level) for seed in seeds]
+            found = grad(outs, inputs, given, True, *options)
+            return tuple([None if one is None else boundary.leave(one, 0, level) for one in found])
+    finally:
+        level.open = False
+
+
+def _free(outs: Sequence[Tensor], inputs: Sequence[Any]) -> None:
+    # What the nodes saved that a pass from `outs` to `inputs` visits.
+    ends = [_wanted_edge(item, position)[0] for position, item in enumerate(inputs)]
+    nodes = {end for end in ends if isinstance(end, Node)}
+    starts = [target(out)[0] for out in outs]
+    found = paths_to(nodes, {id(end) for end in ends}, [start for start in starts if isinstance(start, Node)])
+    for node in () if found is None else [node for node, visited in found.items() if visited]:
+        if type(node.saved) is Saved and not node.saved.__dict__:
+            node.used = True
+        else:
+            node.saved = node.packed = None
+
+
+def _one_by_one(
+    outs: tuple[Any, ...], inputs: Any, seeds: Any, count: int, retain: bool | None, options: tuple[Any, ...]
+) -> tuple[Tensor | None, ...]:
+    found = []
     for row in range(count):
         given = [None if seed is None else seed[row] for seed in seeds]
         found.append(grad(outs, inputs, given, retain if row == count - 1 else True, *options))

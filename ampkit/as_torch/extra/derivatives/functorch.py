@@ -29,7 +29,7 @@ def _deprecated(function: Callable[..., Any], successor: str) -> Callable[..., A
     @wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         name = f"functorch.{function.__name__}"
-        warnings.warn(f"`{name}` is deprecated: please use `{successor}` instead", FutureWarning, stacklevel=2)
+        warnings.warn(f"`{name}` is deprecated. Please use `{successor}` instead", FutureWarning, stacklevel=2)
         return function(*args, **kwargs)
 
     return called
