@@ -13,14 +13,19 @@ from ..base import public_dtypes
 from ..base.dtypes import DType, float16
 from ..base.errors import ArgumentError, StateError
 from ..base.html import ShowsItsText
+from ..core import random
 from ..core.arguments import shown
 from ..core.autograd.tape import grad
+from ..core.dispatch.batching.array import UnmappedError
 from ..core.policy import Policy, autocast
 from ..core.tensor import Tensor
+from ..func import vmap
+from ..ops import stack, zeros_like
 from ..ops.argument_checks import checked
 from .planning import in_force, policy_of
 from .repeat.unchanged import need_loss, need_module, unchanged
 
+AT_ONCE = 1 << 28  # bytes of the gradients of as many samples as run at once
 FLOAT16_SCALE = 2.0**16  # of losses whose gradients are float16, as GradScaler begins
 
 
@@ -110,20 +115,23 @@ class GradientNoise(ShowsItsText):
 def gradient_noise(
     model: Any,
     batch: Any,
-    loss: Callable[..., Tensor],
     policy: Policy | public_dtypes.dtype | DType | str | None = None,
+    loss: Callable[..., Tensor] | None = None,
     loss_scale: float | None = None,
 ) -> GradientNoise:
-    """The noise of the gradients of `loss(model, *batch)`, sample by sample, under `policy` and in float32.
+    """The noise of the gradients of `loss(model, *batch)`, of each sample, under `policy` and in float32.
 
-    batch: a Tensor, or a tuple or list of Tensors with the samples along axis 0, at least two. loss: (model, *batch) ->
-    a Tensor []; it is called with batches of one sample. policy: as debug.plan takes it. loss_scale: what losses are
-    multiplied by, and gradients divided by; by default 1, and for float16 what a GradScaler comes to from 65,536. The
-    model is afterwards as it was. Norms and sums are float64.
-    Raises ArgumentError for fewer than two samples or no Parameter that requires grad, StateError for a gradient that
-    is not finite, and what debug.plan raises for the others.
+    batch: a Tensor, or a tuple or list of Tensors with the samples along axis 0, at least two. policy: as debug.plan
+    takes it. loss: (model, *batch) -> a Tensor []; it is called with batches of one sample, by `vmap` as many at once
+    as give gradients of 256 MiB, and one after the other where it reads values or a recipe quantizes. loss_scale: what
+    losses are multiplied by, and gradients divided by; by default 1, and for float16 what a GradScaler comes to from
+    65,536. The model is afterwards as it was. Norms and sums are float64.
+    Raises ArgumentError for fewer than two samples, no loss, or no Parameter that requires grad, StateError for a
+    gradient that is not finite, and what debug.plan raises for the others.
     """
     need_module("debug.gradient_noise", model)
+    if not callable(loss):
+        raise ArgumentError("debug.gradient_noise", "a loss, (model, *batch) -> a Tensor []", shown(loss))
     rule = in_force() if policy is None else policy_of("debug.gradient_noise", policy)
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     count = _samples(parts)
@@ -132,11 +140,14 @@ def gradient_noise(
         raise ArgumentError("debug.gradient_noise", "a model with Parameters that require grad", "none")
     mine, plain = _Gradients(model, loss, points, rule, loss_scale), _Gradients(model, loss, points, None, 1.0)
     found = {name: Noise(count, np.zeros(p.shape)) for name, p in points.items()}
+    size = max(1, AT_ONCE // sum(4 * p.numel() for p in points.values()))
     with unchanged(model):
-        for i in range(count):
-            sample = [part[i : i + 1] for part in parts]
-            for noise, g, f in zip(found.values(), mine(sample, i), plain(sample, i), strict=True):
-                noise.mean += g / count
+        for first in range(0, count, size):
+            samples, start = [part[first : first + size] for part in parts], random.get_rng_state()
+            gradients = mine(samples, first)
+            random.set_rng_state(start)
+            for noise, g, f in zip(found.values(), gradients, plain(samples, first), strict=True):
+                noise.mean += g.sum(0) / count
                 noise.squares += float(np.vdot(g, g))
                 noise.errors += float(np.vdot(g - f, g - f))
     return GradientNoise("float32" if rule is None else str(rule), found)
@@ -158,23 +169,41 @@ class _Gradients:
         self.falls = scale is None and rule is not None and rule.dtype == float16
         self.scale = FLOAT16_SCALE if self.falls else scale or 1.0
 
-    def __call__(self, sample: list[Tensor], place: int) -> list[Any]:
+    def __call__(self, samples: list[Tensor], first: int) -> list[Any]:
+        """Per Parameter, the gradients of the samples, float64 [samples, ...]. first: the place of the first one."""
         while True:
-            found = self._at_scale(sample)
-            bad = [name for name, array in zip(self.points, found, strict=True) if not np.isfinite(array).all()]
+            found = self._at_scale(samples)
+            bad = self._not_finite(found)
             if not bad:
                 return found
             if not self.falls or self.scale <= 1:
+                name, place = bad
                 cure = "explain the step with debug.explain, or pass a lower loss_scale"
-                got = f"NaN or inf in {bad[0]}, sample {place}"
+                got = f"NaN or inf in {name}, sample {first + place}"
                 raise StateError("debug.gradient_noise", "finite gradients", got, cure)
             self.scale /= 2
 
-    def _at_scale(self, sample: list[Tensor]) -> list[Any]:
+    def _not_finite(self, found: list[Any]) -> tuple[str, int] | None:
+        for name, array in zip(self.points, found, strict=True):
+            finite = np.isfinite(array).reshape(len(array), -1).all(1)
+            if not finite.all():
+                return name, int(np.argmin(finite))
+        return None
+
+    def _at_scale(self, samples: list[Tensor]) -> list[Any]:
+        start = random.get_rng_state()
+        try:
+            found = vmap(self._of_sample, randomness="different")(*samples)
+        except UnmappedError:  # one after the other
+            random.set_rng_state(start)
+            rows = [self._of_sample(*sample) for sample in zip(*samples, strict=True)]
+            found = [stack(list(column)) for column in zip(*rows, strict=True)]
+        return [g.detach().numpy(force=True).astype(np.float64) / self.scale for g in found]
+
+    def _of_sample(self, *sample: Tensor) -> tuple[Tensor, ...]:
+        given = [part.unsqueeze(0) for part in sample]
         with autocast(enabled=False) if self.rule is None else autocast(policy=self.rule):
-            scaled = need_loss("debug.gradient_noise", self.loss(self.model, *sample)).float() * self.scale
-        found = grad(scaled, list(self.points.values()), allow_unused=True)
-        return [
-            np.zeros(p.shape) if g is None else g.detach().numpy(force=True).astype(np.float64) / self.scale
-            for p, g in zip(self.points.values(), found, strict=True)
-        ]
+            scaled = need_loss("debug.gradient_noise", self.loss(self.model, *given)).float() * self.scale
+        points = list(self.points.values())
+        found = grad(scaled, points, allow_unused=True)
+        return tuple([zeros_like(p) if g is None else g for p, g in zip(points, found, strict=True)])

@@ -19,7 +19,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE
-from ampkit.base.errors import AmpkitError, StateError
+from ampkit.base.errors import AmpkitError
 
 from ... import dispatch
 from ...autograd.accumulate import reduce_to_input
@@ -33,7 +33,7 @@ from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
 from ...tensor import Tensor
 from . import numpy_functions as numpy_functions
-from .array import BatchedArray, Level, at, expand, innermost
+from .array import BatchedArray, Level, UnmappedError, at, expand, innermost
 from .sums import is_summing, sum_if_ended
 
 __all__ = ["innermost"]
@@ -239,10 +239,10 @@ def kernel_of(op: Any, arrays: Sequence[Any], plan: CastPlan, wants: Any = ()) -
 
 
 def plan_of(op: Any, plan: CastPlan) -> CastPlan:
-    """The plan of a sample's call as that of a call on batched arrays. Raises StateError for one by a recipe."""
+    """The plan of a sample's call as that of a call on batched arrays. Raises UnmappedError for one by a recipe."""
     if plan.quantized is not None:
         got = f"one that quantizes the operands of {op.name}"
-        raise StateError("vmap", "a policy without a recipe", got, "run it in autocast(enabled=False)")
+        raise UnmappedError("vmap", "a policy without a recipe", got, "run it in autocast(enabled=False)")
 
     def chosen(inputs: Any) -> BatchedKernel:
         recording = grad_scope().value
