@@ -18,6 +18,7 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
 
 SOURCES = {
     "functorch": ".derivatives.functorch",
+    "functorch.experimental": ".derivatives.experimental",
     "torch._dynamo": ".tracing.compiler",
     "torch._dynamo.config": "",
     "torch._dynamo.utils": ".tracing.dynamo",
@@ -186,7 +187,7 @@ _INTERNAL = "a private name of PyTorch, which has no equivalent"
 _EAGER = "Python code runs directly: leave it out"
 _RANKS = "ampkit.distributed has DistributedDataParallel (docs/distributed.md)"
 REFUSED = {
-    **_below("functorch", "compile dim einops experimental", "torch.func has the transforms of functions"),
+    **_below("functorch", "compile dim einops", "torch.func has the transforms of functions"),
     **_below("torch", _PRIVATE, _INTERNAL),
     **_below("torch._C", "_distributed_c10d _distributed_rpc _functorch _lazy _onnx _profiler", _INTERNAL),
     "torch._dynamo": _EAGER,

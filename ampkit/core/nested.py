@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,8 @@ def with_tensors(values: Any, tensors: Iterator[Any]) -> Any:
     if isinstance(values, Tensor):
         return next(tensors)
     if isinstance(values, dict):
-        return {key: with_tensors(item, tensors) for key, item in values.items()}
+        items = {key: with_tensors(item, tensors) for key, item in values.items()}
+        return OrderedDict(items) if type(values) is OrderedDict else items
     if isinstance(values, (list, tuple)):
         items = [with_tensors(item, tensors) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)

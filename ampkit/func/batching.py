@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import ops
-from ..base.errors import ArgumentError, DTypeError, ShapeError, check_choice
+from ..base.errors import ArgumentError, RangeError, ShapeError, check_choice
 from ..core import random
 from ..core.arguments import shown
 from ..core.dispatch.batching import draws
-from ..core.dispatch.batching.array import Level, OneByOneError
+from ..core.dispatch.batching.array import Level, OneByOneError, is_at
 from ..core.dispatch.batching.boundary import enter, leave
 from ..core.dispatch.batching.call import note_loop
 from ..core.nested import tensors_in, with_tensors
@@ -32,10 +32,10 @@ def vmap(
 ) -> Callable[..., Any]:
     """A function that maps `func` over an axis of its tensors.
 
-    in_dims: the axis of each positional argument, None for one that all samples share: a number for all, or the
-    structure of the arguments. Keyword arguments are mapped over axis 0. out_dims: where the results of the samples are
-    stacked, a number or a tuple with one per output; None takes the first sample's. randomness: what random ops do:
-    "error", "different" numbers for each sample, or the "same". chunk_size: how many samples run at once, by default
+    in_dims: the axis of each positional argument, None for one that all samples share: a number for all, or a tuple of
+    the arguments' structure. Keyword arguments are mapped over axis 0. out_dims: where the results of the samples are
+    stacked, a number or a tuple with one per output; None for one that all samples share. randomness: what random ops
+    do: "error", "different" numbers for each sample, or the "same". chunk_size: how many run at once, by default
     all of them. func runs once for these, on tensors that show the shapes of one sample; ops without a rule run once
     per sample (see docs/transforms.md).
     Raises ArgumentError for axes that do not fit, ShapeError for axes of several lengths or of length 0, StateError for
@@ -47,11 +47,7 @@ def vmap(
         raise ArgumentError("vmap", "chunk_size as an integer from 1, or None", shown(chunk_size))
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
-        axes = [
-            *_axes(_per_argument(in_dims, args), list(args)),
-            *[0 for _ in tensors_in(kwargs)],
-        ]
-        tensors = list(tensors_in([list(args), kwargs]))
+        tensors, axes = _mapped_axes(in_dims, args, kwargs)
         count = _count(tensors, axes)
         size, start = chunk_size or count, random.get_rng_state()
         made = []
@@ -67,6 +63,16 @@ def vmap(
         return made[0] if len(made) == 1 else _joined(made, out_dims)
 
     return mapped
+
+
+def samples_of(in_dims: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many samples a call of a mapped function has. Raises as `vmap`."""
+    return _count(*_mapped_axes(in_dims, args, kwargs))
+
+
+def _mapped_axes(in_dims: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[int | None]]:
+    tensors = list(tensors_in([list(args), kwargs]))
+    return tensors, [*_axes(_per_argument(in_dims, args), list(args)), *[0 for _ in tensors_in(kwargs)]]
 
 
 class _Part:
@@ -86,7 +92,7 @@ class _Part:
             with draws.level(level):
                 parts = [t if a is None else enter(t, a, level) for t, a in zip(self.tensors, self.axes, strict=True)]
                 out = self._call(parts)
-            _need_tensors(out)
+            _need_tensors(out, out_dims)
             outs = list(tensors_in(out))
             axes = _axes_of_outputs(out_dims, out, len(outs))
             made = [_left(t, axis, level) for t, axis in zip(outs, axes, strict=True)]
@@ -112,9 +118,11 @@ class _Part:
 
 def _left(tensor: Tensor, axis: int | None, level: Level) -> Tensor:
     if axis is None:
-        return leave(tensor, 0, level)[0]
+        if is_at(tensor.array, level):
+            raise ArgumentError("vmap", "an axis in out_dims for an output of each sample", "None")
+        return tensor
     if not -tensor.ndim - 1 <= axis <= tensor.ndim:
-        raise ArgumentError("vmap", f"out_dims within the {tensor.ndim + 1} axes of an output", f"{axis}")
+        raise RangeError("vmap", f"out_dims within the {tensor.ndim + 1} axes of an output", f"{axis}")
     return leave(tensor, axis, level)
 
 
@@ -129,9 +137,9 @@ def _joined(made: list[Any], out_dims: Any) -> Any:
 
 def _per_argument(in_dims: Any, args: tuple[Any, ...]) -> list[Any]:
     if isinstance(in_dims, int):
-        return [in_dims if next(tensors_in(arg), None) is not None else None for arg in args]
-    if not isinstance(in_dims, (tuple, list)) or len(in_dims) != len(args):
-        raise ArgumentError("vmap", f"in_dims as a number, or as {len(args)}, one per argument", shown(in_dims))
+        return [in_dims] * len(args)
+    if not isinstance(in_dims, tuple) or len(in_dims) != len(args):
+        raise ArgumentError("vmap", f"in_dims as a number, or a tuple of {len(args)}, one per argument", shown(in_dims))
     return list(in_dims)
 
 
@@ -141,11 +149,17 @@ def _axes(dims: Any, values: Any) -> list[int | None]:
         if dims is not None and (not isinstance(dims, int) or not -values.ndim <= dims < values.ndim):
             raise ArgumentError("vmap", f"in_dims within the {values.ndim} axes of a tensor, or None", shown(dims))
         return [dims]
-    if dims is None or isinstance(dims, int):
+    if dims is None:
+        return [None for _ in tensors_in(values)]
+    if isinstance(dims, int):
+        if foreign := [item for item in _leaves(values) if not isinstance(item, Tensor)]:
+            got = f"{dims} for {shown(foreign[0])}"
+            raise ArgumentError("vmap", "in_dims=None for an argument that is no Tensor", got)
         return [axis for tensor in tensors_in(values) for axis in _axes(dims, tensor)]
     if isinstance(values, dict) and isinstance(dims, dict) and dims.keys() == values.keys():
         return [axis for key, value in values.items() for axis in _axes(dims[key], value)]
-    if isinstance(values, (list, tuple)) and isinstance(dims, (list, tuple)) and len(dims) == len(values):
+    alike = isinstance(values, (list, tuple)) and isinstance(dims, list if isinstance(values, list) else tuple)
+    if alike and len(dims) == len(values):
         return [axis for dim, value in zip(dims, values, strict=True) for axis in _axes(dim, value)]
     raise ArgumentError("vmap", "in_dims of the arguments' structure", shown(dims))
 
@@ -160,7 +174,7 @@ def _count(tensors: Sequence[Tensor], axes: Sequence[int | None]) -> int:
 
 def _stacked(found: list[Any], out_dims: Any) -> Any:
     outs = [list(tensors_in(each)) for each in found]
-    _need_tensors(found[0])
+    _need_tensors(found[0], out_dims)
     axes = _axes_of_outputs(out_dims, found[0], len(outs[0]))
     columns = zip(*outs, strict=True)
     made = [
@@ -169,9 +183,13 @@ def _stacked(found: list[Any], out_dims: Any) -> Any:
     return with_tensors(found[0], iter(made))
 
 
-def _need_tensors(out: Any) -> None:
-    if not isinstance(out, Tensor) and any(not isinstance(item, Tensor) for item in _leaves(out)):
-        raise DTypeError("vmap", "a function that returns Tensors", shown(out))
+def _need_tensors(out: Any, out_dims: Any) -> None:
+    # Where out_dims is None, anything is returned as it is.
+    if isinstance(out, (tuple, list)) and isinstance(out_dims, (tuple, list)) and len(out) == len(out_dims):
+        for item, dims in zip(out, out_dims, strict=True):
+            _need_tensors(item, dims)
+    elif out_dims is not None and any(not isinstance(item, Tensor) for item in _leaves(out)):
+        raise ArgumentError("vmap", "a function that returns Tensors", shown(out), "give the others out_dims=None")
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -186,7 +204,7 @@ def _axes_of_outputs(out_dims: Any, out: Any, count: int) -> list[int | None]:
     if isinstance(out_dims, (tuple, list)) and isinstance(out, (tuple, list)) and len(out_dims) == len(out):
         pairs = zip(out_dims, out, strict=True)
         return [axis for dims, item in pairs for axis in _axes_of_outputs(dims, item, len(list(tensors_in(item))))]
-    if isinstance(out_dims, (tuple, list)) and len(out_dims) == 1:
+    if isinstance(out_dims, (tuple, list)) and len(out_dims) == 1 and isinstance(out, Tensor):
         return _axes_of_outputs(out_dims[0], out, count)
     raise ArgumentError("vmap", "out_dims as a number, or as one per output", shown(out_dims))
 
