@@ -44,6 +44,7 @@ NAMESPACES = {
     "ampkit.utils.data": ("utils.data", "Datasets, samplers and the loader."),
     "ampkit.models": ("models", "Models with the parameter names of torchvision, torchaudio and Hugging Face."),
     "ampkit.distributed": ("distributed", "Groups of processes and their collectives."),
+    "ampkit.distributed.rpc": ("distributed.rpc", "Calls of functions on other processes."),
     "ampkit.distributed.optim": ("distributed.optim", "Optimizers whose state ranks share out."),
     "ampkit.distributed.data_parallel": ("nn.parallel", "Data parallelism over the ranks of a group."),
     "ampkit.backends.cpu.memory": ("cpu", "The memory of arrays on the CPU: `ampkit.cpu`."),

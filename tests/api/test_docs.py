@@ -49,7 +49,7 @@ def namespace():
 
 
 PAGES_ALONE = ("index", "policy", "scaling", "coming-from-pytorch", "numerics", "formats")
-PAGES_ALONE += ("recipes-below-16-bits", "precision-laboratory")
+PAGES_ALONE += ("rpc", "recipes-below-16-bits", "precision-laboratory")
 ALONE = ("README.md", *(f"docs/{page}.md" for page in PAGES_ALONE))
 GUIDES = ("quickstart", "tutorial", "trainer", "performance", "debugging", "logging", "report")
 GUIDES += ("optimizers", "finetuning", "quantization", "coming-from-lightning")

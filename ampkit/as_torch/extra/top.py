@@ -16,12 +16,12 @@ from ...base.public_dtypes import dtype_named
 from ...core.storage import UntypedStorage
 from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
+from ...distributed.rpc.futures import Future
 from ...ops.sparse import mm as spmm
 from ..refused import refused
 from .cuda import Event, Stream
 from .dispatch.operators import ops
 from .random import Generator, default_generator, get_rng_state, seed, set_rng_state
-from .tracing.futures import Future
 from .tracing.jit import ScriptFunction, ScriptModule
 
 __all__ = [

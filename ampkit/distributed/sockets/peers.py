@@ -40,7 +40,7 @@ class Peers:
         _open.add(self)
         try:
             self._addresses = meet(meeting, self._listener.port, timeout)
-            call, limit = Call("init_process_group()", call_site()), min(timeout, LONGEST_START)
+            call, limit = Call(meeting.says, call_site()), min(timeout, LONGEST_START)
             others = [rank for rank in range(self.size) if rank != self.rank]
             self._mail = Mailbox({rank: self.channel(MESSAGES, rank, call, limit) for rank in others})
         except BaseException:

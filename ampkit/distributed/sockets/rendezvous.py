@@ -30,13 +30,14 @@ JOB = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLU
 
 
 class Meeting(NamedTuple):
-    """Where a job's ranks meet. rank: this one's number. first_port: the first that rank 0 tries."""
+    """Where a job's ranks meet. rank: this one's number. first_port: the first that rank 0 tries. says: the call."""
 
     rank: int
     size: int
     host: str
     first_port: int
     key: bytes
+    says: str = "init_process_group()"
 
     @property
     def ports(self) -> range:
@@ -63,7 +64,7 @@ def meet(meeting: Meeting, port: int, timeout: float) -> Addresses:
     Raises DistError, on every rank that has come, where one does not within `timeout` seconds, ends before, has
     another number of ranks in mind or the same rank as another; StateError where no port is free.
     """
-    call = Call("init_process_group()", call_site())
+    call = Call(meeting.says, call_site())
     if meeting.rank:
         return _join(meeting, call, port, timeout)
     return _Host(meeting, call, timeout).gather(port)
