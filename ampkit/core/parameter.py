@@ -95,6 +95,10 @@ class Parameter(Tensor):
         """An optimizer's state of this parameter, as `state_dict` shows it."""
         return dict(entry)
 
+    def from_state(self, entry: Any) -> Any:
+        """A state that `of_state`, or an optimizer without ranks, has made, as the parameter's optimizer keeps it."""
+        return entry
+
     def drop_grad(self) -> None:
         for recorder in recorders:
             recorder.writes_gradient(self)

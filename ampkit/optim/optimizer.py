@@ -400,7 +400,8 @@ class Optimizer(OptimizerHooks):
         options = [{k: to_python(v) for k, v in g.items() if k not in self.not_loaded} for g in groups]
         for group, saved in zip(self.param_groups, options, strict=True):
             group.check(saved)
-        entries = {number: state.get(saved, {}) for number, saved in enumerate(saved_ids)}
+        pairs = zip(saved_ids, self._parameters(), strict=True)
+        entries = {number: p.from_state(state.get(saved, {})) for number, (saved, p) in enumerate(pairs)}
         entries = in_state_dtypes(where, entries, groups, self.param_groups, self.non_negative)
         checked = self._need_entries(where, entries)
         for group, saved in zip(self.param_groups, options, strict=True):

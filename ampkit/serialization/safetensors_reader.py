@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
@@ -69,10 +69,17 @@ def read(file: BinaryIO, f: str | os.PathLike[str], place: Place = np.asarray) -
     if description is None:
         return tensors
     try:
-        return _rebuild(json.loads(description), tensors)
+        return rebuild(json.loads(description), tensors)
     except (KeyError, ValueError, TypeError, IndexError, RecursionError) as error:
         got = f"a description that does not fit its tensors: {reason(error)}"
         raise FileError(where, "a whole safetensors file", got) from error
+
+
+def read_some(file: BinaryIO, f: str | os.PathLike[str], names: Container[str]) -> dict[str, Any]:
+    """The tensors of these names of a file that is open at its begin, on the host; the others are not read."""
+    with _broken(f"load: {os.fspath(f)}"):
+        entries, _, start = _header(file)
+        return {entry.name: _tensor(file, start, entry, np.asarray) for entry in entries if entry.name in names}
 
 
 def _broken(where: str) -> Any:
@@ -154,13 +161,14 @@ def _tensor(file: BinaryIO, start: int, entry: _Entry, place: Place) -> Any:
 # The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.
 
 
-def _rebuild(described: Any, tensors: dict[str, Any]) -> Any:
+def rebuild(described: Any, tensors: dict[str, Any]) -> Any:
+    """The value of a JSON that `safetensors_writer.describe` has made."""
     if not isinstance(described, dict):
         return described
     ((kind, content),) = described.items()
     if kind == "tensor":
         return tensors[content]
     if kind == "dict":
-        return {key: _rebuild(value, tensors) for key, value in content}
-    entries = [_rebuild(value, tensors) for value in content]
+        return {key: rebuild(value, tensors) for key, value in content}
+    entries = [rebuild(value, tensors) for value in content]
     return {"tuple": tuple, "list": list}[kind](entries)

@@ -31,7 +31,7 @@ def encode(obj: Any) -> bytes:
     """
     tensors: dict[str, Tensor] = {}
     try:
-        description = _describe(obj, "", tensors, {})
+        description = describe(obj, "", tensors, {})
     except RecursionError:
         raise DTypeError("save", "values that are nested less deeply", "an object in hundreds of others") from None
     arrays = {
@@ -63,7 +63,8 @@ def _with_formats(file: bytes, narrow: Mapping[str, DType]) -> bytes:
 # The JSON of a value: {"tensor": name}, {"dict": [[key, value], ...]}, {"list": [...]}, {"tuple": [...]}, or itself.
 
 
-def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+def describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int, str]) -> Any:
+    """The JSON of a value at `path`; its tensors go into `tensors` by name, and `names` by the id of their arrays."""
     if isinstance(value, Tensor):
         if id(value.array) not in names:
             names[id(value.array)] = _unused_name(path or "tensor", tensors)
@@ -71,9 +72,9 @@ def _describe(value: Any, path: str, tensors: dict[str, Tensor], names: dict[int
         return {"tensor": names[id(value.array)]}
     if isinstance(value, Mapping):
         paths = {k: f"{path}.{k}" if path else str(k) for k in value}
-        return {"dict": [[_key(k, path), _describe(v, paths[k], tensors, names)] for k, v in value.items()]}
+        return {"dict": [[_key(k, path), describe(v, paths[k], tensors, names)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
-        entries = [_describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
+        entries = [describe(v, f"{path}.{i}" if path else str(i), tensors, names) for i, v in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": entries}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value

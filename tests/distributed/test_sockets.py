@@ -65,6 +65,38 @@ def test_a_script_for_pytorch_runs_on_ranks_by_the_variables_of_torchrun(tmp_pat
     assert re.search(r"accuracy (0\.9|1\.0)\d+ on all ranks: True", out), out
 
 
+# What fsdp_script.py prints with PyTorch 2.13: torchrun --nproc-per-node 2 fsdp_script.py FOLDER float32
+FSDP2 = {
+    "float32": (
+        [1.7196518, 0.0705742, 1.7196257, 0.0635100, 1.7189019, 0.0614314, 1.7201889, 0.0548045, 1.7161839, 0.0591944,
+         1.7131836, 0.0556658, 1.7187637, 0.0640410, 1.7163079, 0.0564909],
+        [46.677620, 1.149438, 1.445185, 107.866248, 5.829861, 107.574499, 1.837508, 1.614453, 1.344521, 107.815506,
+         5.955457, 107.430292, 1.211143, 1.479812, 1.821612, 108.045907, 5.821626, 107.922004, 1.708397, 1.305616,
+         1.022445, 46.173457],
+        1e-6,
+    ),
+    "bfloat16": (
+        [1.7196183, 0.0704999, 1.7196114, 0.0634758, 1.7189283, 0.0614589, 1.7201777, 0.0547885, 1.7161980, 0.0592002,
+         1.7131811, 0.0556649, 1.7187614, 0.0640434, 1.7162719, 0.0565478],
+        [46.677599, 1.149306, 1.444470, 107.866351, 5.825394, 107.569245, 1.837489, 1.613809, 1.344690, 107.815967,
+         5.951842, 107.424187, 1.212482, 1.481490, 1.823056, 108.047789, 5.817131, 107.921708, 1.706265, 1.308828,
+         1.021727, 46.174240],
+        2e-3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FSDP2)
+def test_a_script_for_fsdp2_gives_pytorchs_numbers_and_resumes_with_its_own_bits(tmp_path, dtype):
+    codes, out, errors = processes(2, "-m", "ampkit.as_torch", "fsdp_script.py", str(tmp_path), dtype)
+    assert codes == [0, 0], errors
+    said = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    losses, sums, tolerance = FSDP2[dtype]
+    assert said["resumed"] == ["True", "True"]
+    np.testing.assert_allclose(np.array(said["losses"], float), losses, rtol=tolerance, atol=2e-7)
+    np.testing.assert_allclose(np.array(said["sums"], float), sums, rtol=tolerance)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -22,14 +22,32 @@ from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
 
 
-class Shard(NamedTuple):
-    """A placement: the tensor is cut along the axis `dim`; PyTorch's name."""
+class Placement:
+    """How a tensor lies along a dimension of a mesh; PyTorch's name."""
 
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Whether it is cut, along the axis `dim` or any for None."""
+        return isinstance(self, Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Whether every rank has all of it."""
+        return isinstance(self, Replicate)
+
+
+class _Shard(NamedTuple):
     dim: int = 0
 
 
-class Replicate(NamedTuple):
-    """A placement: every rank along a dimension of the mesh has all of the tensor; PyTorch's name."""
+class Shard(_Shard, Placement):
+    """The tensor is cut along the axis `dim`; PyTorch's name."""
+
+
+class _Replicate(NamedTuple):
+    pass
+
+
+class Replicate(_Replicate, Placement):
+    """Every rank has all of the tensor; PyTorch's name."""
 
 
 class Sharding:
@@ -137,6 +155,13 @@ class ShardedParameter(ShardedTensor, Parameter):
 
     def of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._as_sharded(value) for name, value in entry.items()}
+
+    def from_state(self, entry: Any) -> Any:
+        return (
+            entry
+            if not isinstance(entry, Mapping)
+            else {name: cut(value, self._sharding) for name, value in entry.items()}
+        )
 
     def _as_sharded(self, value: Any) -> Any:
         alike = type(value) is Tensor and value.array.shape == self._sharding.local_shape

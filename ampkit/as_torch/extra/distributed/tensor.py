@@ -1,30 +1,16 @@
-"""`torch.distributed.tensor`: the names of placements, which libraries put into tables; there are no such tensors."""
+"""`torch.distributed.tensor`: placements, and DTensor, which here is the class of tensors that `fully_shard` cuts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ....distributed.fsdp import Replicate, Shard
+from ....distributed.fsdp import ShardedTensor as DTensor
+from ....distributed.fsdp.sharded_tensor import Placement
 
-__all__ = ["Partial", "Placement", "Replicate", "Shard", "_StridedShard"]
-
-
-class Placement:
-    """The base of the three."""
-
-
-class _Shard(NamedTuple):
-    dim: int
-
-
-class Shard(_Shard, Placement):
-    """Parts along one axis."""
+__all__ = ["DTensor", "Partial", "Placement", "Replicate", "Shard", "_StridedShard"]
 
 
 class _StridedShard(Shard):
     """Parts along one axis of parts."""
-
-
-class Replicate(Placement):
-    """A whole copy on every rank."""
 
 
 class Partial(Placement):
