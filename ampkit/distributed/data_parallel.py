@@ -243,15 +243,15 @@ def _remove(handles: list[hooks.Handle]) -> None:
         handles.pop().remove()
 
 
-def broadcast_tensors(group: ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    """Overwrite `tensors` by those of rank 0, in one message per dtype and device."""
+def broadcast_tensors(group: ProcessGroup, tensors: Sequence[Tensor], source: int = 0) -> None:
+    """Overwrite `tensors` by those of the group's rank `source`, in one message per dtype and device."""
     by_kind: dict[tuple[str, str], list[Tensor]] = {}
     for tensor in tensors:
         by_kind.setdefault((str(tensor.device), tensor.dtype.name), []).append(tensor)
     for alike in by_kind.values() if group.size() > 1 else ():
         with backends.device_guard(alike[0].array):
             flat = np.concatenate([tensor.array.reshape(-1) for tensor in alike])
-            group.broadcast_array(flat)
+            group.broadcast_array(flat, source)
             for tensor, values in zip(alike, pieces(flat, alike), strict=True):
                 tensor.array[...] = values
                 tensor.changed()

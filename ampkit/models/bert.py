@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
@@ -103,15 +103,15 @@ class BertSelfAttention(nn.Module):
     def __init__(self, config: BertConfig):
         super().__init__()
         width = config.hidden_size
-        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
+        self.head_size, self.dropout = width // config.num_attention_heads, config.attention_probs_dropout_prob
         self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor, allowed: Tensor | None = None) -> Tensor:
-        n, t, width = x.shape
+        n, t = x.shape[:2]
         projected = (self.query(x), self.key(x), self.value(x))
-        q, k, v = (part.reshape(n, t, self.heads, -1).transpose(1, 2) for part in projected)
+        q, k, v = (part.reshape(n, t, -1, self.head_size).transpose(1, 2) for part in projected)
         p = self.dropout if self.training else 0.0
-        return ops.scaled_dot_product_attention(q, k, v, allowed, p).transpose(1, 2).reshape(n, t, width)
+        return ops.scaled_dot_product_attention(q, k, v, allowed, p).transpose(1, 2).reshape(n, t, -1)
 
 
 class BertOutput(nn.Module):
@@ -223,6 +223,15 @@ class BertForMaskedLM(nn.Module):
     With labels [N, T] (-100 is ignored): (logits, mean cross entropy). The decoder shares the word embedding's
     Parameter. See BertModel for the other arguments and for what is raised. Section 3.1, task 1.
     """
+
+    tensor_parallel_plan: ClassVar = {  # see distributed.tensor.parallelize_module
+        "bert.embeddings.word_embeddings": "rowwise",
+        "bert.encoder.layer.*.attention.self.*": "colwise",
+        "bert.encoder.layer.*.attention.output.dense": "rowwise",
+        "bert.encoder.layer.*.intermediate.dense": "colwise",
+        "bert.encoder.layer.*.output.dense": "rowwise",
+        "cls.predictions.decoder": "colwise_gathered",
+    }
 
     def __init__(self, config: BertConfig):
         super().__init__()

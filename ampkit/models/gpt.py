@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import nn, ops
-from ..base.errors import ArgumentError, DTypeError, StateError
+from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ..base.limits import Layers, Probability, Size
 from ..base.registry import Fault, divides, register_model
 from ..core.arguments import shown
@@ -36,13 +36,16 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, n_embd: int, n_head: int, dropout: float, bias: bool):
         super().__init__()
-        self.n_head, self.dropout = n_head, dropout
+        self.n_head, self.head_size, self.dropout = n_head, n_embd // n_head, dropout
         self.c_attn = nn.Linear(n_embd, 3 * n_embd, bias)
         self.c_proj = nn.Linear(n_embd, n_embd, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        p = self.dropout if self.training else 0.0
-        return self.c_proj(self_attention(self.c_attn(x), self.n_head, p, is_causal=True))
+        projected, p = self.c_attn(x), self.dropout if self.training else 0.0
+        heads, rest = divmod(projected.shape[-1], 3 * self.head_size)  # fewer where ranks divide them
+        if rest:
+            raise ShapeError("GPT", f"whole heads of {self.head_size}", f"{projected.shape[-1]} projected features")
+        return self.c_proj(self_attention(projected, heads, p, is_causal=True))
 
 
 class MLP(nn.Module):
@@ -93,6 +96,15 @@ class GPT(nn.Module):
     zeros. Raises ArgumentError unless the sizes are positive integers and n_head divides n_embd; ShapeError for idx
     that is empty or longer than block_size, DTypeError for idx that is no integers.
     """
+
+    tensor_parallel_plan: ClassVar = {  # see distributed.tensor.parallelize_module
+        "transformer.wte": "rowwise",
+        "transformer.h.*.attn.c_attn": "colwise_qkv",
+        "transformer.h.*.attn.c_proj": "rowwise",
+        "transformer.h.*.mlp.c_fc": "colwise",
+        "transformer.h.*.mlp.c_proj": "rowwise",
+        "lm_head": "colwise_gathered",
+    }
 
     def __init__(
         self,

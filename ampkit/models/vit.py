@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import nn, ops
 from ..base.errors import ArgumentError, ShapeError
@@ -78,6 +78,12 @@ class VisionTransformer(nn.Module):
     Raises ArgumentError unless patch_size divides image_size and num_heads divides hidden_dim, ShapeError for images of
     another size.
     """
+
+    tensor_parallel_plan: ClassVar = {  # see distributed.tensor.parallelize_module
+        "encoder.layers.*.self_attention": "colwise",
+        "encoder.layers.*.mlp.0": "colwise",
+        "encoder.layers.*.mlp.3": "rowwise",
+    }
 
     def __init__(
         self,

@@ -243,10 +243,7 @@ def fully_shard(
     module.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
     module.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
     for holder in {id(holder): holder for member in members for holder, _ in member.places}.values():
-        if not holder.__dict__.get("_saves_rows"):
-            holder.__dict__["_saves_rows"] = True
-            holder._register_state_dict_hook(_save_rows)
-            holder.register_load_state_dict_pre_hook(_load_rows)
+        keep_parts_in_state(holder)
     kind = type(module)
     if kind not in _classes:
         _classes[kind] = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__})
@@ -312,6 +309,14 @@ def _need_alike(shard: ProcessGroup, replicate: ProcessGroup | None, found: dict
                 raise DistError(_NAME, "the same parameters on all ranks", f"{ours} on rank 0, {other} on rank {rank}")
 
 
+def keep_parts_in_state(module: Module) -> None:
+    """Let `state_dict` show parts of parameters as ShardedTensors, and `load_state_dict` take parts or whole ones."""
+    if not module.__dict__.get("_keeps_parts"):
+        module.__dict__["_keeps_parts"] = True
+        module._register_state_dict_hook(_save_rows)
+        module.register_load_state_dict_pre_hook(_load_rows)
+
+
 def _save_rows(module: Any, state: Any, prefix: str, metadata: Any) -> None:
     for name, parameter in module._parameters.items():
         value = state.get(prefix + name)
@@ -325,4 +330,4 @@ def _load_rows(module: Any, state: Any, prefix: str, *rest: Any) -> None:
             state[prefix + name] = cut(state[prefix + name], parameter._sharding)
 
 
-__all__ = ["FSDPModule", "ShardedTensor", "State", "fully_shard"]
+__all__ = ["FSDPModule", "ShardedTensor", "State", "fully_shard", "keep_parts_in_state"]

@@ -1,6 +1,6 @@
-"""Tensors of which each rank of a group has some rows.
+"""Tensors of which each rank of a group has a part: rows, or parts along another axis.
 
-The rows of axis 0 are cut as PyTorch's `chunk` cuts them: equal parts, the last ones shorter or empty.
+An axis is cut as PyTorch's `chunk` cuts it: equal parts, the last ones shorter or empty.
 """
 
 from __future__ import annotations
@@ -53,12 +53,15 @@ class Replicate(_Replicate, Placement):
 class Sharding:
     """Which rows of a tensor of a `shape` each rank of `group` has: rank r those from bounds[r] to bounds[r + 1].
 
-    mesh: the DeviceMesh whose last dimension the group is along, or None. rows: this rank's.
+    mesh: the DeviceMesh whose last dimension the group is along, or None. rows: this rank's. dim: the axis of the rows.
+    blocks: equal parts of that axis of each of which a rank has its rows, as of the weight of a layer that projects to
+    queries, keys and values.
     """
 
-    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None):
-        self.group, self.shape, self.mesh = group, tuple(shape), mesh
-        length, most = self.shape[0], -(-self.shape[0] // group.size())
+    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None, dim: int = 0, blocks: int = 1):
+        self.group, self.shape, self.mesh, self.dim, self.blocks = group, tuple(shape), mesh, dim, blocks
+        length = self.shape[dim] // blocks
+        most = -(-length // group.size())
         self.bounds = [min(length, most * rank) for rank in range(group.size() + 1)]
         self.rows = self.rows_of(group.rank())
 
@@ -74,16 +77,42 @@ class Sharding:
     @property
     def local_shape(self) -> tuple[int, ...]:
         """The shape of this rank's part."""
-        return (self.rows.stop - self.rows.start, *self.shape[1:])
+        return self._shape_of(self.group.rank())
+
+    def _shape_of(self, rank: int) -> tuple[int, ...]:
+        rows = self.bounds[rank + 1] - self.bounds[rank]
+        return (*self.shape[: self.dim], rows * self.blocks, *self.shape[self.dim + 1 :])
+
+    def part_of(self, values: Any) -> Any:
+        """This rank's part of whole `values`, a tensor or an array."""
+        return self._in_blocks(values)[self._index(self.group.rank())].reshape(self.local_shape)
+
+    def _in_blocks(self, values: Any) -> Any:
+        return values.reshape(*self.shape[: self.dim], self.blocks, -1, *self.shape[self.dim + 1 :])
+
+    def _index(self, rank: int) -> tuple[slice, ...]:
+        return (*(slice(None),) * (self.dim + 1), self.rows_of(rank))
 
     def whole(self, part: Array) -> Array:
         """The tensor of which every rank has given its part; all ranks of the group call it."""
+        if self.dim or self.blocks > 1:
+            return self._joined(part)
         backend, size = backends.backend_of(part), self.row_size
         mine = np.ascontiguousarray(part) if backend.name == "cpu" else part.copy()
         made = backend.empty((self.bounds[-1] * size * part.dtype.itemsize,), uint8)
         bounds = [bound * size * part.dtype.itemsize for bound in self.bounds]
         self.group.gather_ranges(mine.reshape(-1).view(uint8), made, bounds)
         return made.view(part.dtype).reshape(self.shape)
+
+    def _joined(self, part: Array) -> Array:
+        backend, ranks = backends.backend_of(part), range(self.group.size())
+        bounds = bounds_of([int(np.prod(self._shape_of(rank), dtype=np.int64)) for rank in ranks])
+        gathered, made = backend.empty((bounds[-1],), part.dtype), backend.empty(self.shape, part.dtype)
+        self.group.gather_ranges(part.copy(order="C").reshape(-1), gathered, bounds)
+        for rank, given in zip(ranks, ranges_of(bounds), strict=True):
+            place = self._in_blocks(made)[self._index(rank)]
+            place[...] = gathered[given].reshape(place.shape)
+        return made
 
     def total(self, value: Array) -> Array:
         """The sum of a 0-d `value` over the ranks."""
@@ -124,7 +153,7 @@ class ShardedTensor(Tensor):
     def placements(self) -> tuple[Any, ...]:
         """Per dimension of the mesh how it lies there, as in PyTorch."""
         dims = 1 if self._sharding.mesh is None else self._sharding.mesh.ndim
-        return (*(Replicate(),) * (dims - 1), Shard(0))
+        return (*(Replicate(),) * (dims - 1), Shard(self._sharding.dim))
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -180,7 +209,7 @@ def share_out(parameter: Parameter, sharding: Sharding) -> ShardedParameter:
     """`parameter`, whose values all ranks have, with this rank's rows only, the same object."""
     made: ShardedParameter = parameter  # type: ignore[assignment]  # the class is set
     with backends.device_guard(parameter.array):
-        rows = parameter.array[sharding.rows].copy(order="C")
+        rows = sharding.part_of(parameter.array).copy(order="C")
     parameter.drop_grad()
     made.__class__ = ShardedParameter
     made._sharding = sharding
@@ -192,7 +221,7 @@ def share_out(parameter: Parameter, sharding: Sharding) -> ShardedParameter:
 def cut(values: Any, sharding: Sharding) -> Any:
     """This rank's rows of whole `values`, a tensor or an array; anything else as it is."""
     is_whole = tuple(getattr(values, "shape", ())) == sharding.shape and not isinstance(values, ShardedTensor)
-    return values[sharding.rows] if is_whole else values
+    return sharding.part_of(values) if is_whole else values
 
 
 def bounds_of(sizes: list[int]) -> list[int]:
