@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import nullcontext
 
@@ -13,15 +14,18 @@ import ampkit
 from ampkit import distributed as dist
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ampkit.distributed.fsdp import Replicate, Shard
 from ampkit.distributed.tensor import (
     ColwiseParallel,
+    DTensor,
     Partial,
+    Replicate,
     RowwiseParallel,
     SequenceParallel,
+    Shard,
+    distribute_tensor,
     parallelize_module,
     redistribute,
-)
+)  # fmt: skip
 
 pytestmark = pytest.mark.no_gpu
 ONE_BY_ONE = threading.Lock()  # the random stream is one for all threads
@@ -316,12 +320,33 @@ def test_heads_that_the_ranks_do_not_divide_are_refused():
     on_ranks(4, program)
 
 
-def test_a_mesh_of_two_dimensions_is_refused():
-    mesh = dist.init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
-    try:
-        with pytest.raises(ArgumentError, match="a DeviceMesh of one dimension, got one of 2"):
-            parallelize_module(make(gpt), mesh)
-        model = parallelize_module(make(gpt), mesh["tensor"])
-        assert loss_of(model, TOKENS[0]).isfinite()
-    finally:
-        dist.destroy_process_group()
+@pytest.fixture
+def mesh(monkeypatch):
+    """A mesh of one process, whatever launcher runs the tests."""
+    for name in [name for name in os.environ if name.startswith(("PMI_", "OMPI_", "SLURM_", "RANK", "WORLD_SIZE"))]:
+        monkeypatch.delenv(name)
+    yield dist.init_device_mesh("cpu", (1, 1), mesh_dim_names=("data", "tensor"))
+    dist.destroy_process_group()
+
+
+def test_a_mesh_of_two_dimensions_is_refused(mesh):
+    with pytest.raises(ArgumentError, match="a DeviceMesh of one dimension, got one of 2"):
+        parallelize_module(make(gpt), mesh)
+    model = parallelize_module(make(gpt), mesh["tensor"])
+    assert loss_of(model, TOKENS[0]).isfinite()
+
+
+def test_distribute_tensor_keeps_a_part_and_says_how_it_lies(mesh):
+    values = ampkit.tensor(RNG.standard_normal((4, 6)))
+    part = distribute_tensor(values, mesh, [Shard(-1), Replicate()])
+    assert isinstance(part, DTensor) and part.placements == (Shard(1), Replicate()) and part.device_mesh is mesh
+    assert part.placements[0].is_shard() and not part.placements[0].is_shard(0) and part.placements[1].is_replicate()
+    assert part.full_tensor().equal(values) and part.to_local().equal(values)
+    assert distribute_tensor(values, mesh) is values
+    parameter = nn.Parameter(values)
+    assert distribute_tensor(parameter, mesh["tensor"], [Shard(0)]) is parameter
+    for wrong in ([Shard(0)], [Shard(0), Shard(1)], [Partial(), Replicate()]):
+        with pytest.raises(ArgumentError, match=r"2 placements, Replicate\(\) or Shard\(dim\)"):
+            distribute_tensor(values, mesh, wrong)
+    with pytest.raises(ShapeError, match="a tensor with an axis 2"):
+        distribute_tensor(values, mesh["data"], [Shard(2)])

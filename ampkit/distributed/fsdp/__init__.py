@@ -2,9 +2,8 @@
 
 from .module import FSDPModule, fully_shard
 from .policy import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
-from .sharded_tensor import Replicate, Shard, ShardedTensor
+from .sharded_tensor import ShardedTensor
 
 __all__ = [
-    "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "Replicate", "Shard", "ShardedTensor",
-    "fully_shard",
+    "CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "ShardedTensor", "fully_shard",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,42 +18,15 @@ from ...base.errors import StateError
 from ...core.dispatch import overrides
 from ...core.parameter import Parameter
 from ...core.tensor import Tensor
+from ..placements import Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
-
-
-class Placement:
-    """How a tensor lies along a dimension of a mesh; PyTorch's name."""
-
-    def is_shard(self, dim: int | None = None) -> bool:
-        """Whether it is cut, along the axis `dim` or any for None."""
-        return isinstance(self, Shard) and dim in (None, self.dim)
-
-    def is_replicate(self) -> bool:
-        """Whether every rank has all of it."""
-        return isinstance(self, Replicate)
-
-
-class _Shard(NamedTuple):
-    dim: int = 0
-
-
-class Shard(_Shard, Placement):
-    """The tensor is cut along the axis `dim`; PyTorch's name."""
-
-
-class _Replicate(NamedTuple):
-    pass
-
-
-class Replicate(_Replicate, Placement):
-    """Every rank has all of the tensor; PyTorch's name."""
 
 
 class Sharding:
     """Which rows of a tensor of a `shape` each rank of `group` has: rank r those from bounds[r] to bounds[r + 1].
 
-    mesh: the DeviceMesh whose last dimension the group is along, or None. rows: this rank's. dim: the axis of the rows.
+    mesh: the DeviceMesh that the group is along a dimension of, or None. rows: this rank's. dim: the axis of the rows.
     blocks: equal parts of that axis of each of which a rank has its rows, as of the weight of a layer that projects to
     queries, keys and values.
     """
@@ -150,10 +123,11 @@ class ShardedTensor(Tensor):
         return self._sharding.mesh
 
     @property
-    def placements(self) -> tuple[Any, ...]:
+    def placements(self) -> tuple[Placement, ...]:
         """Per dimension of the mesh how it lies there, as in PyTorch."""
-        dims = 1 if self._sharding.mesh is None else self._sharding.mesh.ndim
-        return (*(Replicate(),) * (dims - 1), Shard(self._sharding.dim))
+        sharding: Sharding = self._sharding
+        groups = [sharding.group] if sharding.mesh is None else sharding.mesh.get_all_groups()
+        return tuple(Shard(sharding.dim) if group is sharding.group else Replicate() for group in groups)
 
     @property
     def full_shape(self) -> tuple[int, ...]:

@@ -1,9 +1,12 @@
 """Tensor parallelism: layers whose parameters and products the ranks of a group divide; PyTorch's names."""
 
-from .redistribute import Partial, redistribute
+from ..fsdp.sharded_tensor import ShardedTensor as DTensor
+from ..placements import Partial, Placement, Replicate, Shard
+from .distribute import distribute_tensor
+from .redistribute import redistribute
 from .styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
 __all__ = [
-    "ColwiseParallel", "ParallelStyle", "Partial", "RowwiseParallel", "SequenceParallel", "parallelize_module",
-    "redistribute",
+    "ColwiseParallel", "DTensor", "ParallelStyle", "Partial", "Placement", "Replicate", "RowwiseParallel",
+    "SequenceParallel", "Shard", "distribute_tensor", "parallelize_module", "redistribute",
 ]  # fmt: skip

@@ -14,9 +14,9 @@ from ...nn.modules.embedding import Embedding
 from ...nn.modules.linear import Linear
 from ...nn.modules.norm import LayerNorm, RMSNorm
 from ...ops.nn.embedding import check_indices
-from ..fsdp.sharded_tensor import Replicate, Shard
+from ..placements import Partial, Placement, Replicate, Shard
 from ..process_group import ProcessGroup
-from .redistribute import Partial, Placement, redistribute
+from .redistribute import redistribute
 
 REPLICATED, TERMS = Replicate(), Partial()
 

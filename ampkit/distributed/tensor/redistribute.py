@@ -6,7 +6,7 @@ the terms whose sum over the ranks is the whole one.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +16,8 @@ from ...backends import Array
 from ...base.errors import ArgumentError, ShapeError
 from ...core.fp_errors import ignore_fp_errors
 from ...core.tensor import Tensor
-from ..fsdp.sharded_tensor import Replicate, Shard
+from ..placements import Partial, Placement, Replicate, Shard
 from ..process_group import ProcessGroup
-
-Placement = Any  # Replicate, Shard or Partial
-
-
-class Partial(NamedTuple):
-    """A placement: each rank has a term of the sum that is the tensor; PyTorch's name."""
-
-    reduce_op: str = "sum"
 
 
 def redistribute(

@@ -24,12 +24,12 @@ from ...nn.modules.norm import LayerNorm, RMSNorm
 from ..data_parallel import broadcast_tensors
 from ..device_mesh import DeviceMesh
 from ..fsdp.module import keep_parts_in_state
-from ..fsdp.sharded_tensor import Replicate, Shard, ShardedParameter, Sharding, share_out
+from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
+from ..placements import Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 from ..world import group_or_world
 from . import layers
 from .layers import Layout
-from .redistribute import Placement
 
 _NAME = "parallelize_module"
 
@@ -52,7 +52,7 @@ class ParallelStyle:
         given = zip((input_layouts, output_layouts), self.default_layouts, strict=True)
         self.input_layouts, self.output_layouts = (default if each is None else each for each, default in given)
         for layout in (self.input_layouts, self.output_layouts):
-            if not isinstance(layout, (Replicate, Shard)):
+            if not isinstance(layout, Replicate | Shard):
                 raise DTypeError(type(self).__name__, "layouts Replicate() or Shard(dim)", repr(layout))
         if not use_local_output:
             cure = "activations between layers are this rank's local tensors"

@@ -1,20 +1,11 @@
-"""`torch.distributed.tensor`: placements, and DTensor, which here is the class of tensors that `fully_shard` cuts."""
+"""`torch.distributed.tensor`: a placement of PyTorch's own, beside those of `ampkit.distributed.tensor`."""
 
 from __future__ import annotations
 
-from ....distributed.fsdp import Replicate, Shard
-from ....distributed.fsdp import ShardedTensor as DTensor
-from ....distributed.fsdp.sharded_tensor import Placement
+from ampkit.distributed.placements import Shard
 
-__all__ = ["DTensor", "Partial", "Placement", "Replicate", "Shard", "_StridedShard"]
+__all__ = ["_StridedShard"]
 
 
 class _StridedShard(Shard):
     """Parts along one axis of parts."""
-
-
-class Partial(Placement):
-    """Addends on the ranks."""
-
-    def __init__(self, reduce_op: str = "sum"):
-        self.reduce_op = reduce_op
