@@ -115,7 +115,9 @@ def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeyp
 @pytest.mark.cpu
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py: pip install -e '.[mpi]'")
 @pytest.mark.parametrize(
-    "source", examples("docs/distributed.md"), ids=("collectives", "mesh", "training", "zero", "sharding", "saving")
+    "source",
+    examples("docs/distributed.md"),
+    ids=("collectives", "mesh", "training", "zero", "sharding", "saving", "tensor"),
 )
 def test_the_examples_of_ranks_run_on_one(source, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

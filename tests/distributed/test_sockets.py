@@ -51,7 +51,7 @@ def processes(ranks, *words, **variables):
 
 @pytest.mark.parametrize(
     ("ranks", "programs"),
-    [(2, ["collectives_program", "data_parallel_program", "zero_program"]), (4, ["mesh_program"])],
+    [(2, ["collectives_program", "data_parallel_program", "zero_program"]), (4, ["mesh_program", "tensor_program"])],
 )
 def test_collectives_and_training_without_mpi_give_what_one_process_computes(ranks, programs):
     codes, out, errors = processes(ranks, "programs.py", *programs, "sockets")

@@ -108,6 +108,9 @@ def save_name(folder: Path, letters: str) -> str:
 def rows_of(tensor: Tensor) -> tuple[tuple[int, ...], int, int]:
     """The whole shape of a tensor, and which rows of it this rank has."""
     if isinstance(tensor, ShardedTensor):
+        if tensor._sharding.dim or tensor._sharding.blocks > 1:
+            cure = "save whole ones, get_state_dict(..., options=StateDictOptions(full_state_dict=True))"
+            raise ArgumentError("checkpoint", "tensors cut into rows", f"one cut by {tensor.placements}", cure)
         return tensor.full_shape, tensor._sharding.rows.start, tensor._sharding.rows.stop
     shape = tuple(tensor.shape)
     return shape, 0, rows_in(shape)
