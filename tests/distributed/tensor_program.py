@@ -65,4 +65,4 @@ if __name__ == "__main__":
     steps_have_the_numbers_of_one_process("float16", 5e-3)
     steps_have_the_numbers_of_one_process("bfloat16", 5e-2)
     dist.barrier()
-    print(f"rank {dist.get_rank()}: data and tensor parallelism give the numbers of one process")
+    print(f"rank {dist.get_rank()}: the numbers of data and tensor parallelism are right")
