@@ -14,6 +14,8 @@ import ampkit
 from ampkit import distributed as dist
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ampkit.distributed.checkpoint.layout import rows_of
+from ampkit.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from ampkit.distributed.tensor import (
     ColwiseParallel,
     DTensor,
@@ -215,6 +217,28 @@ def test_states_are_loaded_whole_or_in_parts_and_shown_in_parts():
     for weights in on_ranks(2, program):
         for path, parameter in source.named_parameters():
             np.testing.assert_array_equal(weights[path], parameter.detach().numpy())
+
+
+def test_whole_states_of_divided_layers_go_on_undivided():
+    source = make(gpt)
+
+    def program(group):
+        model = parallelize_module(make(gpt), group)
+        optimizer = optim.AdamW(model.parameters())
+        loss_of(model, TOKENS[0]).backward()
+        optimizer.step()
+        with pytest.raises(ArgumentError, match="share out by rows, got one cut along axis 0 in 3 blocks"):
+            rows_of(model.transformer.h[0].attn.c_attn.weight)
+        options = StateDictOptions(full_state_dict=True)
+        weights, states = get_state_dict(model, optimizer, options=options)
+        assert states["state"]["transformer.h.0.mlp.c_proj.weight"]["exp_avg"].shape == (16, 64)
+        plain = make(gpt)
+        moments = optim.AdamW(plain.parameters())
+        set_state_dict(plain, moments, model_state_dict=weights, optim_state_dict=states, options=options)
+        return {path: parameter.detach().numpy() for path, parameter in plain.named_parameters()}, whole(model)
+
+    for plain, divided in on_ranks(2, program):
+        assert all(np.array_equal(plain[path], divided[path]) for path, _ in source.named_parameters())
 
 
 MOVES = [

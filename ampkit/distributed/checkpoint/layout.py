@@ -108,9 +108,11 @@ def save_name(folder: Path, letters: str) -> str:
 def rows_of(tensor: Tensor) -> tuple[tuple[int, ...], int, int]:
     """The whole shape of a tensor, and which rows of it this rank has."""
     if isinstance(tensor, ShardedTensor):
-        if tensor._sharding.dim or tensor._sharding.blocks > 1:
-            cure = "save whole ones, get_state_dict(..., options=StateDictOptions(full_state_dict=True))"
-            raise ArgumentError("checkpoint", "tensors cut into rows", f"one cut by {tensor.placements}", cure)
+        dim, blocks = tensor._sharding.dim, tensor._sharding.blocks
+        if dim or blocks > 1:
+            got = f"one cut along axis {dim}" + (f" in {blocks} blocks" if blocks > 1 else "")
+            cure = "save whole ones: get_state_dict(..., options=StateDictOptions(full_state_dict=True))"
+            raise ArgumentError("checkpoint", "tensors that ranks share out by rows", got, cure)
         return tensor.full_shape, tensor._sharding.rows.start, tensor._sharding.rows.stop
     shape = tuple(tensor.shape)
     return shape, 0, rows_in(shape)
