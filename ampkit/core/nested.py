@@ -25,8 +25,8 @@ def with_tensors(values: Any, tensors: Iterator[Any]) -> Any:
     if isinstance(values, Tensor):
         return next(tensors)
     if isinstance(values, dict):
-        items = {key: with_tensors(item, tensors) for key, item in values.items()}
-        return OrderedDict(items) if type(values) is OrderedDict else items
+        named = {key: with_tensors(item, tensors) for key, item in values.items()}
+        return OrderedDict(named) if type(values) is OrderedDict else named
     if isinstance(values, (list, tuple)):
         items = [with_tensors(item, tensors) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)

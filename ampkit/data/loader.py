@@ -263,8 +263,8 @@ class DataLoader:
             return map(partial(_fetch_or_fail, self.dataset, self.collate_fn), asked)
 
         def batches(pools: list[Executor]) -> Iterator[_Batch]:
-            submit = partial(pools[0].submit, workers.run)
-            return workers.in_order(submit, asked, self._ahead, self.timeout, _failed)
+            submit: Any = pools[0].submit
+            return workers.in_order(partial(submit, workers.run), asked, self._ahead, self.timeout, _failed)
 
         return self._from_workers(batches)
 
