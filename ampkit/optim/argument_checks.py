@@ -193,10 +193,11 @@ def group_parameters(group: Any, where: str, taken: Iterable[Any], differentiabl
 def parameters_of(params: Any, where: str, differentiable: bool = False) -> list[Any]:
     """The Parameters of a group, each once, and named if they came with names; other leaves become Parameters.
 
-    differentiable: tensors of a graph are taken, and all stay what they are.
-    Raises DTypeError for other items.
+    differentiable: tensors of a graph are taken, and all stay what they are. Parameters of integers and bools, which
+    take no gradient, are left out. Raises DTypeError for other items, and where nothing is left.
     """
     found: dict[int, Any] = {}
+    fixed: Any = None
     if not isinstance(params, Tensor) and not holds_items(params):
         raise DTypeError(where, "Parameters", shown(params))
     for item in [params] if isinstance(params, Tensor) else params:
@@ -211,9 +212,12 @@ def parameters_of(params: Any, where: str, differentiable: bool = False) -> list
             cure = "make it a leaf: x.detach().requires_grad_()" if shape else None
             raise DTypeError(where, "Parameters, or leaves of floats", shape or type(parameter).__name__, cure)
         if not parameter.is_floating_point():
-            raise DTypeError(where, "floating-point parameters", parameter.dtype.name)
+            fixed = parameter
+            continue
         parameter._dotted_name = parameter._dotted_name or name
         found[id(parameter)] = parameter
+    if fixed is not None and not found:
+        raise DTypeError(where, "floating-point parameters", fixed.dtype.name)
     return list(found.values())
 
 

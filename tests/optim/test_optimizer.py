@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ampkit
-from ampkit import optim
+from ampkit import nn, optim
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError
 from ampkit.nn import Parameter
@@ -29,3 +29,14 @@ def test_a_tensor_that_is_no_leaf_of_floats_is_refused_and_stays_one(wrong):
     with pytest.raises(DTypeError, match="needs Parameters, or leaves of floats, got a Tensor of shape"):
         optim.SGD([tensor], lr=0.1)
     assert not isinstance(tensor, Parameter)
+
+
+def test_a_parameter_of_bools_or_integers_stays_out_of_the_update():
+    mask = nn.Parameter(ampkit.tensor([True, False]), requires_grad=False)
+    weight = nn.Parameter(ampkit.ones(2))
+    optimizer = optim.SGD([{"params": [mask, weight]}], lr=0.5)
+    (weight * mask).sum().backward()
+    optimizer.step()
+    assert weight.tolist() == [0.5, 1.0] and mask.tolist() == [True, False]
+    with pytest.raises(DTypeError, match="needs floating-point parameters, got bool"):
+        optim.SGD([mask], lr=0.5)

@@ -199,15 +199,15 @@ RAM = "--use_gpu False --batch_size 16 --epochs 1 --use_tensorboard False"
 REPOSITORIES = [
     *[
         real("pytorch-cifar100", "train.py", f"-net {net} -b 8 -lr 0.01", cifar100("data"))
-        for net in ("resnet18", "mobilenetv2", "googlenet")
+        for net in ("mobilenetv2", "squeezenet")
     ],
-    real("densenet.pytorch", "train.py", "--batchSz 8 --nEpochs 1 --no-cuda --opt adam", cifar10("cifar"), losses=4),
+    real("densenet.pytorch", "train.py", "--batchSz 8 --nEpochs 1 --no-cuda --opt adam", cifar10("cifar"), losses=2),
     real("WideResNet-pytorch", "train.py", "--layers 10 --widen-factor 1 -b 8 --epochs 1", cifar10("../data")),
-    real("Pytorch-UNet", "train.py", UNET, masks),
-    real("Pytorch-UNet", "train.py", f"{UNET} --classes 1 --bilinear", masks),
-    real("pyGAT", "train.py", "--no-cuda --epochs 4 --dropout 0 --nb_heads 2", citations),
-    real("pyGAT", "train.py", "--no-cuda --epochs 4 --dropout 0 --nb_heads 2 --sparse", citations),
-    real("pygcn", "pygcn/train.py", "--no-cuda --epochs 4 --dropout 0", lambda f: citations(f.parent)),
+    real("Pytorch-UNet", "train.py", UNET, masks, losses=2),
+    real("Pytorch-UNet", "train.py", f"{UNET} --classes 1 --bilinear", masks, losses=2),
+    real("pyGAT", "train.py", "--no-cuda --epochs 4 --dropout 0 --nb_heads 2", citations, losses=4),
+    real("pyGAT", "train.py", "--no-cuda --epochs 4 --dropout 0 --nb_heads 2 --sparse", citations, losses=4),
+    real("pygcn", "pygcn/train.py", "--no-cuda --epochs 4 --dropout 0", lambda f: citations(f.parent), losses=4),
     real("TCN", "TCN/copy_memory/copymem_test.py", "--blank_len 40 --levels 3 --epochs 1"),
     real("TCN", "TCN/adding_problem/add_test.py", "--seq_len 40 --levels 3 --epochs 1"),
     real("awd-lstm-lm", "main.py", AWD, treebank("data/penn")),
@@ -220,17 +220,15 @@ REPOSITORIES = [
         for name, more, maker in (
             ("ode_demo", "--data_size 100 --niters 6", None),
             ("ode_demo", "--data_size 100 --niters 6 --adjoint", None),
-            ("latent_ode", "--niters 4", None),
             ("odenet_mnist", "--nepochs 1 --batch_size 16", mnist(".data/mnist")),
-            ("learn_physics", "", None),
         )
     ],
-    real("BERT-pytorch", "bert.py", BERT, sentences, "bert_vocab.py -c corpus.txt -o vocab.pkl"),
+    real("BERT-pytorch", "bert.py", BERT, sentences, before="bert_vocab.py -c corpus.txt -o vocab.pkl"),
     real("pytorch-image-models", "train.py", TIMM, folders("images", 64)),
     real("pytorch-image-models", "train.py", f"{TIMM} --amp --amp-dtype bfloat16 --model-ema --mixup 0.2",
            folders("images", 64), tolerance=0.02),
     real("deit", "main.py", DEIT, folders("images", 64)),
-    real("llm.c", "train_gpt2.py", GPT2, tokens, losses=4, stand_ins="tiktoken.py"),
+    real("llm.c", "train_gpt2.py", GPT2, tokens, losses=2, stand_ins="tiktoken.py"),
     real("Informer2020", "main_informer.py", INFORMER, series),
     real("recurrent-visual-attention", "main.py", RAM, mnist("data")),
     *[

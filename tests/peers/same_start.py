@@ -192,7 +192,11 @@ def _load_in_order() -> None:
     torch.utils.data.RandomSampler.__iter__ = sampled
 
 
-def _without_gpu() -> None:
+def _as_of_their_time() -> None:
+    # Scripts of others call `.cuda()` unasked, and know NumPy's old names.
+    for old, new in {"Inf": np.inf, "float": float, "int": int, "bool": bool, "object": object}.items():
+        if old not in vars(np):
+            setattr(np, old, new)
     for kind in (torch.Tensor, nn.Module):
         kind.cuda = lambda self, *options, **more: self
 
@@ -213,7 +217,7 @@ def main(file: str, count: str, script: str, *arguments: str) -> None:
     """Run the script, and write the losses whatever becomes of it."""
     random.seed(0), np.random.seed(0)
     if "CPU_ONLY" in os.environ:
-        _without_gpu()
+        _as_of_their_time()
     if "MADE_FILES" in os.environ:
         _made_files()
     _draw_alike(), _watch(int(count)), _no_dropout(), _load_in_order()

@@ -15,10 +15,12 @@ from ..argument_checks import normalize_axis
 from ..creation.constants import full, zeros
 from ..indexing.index_select import index_add, index_select
 from ..indexing.scatter_reduce import scatter_reduce
+from .selection import sampled_addmm as sampled_addmm
+from .selection import spdiags as spdiags
 from .tensor import SparseTensor as SparseTensor
 from .tensor import mm as mm
 
-__all__ = ["SparseTensor", "addmm", "log_softmax", "mm", "softmax", "sum"]
+__all__ = ["SparseTensor", "addmm", "log_softmax", "mm", "sampled_addmm", "softmax", "spdiags", "sum"]
 
 
 def sum(input: SparseTensor, dim: Any = None, dtype: Any = None) -> Any:

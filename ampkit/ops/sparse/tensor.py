@@ -236,6 +236,24 @@ class SparseTensor:
 
     matmul = mv = __matmul__ = mm
 
+    def mul(self, other: Any) -> SparseTensor:
+        """`self * other`."""
+        return mul(self, other)
+
+    multiply = mul
+
+    def add(self, other: Any, *, alpha: Any = 1) -> Any:
+        """self + alpha * other."""
+        return add(self, other, alpha=alpha)
+
+    def sub(self, other: Any, *, alpha: Any = 1) -> Any:
+        """self - alpha * other."""
+        return add(self, other, alpha=-alpha)
+
+    def div(self, other: Any) -> SparseTensor:
+        """`self / other`."""
+        return self / other
+
     def __rmatmul__(self, other: Tensor) -> Tensor:
         return mm(other, self)
 
@@ -326,8 +344,12 @@ def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
 
 
 def mul(input: Any, other: Any) -> SparseTensor:
-    """The product with a number, or element by element with a dense tensor of the same shape: sparse."""
+    """The product with a number, or element by element with a tensor of the same shape, dense or sparse: sparse."""
     if isinstance(other, SparseTensor):
+        if isinstance(input, SparseTensor):
+            from .selection import intersection
+
+            return intersection(input, other)
         input, other = other, input
     if isinstance(other, Tensor) and other.ndim:
         if other.shape != input.shape:
@@ -359,3 +381,4 @@ for _name in (
     "sinh", "sqrt", "square", "tan", "tanh", "trunc",
 ):  # fmt: skip
     HANDLERS[_name] = _of_values(_name)
+    setattr(SparseTensor, _name, HANDLERS[_name])
