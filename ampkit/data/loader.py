@@ -263,8 +263,9 @@ class DataLoader:
             return map(partial(_fetch_or_fail, self.dataset, self.collate_fn), asked)
 
         def batches(pools: list[Executor]) -> Iterator[_Batch]:
-            submit: Any = pools[0].submit
-            return workers.in_order(partial(submit, workers.run), asked, self._ahead, self.timeout, _failed)
+            return workers.in_order(
+                lambda key: pools[0].submit(workers.run, key), asked, self._ahead, self.timeout, _failed
+            )
 
         return self._from_workers(batches)
 

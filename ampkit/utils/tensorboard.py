@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -153,12 +154,11 @@ class SummaryWriter:
         walltime: float | None = None,
     ) -> None:
         """Add a figure of matplotlib, or a list of them side by side, as an image. close: matplotlib drops them."""
-        from matplotlib import pyplot
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-
+        pyplot: Any = import_module("matplotlib.pyplot")
+        backend: Any = import_module("matplotlib.backends.backend_agg")
         drawn = []
         for one in figure if isinstance(figure, list) else [figure]:
-            canvas = FigureCanvasAgg(one)
+            canvas = backend.FigureCanvasAgg(one)
             canvas.draw()
             drawn.append(np.asarray(canvas.buffer_rgba())[..., :3])
             if close:

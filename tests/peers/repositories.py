@@ -198,7 +198,7 @@ GPT2 += " --num_iterations 3 --write_tensors 0 --overfit_single_batch 0"
 RAM = "--use_gpu False --batch_size 16 --epochs 1 --use_tensorboard False"
 REPOSITORIES = [
     *[
-        real("pytorch-cifar100", "train.py", f"-net {net} -b 8 -lr 0.01", cifar100("data"))
+        real("pytorch-cifar100", "train.py", f"-net {net} -b 8 -lr 0.001", cifar100("data"))
         for net in ("mobilenetv2", "squeezenet")
     ],
     real("densenet.pytorch", "train.py", "--batchSz 8 --nEpochs 1 --no-cuda --opt adam", cifar10("cifar"), losses=2),

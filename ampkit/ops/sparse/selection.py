@@ -46,11 +46,7 @@ def intersection(input: SparseTensor, other: SparseTensor) -> SparseTensor:
     if input.shape != other.shape:
         raise ShapeError("mul", "sparse tensors of one shape", f"{tuple(input.shape)} and {tuple(other.shape)}")
     layout, one, two = input.layout, input.coalesce(), other.coalesce()
-    flat = [
-        np.ravel_multi_index(tuple(x._indices_held.numpy(force=True)), tuple(input.shape)).reshape(-1)
-        for x in (one, two)
-    ]
-    _, left, right = np.intersect1d(*flat, assume_unique=True, return_indices=True)
+    _, left, right = np.intersect1d(_flat(one), _flat(two), assume_unique=True, return_indices=True)
     indices = dense_index_select(one._indices_held, 1, _on(left, one))
     return SparseTensor(indices, _at(one, left) * _at(two, right), input.shape, layout, True)
 
@@ -92,6 +88,10 @@ def spdiags(diagonals: Tensor, offsets: Tensor, shape: Any, layout: str | None =
     indices = np.stack([row[inside], column[inside]]).astype(np.int64)
     values = dense_index_select(rows_of.reshape(-1), 0, _on(np.flatnonzero(inside), rows_of))
     return SparseTensor(_on(indices, rows_of), values, tuple(shape), sparse_coo).to_sparse(layout)
+
+
+def _flat(input: SparseTensor) -> Any:
+    return np.ravel_multi_index(tuple(input._indices_held.numpy(force=True)), tuple(input.shape)).reshape(-1)
 
 
 def _on(indices: Any, like: Any) -> Tensor:
