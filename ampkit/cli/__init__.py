@@ -17,7 +17,7 @@ from ..base.errors import AmpkitError, ConfigError
 from ..config.suggestions import did_you_mean, is_key, keys_named
 from ..core.op import ops
 from ..core.policy import Policy
-from ..distributed.environment import launched
+from ..distributed.environment import BY_MACHINE, launched
 from ..run import doctor
 from . import (
     bench,
@@ -64,7 +64,7 @@ def _console() -> Console:
 
 def _need_one_process(options: argparse.Namespace) -> None:
     # Rank 0 goes on: a batch script of SLURM is one too, and the launcher ends it where there are others.
-    if options.run is not train.run and (found := launched()).rank:
+    if options.run is not train.run and (found := launched()).rank and found.launcher not in BY_MACHINE:
         got = f"rank {found.rank} of {found.world_size}"
         raise ConfigError(options.command.prog.split()[-1], "one process", got, "start it without a launcher")
 

@@ -19,6 +19,7 @@ from .. import config
 from ..backends.cpu.threads import usable_cpus
 from ..base.errors import ConfigError
 from ..distributed import is_mpi_available
+from ..distributed.environment import machines
 from ..distributed.sockets import launcher
 from ..run.run_dir import default_directories
 from . import train
@@ -77,8 +78,10 @@ def _launcher(options: argparse.Namespace, ranks: str) -> list[str]:
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     words = shlex.split(options.mpiexec) or ["mpiexec"]
     found = shutil.which(words[0], path=beside)
-    if options.sockets or (not options.mpiexec and not (found and is_mpi_available())):
-        return [sys.executable, "-P", launcher.__file__, "-n", ranks]
+    several = None if options.mpiexec else machines()
+    if options.sockets or several or (not options.mpiexec and not (found and is_mpi_available())):
+        where = ["--machine", ",".join(map(str, several))] if several else []
+        return [sys.executable, "-P", launcher.__file__, "-n", ranks, *where]
     if found is None:
         raise ConfigError("launch", words[0], "no such program", "pip install 'ampkit[mpi]', or load a cluster's MPI")
     return [found, *words[1:], "-n", ranks, "sh", "-c", _RANK, "rank"]

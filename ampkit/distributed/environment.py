@@ -2,7 +2,8 @@
 
 torchrun sets RANK, WORLD_SIZE and LOCAL_RANK; Open MPI OMPI_COMM_WORLD_RANK and its kin; MPICH and Intel MPI PMI_RANK,
 PMI_SIZE and MPI_LOCALRANKID; srun SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID. SLURM_NTASKS does not count: a
-batch script has it too, and is one process.
+batch script has it too, and is one process. SkyPilot sets SKYPILOT_NODE_RANK, SKYPILOT_NUM_NODES and SKYPILOT_NODE_IPS,
+Kubeflow Trainer PET_NODE_RANK, PET_NNODES and PET_MASTER_ADDR: they start one process on each machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 from ..base.errors import ConfigError
 
@@ -20,10 +22,13 @@ LAUNCHERS = (
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("SkyPilot", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", ""),
+    ("Kubeflow Trainer", "PET_NODE_RANK", "PET_NNODES", ""),
 )
+BY_MACHINE = ("SkyPilot", "Kubeflow Trainer")  # that start one process on each
 
 NODES = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")  # of which the first that is set counts
-SLURM_PORTS = range(20000, 30000)  # below those that systems give to whoever asks for any
+JOB_PORTS = range(20000, 30000)  # below those that systems give to whoever asks for any
 # What lets MPI know of the ranks that a launcher has started.
 CURES = {
     "torchrun": "torchrun starts processes that MPI does not connect: `mpiexec -n 2 python script.py`",
@@ -69,12 +74,39 @@ def meeting_point(variables: Mapping[str, str] | None = None) -> tuple[str, int]
         port = _number(found, "MASTER_PORT", least=1, below=1 << 16) + (
             found.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         )
+    if (hosts := found.get("SKYPILOT_NODE_IPS", "").split()) and not (host and port):
+        number = crc32(found.get("SKYPILOT_TASK_ID", "").encode())
+        return host or hosts[0], port or JOB_PORTS[number * 8 % len(JOB_PORTS)]
+    if "PET_MASTER_ADDR" in found and not (host and port):
+        return host or found["PET_MASTER_ADDR"], port or _number(found, "PET_MASTER_PORT", least=1, below=1 << 16)
     nodes = next((found[name] for name in NODES if found.get(name)), None)
     if nodes is not None:
         step = int(found.get("SLURM_STEP_ID", "0")) if found.get("SLURM_STEP_ID", "0").isdecimal() else 0
         host = host or first_host(nodes)
-        port = port or SLURM_PORTS[(_number(found, "SLURM_JOB_ID") + 16 * step) * 8 % len(SLURM_PORTS)]
+        port = port or JOB_PORTS[(_number(found, "SLURM_JOB_ID") + 16 * step) * 8 % len(JOB_PORTS)]
     return (host, port) if host and port else None
+
+
+class Machines(NamedTuple):
+    """The machines of a job with one process each. place: this one's number. host, port: of the first."""
+
+    place: int
+    size: int
+    host: str
+    port: int
+
+
+def machines(variables: Mapping[str, str] | None = None) -> Machines | None:
+    """The machines of SkyPilot or Kubeflow Trainer; None where another launcher has started this process, or one alone.
+
+    Raises ConfigError for variables that say nothing sensible.
+    """
+    own, point = launched(variables), meeting_point(variables)
+    if own.launcher not in BY_MACHINE or own.world_size == 1:
+        return None
+    if point is None:
+        raise ConfigError(own.launcher, "the address of its first machine", "none", "set MASTER_ADDR and MASTER_PORT")
+    return Machines(own.rank, own.world_size, *point)
 
 
 def first_host(nodes: str) -> str:

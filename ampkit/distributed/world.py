@@ -10,7 +10,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, StateError
 from . import mpi, resilient, startup
-from .environment import CURES, Launched, knows_mpi, launched, meeting_point
+from .environment import BY_MACHINE, CURES, Launched, knows_mpi, launched, meeting_point
 from .nccl import NCCLTransport
 from .process_group import ProcessGroup
 from .resilient import ResilientTransport
@@ -87,7 +87,7 @@ def init_process_group(
 
 def _by_mpi(names: Sequence[str], found: Launched, world_size: int) -> bool:
     """Whether MPI is to connect the processes."""
-    alone = found.world_size == 1 and found.launcher in ("", "SLURM") and world_size in (-1, 1)
+    alone = found.world_size == 1 and found.launcher in ("", "SLURM", *BY_MACHINE) and world_size in (-1, 1)
     if alone or "mpi" in names or "sockets" in names:
         return "mpi" in names and not alone
     return knows_mpi(found.launcher) and (found.launcher != "SLURM" or is_mpi_available())

@@ -1,6 +1,7 @@
 """Start a command on several ranks of this machine, which find each other by sockets, and end all when one fails.
 
 python launcher.py -n 4 python script.py
+python launcher.py -n 4 --machine 1,2,node0,29500 python script.py      # the second of two machines
 
 It imports nothing of ampkit: the ranks alone do. Each has torchrun's variables. The first SIGINT or SIGTERM goes on to
 the ranks, the second ends them. The exit status is that of the first rank that failed.
@@ -22,22 +23,28 @@ GRACE = 5.0  # seconds for ranks to say why they end after another one has; and 
 
 
 class Ranks:
-    """`count` processes that run `command`."""
+    """`count` processes that run `command`.
 
-    def __init__(self, count: int, command: list[str]):
+    machine: which one this is of how many that do the same, and host and port of rank 0. Their ranks then need a token
+    that they have in common; those of one machine get one.
+    """
+
+    def __init__(self, count: int, command: list[str], machine: tuple[int, int, str, int] | None = None):
         self._interrupted = False
         signal.signal(signal.SIGINT, self._hand_on)
         signal.signal(signal.SIGTERM, self._hand_on)
+        place, machines, host, port = machine or (0, 1, "127.0.0.1", free_port())
         common = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(count * machines),
             "LOCAL_WORLD_SIZE": str(count),
-            "AMPKIT_RENDEZVOUS_TOKEN": secrets.token_hex(16),
+            **({"AMPKIT_RENDEZVOUS_TOKEN": secrets.token_hex(16)} if machine is None else {}),
         }
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        for rank in range(count):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for here in range(count):
+            rank = place * count + here
+            own = {"RANK": str(rank), "LOCAL_RANK": str(here)}
             stdin = None if rank == 0 else subprocess.DEVNULL
             self._running[rank] = subprocess.Popen(command, env={**os.environ, **common, **own}, stdin=stdin)
 
@@ -80,5 +87,13 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+def main(count: str, *words: str) -> int:
+    """Start the ranks of the command line and wait for them. -> the exit status."""
+    if words[0] != "--machine":
+        return Ranks(int(count), list(words)).wait()
+    place, machines, host, port = words[1].split(",")
+    return Ranks(int(count), list(words[2:]), (int(place), int(machines), host, int(port))).wait()
+
+
 if __name__ == "__main__":
-    sys.exit(Ranks(int(sys.argv[2]), sys.argv[3:]).wait())
+    sys.exit(main(*sys.argv[2:]))

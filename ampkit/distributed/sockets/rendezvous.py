@@ -26,7 +26,7 @@ STRANGERS_SECONDS = 10.0  # for which a rank tries on where it was refused: rank
 GRACE = 5.0  # seconds that a rank waits longer than rank 0, which says who is missing
 TOKEN = "AMPKIT_RENDEZVOUS_TOKEN"
 # What all ranks of a job have in common, and other jobs have not.
-JOB = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+JOB = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SKYPILOT_TASK_ID")
 
 
 class Meeting(NamedTuple):
