@@ -23,6 +23,7 @@ from ..run.loop import Row, Run, fit
 from ..run.metrics_log import MetricsLog, ResumePoint, examine, read
 from ..run.ranks import Ranks
 from ..run.run_dir import RunDirectory, bytes_of, bytes_of_runs, default_directories
+from ..run.trainer.object_store import StoredRunDirectory, fetched, is_url
 from ..run.trainer.signals import Ended as Ended
 from ..run.trainer.signals import Signals as Signals
 from . import display, use
@@ -67,21 +68,28 @@ def _lead(options: argparse.Namespace, ranks: Ranks, console: Console) -> int:
     with Signals() as signals, ExitStack() as stack:
         directory = ranks.agreed(lambda: stack.enter_context(_directory(options, recipe.amp.precision)))
         ranks.of_first(directory.checkpoints)
-        options.run_dir = str(directory.path)
+        if is_url(options.run_dir):  # the others read a copy each
+            ranks.agreed(lambda: None)
+        options.run_dir = directory.name
         with status(console, f"building {recipe.model.name} and reading {recipe.data.name}"):
             training = ranks.agreed(lambda: fit(recipe, directory.checkpoints, options.resume, ranks))
         if options.resume and training.finished:
             return _print_finished(training, directory, console)
+        if isinstance(directory, StoredRunDirectory) and training.checkpoints is not None:
+            training.checkpoints.after_saving = directory.upload
         return _train(training, directory, signals, options, console)
 
 
 def _follow(options: argparse.Namespace, ranks: Ranks) -> int:
     """The part of the ranks above 0, which print and write nothing: the same collectives in the same order."""
     recipe = ranks.agreed(lambda: config.load(options.recipe, overrides(options)))
-    with Signals() as signals:
+    with Signals() as signals, ExitStack() as stack:
         ranks.agreed(lambda: None)
         checkpoints = ranks.of_first(Path())
-        options.run_dir = str(checkpoints.parent)  # should this rank come to lead
+        if is_url(options.run_dir):
+            checkpoints = ranks.agreed(lambda: stack.enter_context(fetched(options.run_dir))) / checkpoints.name
+        else:
+            options.run_dir = str(checkpoints.parent)  # should this rank come to lead
         training = ranks.agreed(lambda: fit(recipe, checkpoints, options.resume, ranks))
         if options.resume and training.finished:
             return 0
@@ -97,6 +105,8 @@ def _follow(options: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def _directory(options: argparse.Namespace, dtype: str) -> RunDirectory:
+    if is_url(options.run_dir):
+        return StoredRunDirectory(options.run_dir, options.resume)
     if options.run_dir:
         return RunDirectory(options.run_dir, options.resume)
     if options.resume:
@@ -112,7 +122,7 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
     onward = f"all {run.done} steps are done; train.steps={2 * run.done} would continue"
     if run.done < run.steps:
         onward = f"{_early(run)}; train.patience={2 * (run.recipe.train.patience or 1)} would continue"
-    line = f"{directory.path}: {onward}"
+    line = f"{directory.name}: {onward}"
     display.print_line(console, line)
     return 0
 
@@ -122,8 +132,8 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
     log, ranges_log = run.ranks.agreed(lambda: _logs(run, directory))
     directory.notices += ranges_log.notices
     _print_start(run, directory, options.resume, console)
-    where = f"metrics are in {directory.metrics}"
-    onward = f"to resume: {_resume_command(options, directory.path, run.ranks)}"
+    where = f"metrics are in {_shown(directory, directory.metrics)}"
+    onward = f"to resume: {_resume_command(options, directory.name, run.ranks)}"
     start = Start(directory.path, run.recipe.model_dump(mode="json"), run.done)
     loggers = Loggers(run.recipe.train.loggers, start, partial(display.print_line, console))
     try:
@@ -139,15 +149,21 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
     size = bytes_of(directory.path)
-    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, str(directory.path), size))
+    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, directory.name, size))
     if run.done < run.steps:
         display.print_line(console, _early(run))
-    display.print_line(console, use.hint(run.recipe, str(directory.path)))
-    if text := _disk_use(directory.path.absolute().parent):
-        display.print_line(console, text)
+    if not is_url(directory.name):
+        display.print_line(console, use.hint(run.recipe, directory.name))
+        if text := _disk_use(directory.path.absolute().parent):
+            display.print_line(console, text)
     for advice in run.ranges.recommendations() if run.ranges is not None else ():
         display.print_line(console, f"- {advice}")
     return 0
+
+
+def _shown(directory: RunDirectory, path: Path) -> str:
+    """A file of a run, as users know it."""
+    return f"{directory.name}/{path.relative_to(directory.path)}" if is_url(directory.name) else str(path)
 
 
 def _early(run: Run) -> str:
@@ -195,9 +211,11 @@ def _print_start(run: Run, directory: RunDirectory, resume: bool, console: Conso
     if run.pretrained is not None:
         display.print_line(console, f"starting from {run.pretrained}")
     if run.resumed is not None:
-        display.print_line(console, f"resuming after step {run.done} of {run.steps}, from {run.resumed.path}")
+        display.print_line(
+            console, f"resuming after step {run.done} of {run.steps}, from {_shown(directory, run.resumed.path)}"
+        )
     elif resume:
-        display.print_line(console, f"{directory.path} holds no checkpoint to resume from: starting at step 1")
+        display.print_line(console, f"{directory.name} holds no checkpoint to resume from: starting at step 1")
 
 
 def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, console: Console) -> Iterator[Row]:
@@ -226,8 +244,8 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
             run.stop()
 
 
-def _resume_command(options: argparse.Namespace, directory: Path, ranks: Ranks) -> str:
+def _resume_command(options: argparse.Namespace, directory: str, ranks: Ranks) -> str:
     launcher = ["mpiexec", "-n", str(ranks.size)] if ranks.size > 1 else []
     device = ["--device", options.device] if options.device else []
     recipe = ["ampkit", "train", options.recipe, *options.overrides]
-    return shlex.join([*launcher, *recipe, *device, "--resume", "--run-dir", str(directory)])
+    return shlex.join([*launcher, *recipe, *device, "--resume", "--run-dir", directory])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +51,7 @@ class Checkpoints:
 
     def __init__(self, directory: str | Path, keep: int = 2):
         self.directory, self.keep = Path(directory), keep
+        self.after_saving: Callable[[], None] = lambda: None  # called when a checkpoint is on the disk
 
     def save(
         self,
@@ -82,6 +83,7 @@ class Checkpoints:
         except OSError as error:
             got = f"{str(self.directory)!r}: {error.strerror or error}"
             raise FileError("checkpoint", "a directory that can be written", got) from error
+        self.after_saving()
         return path
 
     def _write_both(self, state: Path, data: bytes, path: Path, manifest: dict[str, Any]) -> None:

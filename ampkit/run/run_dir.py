@@ -44,6 +44,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path, resume: bool = False):
         self.path, self.resume = Path(path), resume
+        self.name = str(path)  # as users know it
         self.config, self.metrics = self.path / "config.toml", self.path / "metrics.jsonl"
         self.environment = self.path / "environment.jsonl"
         self.checkpoints = self.path / "checkpoints"

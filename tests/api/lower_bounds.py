@@ -11,7 +11,7 @@ import re
 import tomllib
 from pathlib import Path
 
-EXTRAS = ("test", "cpu", "images", "arrow", "onnx", "tune", "mpi")
+EXTRAS = ("test", "cpu", "images", "arrow", "onnx", "tune", "mpi", "store")
 _BOUND = re.compile(r"(?P<name>[\w.-]+)>=(?P<version>[\d.]+)(?P<marker> *;.*)?")
 
 

@@ -64,10 +64,6 @@ def of_skypilot(path: Path) -> dict[str, Any]:
     task = yaml.safe_load((FILES / "skypilot.yaml").read_text())
     found = used(module.get_task_schema(), task)
     found["properties"]["resources"] = used(module.get_resources_schema(), task["resources"])
-    storage = module.get_storage_schema()
-    storage["properties"]["mode"] = {"type": "string", "enum": ["MOUNT", "COPY", "MOUNT_CACHED"]}
-    mounts = used(storage, next(iter(task["file_mounts"].values())))
-    found["properties"]["file_mounts"] = {"type": "object", "additionalProperties": mounts}
     return found
 
 
