@@ -40,7 +40,7 @@ from .autograd.saved import with_zeros
 from .cast_plan import CastPlan, make_plan
 from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
-from .dispatch.batching import rules, second
+from .dispatch.batching import rules, second, spread
 from .dispatch.batching.array import used
 from .policy import Cast, region
 from .policy.recipe import Recipe
@@ -172,7 +172,7 @@ class Op:
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
         kernel = (
-            (used and batched.spread(self, node, dy))
+            (used and spread.spread(self, node, dy))
             or node.kernel.own_backward
             or primitive.choose(node.plan.backend, dispatch.call, (dy, saved, needs), params)
         )

@@ -45,6 +45,10 @@ def linear(call: Call) -> Done | None:
     return Done(call.up(ran.out), backward, saved)
 
 
+# the gradient of the input alone is rows of one product
+linear.over_samples = lambda node, needs, shape: not any(needs[1:])  # type: ignore[attr-defined]  # see spread.py
+
+
 def _linear_of_each(call: Call) -> tuple[Any, Any]:
     x, weight, bias = (None if a is None else expand(a, call.level) for a in call.arrays)
     assert x is not None and weight is not None

@@ -51,6 +51,8 @@ def linear_check(input, weight, bias):
 
 @linear.backward(input="weight", weight="input")
 def linear_backward(dy, saved, needs):
+    if dy.ndim == 1 and not any(needs[1:]):  # one product in a second derivative, without what makes rows of it
+        return dy @ saved.weight, None, None
     rows = as_matrix(dy)
     dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
     dw = rows.T @ as_matrix(saved.input) if needs[1] else None

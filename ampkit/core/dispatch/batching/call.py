@@ -23,15 +23,12 @@ from ampkit.base.errors import AmpkitError
 
 from ... import dispatch
 from ...autograd.accumulate import reduce_to_input
-from ...autograd.double_backward import runs_forward_again
-from ...autograd.grad_mode import enable_grad, grad_scope, no_grad
+from ...autograd.grad_mode import grad_scope
 from ...autograd.saved import Saved
-from ...autograd.traced_array import TracedArray
 from ...cast_plan import CastPlan
 from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
-from ...tensor import Tensor
 from . import numpy_functions as numpy_functions
 from .array import BatchedArray, Level, UnmappedError, at, expand, innermost
 from .sums import is_summing, sum_if_ended
@@ -131,9 +128,9 @@ def _zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 def run_backward(op: Any, kernel: Any, dy: Any, saved: Any, needs: Any, params: dict[str, Any], compute: Any) -> Any:
     """The gradients that the backward of `op` gives where `kernel`, or any, ran forward; one per input."""
     dys = dy if type(dy) is tuple else (dy,)
-    level, own = _level_to_spread(kernel, dys), None if kernel is None else kernel.own_backward
+    level, own = level_to_spread(kernel, dys), None if kernel is None else kernel.own_backward
     if level is not None:
-        own = _per_sample_backward(op, kernel, level, params, compute)
+        own = per_sample_backward(op, kernel, level, params, compute)
     elif own is None:
         array = next(d for d in dys if d is not None)
         own = op.backward_primitive.choose(backends.backend_of(array).name, dispatch.call, (dy, saved, needs), params)
@@ -171,7 +168,7 @@ def _run(
     given = values[signature.variadic] if signature.variadic else [values[name] for name in signature.names]
     params = [values.get(name) for name in signature.param_names]  # `dtype` is the result's, and none of them
     call = Call(op, list(given), params, plan, level, wants)
-    with _on_device(call.arrays, op.name):
+    with on_device_of(call.arrays, op.name):
         done = batched(call)
     outcome.append(done.replays)
     inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
@@ -213,7 +210,8 @@ def fill_saved(op: Any, node: Any) -> None:
             node.saved.__dict__[name] = value
 
 
-def _on_device(arrays: Any, where: str) -> Any:
+def on_device_of(arrays: Any, where: str) -> Any:
+    """The context of the device of arrays, below all levels."""
     return backends.device_guard(*map(on_device, arrays), where=where)
 
 
@@ -222,7 +220,7 @@ def _backward_of(level: Level) -> Callable[..., Any]:
         dys = [None if d is None else expand(d, level) for d in (dy if type(dy) is tuple else (dy,))]
         summing = is_summing(level)
         held: _Backward = saved.batched
-        with _on_device(dys, "backward"):
+        with on_device_of(dys, "backward"):
             found = list(held.run(dys, needs, summing))
             if summing:
                 found = [sum_if_ended(g, level) if i.shared else g for g, i in zip(found, held.inputs, strict=True)]
@@ -318,7 +316,7 @@ class _Named(NamedTuple):
     op: Any  # whose name an error of a gradient's shape says
 
 
-def _per_sample_backward(op: Any, kernel: Any, level: Level, params: dict[str, Any], compute: Any) -> Kernel:
+def per_sample_backward(op: Any, kernel: Any, level: Level, params: dict[str, Any], compute: Any) -> Kernel:
     """The backward of a call on arrays that all samples share, for gradients that are one of each sample."""
 
     def backward(dy: Any, saved: Any, needs: Any, **_: Any) -> Any:
@@ -332,30 +330,8 @@ def _per_sample_backward(op: Any, kernel: Any, level: Level, params: dict[str, A
     return Kernel(backward, None)
 
 
-def spread(op: Any, node: Any, dy: Any) -> Kernel | None:
-    """The backward of a node for gradients batched at a level that its own call did not see; else None."""
-    level = _level_to_spread(node.kernel, dy if type(dy) is tuple else (dy,))
-    if level is None:
-        return None
-    if node.kernel.own_backward is None or node.kernel.level is not None:
-        return Kernel(_backward_by_ops(op, node), None)
-    names = op.signature.param_names
-    return _per_sample_backward(op, node.kernel, level, dict(zip(names, node.params, strict=True)), node.plan.compute)
-
-
-def _backward_by_ops(op: Any, node: Any) -> Callable[..., Any]:
-    # The reference of the backward, as a second derivative runs it: its ops have rules.
-    def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
-        dys = [None if d is None else TracedArray(Tensor(d)) for d in (dy if type(dy) is tuple else (dy,))]
-        with enable_grad() if runs_forward_again(op, node) else no_grad():
-            found = op.replay(node, dys, needs, None)
-        return tuple([None if g is None else g.tensor.array for g in found])
-
-    return backward
-
-
-def _level_to_spread(kernel: Any, dys: Any) -> Level | None:
-    # The level of gradients, unless the call that `kernel` ran was batched at it or at an inner one.
+def level_to_spread(kernel: Any, dys: Any) -> Level | None:
+    """The level of gradients, unless the call that `kernel` ran was batched at it or at an inner one."""
     level, own = innermost(dys), getattr(kernel, "level", None)
     return level if level is not None and (own is None or own.serial < level.serial) else None
 

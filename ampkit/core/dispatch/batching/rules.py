@@ -43,6 +43,14 @@ def elementwise(call: Call) -> Done | None:
     return _done(call, ran, BatchedArray(ran.hand_out(), level), backward, apart)
 
 
+def _is_elementwise(node: Any, needs: Any, shape: tuple[int, ...]) -> bool:
+    # Whether no input of a call broadcasts to the result's shape, so that an axis in front of its gradients does.
+    return all(edge is None or edge[2] == shape for edge in node.edges)
+
+
+elementwise.over_samples = _is_elementwise  # type: ignore[attr-defined]  # see spread.py
+
+
 def _apart(name: str, level: Level, gradient: Any, rank: int, summing: bool) -> Any:
     # A backward gives gradients in the shape of the result; one that it summed over the samples is right if all are.
     if gradient.ndim == rank + 1 and gradient.shape[0] == level.size:
