@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 
-from . import modules, names, ops, optimizers
+from . import modules, names, ops, optimizers, transforms
 from .comparison import Tally, as_json, review, summary
 from .differences import LISTED
 from .ops import Settings
 
-KINDS = (*ops.KINDS, "modules", "optimizers")
+OF_OPS = (*ops.KINDS, *transforms.KINDS)
+KINDS = (*ops.KINDS, "modules", "optimizers")  # without --kind
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -32,7 +33,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.peers.opinfo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", nargs="+", help="names of ops (OpInfo's), modules and optimizers")
     parser.add_argument("--dtype", nargs="+", choices=ops.DTYPES, default=ops.DTYPES)
-    parser.add_argument("--kind", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kind", nargs="+", choices=(*KINDS, *transforms.KINDS), default=KINDS)
     parser.add_argument("--samples", type=int, help="at most so many of one op and dtype")
     parser.add_argument("--extended", action="store_true", help="OpInfo's reference inputs: extremal values and more")
     parser.add_argument("--jobs", type=int, default=1)
@@ -52,7 +53,7 @@ def compare(settings: Settings, name: str) -> dict[str, Tally]:
     torch.set_num_threads(1)
     found: dict[str, Tally] = {}
     for info in names.infos().get(name, []):
-        _merge(found, ops.compare(info, settings._replace(kinds=tuple(k for k in settings.kinds if k in ops.KINDS))))
+        _merge(found, ops.compare(info, settings._replace(kinds=tuple(k for k in settings.kinds if k in OF_OPS))))
     for kind, part in (("modules", modules), ("optimizers", optimizers)):
         if kind in settings.kinds and name in part.infos():
             _merge(found, {kind: part.compare(part.infos()[name], settings)})

@@ -16,7 +16,7 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo
 import ampkit
 from ampkit.base.errors import AmpkitError
 
-from . import names
+from . import names, transforms
 from .comparison import Difference, Leaf, Tally, faults
 from .translate import OutOfScope, copied, described, in_float64, leaves, tensors, to_ampkit
 
@@ -67,6 +67,8 @@ def compare(info: Any, settings: Settings) -> dict[str, Tally]:
 
 
 def _dtypes(info: Any, kind: str, settings: Settings) -> list[str]:
+    if kind in transforms.KINDS:
+        return transforms.dtypes(info, kind, settings.dtypes)
     if kind == "values":
         able = info.supported_dtypes("cpu")
     elif info.name in names.RANDOM or not info.supports_autograd:
@@ -79,7 +81,7 @@ def _dtypes(info: Any, kind: str, settings: Settings) -> list[str]:
 
 def _samples(info: Any, kind: str, dtype: str, settings: Settings, tally: Tally) -> None:
     ways = names.variants(info)[: None if kind == "values" else 1]
-    run = _values if kind == "values" else _gradients
+    run = _values if kind == "values" else _transformed if kind in transforms.KINDS else _gradients
     for number, sample in enumerate(_drawn(info, kind, dtype, settings, tally)):
         for variant in ways:
             place = Place(info.name, _title(info, variant), dtype, number, kind)
@@ -211,6 +213,11 @@ def _gradients(info: Any, variant: names.Variant, sample: Any, kind: str) -> lis
     except Refused as refused:
         return [refused.args]
     return faults(leaves(answer), needed, wide, not _random(info, sample))
+
+
+def _transformed(info: Any, variant: names.Variant, sample: Any, kind: str) -> list[tuple[str, str]]:
+    libraries = transforms.libraries(AMPKIT, TORCH)
+    return transforms.compare(kind, variant, sample, *libraries, call_ampkit, lazily)
 
 
 def lazily(call: Callable[[], list[Leaf]]) -> Callable[[], list[Leaf] | None]:

@@ -31,7 +31,8 @@ FILES = (
     "optim/test_lrscheduler optim/test_optim optim/test_swa_utils nn/test_module_hooks nn/test_init nn/test_dropout "
     "nn/test_packed_sequence nn/test_lazy_modules nn/test_pruning nn/test_parametrization nn/test_embedding "
     "nn/test_pooling nn/test_convolution nn/test_multihead_attention test_nn test_modules test_autocast "
-    "autograd/test_functional test_autograd distributions/test_distributions test_dataloader"
+    "autograd/test_functional test_autograd distributions/test_distributions test_dataloader "
+    "functorch/test_eager_transforms functorch/test_vmap functorch/test_vmap_registrations"
 ).split()
 
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).
@@ -43,7 +44,6 @@ OUT_OF_SCOPE = [
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b"),
     ("sparse, nested, quantized and meta tensors", r"sparse|nested|quantize|[\"']meta[\"']|torch\.ao\."),
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
-    ("forward-mode derivatives and vmap", r"fwAD|forward_ad|vmap|\bjvp\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
     ("data pipes, which PyTorch drops", r"[Dd]ata[Pp]ipe|datapipe"),
     ("extensions in C++, profilers and dispatch modes",

@@ -193,8 +193,10 @@ class Finder:
 def mount(internal: Path) -> None:
     """Let the alias answer for PyTorch's test infrastructure and, while files are imported, for names it lacks."""
     from ampkit.as_torch import finder as alias
+    from ampkit.as_torch.extra.dispatch.operators import Operator
     from ampkit.base.missing_names import GOLDEN
 
+    Operator._opoverload = Operator.op
     found = next(finder for finder in sys.meta_path if isinstance(finder, alias.Finder))
     sys.meta_path.insert(0, Finder(internal, found))
     torch.nn.modules.__all__ = [name for name in json.loads(GOLDEN.read_text())["torch.nn"] if name[0].isupper()]
@@ -204,6 +206,21 @@ def mount(internal: Path) -> None:
     refused: Any = type(torch._utils.nothing)  # of a class that can be named and not called
     answer = refused.__call__
     refused.__call__ = lambda cls, *given, **named: Absent(cls.path) if loading else answer(cls, *given, **named)
+    each = refused.__iter__
+    refused.__iter__ = lambda cls: iter(()) if loading else each(cls)
+    refused.__getattr__ = without_marks(refused.__getattr__)
+    refused.__len__ = lambda cls: 0 if loading else len(list(each(cls)))
+
+
+def without_marks(answer: Any) -> Any:
+    """`answer`, the `__getattr__` of a refused name, without what PyTorch's loops over namespaces and tests ask for."""
+
+    def found(cls: Any, name: str) -> Any:
+        if name == "parametrize_fn":
+            raise AttributeError(name)
+        return () if loading and name == "__all__" else answer(cls, name)
+
+    return found
 
 
 def lenient(answer: Any) -> Any:
@@ -244,6 +261,8 @@ def settle() -> None:
     common_utils.open_source_signpost = lambda **said: None
     compare(common_utils)
     torch._C.has_lapack = True
+    torch._C._debug_only_are_vmap_fallback_warnings_enabled = lambda: False
+    torch._C._debug_only_display_vmap_fallback_warnings = lambda shown: None
     common_utils.TestCase.setUp, common_utils.TestCase.tearDown = setUp, tearDown
     common_utils.TestCase._run_custom = lambda self, result: unittest.TestCase.run(self, result)
     common_utils.gradcheck = gradcheck(torch.autograd.gradcheck, True)
