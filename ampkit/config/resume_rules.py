@@ -11,9 +11,10 @@ from ..base.errors import ConfigError
 from ..core.policy.recipe import FAMILIES
 from .recipe import Recipe
 
-# Keys of [train]: length, intervals and device. All others but those of [debug] change the result.
-FREE = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches", "patience"}
-FREE |= {"checkpoint_every", "keep", "keep_best", "threads", "device", "compile", "loggers"}
+# Length, intervals, device, and what ranks share out. All others but those of [debug] change the result.
+_TRAIN = {"steps", "epochs", "bench_steps", "log_every", "eval_every", "eval_batches", "patience"}
+_TRAIN |= {"checkpoint_every", "keep", "keep_best", "threads", "device", "compile", "loggers"}
+FREE = {"train": _TRAIN, "parallel": {"stage"}}
 
 
 class Change(NamedTuple):
@@ -27,7 +28,7 @@ class Change(NamedTuple):
 def continued(recipe: Recipe, before: Recipe | Mapping[str, Any]) -> Recipe:
     """`recipe` for resuming a run of `before`, with the same number of threads unless `recipe` sets it.
 
-    before: a recipe, or the dict of one. Only the keys `FREE` of [train] and those of [debug] may differ.
+    before: a recipe, or the dict of one. Only the keys `FREE` and those of [debug] may differ.
     Raises ConfigError, which names the others that do.
     """
     if not isinstance(before, Recipe):
@@ -62,7 +63,7 @@ def _changes(recipe: Recipe, before: Recipe) -> Iterator[Change]:
             yield Change(f"{section}.name", was.get("name"), values.get("name"))
             continue
         for key, value in values.items():
-            if was[key] != value and not (section == "debug" or (section == "train" and key in FREE)):
+            if was[key] != value and not (section == "debug" or key in FREE.get(section, ())):
                 yield Change(f"{section}.{key}", was[key], value)
 
 

@@ -179,11 +179,14 @@ class Parallel(Section):
 
     wire_dtype: in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients in a
     message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
+    stage: what the ranks share out: 0 nothing; 2 rows of parameters, gradients and the optimizer's state, with whole
+    parameters from forward to backward; 3 with whole ones only while their module computes.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     bucket_mb: Positive = 25.0
     sync_batchnorm: bool = False
+    stage: Literal[0, 2, 3] = 0
 
 
 class Train(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from inspect import signature
@@ -18,6 +18,7 @@ from ..config import Recipe, Section
 from ..core.policy import Policy, autocast
 from ..core.policy.recipe import FAMILIES
 from ..debug import Ranges
+from ..distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from ..models.weights import started
 from ..nn.lora.config import ALL_LINEAR
 from ..optim import lr_scheduler
@@ -25,6 +26,7 @@ from ..optim.layerwise import by_factor, lr_factors_of
 from ..optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from .input_pipeline import InputPipeline
 from .policy_of_model import need_modules_of, output_layer_in_16_bits
+from .ranks import Ranks
 from .trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
 
 
@@ -81,6 +83,32 @@ def parallel(recipe: Recipe) -> dict[str, Any]:
     section = recipe.parallel
     wire = None if section.wire_dtype == "float32" else section.wire_dtype
     return {"wire_dtype": wire, "bucket_cap_mb": section.bucket_mb}
+
+
+def shard(recipe: Recipe, model: nn.Module, ranks: Ranks) -> None:
+    """Share the parameters of `model` out over the ranks, as parallel.stage says: the entries of lists, then the rest.
+
+    Raises ConfigError for what does not go with it.
+    """
+    stage = recipe.parallel.stage
+    if not stage or ranks.group is None:
+        return
+    if recipe.train.compile:
+        raise ConfigError("parallel.stage", "train.compile=false", f"stage={stage} with train.compile=true")
+    policy = MixedPrecisionPolicy(reduce_dtype=parallel(recipe)["wire_dtype"])
+    options: dict[str, Any] = {"mesh": ranks.group, "mp_policy": policy, "reshard_after_forward": stage == 3}
+    for part in _blocks(model):
+        fully_shard(part, **options)
+    fully_shard(model, **options)
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    # What stands in the outermost lists: the layers of a deep model.
+    for part in module.children():
+        if isinstance(part, nn.ModuleList):
+            yield from (each for each in part.children() if any(True for _ in each.parameters()))
+        else:
+            yield from _blocks(part)
 
 
 def callbacks(recipe: Recipe) -> list[Callback]:

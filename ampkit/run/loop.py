@@ -61,6 +61,7 @@ class Run(TrainingLoop):
         model = build.model(recipe, self._pipeline.about, starts=not from_checkpoint)
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
+        build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
         average = build.average(recipe, model)

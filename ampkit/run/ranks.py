@@ -26,6 +26,7 @@ from ..distributed import DistError, ProcessGroup, init_process_group
 from ..distributed.collectives import gathered_objects
 from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
 from ..distributed.environment import launched
+from ..distributed.fsdp import FSDPModule, ShardedTensor
 from ..distributed.transport import Call
 from ..distributed.world import go_on_without_lost, group
 
@@ -41,8 +42,8 @@ class Ranks:
     """
 
     def __init__(self, processes: ProcessGroup | None = None):
-        self._group = processes
-        self._replica: DistributedDataParallel | None = None
+        self._group = self.group = processes
+        self._replica: DistributedDataParallel | FSDPModule | None = None
         self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
         self.in_agreement = False
 
@@ -107,14 +108,22 @@ class Ranks:
     # what all ranks have in common
 
     def replicate(self, model: nn.Module, **options: Any) -> nn.Module:
-        """`model` with gradients that are averaged over the ranks; options: of DistributedDataParallel."""
+        """`model` with gradients that are averaged over the ranks; options: of DistributedDataParallel.
+
+        One that `fully_shard` has shared out averages them itself.
+        """
         if self._group is None:
+            return model
+        if isinstance(model, FSDPModule):
+            self._replica = model
             return model
         self._replica = DistributedDataParallel(model, process_group=self._group, **options)
         return self._replica
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """A context whose backward passes leave gradients on their rank; the next one averages their sums."""
+        if isinstance(self._replica, FSDPModule):
+            return _without_sync(self._replica)
         return nullcontext() if self._replica is None else self._replica.no_sync()
 
     def mean(self, loss: Tensor) -> Tensor:
@@ -226,6 +235,28 @@ class Ranks:
 
         self.agreed(check)
         return min(chosen or usual, max(1, cores // sharing))
+
+
+@contextmanager
+def _without_sync(model: FSDPModule) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def whole(state: Any) -> Any:
+    """A nested state in which whole tensors, on the host, stand for rows that ranks share out; all ranks call it.
+
+    Rank 0 alone keeps them.
+    """
+    if isinstance(state, ShardedTensor):
+        tensor = state.full_tensor()
+        return tensor.cpu() if state._sharding.group.rank() == 0 else None
+    if isinstance(state, dict):
+        return {key: whole(value) for key, value in state.items()}
+    return type(state)(map(whole, state)) if type(state) in (list, tuple) else state
 
 
 ALONE = Ranks()  # a process that trains without others

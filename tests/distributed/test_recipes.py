@@ -114,13 +114,29 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(recipe, tmp_
 
 
 @mpi
+def test_a_run_of_sharded_ranks_goes_on_without_sharding_and_the_other_way_round(recipe, tmp_path):
+    path = str(Path(__file__).parents[2] / "recipes/text_gpt.toml")
+    words = [f"data.path={Path(__file__).parent}", "train.steps=10", "train.eval_every=5", "train.log_every=1"]
+    words += ["model.n_layer=2", "model.n_embd=16", "model.block_size=16", "data.batch_size=6", "train.accumulate=2"]
+    words += ["train.eval_batches=3", "train.ema=0.9", "train.threads=1", "optimizer.eps=1e-4", "schedule.warmup=2"]
+    assert main(["train", path, *words, "--run-dir", str(tmp_path / "one")]) == 0
+    directory = tmp_path / "run"
+    assert train(2, directory, path, *words, "parallel.stage=3", fault="signal").returncode == 130
+    resumed = train(3, directory, path, *words, "parallel.stage=2", "train.steps=10", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    need_close(rows_of(directory), rows_of(tmp_path / "one"), 2e-5)
+
+
+@mpi
 def test_an_error_of_all_ranks_is_printed_once(recipe, tmp_path):
     cases = [
         ("none", "train.foo=1", "train.foo: needs a known key"),
+        ("none", "parallel.stage=2 train.compile=true", "parallel.stage: needs train.compile=false"),
+        ("none", "parallel.stage=3 optimizer.name=lamb", "LAMB, whose update reads whole parameters"),
         ("one core", "train.threads=", "needs a core for each rank of a machine, got 2 ranks for 1 of "),
     ]
     for fault, word, said in cases:
-        found = train(2, tmp_path / "run", recipe(), word, fault=fault)
+        found = train(2, tmp_path / "run", recipe(), *word.split(), fault=fault)
         assert found.returncode == 2
         assert found.stderr.count("ampkit: ") == 1, found.stderr
         assert said in found.stderr

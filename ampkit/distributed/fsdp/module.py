@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
@@ -50,7 +51,7 @@ class State:
 
     def __init__(self, group: ShardedGroup, reshards: bool | None):
         self.group, self.reshards = group, reshards
-        self.reshards_after_backward = True
+        self.reshards_after_backward, self.stays = True, False  # the second: see `unsharded`
         self._depths: list[int] = []  # of the forwards under way
         self._pass: Any = None  # the backward pass at whose end `_end` is to be called
         self._since = 0
@@ -91,7 +92,8 @@ class State:
         if is_recomputing():  # backward follows
             self._at_end_of_pass()
         elif not is_grad_enabled():
-            self.group.reshard()
+            if not self.stays:
+                self.group.reshard()
         elif is_inside if self.reshards is None else self.reshards:
             pack_weights(self.group, tensors_in(output), self._since, self._unshard)
             self.group.reshard()
@@ -190,6 +192,24 @@ class FSDPModule(Module):
 
     def set_modules_to_backward_prefetch(self, modules: Iterable[Module]) -> None:
         """No effect: parameters are gathered when backward reads the first of a module."""
+
+
+@contextmanager
+def unsharded(module: Module) -> Iterator[None]:
+    """A context in which all of `module` is gathered, so that ranks may run it without grad as often as each likes.
+
+    All ranks enter it; the parameters must not change within. A module that is not shared out is left as it is.
+    """
+    found = [state for part in module.modules() if (state := part.__dict__.get("_fsdp")) is not None]
+    for state in found:
+        state.group.unshard()
+        state.stays = True
+    try:
+        yield
+    finally:
+        for state in found:
+            state.stays = False
+            state.group.reshard()
 
 
 _classes: dict[type, type] = {}
@@ -330,4 +350,4 @@ def _load_rows(module: Any, state: Any, prefix: str, *rest: Any) -> None:
             state[prefix + name] = cut(state[prefix + name], parameter._sharding)
 
 
-__all__ = ["FSDPModule", "ShardedTensor", "State", "fully_shard", "keep_parts_in_state"]
+__all__ = ["FSDPModule", "ShardedTensor", "State", "fully_shard", "keep_parts_in_state", "unsharded"]

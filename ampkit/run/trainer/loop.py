@@ -18,6 +18,7 @@ from ...core.capture.compiled import compile, shared_memory
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
+from ...distributed.fsdp import unsharded
 from ...optim.adam.schedule_free import averaged, begin_training, end_training
 from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
@@ -173,7 +174,8 @@ class TrainingLoop(SavedTraining):
             try:
                 model = self.evaluated_model
                 self.ranks.copy_buffers(model)
-                row = self.scores(model, self._until_stopped(self.held_out()))
+                with unsharded(model):  # ranks may have other numbers of batches
+                    row = self.scores(model, self._until_stopped(self.held_out()))
             except StoppedError:
                 self.model.train()
                 return None

@@ -9,8 +9,9 @@ from typing import Any
 
 from ... import backends
 from ...core.saved_state import need_keys
+from ...distributed.fsdp import FSDPModule
 from ..checkpoint import Checkpoints, need_counts
-from ..ranks import Ranks
+from ..ranks import Ranks, whole
 from ..training_state import TrainingState
 from .callbacks import Callback, ModelCheckpoint, load_states, states
 
@@ -85,12 +86,13 @@ class SavedTraining(TrainingState):
         """Save a checkpoint if there is a directory for them, unless this very state was saved already."""
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            self.ranks.agreed(self._write_checkpoint)
+            state = whole(self.state_dict()) if isinstance(self.model, FSDPModule) else None
+            self.ranks.agreed(lambda: self._write_checkpoint(state))
             self._saved = (self.done, self.evaluated)
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, whole_state: dict[str, Any] | None) -> None:
         if self.checkpoints is not None and self.ranks.rank == 0:
-            rows, state = self.before_saving(), self.state_dict()
+            rows, state = self.before_saving(), self.state_dict() if whole_state is None else whole_state
             for callback in self.callbacks:
                 callback.on_save_checkpoint(self, state)
             self.checkpoints.save(self.done, state, self.recipe_values, rows, self.checkpointing.steps)
