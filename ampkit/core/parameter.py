@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
@@ -90,14 +89,6 @@ class Parameter(Tensor):
     def _arena_segment(self) -> Any:
         """Its segment of the newest optimizer's arena; None without an optimizer, and once that is gone."""
         return None if self._segment is None else self._segment()
-
-    def of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """An optimizer's state of this parameter, as `state_dict` shows it."""
-        return dict(entry)
-
-    def from_state(self, entry: Any) -> Any:
-        """A state that `of_state`, or an optimizer without ranks, has made, as the parameter's optimizer keeps it."""
-        return entry
 
     def drop_grad(self) -> None:
         for recorder in recorders:

@@ -64,6 +64,14 @@ class TensorBase:
     _array: Array  # the same, for who reads none of its elements (see `guard_reads` in tensor.py)
     requires_grad: bool
 
+    def _from_state(self, entry: Any) -> Any:
+        """A state that `_of_state`, or an optimizer without ranks, has made, as the tensor's optimizer keeps it."""
+        return entry
+
+    def _of_state(self, entry: Any) -> Any:
+        """An optimizer's state of this parameter, as `state_dict` shows it."""
+        return entry
+
     @property
     def _tape_node(self) -> Node | None:
         """See Tensor."""

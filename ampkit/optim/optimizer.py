@@ -386,7 +386,7 @@ class Optimizer(OptimizerHooks):
 
     def _snapshots(self) -> dict[Any, Any]:
         # Copies of the state of each parameter by its number, and of that which has a name.
-        state = {number: parameter.of_state(snapshot(entry)) for number, parameter, entry in self._entries()}
+        state = {number: parameter._of_state(snapshot(entry)) for number, parameter, entry in self._entries()}
         return {**dict(sorted(state.items())), **deepcopy(self.named_state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -401,7 +401,7 @@ class Optimizer(OptimizerHooks):
         for group, saved in zip(self.param_groups, options, strict=True):
             group.check(saved)
         pairs = zip(saved_ids, self._parameters(), strict=True)
-        entries = {number: p.from_state(state.get(saved, {})) for number, (saved, p) in enumerate(pairs)}
+        entries = {number: p._from_state(state.get(saved, {})) for number, (saved, p) in enumerate(pairs)}
         entries = in_state_dtypes(where, entries, groups, self.param_groups, self.non_negative)
         checked = self._need_entries(where, entries)
         for group, saved in zip(self.param_groups, options, strict=True):

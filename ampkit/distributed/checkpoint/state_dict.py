@@ -67,7 +67,7 @@ def get_optimizer_state_dict(
     for optimizer in _several(optimizers):
         names, saved = _names(model, optimizer), optimizer.state_dict()
         for segment in optimizer.segments():
-            entry = saved["state"].get(segment.number) or segment.parameter.of_state(_zeros(optimizer, segment))
+            entry = saved["state"].get(segment.number) or segment.parameter._of_state(_zeros(optimizer, segment))
             state[names[segment.number]] = entry
         groups += [{**group, "params": [names[n] for n in group["params"]]} for group in saved["param_groups"]]
     return _as_wanted({"state": state, "param_groups": groups}, options or _DEFAULT)

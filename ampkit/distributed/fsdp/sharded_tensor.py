@@ -156,10 +156,10 @@ class ShardedParameter(ShardedTensor, Parameter):
         if self._grad is not None and type(self._grad) is Tensor:
             sharded(self._grad, self._sharding)
 
-    def of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_state(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._as_sharded(value) for name, value in entry.items()}
 
-    def from_state(self, entry: Any) -> Any:
+    def _from_state(self, entry: Any) -> Any:
         return (
             entry
             if not isinstance(entry, Mapping)
