@@ -166,6 +166,24 @@ def test_sixteen_bits_have_the_bits_of_data_parallelism(region, dtype):
     assert results[0][1] < 2.0**40 or region is not in_float16  # some steps were skipped, on all ranks
 
 
+@pytest.mark.parametrize("unscales", [False, True])
+def test_an_overflow_in_the_rows_of_one_rank_skips_the_step_of_all(unscales):
+    def program(group):
+        model = shard(make(), group)
+        optimizer, scaler = optim.SGD(model.parameters(), lr=0.1), ampkit.GradScaler(init_scale=8.0)
+        before = whole(model)
+        scaler.scale(loss_of(model, group, 0)).backward()
+        if group.rank() == 1:
+            model.head.weight.grad[0, 0] = float("inf")
+        if unscales:
+            scaler.unscale_(optimizer)
+        skipped = scaler.step(optimizer).skipped
+        scaler.update()
+        return skipped, scaler.get_scale(), same(whole(model), before)
+
+    assert on_ranks(3, program) == [(True, 4.0, True)] * 3
+
+
 @pytest.mark.parametrize("dtype", [ampkit.bfloat16, ampkit.float16])
 def test_parameters_are_gathered_and_gradients_reduced_in_the_dtypes_of_the_policy(dtype):
     seen = []
