@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ampkit import backends
 from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import DIFFERENTIABLE, DType, accumulator
@@ -21,14 +19,14 @@ def cast(array: Any, dtype: DType) -> Any:
     if array.dtype == dtype:
         return array
     if queue.waiting:
-        queue.flush()
+        queue.flush(None if is_traced(array) else (array,))
     return array.astype(dtype) if is_traced(array) else backends.backend_of(array).cast(array, dtype)
 
 
 def cast_unread(array: Any, dtype: DType) -> Any:
     """`cast`, for who reads no elements of the result, which may wait in a compiled step."""
-    if queue.active and type(array) is np.ndarray and array.dtype != dtype:
-        made = queue.cast(array, dtype)
+    if queue.active and array.dtype != dtype and not is_traced(array):
+        made = queue.held.cast(array, dtype)
         if made is not None:
             return made
     return cast(array, dtype)

@@ -180,7 +180,8 @@ class Op:
             observe.notify_start(primitive.name, kernel.name, dy[0] if type(dy) is tuple else dy)
         grad_buffers = backward_pass.grad_buffers(node) if kernel.wants_cache else ()
         if queue.active and (kernel.launches or queue.waiting):
-            queue.before(kernel, node.versions)
+            reads = (dy, *saved.__dict__.values(), *params.values()) if type(saved) is Saved else None
+            queue.before(kernel, node.versions, reads, [one for one in grad_buffers if one is not None])
         gradients, kernel = dispatch.backward(
             self, kernel, dy, saved, needs, params, node.plan.compute, node.versions, grad_buffers
         )

@@ -53,7 +53,7 @@ def runner(op: Any) -> Callable[..., Any]:
             elif plan.kernels and (type(arrays[0]) is not ndarray or arrays[0].size >= primitive.min_elements):
                 kernel = primitive.choose(plan.backend, call, arrays, params, plan.out)
             if queue.active and (kernel.launches or queue.waiting):
-                queue.before(kernel, versions)
+                queue.before(kernel, versions, (*arrays, *params))
             if profilers:
                 notify_start(op.name, kernel.name, arrays[0])
             if kernel is reference and not plan.widens:  # most small calls

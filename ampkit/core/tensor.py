@@ -261,11 +261,13 @@ class Tensor(TensorBase, TensorMethods):
             recorder.asks_gradient(self)
             recorder.writes_gradient(self)
         keeps = owned and self._grad is None and self._can_keep(gradient)
-        if queue.waiting and not keeps:
-            queue.flush()
+        if queue.waiting and self._grad is not None:
+            queue.flush((gradient,), (self._grad._array,))
         if self._grad is None:
             buffer = gradient if keeps else self._new_grad_buffer(gradient)
             if gradient is not buffer:  # a backward may have written it there
+                if queue.waiting:
+                    queue.flush((gradient,), (buffer,))
                 backends.backend_of(buffer).copy(buffer, gradient)
             self._grad = Tensor(buffer)
             self._grad._scale_tag = tag
@@ -408,10 +410,10 @@ class Tensor(TensorBase, TensorMethods):
                     recorder.read(self, dtype, held)
                 return held
         if observe.profilers:
-            observe.notify_start("cast", "", self.array)
+            observe.notify_start("cast", "", self._array)
         made = self._cast(dtype)
         if observe.observers:
-            observe.notify_end("cast", (self.array,), made, observe.FORWARD, operands=(self,))
+            observe.notify_end("cast", (self._array,), made, observe.FORWARD, operands=(self,))
         if keep:
             self._cast_copies = {**(self._cast_copies or {}), dtype: (self._version_counter[0], made)}
             for recorder in recorders:
@@ -517,7 +519,7 @@ setattr(TensorBase, "_array", vars(Tensor)["array"])  # noqa: B010 - the same sl
 
 
 def guard_reads() -> None:
-    """From now on whatever reads `array` first computes what waits in a compiled step on the CPU.
+    """From now on whatever reads `array` first computes what waits of it in a compiled step.
 
     Programs without such steps keep the slot, which is read several times as fast as a property.
     """
@@ -526,8 +528,9 @@ def guard_reads() -> None:
         return
 
     def read(tensor: Tensor) -> Array:
+        array = slot.__get__(tensor)
         if queue.waiting:
-            queue.flush()
-        return slot.__get__(tensor)
+            queue.flush((array,), (array,))
+        return array
 
     setattr(Tensor, "array", property(read, slot.__set__))  # noqa: B010

@@ -200,7 +200,7 @@ class PooledMemory(BaseMemory):
 
     def __init__(self, chunk: Chunk, pool: _DevicePool):
         self.ptr, self.size, self.device_id = chunk.ptr, chunk.size, chunk.segment.device_id
-        self._segment, self.pool, self._serial = weakref.ref(chunk.segment), weakref.ref(pool), next(_serials)
+        self._segment, self.pool, self._serial = weakref.ref(chunk.segment), pool.weakref, next(_serials)
         chunk.segment.blocks[self.ptr] = (self.size, self._serial)
 
     @property
@@ -272,6 +272,7 @@ class _DevicePool:
         self.freed: deque[int] = deque()  # addresses still to be put there
         self.lock = threading.Lock()
         self.total = self.limit = 0
+        self.weakref = weakref.ref(self)  # of all blocks: if only garbage had it, a collection would clear it
 
     def malloc(self, nbytes: int) -> MemoryPointer:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -71,6 +71,10 @@ class CUDA:
         """A new, empty captured step (see graph.py)."""
         return importlib.import_module(".graph", __package__).Graph(self)
 
+    def chains(self) -> Any:
+        """What holds the elementwise launches of a recording that wait for each other (see launch/chains.py)."""
+        return importlib.import_module(".launch.chains", __package__).CudaChains(self)
+
     def graph_pool(self) -> Any:
         """The memory pool that captured steps share (see graph_pool.py)."""
         if self._graph_pool is None:

@@ -40,13 +40,17 @@ class Work:
 
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
-        self.addresses: set[int] = set()  # where they start
+        self.addresses: dict[int, ref[Allocation]] = {}  # where they start, each with the newest
         self._made: list[ref[Allocation]] = []
 
     def add(self, allocation: Allocation) -> None:
         self.ranges.append((allocation.start, allocation.stop))
-        self.addresses.add(allocation.start)
+        self.addresses[allocation.start] = ref(allocation)
         self._made.append(ref(allocation))
+
+    def at(self, address: int) -> ref[Allocation] | None:
+        """The newest allocation that starts there, which may be gone."""
+        return self.addresses.get(address)
 
     def alive(self) -> list[Allocation]:
         return [found for found in (each() for each in self._made) if found is not None]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from ampkit.base.errors import DeviceError
 
@@ -60,6 +61,11 @@ def options(source: str) -> tuple[str, ...]:
     return (*OPTIONS, "--fmad=false") if source.startswith("optim/") else OPTIONS
 
 
+def code_of(source: str) -> str:
+    """The code of `<source>.cu`, or `source` itself where that is code."""
+    return source if "\n" in source else f'#include "{source}.cu"\n'
+
+
 class Kernels:
     """The compiled entries; CuPy loads each on the devices it is launched on. xp: CuPy, or its emulation."""
 
@@ -68,11 +74,11 @@ class Kernels:
         self._entries: dict[tuple[str, str], Callable[..., None]] = {}
 
     def entry(self, source: str, name: str) -> Callable[..., None]:
-        """The function `name`, template arguments included, of `<source>.cu`; compiled on first use."""
+        """The function `name`, template arguments included, of `<source>.cu` or of the code `source`; compiled on first
+        use."""
         found = self._entries.get((source, name))
         if found is None:
-            code = f'#include "{source}.cu"\n'
-            module = self.xp.RawModule(code=code, options=options(source), name_expressions=(name,))
+            module = self.xp.RawModule(code=code_of(source), options=options(source), name_expressions=(name,))
             try:
                 found = self._entries[source, name] = module.get_function(name)
             except Exception as error:
@@ -97,7 +103,8 @@ def _template_argument(argument: DType | str | int | bool) -> str:
 
 
 def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: int = 0) -> None:
-    """Launch an entry of `<source>.cu` on the device of the first argument, an array, and its current stream.
+    """Launch an entry of `<source>.cu`, or of the code `source`, on the device of the first argument, an array, and on
+    its current stream.
 
     grid: blocks, a number or a tuple. block: threads. args: arrays (their first element's address), None (null) and
     NumPy scalars, whose dtype must be the parameter's. shared: bytes of dynamic shared memory, at most the device's
@@ -106,6 +113,8 @@ def launch(source: str, name: str, grid: Any, block: int, *args: Any, shared: in
     backend: Any = backends.backend_of(args[0])
     if backend.recording is not None:
         backend.recording.keep(args)
+        if queue.waiting:
+            queue.flush(args)
     grid, gpus = grid if isinstance(grid, tuple) else (grid,), backend.gpus
     before = None if gpus is None else gpus.enter(name, args)
     try:  # CuPy loads a kernel on the current device, when it is asked for or when it is launched there first

@@ -40,6 +40,7 @@ def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
 
 # (gradient, axes): summed over them, which stay with length 1
 sum_over = Primitive("sum_over", "reduction.reductions", _sum_over)
+sum_over.writes = False
 
 
 def join_repeated(edges: Any, gradients: list[Any]) -> None:
@@ -92,7 +93,7 @@ def is_sole_reference(gradients: list[Any], place: int) -> bool:
         return False
     count, memory = sys.getrefcount(gradients[place]), array
     if queue.waiting:
-        count -= queue.references(array)  # which it drops before anything else reads or writes the memory
+        count -= queue.held.references(array)  # which it drops before anything else reads or writes the memory
     if count != _SOLE + 2:  # the caller's variable and the one here
         return False
     while isinstance(memory.base, np.ndarray):
@@ -139,3 +140,4 @@ def _add(held: Any, gradient: Any) -> Any:
 
 # (gradient, another of its shape): their sum, like the first
 sum_of_two = Primitive("sum_of_two", "autograd.accumulate", _add)
+sum_of_two.writes = False

@@ -25,7 +25,7 @@ from ..autograd.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from ..dispatch import is_reference_only
 from ..nested import tensors_in
 from ..tensor import Tensor, guard_reads
-from .report import Report, report_of_cpu
+from .report import Report, report_of_cpu, report_of_gpu
 from .variant import Variant
 
 WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
@@ -132,8 +132,8 @@ class Compiled:
         """
         if self._device == "cpu":
             return report_of_cpu(self._log)
-        graphs = sum(kind.graph.recording is not None for kind in self._variants.values())
-        return Report(self._device, {}, {}, {}, graphs, tuple(self.eager_because))
+        logs = [kind.log for kind in self._variants.values() if kind.graph.recording is not None]
+        return report_of_gpu(self._device, logs, self.eager_because)
 
     def __getattr__(self, name: str) -> Any:
         # what it does not have itself: of a module that is compiled, its parameters, `train`, `state_dict`

@@ -91,7 +91,7 @@ class Guards(Recorder):
     def gradients_left(self) -> list[tuple[Tensor, Any, Any]]:
         """For each leaf whose gradient the call has made or dropped: the array, None without one, and its scale tag."""
         written = [(leaf, leaf._grad) for leaf in self._written.values()]
-        return [(leaf, None, None) if g is None else (leaf, g.array, g._scale_tag) for leaf, g in written]
+        return [(leaf, None, None) if g is None else (leaf, g._array, g._scale_tag) for leaf, g in written]
 
     def leaves_gradients(self) -> bool:
         """Whether leaves that no optimizer holds have gradients after the call: memory that each call makes."""
@@ -102,7 +102,7 @@ class Guards(Recorder):
         """Compare whether `tensor` asks for a gradient, and its hooks."""
         if id(tensor) not in self._tensors:
             self._tensors[id(tensor)] = tensor
-            constant = isinstance(tensor.array, np.ndarray) and self._device != "cpu"
+            constant = isinstance(tensor._array, np.ndarray) and self._device != "cpu"
             on_host = _reads_of_values(tensor) if constant else []
             self._guards += _with_values([(_asks_for_gradient, tensor), (_hooks_of, tensor), *on_host])
             for hook in hooks.registered(tensor).values():
@@ -143,7 +143,7 @@ class Guards(Recorder):
 def leave_gradient(leaf: Tensor, array: Any, tag: Any) -> None:
     """Let `leaf.grad` be what a launch has written, if it is not, or None."""
     held = leaf._grad
-    if array is None or held is None or held.array.data.ptr != array.data.ptr:
+    if array is None or held is None or held._array.data.ptr != array.data.ptr:
         leaf.drop_grad()
         leaf._grad = None if array is None else Tensor(array)
     if leaf._grad is not None:
@@ -199,7 +199,7 @@ def _equal(new: Any, old: Any) -> bool:
 
 def _address(leaf: Tensor) -> int | None:
     gradient = leaf._grad
-    return None if gradient is None else gradient.array.data.ptr
+    return None if gradient is None else gradient._array.data.ptr
 
 
 def _reads_of_values(tensor: Tensor) -> list[Source]:

@@ -16,10 +16,10 @@ _ROWS = 12  # chains, and reasons, that the text lists
 class Report:
     """What was fused, what was not and why; its text is a table.
 
-    device: cpu, or the GPU's. chains: kinds of chains of the last call on a CPU, by how often they ran. alone: why
-    elementwise launches ran by themselves, by how many. ended_by: what ended chains, as it may read their outputs.
-    graphs: how many kinds of calls are recorded on a GPU, each launched as one graph. eager_because: why calls run
-    eagerly there.
+    device: cpu, or the GPU's. chains: kinds of chains of the last call on a CPU, or of all recordings of a GPU, by how
+    often they ran. alone: why elementwise launches ran by themselves, by how many. ended_by: what ended chains, as it
+    may read their outputs. graphs: how many kinds of calls are recorded on a GPU, each launched as one graph.
+    eager_because: why calls run eagerly there.
     """
 
     device: str
@@ -40,13 +40,14 @@ class Report:
         return sum(chain.after * count for chain, count in self.chains.items())
 
     def __str__(self) -> str:
-        return "\n".join(self._of_gpu() if self.device != "cpu" else self._of_cpu())
+        return "\n".join(self._of_gpu() if self.device != "cpu" else self._of_chains())
 
     def _of_gpu(self) -> list[str]:
         kinds = "no call is recorded yet" if not self.graphs else f"{self.graphs} recorded, each launched as one graph"
-        return [f"kinds of calls: {kinds}", *(f"eager: {reason}" for reason in self.eager_because)]
+        eager = [f"eager: {reason}" for reason in self.eager_because]
+        return [f"kinds of calls: {kinds}", *eager, *(self._of_chains() if self.graphs else [])]
 
-    def _of_cpu(self) -> list[str]:
+    def _of_chains(self) -> list[str]:
         launches = sum(len(chain.names) * count for chain, count in self.chains.items())
         if not launches:
             head = "no elementwise launches fused"
@@ -67,6 +68,16 @@ def report_of_cpu(log: Log) -> Report:
     """The report of a call on a CPU."""
     small = {"too few elements": log.small} if log.small else {}
     return Report("cpu", Counter(log.chains), {**small, **log.alone}, dict(log.ends))
+
+
+def report_of_gpu(device: str, logs: Sequence[Log], eager_because: Sequence[str]) -> Report:
+    """The report of a step's recordings on a GPU."""
+    chains, alone, ends = Counter[FusedChain](), Counter[str](), Counter[str]()
+    for log in logs:
+        chains.update(log.chains)
+        alone.update(log.alone)
+        ends.update(log.ends)
+    return Report(device, chains, dict(alone), dict(ends), len(logs), tuple(eager_because))
 
 
 def _steps(chain: FusedChain) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
+from ...backends.launch_queue import Log, queue
 from ...base.errors import AmpkitError, StateError
 from .. import random
 from ..nested import tensors_in, with_tensors
 from ..op import Op
-from ..tensor import Tensor
+from ..tensor import Tensor, guard_reads
 from .guards import Guards, described, leave_gradient
 from .recorder import Recorder, recorders
 
@@ -30,11 +31,12 @@ class Variant(Recorder):
         self.guards = Guards(backend.name, step, arguments)
         self.inputs: list[Tensor] = []  # static inputs: the recording reads its arguments there
         self.out: Any = None
+        self.log = Log()  # of the recording
         self.draws = 0  # random draws of a step
         self.changes: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # tensors that a step changes in place
         self.copies: list[tuple[Tensor, Any, Any]] = []  # (tensor, dtype, cast): casts that it reads and does not make
         self.known: dict[int, int] = {}  # the versions of the tensors of those casts
-        self.filled: list[Tensor] = []  # tensors whose casts a launch makes
+        self.filled: list[ref[Tensor]] = []  # tensors whose casts a launch makes
         self.owners: dict[int, object] = {}  # objects whose memory it uses
         self.used: dict[int, tuple[Tensor, Any]] = {}  # tensors that it uses and does not make, with their arrays
         self.gradients: list[tuple[Tensor, Any, Any]] = []  # leaves, their gradients after the step, and scale tags
@@ -126,9 +128,11 @@ class Variant(Recorder):
         state = random.default.state()
 
         def work() -> Any:
-            out = self.step(*args, **kwargs)
+            out, log = queue.run_step(self.step, args, kwargs, self.backend.chains())
+            self.log = log or self.log
             return with_tensors(out, (Tensor(self.backend.recording.address(t.array)) for t in tensors_in(out)))
 
+        guard_reads()
         self.guards.begin_call()
         recorders.extend((self.guards, self))
         try:
@@ -156,8 +160,9 @@ class Variant(Recorder):
     def _forget(self) -> None:
         # After a capture that failed, or whose memory was released: the casts that it should have written are stale,
         # and its memory is freed with the last reference.
-        for tensor in (*self.changes.values(), *self.filled):
-            tensor.changed()
+        for tensor in (*self.changes.values(), *[each() for each in self.filled]):
+            if tensor is not None:
+                tensor.changed()
         self.inputs, self.copies, self.out, self.gradients = [], [], None, []
         self.used, self.owners, self.changes = {}, {}, WeakValueDictionary()
         self.graph.drop()
@@ -166,13 +171,13 @@ class Variant(Recorder):
 
     def changed(self, tensor: Tensor) -> None:
         self.changes[id(tensor)] = tensor
-        self.backend.recording.keep([tensor.array])
+        self.backend.recording.keep([tensor._array])
 
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
         self.copies.append((tensor, dtype, copy))
 
     def made(self, tensor: Tensor) -> None:
-        self.filled.append(tensor)
+        self.filled.append(ref(tensor))
 
     def uses(self, owner: object) -> None:
         self.owners[id(owner)] = owner
@@ -180,8 +185,8 @@ class Variant(Recorder):
     def met(self, tensors: Iterable[Any]) -> None:
         recording = self.backend.recording
         for tensor in tensors:
-            if isinstance(tensor, Tensor) and not recording.owns(tensor.array):
-                self.used[id(tensor)] = (tensor, tensor.array)
+            if isinstance(tensor, Tensor) and not recording.owns(tensor._array):
+                self.used[id(tensor)] = (tensor, tensor._array)
                 if all(tensor is not held for held in self.inputs):  # those are freed with the recording
                     self.guards.add_tensor(tensor)
 

@@ -90,6 +90,7 @@ class Primitive:
     def __init__(self, name: str, module: str, reference: Function):
         self.name, self.module, self.reference = name, module, Kernel(reference, None)
         self.launches = False  # by a call: what calls a primitive may read the result
+        self.writes = True  # to arrays that it is given, or reads others
         self.kernels: dict[str, list[Kernel]] = {}
         self.min_elements: float = 0  # no kernel for NumPy arrays takes a first one of fewer
         self._loaded: set[str] = set()
@@ -169,7 +170,7 @@ class Primitive:
                 return self.reference.run(*args, **params)
             kernel = self.choose(backends.backend_of(args[0]).name, call, args, params)
             if queue.waiting:
-                queue.before(self)
+                queue.before(self, (), None if self.writes else args)
             try:
                 return kernel.run(*args, **params)
             except UnsupportedError:
@@ -211,7 +212,7 @@ def forward(
             return op.signature.call_kernel(run, arrays, params, dtype), kernel
         except UnsupportedError:
             if queue.waiting:
-                queue.flush()
+                queue.flush((*arrays, *params))
     wide = arrays if compute is None else [widen(a, compute) for a in arrays]
     return op.call(op.forward.reference.run, wide, params), op.forward.reference
 
@@ -238,7 +239,7 @@ def backward(
             return kernel.run(dy, saved, needs, **more), kernel
         except UnsupportedError:
             if queue.waiting:
-                queue.flush()
+                queue.flush((dy, *saved.__dict__.values(), *params.values()))
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
     return reference.run(dy, saved, needs, **params), reference

@@ -48,13 +48,11 @@ class Launcher:
         launches: see Kernel.
         """
         least = self.min_of.get(op.name, self.min_elements)
-        launches = launches and self.backend == "cpu"  # launches of a GPU wait on the device
         when = self._if_large(op.name, when)
         on(op, self.backend, run, when, min_elements=least, dtypes=dtypes, launches=launches)
 
     def on_backward(self, op: Any, run: Any, when: Any, wants_cache: bool = False, launches: bool = False) -> None:
         """Register the kernel `run` of an op's backward, with the predicate `when`. launches: see Kernel."""
-        launches = launches and self.backend == "cpu"
         backward = op.backward_primitive
         least = self.min_of.get(backward.name, self.min_elements)
         when = self._if_large(backward.name, when)

@@ -47,7 +47,7 @@ def to(
     """
     for item in target:
         if isinstance(item, Tensor):
-            dtype, device = item.array.dtype, item.device
+            dtype, device = item._array.dtype, item.device
         elif isinstance(item, int) and not isinstance(item, bool):
             device = item  # the number of a GPU
         elif isinstance(item, str) and item not in dtypes.NAMED:
@@ -62,9 +62,9 @@ def to(
 
 
 def _cast(input: Tensor, dtype: dtypes.DType) -> Tensor:
-    if input.array.dtype == dtype:
+    if input._array.dtype == dtype:
         return input
-    if input.array.dtype in dtypes.DIFFERENTIABLE and dtype in dtypes.DIFFERENTIABLE:
+    if input._array.dtype in dtypes.DIFFERENTIABLE and dtype in dtypes.DIFFERENTIABLE:
         return to_(input, dtype=dtype)
     with ignore_fp_errors():
         made = Tensor(backends.backend_of(input.array).cast(input.array, dtype))
@@ -84,9 +84,12 @@ def to_backward(dy, saved, needs, dtype):
     return dy
 
 
+to_.forward.reference.launches = to_.backward_primitive.reference.launches = True  # they read no elements
+
+
 def _move(input: Tensor, device: Any) -> Tensor:
     there = backends.get(device)
-    return input if backends.backend_of(input.array) is there else to_device(input, device=there.device)
+    return input if backends.backend_of(input._array) is there else to_device(input, device=there.device)
 
 
 @op(cast=Cast.KEEP, moves=True, opaque=True)

@@ -16,6 +16,8 @@ from cuda_on_cpu import nvrtc_compiler
 from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
+from ampkit.backends.cuda.launch.chain_source import Input, Output, Step, source
+from ampkit.base.dtypes import bfloat16, bool_, float16, float32
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
 QUICK = ("--Ofast-compile=max",)  # says whether the code is the architecture's, in a seventh of the time
@@ -84,6 +86,27 @@ def test_entries_compile_and_keep_their_values_in_registers(source, arch, compil
         print(f"{arch:7}{price}  {p.name}")  # noqa: T201
     if not ARCHS[arch]:
         assert not [p for p in prices if p.spilled or (p.stack and not LARGE_ANGLES.search(p.name))]
+
+
+def chain_sources():
+    """Kernels as a step's chains have: all dtypes, numbers, broadcast and strided inputs, the most arrays."""
+    wide, low, marks = Input(float32, None, False), Input(bfloat16, 0, False), Input(bool_, 1, True)
+    one = Step("Silu", False, ("x0",), ((0, float16),))
+    two = Step("Mul", True, ("v0", "x1", "s0"), ((1, float32), (2, bfloat16)))
+    three = Step("Where", False, ("x2", "v1", "v2"), ((3, bool_),))
+    yield source((one, two, three), (wide, low, marks), (Output(bool_, 3), Output(bfloat16, 2)), 1)
+    steps = [Step("AddCMul", False, ("x0", "x1", "x2", "s0"), ((0, float32),))]
+    steps += [Step("Add", False, (f"v{i}", f"x{i + 3}", "s1"), ((i + 1, float32),)) for i in range(8)]
+    yield source(tuple(steps), (wide,) * 11, (Output(float32, 3), Output(float32, 7), Output(float32, 8)), 2)
+
+
+@needs_nvrtc
+def test_chains_compile_and_keep_their_values_in_registers(arch):
+    for code, name in chain_sources():
+        (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
+        print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
+        if not ARCHS[arch]:
+            assert not price.spilled + price.stack
 
 
 @pytest.mark.parametrize("source", STEMS)

@@ -22,7 +22,7 @@ import numpy as np
 
 from ampkit.backends.cpu.caching_allocator import CACHE_LINE, HostArray
 from ampkit.backends.cpu.native.arrays import FLOATS, Function
-from ampkit.backends.launch_queue import FusedChain, queue
+from ampkit.backends.launch_queue import Chains, FusedChain, queue
 from ampkit.base import observe
 from ampkit.base.dtypes import DType
 
@@ -303,4 +303,23 @@ def _unseen(launches: list[_Launch], uses: dict[int, int]) -> Iterator[HostArray
 _sample = (np.empty(1),)
 _SOLE = sys.getrefcount(_sample[0])  # of an array that one tuple alone refers to, which differs between Pythons
 
-queue.add, queue.cast, queue.references, queue.run = add, cast, references, run_all
+
+class CpuChains(Chains):
+    """The chains of this module."""
+
+    backend = "cpu"
+
+    def add(self, *launch: Any) -> Any:
+        return add(*launch)
+
+    def cast(self, array: Any, dtype: Any) -> Any:
+        return cast(array, dtype) if type(array) is np.ndarray else None
+
+    def references(self, array: Any) -> int:
+        return references(array)
+
+    def run(self, reads: Any = None, writes: Any = ()) -> None:
+        run_all()
+
+
+queue.cpu = CpuChains()

@@ -119,10 +119,12 @@ def backward(name: str, dy: HostArray, operands: Sequence[Any], dtypes: Sequence
 
 def _waiting(name: str, plan: Plan, loops: int, operands: tuple[Any, ...]) -> Any:
     # The outputs of a launch that waits; None for one that must run now.
+    if not queue.opens("cpu"):
+        return None
     if plan.count < MIN_WAITING and not queue.waiting:
         queue.log.small += 1
         return None
-    return queue.add(name, plan, loops, operands)
+    return queue.held.add(name, plan, loops, operands)
 
 
 def total(name: str, operands: Sequence[Any], divisor: float, dtype: DType) -> Any:

@@ -208,7 +208,7 @@ def _register_sum_backward(launcher: Launcher, op: Any, function: str) -> None:
     op.backward_primitive.on(
         launcher.backend,
         when=lambda dy, saved, needs, alpha: dy.dtype in FLOATS,
-        launches=launcher.backend == "cpu",
+        launches=True,
     )(kernel)
 
 

@@ -1,0 +1,119 @@
+"""The kernel of a chain of elementwise functions: its source, for the functions, dtypes and layouts of one chain.
+
+    code, name = source(steps, inputs, outputs)
+
+Sizes, strides and numbers are arguments of the kernel, so that the layers of a model share one. CuPy caches what
+becomes of a source on disk, by its content, the options and the compiler's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from ampkit.base.dtypes import DType, bfloat16, bool_, float16, float32
+
+from ..nvrtc import C_NAMES
+
+NAMED = 6  # functions in the name of a kernel
+KINDS: dict[DType, str] = {float32: "FLOAT32", float16: "FLOAT16", bfloat16: "BFLOAT16", bool_: "BOOL"}
+
+
+class Step(NamedTuple):
+    """One function. name: in functions.h. operands: `x2` for the input 2, `v3` for the value 3, `s1` for the number 1.
+
+    values: per result, the number of the value and its dtype; None for a result that nobody wants.
+    """
+
+    name: str
+    backward: bool
+    operands: tuple[str, ...]
+    values: tuple[tuple[int, DType] | None, ...]
+
+
+class Input(NamedTuple):
+    """An array that is read. row: of its strides among those of all such inputs, None for one in the memory order of
+    the results; repeated: whether neighbours along the last axis are one element."""
+
+    dtype: DType
+    row: int | None
+    repeated: bool
+
+
+class Output(NamedTuple):
+    """An array that is stored: the value of this number."""
+
+    dtype: DType
+    value: int
+
+
+@lru_cache(4096)
+def source(
+    steps: tuple[Step, ...], inputs: tuple[Input, ...], outputs: tuple[Output, ...], numbers: int
+) -> tuple[str, str]:
+    """The code of a kernel and its name. Its arguments: outputs, inputs, ChainLayout, as many numbers."""
+    names = [f"{step.name}{'_backward' if step.backward else ''}" for step in steps]
+    name = "_".join(["chain", *names[:NAMED], *([f"and_{len(names) - NAMED}"] if len(names) > NAMED else [])])
+    rows = 1 + max([-1, *[one.row for one in inputs if one.row is not None]])
+    lines = ['#include "include/chain.cuh"', "", *_compute(steps, len(inputs), outputs, numbers), ""]
+    return "\n".join([*lines, *_kernel(name, inputs, outputs, rows, numbers)]) + "\n", name
+
+
+def _compute(steps: Sequence[Step], inputs: int, outputs: Sequence[Output], numbers: int) -> list[str]:
+    given = [f"float x{i}" for i in range(inputs)] + [f"float s{i}" for i in range(numbers)]
+    results = [f"float& y{j}" for j in range(len(outputs))]
+    lines = [f"__device__ __forceinline__ void compute({', '.join([*given, *results])}) {{"]
+    for number, step in enumerate(steps):
+        operands = ", ".join([*step.operands, *["0.0f"] * (4 - len(step.operands))])
+        if step.backward:
+            lines += [f"    float g{number}[3];", f"    {step.name}::backward({operands}, g{number});"]
+        for place, value in enumerate(step.values):
+            if value is not None:
+                found = f"g{number}[{place}]" if step.backward else f"{step.name}::forward({operands})"
+                lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found});")
+    lines += [f"    y{j} = v{output.value};" for j, output in enumerate(outputs)]
+    return [*lines, "}"]
+
+
+def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows: int, numbers: int) -> list[str]:
+    wide = any(one.dtype == float32 for one in (*inputs, *outputs))
+    arguments = [f"{C_NAMES[one.dtype]}* __restrict__ y{j}" for j, one in enumerate(outputs)]
+    arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ x{i}" for i, one in enumerate(inputs)]
+    arguments += [f"const __grid_constant__ ChainLayout<{rows}> layout", *[f"float s{i}" for i in range(numbers)]]
+    scalars = [f"s{i}" for i in range(numbers)]
+    results = [f"g{j}[k]" for j in range(len(outputs))]
+    lines = [f"__global__ void __launch_bounds__(BLOCK) {name}({', '.join(arguments)}) {{"]
+    lines += ["    Span span(layout);", f"    bool adjacent = {'false' if wide else 'span.vector == PER_THREAD'};"]
+    lines += ["    if (span.whole) {"]
+    lines += [f"        int a[{rows + 1}], b[{rows + 1}];"]
+    lines += ["        chain_offsets(layout, span.first, a), chain_offsets(layout, span.second, b);"]
+    for i, one in enumerate(inputs):
+        place = "int(span.first), int(span.second)" if one.row is None else f"a[{one.row}], b[{one.row}]"
+        given = f"x{i}, {KINDS[one.dtype]}, adjacent, {_bool(one.repeated)}, {place}"
+        lines.append(f"        Packed p{i} = Packed::load({given});")
+    for i, one in enumerate(inputs):
+        lines.append(f"        float f{i}[PER_THREAD];")
+        lines.append(f"        p{i}.unpack({KINDS[one.dtype]}, {_bool(one.repeated)}, f{i});")
+    lines += [f"        float g{j}[PER_THREAD];" for j in range(len(outputs))]
+    lines += ["#pragma unroll", "        for (int k = 0; k < PER_THREAD; k++)"]
+    lines += [f"            compute({', '.join([*[f'f{i}[k]' for i in range(len(inputs))], *scalars, *results])});"]
+    for j, one in enumerate(outputs):
+        place = "int(span.first), int(span.second)"
+        lines.append(f"        Packed::store(y{j}, {KINDS[one.dtype]}, adjacent, {place}, g{j});")
+    lines += ["        return;", "    }", "#pragma unroll 1", "    for (unsigned k = 0; k < PER_THREAD; k++) {"]
+    lines += ["        unsigned e = span.element(k);", "        if (e >= layout.count) continue;"]
+    lines += [f"        int a[{rows + 1}];", "        chain_offsets(layout, e, a);"]
+    lines += [f"        float {', '.join([f'g{j}' for j in range(len(outputs))])};"]
+    given_here = []
+    for i, one in enumerate(inputs):
+        place = "int(e)" if one.row is None else f"a[{one.row}]"
+        given_here.append(f"decode(load_bits(x{i}, {KINDS[one.dtype]}, {place}), {KINDS[one.dtype]})")
+    every = ", ".join([*given_here, *scalars, *[f"g{j}" for j in range(len(outputs))]])
+    lines.append(f"        compute({every});")
+    lines += [f"        store_scalar(y{j}, {KINDS[one.dtype]}, int(e), g{j});" for j, one in enumerate(outputs)]
+    return [*lines, "    }", "}"]
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

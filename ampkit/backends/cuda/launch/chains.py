@@ -1,0 +1,351 @@
+"""Elementwise launches of a step that is being recorded, which wait until something needs their results.
+
+What a kernel reads is computed before it runs, by one generated kernel per chain of waiting launches (chain_source.py).
+A result that nothing alive holds is never stored. One that is held, but that nothing needs yet, goes on waiting as long
+as its inputs are held by others, too: whoever needs it later computes it anew from them, which moves fewer bytes than
+to store and to read it.
+
+Launches wait as addresses, which keep no memory: whether a result is held is whether its allocation is alive.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from ampkit.backends.broadcast_layout import merged
+from ampkit.backends.launch_queue import Chains, arrays_in, queue
+from ampkit.base import observe
+from ampkit.base.dtypes import Array, DType
+from ampkit.base.errors import AmpkitError, UnsupportedError
+
+from ..nvrtc import MAX_ELEMENTS, STORED, launch
+from . import elementwise
+from .chain_source import Input, Output, Step, source
+from .elementwise import AXES, BLOCK, LaunchPlan
+from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, same_array, summary
+
+MAX_STEPS = 32  # of a chain
+MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
+MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
+COSTS = 2  # bytes read for such a result, at most, over those of the result: it would be written and read once
+
+
+class CudaChains(Chains):
+    """The launches that wait in a recording. recording: a graph.Recording, from when it begins."""
+
+    backend = "cuda"
+    observers = 1  # the recording itself, which keeps what kernels read
+    any_thread = False  # streams are those of the step's thread
+
+    def __init__(self, backend: Any):
+        self.gpu = backend
+        self.values: dict[int, Value] = {}  # that wait, by the address of their memory
+        self.blocks: dict[int, ref[Block]] = {}  # by address
+        self.made = 0
+        self.runs = False
+
+    @property
+    def recording(self) -> Any:
+        return self.gpu.recording
+
+    # what waits
+
+    def add(self, name: str, backward: bool, plan: LaunchPlan, operands: Sequence[Any], dtypes: Any) -> Any:
+        """Let a launch wait. -> its outputs, None for one that must run now: what it reads is computed by then."""
+        if queue.owner != threading.get_ident():
+            return None
+        if self.recording is None or not plan.blocks:
+            self.run(operands)
+            return None
+        self.made += 1
+        like = next(one for one in operands if hasattr(one, "dtype"))
+        found = Launch(self.made, name, backward, plan, tuple([self._operand(one) for one in operands]))
+        outs = tuple([None if dtype is None else plan.empty(like, dtype) for dtype in dtypes])
+        found.makes([None if out is None else self._waiting(out, found, i) for i, out in enumerate(outs)])
+        queue.waiting = True
+        return outs
+
+    def cast(self, array: Any, dtype: DType) -> Any:
+        """Let a cast of a floating-point array wait. -> the result, or None."""
+        if queue.owner != threading.get_ident() or not isinstance(array, self.gpu.xp.ndarray):
+            return None
+        watched = len(observe.observers) > self.observers or observe.profilers
+        if watched or not {array.dtype, dtype} <= STORED or array.data.device_id != self.gpu.index:
+            return None
+        before, queue.opened = queue.opened, True
+        try:
+            return elementwise.forward("Copy", (array,), dtype)
+        except UnsupportedError:
+            return None
+        finally:
+            queue.opened = before
+
+    def _operand(self, operand: Any) -> Any:
+        if not hasattr(operand, "dtype"):
+            return np.float32(operand)
+        memory = self._of(operand)
+        if memory is not None and same_array(memory.array, operand):
+            return memory
+        recording = self.recording
+        if not operand.nbytes or not recording.owns(operand):
+            value = Value(operand)
+            value.kept = operand
+            return value
+        value = Value(recording.address(operand))
+        value.whole = memory
+        value.block = self._block(recording.work.at(operand.data.mem.ptr)())
+        return value
+
+    def _waiting(self, out: Array, launch: Launch, index: int) -> Value:
+        value = Value(self.recording.address(out), launch, index)
+        address = out.data.mem.ptr
+        value.allocation = self.recording.work.at(address)
+        self.values[address] = value
+        return value
+
+    def _of(self, array: Array) -> Value | None:
+        # The value that waits in whose memory an array lies.
+        value = self.values.get(array.data.mem.ptr) if array.nbytes else None
+        if value is None or value.launch is None or value.allocation() is None:
+            return None
+        return value
+
+    def _block(self, allocation: Any) -> Block:
+        held = self.blocks.get(allocation.start)
+        found = None if held is None else held()
+        if found is None or found.allocation is not allocation:
+            found = Block(allocation)
+            self.blocks[allocation.start] = ref(found)
+        return found
+
+    # what runs
+
+    def run(self, reads: Sequence[Any] | None = None, writes: Sequence[Any] = ()) -> None:
+        """Compute what the arrays `reads` need, None for all; and what reads or makes the memory of `writes`."""
+        if self.runs:
+            return
+        self.runs = True
+        try:
+            given = None if reads is None else arrays_in(reads)
+            if given is None:
+                self._compute(self._alive())
+            else:
+                xp = self.gpu.xp.ndarray
+                wanted = [self._of(one) for one in given if isinstance(one, xp)]
+                self._compute([one for one in wanted if one is not None])
+                self._compute(list(self._conflicts([one for one in writes if isinstance(one, xp)])))
+            queue.waiting = bool(self._alive())
+        finally:
+            self.runs = False
+
+    def abandon(self) -> None:
+        """Nothing was computed, as the recording has failed."""
+        self.values.clear()
+
+    def _alive(self) -> list[Value]:
+        for address, value in list(self.values.items()):
+            if value.launch is None or value.allocation() is None:
+                del self.values[address]
+        return list(self.values.values())
+
+    def _conflicts(self, written: list[Array]) -> Iterator[Value]:
+        # What waits and reads memory that is about to be written, or lies there.
+        ranges = [extent(one) for one in written if one.nbytes]
+        for value in self._alive() if ranges else ():
+            near = [value, *[one for step in self._reach([value], True) for one in step.operands if is_value(one)]]
+            extents = [extent(one.array) for one in near]
+            if any(low < high_2 and low_2 < high for low, high in ranges for low_2, high_2 in extents):
+                yield value
+
+    def _reach(self, wanted: Iterable[Value], across: bool = False) -> list[Launch]:
+        """The launches that compute `wanted` from memory and from what waits with other shapes; across: from memory."""
+        found: dict[int, Launch] = {}
+        open_ = [value.launch for value in wanted if value.launch is not None]
+        while open_:
+            launch = open_.pop()
+            if launch.number in found:
+                continue
+            found[launch.number] = launch
+            for one in launch.operands:
+                source = one.whole if across and is_value(one) and one.whole is not None else one
+                if is_value(source) and source.launch is not None and (across or source.launch.key == launch.key):
+                    open_.append(source.launch)
+        return [found[number] for number in sorted(found)]
+
+    def _compute(self, wanted: list[Value]) -> None:
+        while waiting := [value for value in wanted if value.launch is not None]:
+            key = waiting[0].launch.key
+            self._compute_chain([value for value in waiting if value.launch.key == key])
+
+    def _compute_chain(self, wanted: list[Value]) -> None:
+        # `wanted` have one key.
+        while True:
+            wanted = [value for value in wanted if value.launch is not None]
+            if not wanted:
+                return
+            steps = self._reach(wanted)
+            inside = {step.number for step in steps}
+            read = distinct([one for step in steps for one in step.operands if is_value(one)])
+            needed = [one.whole or one for one in read]
+            apart = [one for one in needed if one.launch is not None and one.launch.number not in inside]
+            views = [one.whole for one in read if one.whole is not None and one.whole.launch is not None]
+            if apart or views:
+                self._compute(distinct([*apart, *views]))
+                continue
+            given = [one for one in read if one.launch is None]
+            stored = [*wanted, *self._also(steps, wanted)]
+            if len(steps) <= MAX_STEPS and len(given) + len(stored) <= MAX_ARRAYS:
+                break
+            if len(wanted) > 1:
+                self._compute_chain(wanted[: len(wanted) // 2])
+            elif len(steps) > 1:
+                first = steps[: len(steps) // 2]
+                early = {step.number for step in first}
+                later = [one for step in steps[len(first) :] for one in step.operands if is_value(one)]
+                passed = [one for one in distinct(later) if one.launch is not None and one.launch.number in early]
+                for one in passed or [value for value in first[-1].values if value is not None][:1]:
+                    self._compute_chain([one])
+            else:
+                break
+        self._emit(steps, given, distinct(stored))
+
+    def _also(self, steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
+        """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute."""
+        for step in steps:
+            for value in step.values:
+                if value is None or value.launch is None or any(value is one for one in wanted) or not value.is_held():
+                    continue
+                again = self._reach([value], True)
+                read = distinct(
+                    [one for each in again for one in each.operands if is_value(one) and one.launch is None]
+                )
+                cost = sum(bytes_of(one.array) for one in read)
+                cheap = len(again) <= MAX_AGAIN and cost <= COSTS * value.array.nbytes
+                if not (cheap and all(one.is_held() for one in read)):
+                    yield value
+
+    def _emit(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> None:
+        memory = [self._memory(value) for value in stored]  # outputs, while they are written
+        if len(steps) == 1 or not self._emit_chain(steps, given, stored):
+            self._one_by_one(steps, stored)
+        for value, held in zip(stored, memory, strict=True):
+            value.launch, value.block, value.allocation = None, held, None
+
+    def _memory(self, value: Value) -> Block:
+        allocation = value.allocation()
+        if allocation is None:  # nobody holds it, and a later launch reads it
+            made = value.launch.plan.empty(value.array, value.array.dtype)
+            value.array = self.recording.address(made)
+            allocation = self.recording.work.at(made.data.mem.ptr)()
+        return self._block(allocation)
+
+    def _one_by_one(self, steps: list[Launch], stored: list[Value]) -> None:
+        """The launches as they would have run at once."""
+        alone, held = len(steps) == 1, []  # what only later steps read
+        for step in steps:
+            outs: list[Any] = []
+            for value in step.values:
+                wanted = value is not None and value.launch is not None
+                if wanted and not any(value is one for one in stored):
+                    if alone:
+                        wanted = False
+                    else:
+                        held.append(self._memory(value))
+                outs.append(value.array if wanted else None)
+            operands = [one.array if is_value(one) else float(one) for one in step.operands]
+            elementwise.run(step.name, step.backward, step.plan, operands, outs)
+        if alone:
+            queue.log.alone[f"{steps[0].title} has no other beside it"] += 1
+
+    def _emit_chain(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> bool:
+        try:
+            code, name, arguments, blocks = self._kernel(steps, given, stored)
+        except UnsupportedError:
+            queue.log.alone["chains of arrays with too many axes"] += 1
+            return False
+        try:
+            self.gpu.kernels.entry(code, name)
+        except (AmpkitError, MemoryError):
+            raise
+        except Exception as error:  # of NVRTC, or of CuPy's cache
+            _tell(name, error)
+            return False
+        launch(code, name, blocks, BLOCK, *arguments)
+        queue.log.chains.append(summary(steps, given, stored))
+        return True
+
+    def _kernel(
+        self, steps: list[Launch], given: list[Value], stored: list[Value]
+    ) -> tuple[str, str, tuple[Any, ...], int]:
+        inputs, layout = self._layout(steps[0].plan, given, stored)
+        places = {id(one): f"x{i}" for i, one in enumerate(given)}
+        numbers: list[np.float32] = []
+        described, count = [], 0
+        for step in steps:
+            operands = []
+            for one in step.operands:
+                if not is_value(one):
+                    operands.append(f"s{len(numbers)}")
+                    numbers.append(one)
+                else:
+                    operands.append(places[id(one)])
+            values: list[Any] = []
+            for value in step.values:
+                if value is None or value.launch is None:
+                    values.append(None)
+                    continue
+                values.append((count, value.array.dtype))
+                places[id(value)] = f"v{count}"
+                count += 1
+            described.append(Step(step.name, step.backward, tuple(operands), tuple(values)))
+        outputs = tuple([Output(one.array.dtype, int(places[id(one)][1:])) for one in stored])
+        code, name = source(tuple(described), inputs, outputs, len(numbers))
+        arrays = *[one.array for one in stored], *[one.array for one in given]
+        return code, name, (*arrays, layout, *numbers), steps[0].plan.blocks
+
+    def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[tuple[Input, ...], Any]:
+        """How the kernel reads its inputs, and its argument that says where they lie."""
+        layouts = tuple([(one.array.shape, one.array.strides, one.array.dtype) for one in given])
+        axes = merged(plan.shape, plan.order, layouts)
+        count = prod(plan.shape)
+        spans = [sum((size - 1) * abs(row[i]) for size, row in axes) for i in range(len(given))]
+        if len(axes) > AXES or count > MAX_ELEMENTS or any(span > MAX_ELEMENTS for span in spans):
+            raise UnsupportedError
+        own, rows, inputs = tuple([row[-1] for _, row in axes]), dict[tuple[int, ...], int](), []
+        for i, one in enumerate(given):
+            strides = tuple([row[i] for _, row in axes])
+            flat = strides == own
+            row = None if flat else rows.setdefault(strides, len(rows))
+            inputs.append(Input(one.array.dtype, row, not flat and not strides[-1]))
+        widest = max(one.array.dtype.itemsize for one in (*given, *stored))
+        vector, aligned = elementwise._vector_width(axes, len(given), widest)
+        arrays = [given[i].array for i in aligned] + [one.array for one in stored]
+        if any(array.data.ptr % 16 for array in arrays):
+            vector = 1
+        kind = np.dtype([("count", np.uint32), ("vector", np.int32), ("axes", np.int32), ("size", np.uint32, AXES),
+                         ("stride", np.int32, (len(rows) + 1, AXES))])  # fmt: skip
+        made = np.zeros(1, kind)
+        made["count"], made["vector"], made["axes"] = count, vector, len(axes)
+        made["size"][0, : len(axes)] = [size for size, _ in axes]
+        for strides, row in rows.items():
+            made["stride"][0, row, : len(axes)] = strides
+        return tuple(inputs), made
+
+
+_told: set[str] = set()
+
+
+def _tell(name: str, error: Exception) -> None:
+    reason = (str(error).splitlines() or [""])[0]
+    queue.log.alone[f"a chain whose kernel does not compile: {type(error).__name__}: {reason}"] += 1
+    if type(error).__name__ not in _told:
+        _told.add(type(error).__name__)
+        said = f"compile: {name} runs launch by launch, with the same results: {type(error).__name__}: {reason}"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,121 @@
+"""What waits in a recording: launches, and the arrays that they read and make (see chains.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+from weakref import ref
+
+from ampkit.backends.launch_queue import FusedChain
+from ampkit.base.dtypes import Array
+
+from .elementwise import LaunchPlan
+
+
+class Block:
+    """An allocation that launches read: kept for them."""
+
+    __slots__ = ("__weakref__", "allocation")
+
+    def __init__(self, allocation: Any):
+        self.allocation = allocation
+
+    def is_held(self) -> bool:
+        """Whether an array holds it, too."""
+        return sys.getrefcount(self.allocation) > 2
+
+
+class Value:
+    """An array that launches read or make. launch: which makes it, None once it is in memory.
+
+    array: its address. allocation: a weak reference, of one that waits. block, kept: what keeps its memory, of one that
+    is read from memory. whole: the value that waits in whose memory it lies, of a view.
+    """
+
+    __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "whole")
+
+    def __init__(self, array: Array, launch: Any = None, index: int = 0):
+        self.array, self.launch, self.index = array, launch, index
+        self.allocation: Any = None
+        self.block: Block | None = None
+        self.kept: Any = None
+        self.whole: Value | None = None
+
+    def is_held(self) -> bool:
+        """Whether an array other than those of waiting launches holds its memory."""
+        if self.allocation is not None and self.launch is not None:
+            return self.allocation() is not None
+        return self.block is None or self.block.is_held()
+
+
+class Launch:
+    """A launch that waits. key: shape and memory order of its results. values: they, None where nobody wants one.
+
+    moved: bytes that it would read and write by itself, 0 once a report has counted it. dtypes: of its results.
+    """
+
+    __slots__ = ("backward", "dtypes", "key", "made", "moved", "name", "number", "operands", "plan")
+
+    def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
+        self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
+        self.key = plan.shape, plan.order
+        self.made: tuple[ref[Value] | None, ...] = ()  # who reads a value keeps it, and a value its launch: no cycles
+        self.dtypes: tuple[str, ...] = ()
+        self.moved = 0
+
+    def makes(self, values: list[Value | None]) -> None:
+        """`values` are its results."""
+        self.made = tuple([None if value is None else ref(value) for value in values])
+        made = [value for value in values if value is not None]
+        self.dtypes = tuple([value.array.dtype.name for value in made])
+        self.moved = sum(bytes_of(one.array) for one in distinct([*filter(is_value, self.operands), *made]))
+
+    @property
+    def values(self) -> list[Value | None]:
+        return [None if each is None else each() for each in self.made]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} backward" if self.backward else self.name
+
+
+def is_value(operand: Any) -> bool:
+    """Whether an operand is an array, not a number."""
+    return type(operand) is Value
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each object once, in order."""
+    return list({id(value): value for value in values}.values())
+
+
+def same_array(first: Array, second: Array) -> bool:
+    """Whether two arrays are the same elements of the same memory in the same order."""
+    same = first.data.ptr == second.data.ptr and first.shape == second.shape
+    return bool(same and first.strides == second.strides and first.dtype == second.dtype)
+
+
+def extent(array: Array) -> tuple[int, int]:
+    """The address of the first byte of an array, and that behind the last."""
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    low = array.data.ptr + sum(step for step in steps if step < 0)
+    return low, array.data.ptr + sum(step for step in steps if step > 0) + array.dtype.itemsize
+
+
+def bytes_of(array: Array) -> int:
+    """Of memory, where broadcasting repeats elements."""
+    sizes = [size for size, step in zip(array.shape, array.strides, strict=True) if step]
+    return prod(sizes) * int(array.dtype.itemsize)
+
+
+def summary(steps: list[Launch], given: list[Value], stored: list[Value]) -> FusedChain:
+    """What a chain was. A launch that was computed before reads and writes nothing more `before`."""
+    before = sum(step.moved for step in steps)
+    dtypes = [dtype for step in steps for dtype in step.dtypes]
+    for step in steps:
+        step.moved = 0
+    after = sum(bytes_of(one.array) for one in (*given, *stored))
+    names = tuple([step.title for step in steps])
+    return FusedChain(names, steps[0].plan.shape, tuple(dtypes), before, after, len(stored))

@@ -1,0 +1,57 @@
+// Chains of elementwise functions: one kernel, which backends/cuda/launch/chain_source.py writes, computes them all.
+//
+// Each function has its own result, rounded to the dtype that the op answers in, as it would have through memory.
+#pragma once
+#include "include/functions.cuh"
+
+// What a function hands to the next one: rounded, and opaque to the compiler, which must not contract operations of two
+// functions into one instruction, as it does within one.
+template <int KIND>
+__device__ __forceinline__ float handed_on(float x) {
+    float y = KIND == FLOAT32 ? x : decode(encode(x, KIND), KIND);
+    OPAQUE(y);
+    return y;
+}
+
+// count: elements of each result. vector: as in Layout. axes, size: as there. stride: of the operands that have not the
+// memory order of the results, in elements; their last row is unused.
+template <int STRIDED>
+struct ChainLayout {
+    unsigned count;
+    int vector, axes;
+    unsigned size[AXES];
+    int stride[STRIDED + 1][AXES];
+};
+
+// The offsets of element e in those operands.
+template <int STRIDED>
+__device__ __forceinline__ void chain_offsets(const ChainLayout<STRIDED>& layout, unsigned e, int (&at)[STRIDED + 1]) {
+#pragma unroll
+    for (int i = 0; i < STRIDED; i++) at[i] = 0;
+    if (!STRIDED) return;
+    for (int d = layout.axes - 1; d > 0; d--) {
+        unsigned rest = e / layout.size[d], index = e - rest * layout.size[d];
+#pragma unroll
+        for (int i = 0; i < STRIDED; i++) at[i] += int(index) * layout.stride[i][d];
+        e = rest;
+    }
+#pragma unroll
+    for (int i = 0; i < STRIDED; i++) at[i] += int(e) * layout.stride[i][0];
+}
+
+// Which elements a thread computes, as in `apply` of elementwise.cuh: eight at once, from `first` and from `second` on
+// (whole), or those of `element`.
+struct Span {
+    unsigned vector, first, second;
+    bool whole;
+
+    template <int STRIDED>
+    __device__ __forceinline__ explicit Span(const ChainLayout<STRIDED>& layout) {
+        vector = layout.vector, first = blockIdx.x * (BLOCK * PER_THREAD) + threadIdx.x * vector;
+        second = vector == PER_THREAD ? first + PER_THREAD / 2 : first + BLOCK * vector;
+        whole = vector > 1 && second + PER_THREAD / 2 <= layout.count;
+    }
+    __device__ __forceinline__ unsigned element(unsigned k) const {
+        return first + k % vector + k / vector * (BLOCK * vector);
+    }
+};

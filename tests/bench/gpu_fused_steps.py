@@ -1,0 +1,232 @@
+"""Bytes that the memory-bound kernels of a training step move on a GPU, and its launches: eager and recorded.
+
+    python tests/bench/gpu_fused_steps.py [llama] [vit] [gpt2] [--report]
+
+Counted from the launches of a step of the real model in bfloat16, without a GPU and without running them: each array
+that a kernel reads or writes counts once, with the bytes of its elements. Products, convolutions, attention and the
+optimizer's update are apart, as no chain can join them. CuPy's own kernels, which are copies of a few arrays, count as
+launches where arrays are read or written by them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cuda_on_cpu import emulated_cupy
+
+import ampkit
+from ampkit import backends, models, nn, ops, optim
+from ampkit.backends.cuda.device import CUDA
+
+APART = ("cublaslt", "cudnn", "optim/update")
+
+
+class Counted(NamedTuple):
+    """source: of the kernel, or the library; name: of the kernel; moved: bytes."""
+
+    source: str
+    name: str
+    moved: int
+
+
+log: list[Counted] = []
+
+
+def _bytes(arrays: Any) -> int:
+    found = 0
+    for array in arrays:
+        if isinstance(array, emulated_cupy.ndarray):
+            sizes = [size for size, step in zip(array.shape, array.strides, strict=True) if step]
+            found += array.dtype.itemsize * prod(sizes)
+    return found
+
+
+class Kernels:
+    """Kernels that do not run."""
+
+    def entry(self, source: str, name: str) -> Callable[..., None]:
+        def run(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
+            log.append(Counted("chain" if "\n" in source else source, name, _bytes(args)))
+
+        return run
+
+
+class Products:
+    refused: dict[str, str] = {}  # noqa: RUF012
+
+    def unavailable_reason(self) -> str:
+        return ""
+
+    def run(self, device: int, product: Any, memory: Any, alpha: float = 1.0, beta: float = 0.0) -> bool:
+        log.append(Counted("cublaslt", "product", 0))
+        return True
+
+
+class Cudnn:
+    refused: dict[str, str] = {}  # noqa: RUF012
+
+    def unavailable_reason(self) -> str:
+        return ""
+
+    def backward_workspace(self, call: Any) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("conv_forward", "conv_data", "conv_weight", "attention_forward", "attention_backward"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: log.append(Counted("cudnn", name, 0)) or True
+
+
+class Rms(nn.Module):
+    """RMS norm in plain ops."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(ampkit.ones(width))
+
+    def forward(self, x: Any) -> Any:
+        return x * ops.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Block(nn.Module):
+    """A block of a Llama-like model in plain ops."""
+
+    def __init__(self, width: int, heads: int, hidden: int):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = Rms(width), Rms(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def _heads(self, y: Any) -> Any:
+        return y.reshape(*y.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def forward(self, x: Any, cos: Any, sin: Any) -> Any:
+        def turned(y: Any) -> Any:
+            a, b = y.chunk(2, -1)
+            return y * cos + ops.cat([-b, a], -1) * sin
+
+        h = self.norm_1(x)
+        q, k, v = turned(self._heads(self.q(h))), turned(self._heads(self.k(h))), self._heads(self.v(h))
+        seen = ops.scaled_dot_product_attention(q.to(ampkit.bfloat16), k.to(ampkit.bfloat16), v, is_causal=True)
+        x = x + self.o(seen.transpose(1, 2).reshape(*x.shape))
+        h = self.norm_2(x)
+        return x + self.down(ops.silu(self.gate(h)) * self.up(h))
+
+
+class Llama(nn.Module):
+    """12 blocks of width 768."""
+
+    def __init__(self, width: int = 768, heads: int = 12, hidden: int = 2048, layers: int = 12, tokens: int = 1024):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(width, heads, hidden) for _ in range(layers)])
+        self.cos, self.sin = ampkit.zeros(tokens, width // heads), ampkit.zeros(tokens, width // heads)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return x
+
+
+def _tokens(*shape: int) -> Any:
+    return ampkit.tensor(np.random.default_rng(0).integers(0, 50257, shape))
+
+
+def _classified(out: Any, labels: Any) -> Any:
+    return ops.cross_entropy(out.flatten(0, -2), labels.flatten())
+
+
+class Work(NamedTuple):
+    """make: the model. batch: input and labels. scale: the batch that it stands for, over this one's."""
+
+    make: Callable[[], Any]
+    batch: Callable[[], tuple[Any, Any]]
+    loss: Callable[[Any, Any], Any]
+    scale: int
+
+
+VIT = {"image_size": 224, "patch_size": 16, "num_layers": 12, "num_heads": 12, "hidden_dim": 768, "mlp_dim": 3072}
+GPT2 = {"vocab_size": 50257, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768}
+WORK = {
+    "llama": Work(Llama, lambda: (ampkit.zeros(1, 1024, 768),) * 2, lambda out, _: out.float().mean(), 16),
+    "vit": Work(
+        lambda: models.vit(**VIT, num_classes=1000),
+        lambda: (ampkit.zeros(2, 3, 224, 224), ampkit.zeros(2, dtype=ampkit.int64)),
+        ops.cross_entropy,
+        128,
+    ),
+    "gpt2": Work(lambda: models.gpt(**GPT2), lambda: (_tokens(1, 1024), _tokens(1, 1024)), _classified, 16),
+}
+
+
+def counted(name: str, compiled: bool) -> tuple[list[Counted], Any]:
+    """The launches of one step, and the report of a compiled one."""
+    work = WORK[name]
+    ampkit.manual_seed(0)
+    model, (x, y) = work.make().to("cuda"), work.batch()
+    optimizer = optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(x: Any, y: Any) -> None:
+        with ampkit.autocast("cuda", dtype=ampkit.bfloat16):
+            loss = work.loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    run = ampkit.compile(step, warmup=2) if compiled else step
+    for _ in range(2):
+        run(x, y)
+    log.clear()
+    run(x, y)
+    return list(log), run.report() if compiled else None
+
+
+def install() -> None:
+    """Make a GPU whose kernels do not run the default device."""
+    gpu: Any = CUDA(emulated_cupy, kernels=Kernels(), cublaslt=Products(), cudnn=Cudnn())
+    gpu.raise_if = lambda *values: None  # of labels
+    backends.install(gpu)
+    ampkit.set_default_device("cuda")
+
+
+def figures(launches: list[Counted]) -> tuple[int, int, int]:
+    """All launches, the memory-bound ones, and their bytes."""
+    bound = [one for one in launches if one.source not in APART]
+    return len(launches), len(bound), sum(one.moved for one in bound)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("work", nargs="*", default=list(WORK), metavar="WORK", help=", ".join(WORK))
+    parser.add_argument("--report", action="store_true", help="show what was fused, and the kernels that remain")
+    args = parser.parse_args()
+    install()
+    for name in args.work:
+        (before, _), (after, report) = counted(name, False), counted(name, True)
+        (all_1, bound_1, moved_1), (all_2, bound_2, moved_2) = figures(before), figures(after)
+        scale = WORK[name].scale / 1e9
+        print(f"{name}: launches {all_1} to {all_2}, memory-bound {bound_1} to {bound_2}, "
+              f"{moved_1 * scale:.1f} to {moved_2 * scale:.1f} GB: {moved_2 / moved_1:.2f}")  # fmt: skip
+        if args.report:
+            print(report)
+            moved, times = Counter[str](), Counter[str]()
+            for one in after:
+                moved[f"{one.source} {one.name}"] += one.moved
+                times[f"{one.source} {one.name}"] += 1
+            for kernel, total in moved.most_common(24):
+                print(f"{total * scale:8.2f} GB {times[kernel]:5} x {kernel}")
+
+
+if __name__ == "__main__":
+    main()
