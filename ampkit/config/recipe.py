@@ -53,6 +53,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield from MODELS[model.name].check(model, data)
     yield from _train_misfits(train, data, sections.get("schedule"))
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
+    yield from _deterministic_misfits(sections)
     if (optimizer := sections.get("optimizer")) is not None:
         yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
 
@@ -111,3 +112,25 @@ def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
         yield Fault("amp.min_scale", f"at most init_scale, {amp.init_scale}", str(amp.min_scale))
     if amp.max_scale is not None and amp.max_scale < amp.init_scale:
         yield Fault("amp.max_scale", f"at least init_scale, {amp.init_scale}", str(amp.max_scale))
+
+
+def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """What would let bits depend on the ranks, the threads or the accumulation, with parallel.deterministic."""
+    parallel, train, data, amp = (sections.get(name) for name in ("parallel", "train", "data", "amp"))
+    if parallel is None or not parallel.deterministic:
+        return
+    why, count = "with parallel.deterministic", parallel.microbatches
+    if count & (count - 1):
+        yield Fault("parallel.microbatches", f"a power of 2 {why}", str(count))
+    elif train is not None and data is not None and (samples := data.batch_size * train.accumulate) % count:
+        yield Fault("data.batch_size", f"a multiple of {count} samples in an update {why}", str(samples))
+    if parallel.wire_dtype != "float32":
+        yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
+    if parallel.sync_batchnorm:
+        yield Fault("parallel.sync_batchnorm", f"false {why}, as its statistics are those of a microbatch", "true")
+    if train is not None and train.compile:
+        yield Fault("train.compile", f"false {why}", "true")
+    if data is not None and DATASETS[data.name].loading == "stream":
+        yield Fault("data.name", f"data that ranks can divide {why}", repr(data.name))
+    if amp is not None and "delayed" in (amp.recipe, *amp.modules.values()):
+        yield Fault("amp.recipe", f"scales that follow from the present values {why}", "'delayed'")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError
+from ..base.errors import ArgumentError, StateError
 from ..base.scoped import ScopedVariable
 
 # What wants to know of a draw, and may refuse it, given the arrays of Stream.take.
@@ -33,6 +33,10 @@ class Stream:
 
         like: the arrays for which an op draws as many numbers as they have elements: under `vmap`, of all samples.
         """
+        only = _splits.scope().value
+        if type(only) is OnlyStream and only is not self:
+            cure = "leave out generator="
+            raise StateError("a draw within a microbatch", "the default random stream", "another generator", cure)
         for notify in before_draw:
             notify(like)
         self.call += 1
@@ -151,6 +155,17 @@ default = _Default()
 def split() -> Stream:
     """A stream apart from the default one, which a draw of that decides."""
     return Stream(int(philox(*default.take()).random_raw()))
+
+
+class OnlyStream(Stream):
+    """A stream beside which, within `drawing_from`, no other may draw: threads would share it in any order."""
+
+    __slots__ = ()
+
+
+def split_into(count: int) -> list[Stream]:
+    """`count` streams apart from the default one and each other, which one draw of that decides; see OnlyStream."""
+    return [OnlyStream(int(word)) for word in philox(*default.take()).random_raw(count)]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ It can be imported where no engine is installed, and one process needs none.
 
 from .collectives import *
 from .collectives import __all__ as _collectives
+from .deterministic import DeterministicDataParallel
 from .device_mesh import DeviceMesh, init_device_mesh
 from .environment import launched as launched
 from .fsdp import MixedPrecisionPolicy, fully_shard
@@ -42,8 +43,9 @@ class GroupMember:
 
 
 __all__ = [
-    "DeviceMesh", "DistError", "GroupMember", "MixedPrecisionPolicy", "ProcessGroup", "ReduceOp", "Work",
-    "ZeroRedundancyOptimizer", "destroy_process_group", "fully_shard", "get_backend", "get_global_rank",
-    "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group", "init_device_mesh",
-    "init_process_group", "is_available", "is_initialized", "is_mpi_available", "new_group", *_collectives,
+    "DeterministicDataParallel", "DeviceMesh", "DistError", "GroupMember", "MixedPrecisionPolicy", "ProcessGroup",
+    "ReduceOp", "Work", "ZeroRedundancyOptimizer", "destroy_process_group", "fully_shard", "get_backend",
+    "get_global_rank", "get_group_rank", "get_process_group_ranks", "get_rank", "get_world_size", "group",
+    "init_device_mesh", "init_process_group", "is_available", "is_initialized", "is_mpi_available", "new_group",
+    *_collectives,
 ]  # fmt: skip

@@ -34,12 +34,14 @@ class Bucket:
         self.pending = {id(parameter) for parameter in self.parameters}
         self._works = []
 
-    def launch(self, group: ProcessGroup, wire: DType | None, first_nonfinite: Array | None = None) -> None:
+    def launch(
+        self, group: ProcessGroup, wire: DType | None, first_nonfinite: Array | None = None, tree: bool = False
+    ) -> None:
         """Begin to average the gradients over the ranks; parameters without one count as zeros.
 
-        first_nonfinite: see ProcessGroup.all_reduce_array.
+        first_nonfinite: see ProcessGroup.all_reduce_array. tree: sum them, in a tree, instead.
         """
-        reduce = partial(self._reduce, group, wire, first_nonfinite)
+        reduce = partial(self._reduce, group, wire, first_nonfinite, tree)
         held = self._segments()
         if held is not None:
             for span in spans(held):
@@ -67,9 +69,11 @@ class Bucket:
         return sorted(segments, key=lambda segment: (arenas.index(segment.arena), segment.index))
 
     def _reduce(
-        self, group: ProcessGroup, wire: DType | None, first: Array | None, flat: Array, gradients: list[Tensor]
-    ) -> None:
-        work = group.all_reduce_array(flat, ReduceOp.AVG, wire, group.in_background(flat), first)
+        self, group: ProcessGroup, wire: DType | None, first: Array | None, tree: bool, flat: Array,
+        gradients: list[Tensor],
+    ) -> None:  # fmt: skip
+        op = ReduceOp.SUM if tree else ReduceOp.AVG
+        work = group.all_reduce_array(flat, op, wire, group.in_background(flat), first, tree)
         self._works.append((work, flat, gradients))
 
     def finish(self) -> None:

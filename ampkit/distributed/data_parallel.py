@@ -110,7 +110,7 @@ class DistributedDataParallel(Module):
         if not trained:
             raise ArgumentError("DistributedDataParallel", "a module with parameters that require grad", "one without")
         self._names = {id(p): name for name, p in self.module.named_parameters() if p.requires_grad}
-        self._need_same_on_all_ranks()
+        need_same_on_all_ranks("DistributedDataParallel", self.process_group, self.module)
         broadcast_tensors(self.process_group, [*self.module.parameters(), *self.module.buffers()])
         delayed_scaling.copy_from_first(self.process_group, [*self.module.parameters()])
         self._buckets = buckets(trained, min(FIRST_BUCKET, self._bucket_bytes), self._bucket_bytes)
@@ -221,21 +221,20 @@ class DistributedDataParallel(Module):
         elif parameter._grad is not None:
             parameter._grad._scale_tag = self._tag
 
-    # all ranks alike
 
-    def _need_same_on_all_ranks(self) -> None:
-        named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        mine = [(name, describe(tensor.array), tensor.requires_grad) for name, tensor in named]
-        call = Call("DistributedDataParallel()", call_site())
-        first, *others = gathered_objects(self.process_group, mine, call)
-        for rank, theirs in enumerate(others, 1):
-            if theirs != first:
-                ours, wrong = next(
-                    (pair for pair in zip(first, theirs, strict=False) if pair[0] != pair[1]),
-                    (f"{len(first)} of them", f"{len(theirs)}"),
-                )
-                where, needs = "DistributedDataParallel", "the same parameters and buffers on all ranks"
-                raise DistError(where, needs, f"{ours} on rank 0, {wrong} on rank {rank}")
+def need_same_on_all_ranks(where: str, group: ProcessGroup, module: Module) -> None:
+    """Raise DistError, on all ranks, where the module's parameters and buffers differ in name, dtype or shape."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    mine = [(name, describe(tensor.array), tensor.requires_grad) for name, tensor in named]
+    first, *others = gathered_objects(group, mine, Call(f"{where}()", call_site()))
+    for rank, theirs in enumerate(others, 1):
+        if theirs != first:
+            ours, wrong = next(
+                (pair for pair in zip(first, theirs, strict=False) if pair[0] != pair[1]),
+                (f"{len(first)} of them", f"{len(theirs)}"),
+            )
+            needs = "the same parameters and buffers on all ranks"
+            raise DistError(where, needs, f"{ours} on rank 0, {wrong} on rank {rank}")
 
 
 def _remove(handles: list[hooks.Handle]) -> None:

@@ -109,12 +109,13 @@ class ProcessGroup:
 
     def all_reduce_array(
         self, array: Array, op: ReduceOp = ReduceOp.SUM, wire: DType | None = None, in_background: bool = False,
-        first_nonfinite: Array | None = None,
+        first_nonfinite: Array | None = None, tree: bool = False,
     ) -> Any:  # fmt: skip
         """`all_reduce` of a contiguous array, in place.
 
         first_nonfinite: int32 [1] on the array's device, lowered to the first rank with inf or NaN among the values
-        that this rank adds up. So the least over the ranks is the first of all.
+        that this rank adds up. So the least over the ranks is the first of all. tree: add neighbouring ranks, then
+        their sums, as `reduction.in_tree` does; else one rank after the other.
         """
         reduction.check("all_reduce", op, array.dtype, wire)
         said = f"all_reduce({op.name}, {describe(array)}{'' if wire is None else f', wire {wire.name}'})"
@@ -122,7 +123,7 @@ class ProcessGroup:
 
         def action(transport: Transport, flat: Array) -> None:
             noted = None if first_nonfinite is None else self.flat_for(transport, first_nonfinite)
-            reduction.all_reduce(transport, call, flat, op, wire, noted)
+            reduction.all_reduce(transport, call, flat, op, wire, noted, tree)
             if first_nonfinite is not None and noted is not None:
                 self.store(first_nonfinite, noted)
 

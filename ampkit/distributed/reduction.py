@@ -8,7 +8,7 @@ arXiv:2306.10209) reduces gradients in this way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -65,13 +65,13 @@ def check(where: str, op: ReduceOp, dtype: DType, wire: DType | None = None) -> 
 @ignore_fp_errors()
 def all_reduce(
     transport: Transport, call: Call, array: Array, op: ReduceOp, wire: DType | None = None,
-    first_nonfinite: Array | None = None,
+    first_nonfinite: Array | None = None, tree: bool = False,
 ) -> None:  # fmt: skip
     """Replace the flat `array` of every rank by their reduction.
 
     wire: the dtype in which float32 or float64 values travel to the rank that adds them up, float16 or bfloat16; the
     sum travels back as it is. Before the values are rounded they are divided by the number of ranks, so that float16
-    holds them. first_nonfinite: lowered as by `combined`, on the rank that adds the values up.
+    holds them. first_nonfinite, tree: as of `combined`, on the rank that adds the values up.
     """
     if transport.size == 1:
         return
@@ -79,11 +79,11 @@ def all_reduce(
     sent = _divided(array, transport.size, wire) if wire is not None and divided else array
     combine = ReduceOp.SUM if divided else op
     if sent.nbytes <= SMALL:
-        combined(_gathered(transport, call, [sent] * transport.size), combine, array, first_nonfinite)
+        combined(_gathered(transport, call, [sent] * transport.size), combine, array, first_nonfinite, tree)
     else:
         whole = parts(array, transport.size)
         mine = whole[transport.rank]
-        reduce_scatter(transport, call, parts(sent, transport.size), combine, mine, first_nonfinite)
+        reduce_scatter(transport, call, parts(sent, transport.size), combine, mine, first_nonfinite, tree)
         transport.exchange(call, [mine] * transport.size, whole)
     if divided and op is ReduceOp.SUM:
         array *= array.dtype.type(transport.size)
@@ -105,13 +105,15 @@ def parts(array: Array, count: int) -> list[Array]:
 
 @ignore_fp_errors()
 def reduce_scatter(
-    transport: Transport, call: Call, sent: list[Array], op: ReduceOp, out: Array, first_nonfinite: Array | None = None
-) -> None:
+    transport: Transport, call: Call, sent: list[Array], op: ReduceOp, out: Array,
+    first_nonfinite: Array | None = None, tree: bool = False,
+) -> None:  # fmt: skip
     """Write into `out` the reduction of what every rank has for this one.
 
-    sent[r] is for rank r, of equal sizes on all ranks; `out` may be this rank's own part of them.
+    sent[r] is for rank r, of equal sizes on all ranks; `out` may be this rank's own part of them. tree: as of
+    `combined`.
     """
-    combined(_gathered(transport, call, sent), op, out, first_nonfinite)
+    combined(_gathered(transport, call, sent), op, out, first_nonfinite, tree)
 
 
 def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array]:
@@ -123,20 +125,36 @@ def _gathered(transport: Transport, call: Call, sent: list[Array]) -> list[Array
     return rows
 
 
-def combined(rows: Sequence[Array], op: ReduceOp, out: Array, first_nonfinite: Array | None = None) -> None:
+def combined(
+    rows: Sequence[Array], op: ReduceOp, out: Array, first_nonfinite: Array | None = None, tree: bool = False
+) -> None:
     """Write the reduction of the rows, in order, into `out`: in the accumulator dtype, rounded once.
 
     `out` may be one of the rows. first_nonfinite: int32 [1], lowered to the first row that has inf or NaN, if any has.
+    tree: combine neighbours, then their results, as `in_tree` does; else one row after the other.
     """
     dtype = rows[0].dtype
     carried, copy = accumulator(dtype) if is_float(dtype) else dtype, backends.backend_of(out).copy
     for part in _blocks(out):
-        total = cast(rows[0][part], carried)
-        for row in rows[1:]:
-            total = _COMBINE[op](total, cast(row[part], carried))
+        if tree:
+            total = in_tree([cast(row[part], carried) for row in rows], _COMBINE[op])
+        else:
+            total = cast(rows[0][part], carried)
+            for row in rows[1:]:
+                total = _COMBINE[op](total, cast(row[part], carried))
         if first_nonfinite is not None:
             _lower(first_nonfinite, total, (cast(row[part], carried) for row in rows))
         copy(out[part], total / carried.type(len(rows)) if op is ReduceOp.AVG else total)
+
+
+def in_tree(values: Sequence[Any], combine: Callable[[Any, Any], Any]) -> Any:
+    """Neighbours of `values` combined, then the results in the same way, up to one; as many as a power of 2.
+
+    What consecutive 2^k of them give is a value of the tree, whoever has computed it.
+    """
+    while len(values) > 1:
+        values = [combine(left, right) for left, right in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def _lower(first: Array, total: Array, rows: Iterable[Array]) -> None:

@@ -217,7 +217,9 @@ def _tensors(where: str, tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
 def _flat(owners: list[Tensor]) -> list[Array]:
     # Flat views of the gradients: one per contiguous span of an arena, one per parameter outside of arenas.
     held: list[Segment | None] = [getattr(owner, "_arena_segment", None) for owner in owners]
-    segments = sorted((s for s in held if s is not None), key=lambda s: (id(s.arena), s.index))
+    arenas = {s.arena: None for s in held if s is not None}  # in an order that follows from the parameters
+    place = {arena: number for number, arena in enumerate(arenas)}
+    segments = sorted((s for s in held if s is not None), key=lambda s: (place[s.arena], s.index))
     for segment in segments:
         segment.take_gradient()
     others = [owner._grad for owner, segment in zip(owners, held, strict=True) if segment is None]

@@ -114,8 +114,8 @@ class Replay:
         batches, state, _ = self._steps[number]
 
         def backward() -> None:
-            for batch in batches:
-                with self._run.region:
+            for batch, draws in zip(batches, self._run.draws(len(batches)), strict=True):
+                with draws, self._run.region:
                     loss = self._run.loss_of(self._run.model, *batch)
                     mean = loss / len(batches) if len(batches) > 1 else loss
                 mean.backward()

@@ -20,6 +20,7 @@ from ..data.augment import AUGMENTATIONS, AugmentedImages
 from ..data.collate import prefetch
 from ..data.datasets import Subset
 from ..data.loader import DataLoader, TensorDataset
+from .parts_of_data import PartsOfBatches, PartsOfUpdates, Updates
 from .ranks import ALONE, Ranks
 from .step import Batch, objective_of
 
@@ -100,12 +101,13 @@ def _from_arrays(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     _need_finite("training", splits.train[0])
     _need_finite("held-out", splits.held_out[0])
     size = recipe.data.batch_size
-    loader = _Parts(ranks, _dataset(splits.train), size, shuffle=True, generator=random.Stream(recipe.train.seed))
-    indices = ranks.share(_evenly_spaced(len(splits.held_out[0]), size, recipe.train.eval_batches))
-    held_out = _in_order(_dataset([each[indices] for each in splits.held_out]), size // ranks.size)
+    loader = _parts(recipe, ranks, _dataset(splits.train))
+    indices = _evenly_spaced(len(splits.held_out[0]), size, recipe.train.eval_batches)
+    mine, rows = _share_of_evaluation(recipe, ranks, indices)
+    held_out = _in_order(_dataset([each[mine] for each in splits.held_out]), rows)
     unit = objective_of(recipe).unit
     per_batch = size * splits.held_out[1][0].size if unit == "tokens" else size
-    return InputPipeline(loader.endless, lambda: map(tuple, held_out), per_batch, unit, len(loader))
+    return InputPipeline(loader.endless, lambda: map(tuple, held_out), per_batch, unit, loader.batches_per_epoch)
 
 
 def _from_images(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
@@ -122,11 +124,11 @@ def _from_datasets(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipelin
     options: dict[str, Any] = {"num_workers": data.workers}
     if data.workers and getattr(data, "processes", False):
         options |= {"multiprocessing_context": "forkserver", "persistent_workers": True}
-    generator = random.Stream(recipe.train.seed)
-    loader = _Parts(ranks, splits.train, size, shuffle=True, generator=generator, **options)
-    indices = ranks.share(_evenly_spaced(len(splits.held_out), size, recipe.train.eval_batches))
-    held_out = _in_order(Subset(splits.held_out, indices), size // ranks.size, num_workers=data.workers)
-    return InputPipeline(loader.endless, lambda: map(tuple, held_out), size, "samples", len(loader))
+    loader = _parts(recipe, ranks, splits.train, **options)
+    indices = _evenly_spaced(len(splits.held_out), size, recipe.train.eval_batches)
+    mine, rows = _share_of_evaluation(recipe, ranks, indices)
+    held_out = _in_order(Subset(splits.held_out, mine), rows, num_workers=data.workers)
+    return InputPipeline(loader.endless, lambda: map(tuple, held_out), size, "samples", loader.batches_per_epoch)
 
 
 def _from_text(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
@@ -137,17 +139,23 @@ def _from_text(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     batches = recipe.train.eval_batches
     # There are no more windows than bytes: a larger count would only repeat some.
     starts = text.even_starts(held_out, context, None if batches is None else min(batches * size, len(held_out)))
-    starts, part, rows = ranks.share(starts), ranks.part(size), max(1, size // ranks.size)
+    starts, rows = _share_of_evaluation(recipe, ranks, starts)
 
     def windows(source: np.ndarray[Any, Any], at: np.ndarray[Any, Any]) -> Batch:
         inputs, targets = text.windows(source, at, context)
         return Tensor(inputs), Tensor(targets)
 
     def random_windows(first: int) -> Iterator[Batch]:
-        for number in count(first):
+        updates = Updates.of(recipe, ranks)
+        size_of_draw, number_of_draw = (size, first) if updates is None else (updates.samples, updates.number(first))
+        for number in count(number_of_draw):
             # Philox has a key of two words: the second sets these draws apart from the weights' and dropout's.
             draw = random.generator(recipe.train.seed | 1 << 64, number)
-            yield ranks.weighted(windows(train, text.random_starts(train, context, size, draw)[part]), size)
+            drawn = text.random_starts(train, context, size_of_draw, draw)
+            if updates is None:
+                yield ranks.weighted(windows(train, drawn[ranks.part(size)]), size)
+            else:
+                yield from (windows(train, drawn[part]) for part in updates.parts)
 
     def even_windows() -> Iterator[Batch]:
         return (windows(held_out, starts[i : i + rows]) for i in range(0, len(starts), rows))
@@ -206,26 +214,21 @@ def _dataset(arrays: Iterable[np.ndarray[Any, Any]]) -> TensorDataset:
     return TensorDataset(*map(Tensor, arrays))
 
 
-class _Parts(DataLoader):
-    """A rank's part of each batch."""
+def _parts(recipe: Recipe, ranks: Ranks, dataset: Any, **options: Any) -> PartsOfBatches | PartsOfUpdates:
+    """This rank's parts of the training data, shuffled in each epoch."""
+    options |= {"shuffle": True, "generator": random.Stream(recipe.train.seed)}
+    updates = Updates.of(recipe, ranks)
+    if updates is None:
+        return PartsOfBatches(ranks, dataset, recipe.data.batch_size, **options)
+    return PartsOfUpdates(updates, dataset, **options)
 
-    def __init__(self, ranks: Ranks, *arguments: Any, **options: Any):
-        super().__init__(*arguments, **options)
-        self._ranks = ranks
 
-    def _keys(self, epoch: int) -> Iterator[Any]:
-        return (keys[self._ranks.part(len(keys))] for keys in super()._keys(epoch))
-
-    def endless(self, first: int) -> Iterator[Batch]:
-        """The parts of the batches of epoch after epoch, from number `first` on."""
-        epoch, position = divmod(first, len(self))
-        self.load_state_dict({**self.state_dict(), "epoch": epoch, "position": position})
-        assert self.batch_size is not None
-        while True:
-            left = len(self.dataset) - self.position * self.batch_size
-            for batch in self:
-                yield self._ranks.weighted(tuple(batch), min(left, self.batch_size))
-                left -= self.batch_size
+def _share_of_evaluation(recipe: Recipe, ranks: Ranks, items: Any) -> tuple[Any, int]:
+    """This rank's share of the items to evaluate on, and how many are in a batch."""
+    updates = Updates.of(recipe, ranks)
+    if updates is None:
+        return ranks.share(items), max(1, recipe.data.batch_size // ranks.size)
+    return updates.share(items), updates.rows
 
 
 def _in_order(dataset: Any, batch_size: int, **options: Any) -> Iterable[Any]:

@@ -68,7 +68,7 @@ class Run(TrainingLoop):
         parts = model, optimizer, build.schedule(recipe, optimizer, steps), build.scaler(recipe), average
         settings = Settings(**recipe.train.model_dump(include={each.name for each in fields(Settings)}))
         super().__init__(*parts, region, settings, steps, ranks, build.callbacks(recipe), checkpoints)
-        self.ranks.draw_apart()
+        self._draw_apart()
         self.notes = self._pipeline.notes
         self._batches = self._pipeline.train(0)
 
@@ -86,8 +86,14 @@ class Run(TrainingLoop):
             random.set_rng_state(state)
 
     def next_batches(self) -> list[Batch]:
-        """The batches of the next step."""
-        return [next(self._batches) for _ in range(self.settings.accumulate)]
+        """The batches of the next step; with parallel.deterministic this rank's microbatches."""
+        parallel = self.recipe.parallel
+        count = parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
+        return [next(self._batches) for _ in range(count)]
+
+    def _draw_apart(self) -> None:
+        if not self.recipe.parallel.deterministic:
+            self.ranks.draw_apart()
 
     def held_out(self) -> Iterator[Batch]:
         """The batches of an evaluation."""
@@ -100,9 +106,9 @@ class Run(TrainingLoop):
     def loss_of(self, model: nn.Module, inputs: Tensor, *targets: Tensor) -> Tensor:
         """The loss of a batch by `model`: the run's, or the average of its weights.
 
-        On several ranks the last target of a training batch is the weight of this rank's part.
+        On several ranks the last target of a training batch is the weight of this rank's part, unless all are equal.
         """
-        if self.ranks.size == 1 or not is_grad_enabled():
+        if self.ranks.size == 1 or not is_grad_enabled() or self.recipe.parallel.deterministic:
             return self._objective.loss(model(inputs), *targets)
         return self._objective.loss(model(inputs), *targets[:-1]) * targets[-1]
 
@@ -112,7 +118,12 @@ class Run(TrainingLoop):
             data = str(self._pipeline.about.get("identity", ""))
             same = {"steps done": str(self.done), "code": code_checksum(), "data": data, **_values(self.recipe)}
             self.ranks.need_same(same)
-        self._replica = self.ranks.replicate(self.model, **build.parallel(self.recipe))
+        parallel = self.recipe.parallel
+        if parallel.deterministic:
+            options = {"microbatches": parallel.microbatches, "bucket_cap_mb": parallel.bucket_mb}
+            self._deterministic = self.ranks.deterministic(self.model, threads=self.recipe.train.threads, **options)
+        else:
+            self._replica = self.ranks.replicate(self.model, **build.parallel(self.recipe))
 
     # what checkpoints hold of it
 
@@ -139,7 +150,7 @@ class Run(TrainingLoop):
         Raises ArgumentError, StateError or DTypeError, with nothing changed, for a state of another run.
         """
         super().load_state_dict(state)
-        self.ranks.draw_apart()  # a checkpoint has the random state of rank 0
+        self._draw_apart()  # a checkpoint has the random state of rank 0
         place = state.get("data", {}).get("loader")
         self._batches = self._pipeline.train(state["batches"], *([] if place is None else [place]))
 
@@ -171,7 +182,8 @@ def _on_this_rank(recipe: Recipe, ranks: Ranks) -> Recipe:
         update["device"] = f"cuda:{launched().local_rank}"
     if can_set_num_threads():
         update["threads"] = ranks.threads(train.threads or 0, get_num_threads())
-        set_num_threads(update["threads"])
+        # What is outside of microbatches, which are computed side by side, must not depend on the number either.
+        set_num_threads(1 if recipe.parallel.deterministic else update["threads"])
     return recipe.model_copy(update={"train": train.model_copy(update=update)})
 
 

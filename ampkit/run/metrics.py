@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -48,23 +48,32 @@ class Metric(Protocol):
 
 
 class RunningSums:
-    """`size` float64 sums on the device: of a mean loss times its weight, of the weight, of further numbers."""
+    """Sums of batches: of a mean loss times its weight, of the weight, of `size` - 2 further numbers.
+
+    The numbers stay on the device until they are read, and are summed exactly, so that their order, and on which rank
+    a batch was evaluated, makes no difference.
+    """
 
     def __init__(self, size: int):
         self._size = size
-        self._total: Tensor | None = None
+        self._rows: list[Tensor] = []
 
     def add(self, *numbers: Tensor) -> None:
         """Add (mean, weight, further numbers), each []."""
         mean, weight, *rest = (number.double() for number in numbers)
-        row = ops.stack([ops.where(weight > 0, mean * weight, 0.0), weight, *rest])
-        self._total = row if self._total is None else self._total + row
+        self._rows.append(ops.stack([ops.where(weight > 0, mean * weight, 0.0), weight, *rest]))
 
     def read(self, gathered: Gathered = alone) -> list[float]:
         """[weighted mean, total weight, further sums], on the host, of the batches of all ranks."""
-        sums = gathered([0.0] * self._size if self._total is None else self._total.tolist())
-        total, weight, *rest = map(sum, zip(*sums, strict=True))
+        rows = gathered(ops.stack(self._rows).tolist() if self._rows else [])
+        columns = zip(*(row for of_rank in rows for row in of_rank), strict=True)
+        total, weight, *rest = [_exact_sum(column) for column in columns] or [0.0] * self._size
         return [_ratio(total, weight), weight, *rest]
+
+
+def _exact_sum(numbers: Sequence[float]) -> float:
+    finite = all(map(math.isfinite, numbers))
+    return math.fsum(numbers) if finite else sum(numbers)  # fsum refuses infinities of both signs
 
 
 class Accuracy:

@@ -25,6 +25,7 @@ from ..core.tensor import Tensor
 from ..distributed import DistError, ProcessGroup, init_process_group
 from ..distributed.collectives import gathered_objects
 from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
+from ..distributed.deterministic import DeterministicDataParallel
 from ..distributed.environment import launched
 from ..distributed.fsdp import FSDPModule, ShardedTensor
 from ..distributed.transport import Call
@@ -119,6 +120,10 @@ class Ranks:
             return model
         self._replica = DistributedDataParallel(model, process_group=self._group, **options)
         return self._replica
+
+    def deterministic(self, model: nn.Module, **options: Any) -> DeterministicDataParallel:
+        """What computes the gradients of `model` on all ranks alike; options: of DeterministicDataParallel."""
+        return DeterministicDataParallel(model, process_group=self._group, **options)
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """A context whose backward passes leave gradients on their rank; the next one averages their sums."""

@@ -117,7 +117,7 @@ def test_the_examples_of_a_guide_run_one_after_the_other(name, tmp_path, monkeyp
 @pytest.mark.parametrize(
     "source",
     examples("docs/distributed.md"),
-    ids=("collectives", "mesh", "training", "zero", "sharding", "saving", "tensor"),
+    ids=("collectives", "mesh", "training", "same bits", "zero", "sharding", "saving", "tensor"),
 )
 def test_the_examples_of_ranks_run_on_one(source, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -55,6 +55,17 @@ def set_own_threads(threads: int) -> None:
         team(ctypes.c_int(threads))
 
 
+def compute_alone() -> None:
+    """Let the calling thread compute products by itself, for bits that no number of threads decides.
+
+    NumPy's BLAS then has one thread, too, in the whole process.
+    """
+    set_own_threads(1)
+    blas = _openblas_function("set_num_threads")
+    if blas is not None:
+        blas(ctypes.c_int(1))
+
+
 def get_num_threads() -> int:
     """The number of threads of matrix products; where no library tells, the number of usable CPUs."""
     count = _openmp_function("omp_get_max_threads") or _openblas_function("get_num_threads")

@@ -18,12 +18,13 @@ from ...core.capture.compiled import compile, shared_memory
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
+from ...distributed.deterministic import DeterministicDataParallel
 from ...distributed.fsdp import unsharded
 from ...optim.adam.schedule_free import averaged, begin_training, end_training
 from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
 from ..ranks import Ranks
-from ..step import Batch, StepMeasures, step
+from ..step import Batch, StepMeasures, step, update
 from .callbacks import Callback
 from .rows import EvalRow, Row, StepRow
 from .saving import SavedTraining
@@ -78,6 +79,7 @@ class TrainingLoop(SavedTraining):
         self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
         self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
+        self._deterministic: DeterministicDataParallel | None = None  # or what computes them
         self._guard, self._replay = Guard(settings.device), Replay(self)
         self._update = _compiled(ref(self)) if settings.compile else None
         self._records = settings.compile and hasattr(self._device, "graph")
@@ -288,11 +290,24 @@ class TrainingLoop(SavedTraining):
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _train_step(self, batches: Sequence[Batch], measure_norm: bool) -> StepMeasures:
-        what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)
-        result = step(*what, self.settings.grad_clip, measure_norm, self._guard, self.ranks)
+        more = self.settings.grad_clip, measure_norm, self._guard
+        if self._deterministic is not None:
+            loss = self._deterministic.forward_backward(self._loss_in_region, batches, self.scaler)
+            result = update(loss, self.optimizer, self.scaler, *more)
+        else:
+            what = (partial(self.loss_of, self._replica), batches, self.optimizer, self.scaler, self.region)
+            result = step(*what, *more, self.ranks)
         if self.average is not None:
             self.average.update_parameters(self.model)
         return result
+
+    def _loss_in_region(self, model: nn.Module, *batch: Any) -> Tensor:
+        with self.region:
+            return self.loss_of(model, *batch)
+
+    def draws(self, count: int) -> Sequence[AbstractContextManager[Any]]:
+        """For each of the `count` batches of the next step, the context that its random numbers are drawn in."""
+        return [nullcontext()] * count if self._deterministic is None else self._deterministic.draws()
 
     def _check_loss(self, number: int, loss: float, skipped: bool) -> None:
         # Called for every step: at once on a CPU, on an asynchronous device once a later step finds it done.
