@@ -126,6 +126,8 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("data.batch_size", f"a multiple of {count} samples in an update {why}", str(samples))
     if parallel.wire_dtype != "float32":
         yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
+    if parallel.stage:
+        yield Fault("parallel.stage", f"0 {why}", str(parallel.stage))
     if parallel.sync_batchnorm:
         yield Fault("parallel.sync_batchnorm", f"false {why}, as its statistics are those of a microbatch", "true")
     if train is not None and train.compile:

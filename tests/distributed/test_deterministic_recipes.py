@@ -98,6 +98,7 @@ def test_what_does_not_fit_is_refused_in_one_line():
     assert "parallel.microbatches: needs a power of 2" in refused("parallel.microbatches=6")
     assert "parallel.wire_dtype: needs float32" in refused("parallel.wire_dtype=bfloat16")
     assert "parallel.sync_batchnorm: needs false" in refused("parallel.sync_batchnorm=true")
+    assert "parallel.stage: needs 0 with parallel.deterministic, got 3" in refused("parallel.stage=3")
     assert "train.compile: needs false" in refused("train.compile=true")
     delayed = refused("amp.dtype=float8", "amp.recipe=delayed")
     assert "amp.recipe: needs scales that follow from the present values" in delayed
