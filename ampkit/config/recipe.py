@@ -54,6 +54,7 @@ def misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _train_misfits(train, data, sections.get("schedule"))
     yield from _amp_misfits(sections.get("amp"), sections.get("optimizer"))
     yield from _deterministic_misfits(sections)
+    yield from _tensor_misfits(sections.get("parallel"), sections.get("train"))
     if (optimizer := sections.get("optimizer")) is not None:
         yield from registry.OPTIMIZERS[optimizer.name].check(optimizer)
 
@@ -114,6 +115,16 @@ def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
         yield Fault("amp.max_scale", f"at least init_scale, {amp.init_scale}", str(amp.max_scale))
 
 
+def _tensor_misfits(parallel: Any, train: Any) -> Iterator[Fault]:
+    """What does not go with layers that ranks divide."""
+    if parallel is None or parallel.tensor == 1:
+        return
+    if parallel.stage:
+        yield Fault("parallel.stage", "0 with parallel.tensor", str(parallel.stage))
+    if train is not None and train.compile:
+        yield Fault("train.compile", "false with parallel.tensor", "true")
+
+
 def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
     """What would let bits depend on the ranks, the threads or the accumulation, with parallel.deterministic."""
     parallel, train, data, amp = (sections.get(name) for name in ("parallel", "train", "data", "amp"))
@@ -126,6 +137,8 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("data.batch_size", f"a multiple of {count} samples in an update {why}", str(samples))
     if parallel.wire_dtype != "float32":
         yield Fault("parallel.wire_dtype", f"float32 {why}", parallel.wire_dtype)
+    if parallel.tensor > 1:
+        yield Fault("parallel.tensor", f"1 {why}", str(parallel.tensor))
     if parallel.stage:
         yield Fault("parallel.stage", f"0 {why}", str(parallel.stage))
     if parallel.sync_batchnorm:

@@ -181,6 +181,7 @@ class Parallel(Section):
     message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     stage: what the ranks share out: 0 nothing; 2 rows of parameters, gradients and the optimizer's state, with whole
     parameters from forward to backward; 3 with whole ones only while their module computes.
+    tensor: how many ranks divide the layers of the model; the groups of so many share the data out.
     deterministic: give the same bits on any number of ranks and threads, accumulated or not. microbatches: parts of an
     update's samples whose gradients are computed one by one for that, a power of 2.
     """
@@ -189,6 +190,7 @@ class Parallel(Section):
     bucket_mb: Positive = 25.0
     sync_batchnorm: bool = False
     stage: Literal[0, 2, 3] = 0
+    tensor: Count = 1
     deterministic: bool = False
     microbatches: Count = 8
 

@@ -335,7 +335,7 @@ def _share_of_evaluation(recipe: Recipe, ranks: Ranks, items: Any) -> tuple[Any,
     """This rank's share of the items to evaluate on, and how many are in a batch."""
     updates = Updates.of(recipe, ranks)
     if updates is None:
-        return ranks.share(items), max(1, recipe.data.batch_size // ranks.size)
+        return ranks.share(items), max(1, recipe.data.batch_size // ranks.data_size)
     return updates.share(items), updates.rows
 
 

@@ -54,6 +54,7 @@ class Run(TrainingLoop):
         keep_freed()
         ranks = ranks or Ranks.present()
         recipe = _on_this_rank(recipe, ranks)
+        ranks.group_by_layers(recipe.parallel.tensor, recipe.train.device)
         random.manual_seed(recipe.train.seed)
         self.recipe, self._pipeline = recipe, input_pipeline(recipe, ranks)
         self._objective, steps = objective_of(recipe, self._pipeline.about), build.steps(recipe, self._pipeline)
@@ -61,6 +62,7 @@ class Run(TrainingLoop):
         model = build.model(recipe, self._pipeline.about, starts=not from_checkpoint)
         self.pretrained: LoadedWeights | None = getattr(model, "pretrained", None)
         region, self.wire_dtype = build.region(recipe, model), recipe.parallel.wire_dtype
+        ranks.divide_layers(model)
         build.shard(recipe, model, ranks)
         self.ranges = build.ranges(recipe, model)
         optimizer = build.optimizer(recipe, model)
@@ -108,7 +110,7 @@ class Run(TrainingLoop):
 
         On several ranks the last target of a training batch is the weight of this rank's part, unless all are equal.
         """
-        if self.ranks.size == 1 or not is_grad_enabled() or self.recipe.parallel.deterministic:
+        if self.ranks.data_size == 1 or not is_grad_enabled() or self.recipe.parallel.deterministic:
             return self._objective.loss(model(inputs), *targets)
         return self._objective.loss(model(inputs), *targets[:-1]) * targets[-1]
 

@@ -26,8 +26,10 @@ from ..distributed import DistError, ProcessGroup, init_process_group
 from ..distributed.collectives import gathered_objects
 from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
 from ..distributed.deterministic import DeterministicDataParallel
+from ..distributed.device_mesh import DeviceMesh, init_device_mesh
 from ..distributed.environment import launched
 from ..distributed.fsdp import FSDPModule, ShardedTensor
+from ..distributed.tensor import parallelize_module
 from ..distributed.transport import Call
 from ..distributed.world import go_on_without_lost, group
 
@@ -38,14 +40,17 @@ _LIBRARY = Path(__file__).parents[1]
 class Ranks:
     """The ranks of `processes`, or this process alone for None.
 
-    rank: this one's number. size: how many there are. in_agreement: whether the last error was one of all ranks, which
-    rank 0 alone need print.
+    rank: this one's number. size: how many there are. data_rank, data_size: the same of those that share the data out,
+    fewer where groups of them divide the layers of the model. in_agreement: whether the last error was one of all
+    ranks, which rank 0 alone need print.
     """
 
     def __init__(self, processes: ProcessGroup | None = None):
         self._group = self.group = processes
         self._replica: DistributedDataParallel | FSDPModule | None = None
         self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
+        self._data, self.data_rank, self.data_size = processes, self.rank, self.size
+        self._mesh: DeviceMesh | None = None  # of the ranks that divide layers
         self.in_agreement = False
 
     @classmethod
@@ -88,23 +93,26 @@ class Ranks:
 
         So the mean over the ranks is that of the batch, also where the parts differ in size. One rank needs no weight.
         """
-        if self.size == 1:
+        if self.data_size == 1:
             return part
         mine = self._bounds(rows)
-        return *part, Tensor(np.asarray((mine.stop - mine.start) * self.size / rows, np.float32))
+        return *part, Tensor(np.asarray((mine.stop - mine.start) * self.data_size / rows, np.float32))
 
     def share(self, items: Any) -> Any:
         """This rank's share of an array [n, ...]: consecutive ones, none twice."""
         return items[self._bounds(len(items))]
 
     def _bounds(self, count: int) -> slice:
-        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        return slice(count * self.data_rank // self.data_size, count * (self.data_rank + 1) // self.data_size)
 
     def draw_apart(self) -> None:
-        """Let the default random stream draw other numbers on each rank, as many on all; on rank 0 those of before."""
+        """Let the default random stream draw other numbers on each rank, as many on all; on rank 0 those of before.
+
+        Ranks that divide layers draw the same.
+        """
         seed, call = random.default.state()
         # Philox mixes its key well: any other seed gives independent draws.
-        random.default.restore(((seed + (self.rank << 40)) % 2**64, call))
+        random.default.restore(((seed + (self.data_rank << 40)) % 2**64, call))
 
     # what all ranks have in common
 
@@ -118,8 +126,34 @@ class Ranks:
         if isinstance(model, FSDPModule):
             self._replica = model
             return model
-        self._replica = DistributedDataParallel(model, process_group=self._group, **options)
+        self._replica = DistributedDataParallel(model, process_group=self._data, **options)
         return self._replica
+
+    def group_by_layers(self, count: int, device: str) -> None:
+        """Let groups of `count` consecutive ranks divide the layers of a model, and share the data out among groups.
+
+        Raises ConfigError, on all ranks, for a number that does not divide theirs.
+        """
+        if count == 1:
+            return
+        if self.size % count:
+            self.in_agreement = True
+            raise ConfigError("parallel.tensor", f"a divisor of the {self.size} ranks", str(count))
+        mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", "tensor"))
+        self._mesh, self._data = mesh["tensor"], mesh.get_group("data")
+        self.data_rank, self.data_size = mesh.get_local_rank("data"), mesh.size("data")
+
+    def divide_layers(self, model: nn.Module) -> None:
+        """Keep this rank's part of the layers of `model`, by its own plan, after `group_by_layers`."""
+        if self._mesh is None:
+            return
+        if not hasattr(model, "tensor_parallel_plan"):
+            self.in_agreement = True
+            got = f"a {type(model).__name__}"
+            raise ConfigError(
+                "parallel.tensor", "1, or a model that has a tensor_parallel_plan, as gpt, bert, vit", got
+            )
+        parallelize_module(model, self._mesh)
 
     def deterministic(self, model: nn.Module, **options: Any) -> DeterministicDataParallel:
         """What computes the gradients of `model` on all ranks alike; options: of DeterministicDataParallel."""
@@ -249,6 +283,11 @@ def _without_sync(model: FSDPModule) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+
+
+def has_parts(model: nn.Module) -> bool:
+    """Whether this rank has only parts of parameters of `model`."""
+    return any(isinstance(parameter, ShardedTensor) for parameter in model.parameters())
 
 
 def whole(state: Any) -> Any:

@@ -28,6 +28,9 @@ class Layout(NamedTuple):
     input: Placement
     output: Placement
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layout:  # averages of models copy them
+        return self
+
 
 def shared_by_ranks(parameter: Any, group: ProcessGroup, layout: Placement) -> Any:
     """A replicated parameter for activations that lie by `layout`: the ranks' gradients are added up."""

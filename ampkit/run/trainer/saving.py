@@ -9,9 +9,8 @@ from typing import Any
 
 from ... import backends
 from ...core.saved_state import need_keys
-from ...distributed.fsdp import FSDPModule
 from ..checkpoint import Checkpoints, need_counts
-from ..ranks import Ranks, whole
+from ..ranks import Ranks, has_parts, whole
 from ..training_state import TrainingState
 from .callbacks import Callback, ModelCheckpoint, load_states, states
 
@@ -86,7 +85,7 @@ class SavedTraining(TrainingState):
         """Save a checkpoint if there is a directory for them, unless this very state was saved already."""
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
-            state = whole(self.state_dict()) if isinstance(self.model, FSDPModule) else None
+            state = whole(self.state_dict()) if has_parts(self.model) else None
             self.ranks.agreed(lambda: self._write_checkpoint(state))
             self._saved = (self.done, self.evaluated)
 
