@@ -56,6 +56,8 @@ class DistributedDataParallel(Module):
     Li et al. 2020, arXiv:2006.15704.
     """
 
+    _wraps_model = True
+
     def __init__(
         self,
         module: Module,

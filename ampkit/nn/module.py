@@ -32,6 +32,7 @@ class Module(ModuleHooks):
 
     training: bool
     _stays_in_eval = False  # see nn.utils.freeze
+    _wraps_model = False  # whether paths begin at the module in it, as in a DistributedDataParallel
     _runs_fused = False  # whether it computes the activation after it and the sum with a residual: see nn.quantization
 
     def __init_subclass__(cls) -> None:
@@ -47,7 +48,7 @@ class Module(ModuleHooks):
     # call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if following:
+        if following and not self._wraps_model:
             with module_running(new_call(self)):
                 return hooks.call(self, args, kwargs)
         if self._has_own_hooks or hooks.everywhere or recorders:

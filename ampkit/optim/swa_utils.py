@@ -129,6 +129,8 @@ class AveragedModel(Module):
     Polyak, Juditsky 1992, SIAM J. Control Optim. 30(4); Izmailov et al. 2018, arXiv:1803.05407.
     """
 
+    _wraps_model = True
+
     def __init__(
         self,
         model: Module,

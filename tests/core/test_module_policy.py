@@ -1,13 +1,15 @@
 """Policies by module: which dtype the products of a module run in."""
 
 import pickle
+import socket
 
 import pytest
 
 import ampkit
-from ampkit import Policy, autocast, nn, ops
+from ampkit import Policy, autocast, distributed, nn, ops
 from ampkit.base.errors import ConfigError, DTypeError
 from ampkit.core.module_path import current_path, matches
+from ampkit.optim.swa_utils import AveragedModel
 
 
 class Attention(nn.Module):
@@ -259,3 +261,19 @@ def test_a_recipe_for_modules_without_a_weight_matrix_is_refused_where_the_model
         model(x)
     with autocast(policy=Policy("bfloat16", modules={"*": "mxfp8", "1": "float32"})):
         model(x)  # a glob that also names other modules, and a dtype
+
+
+def test_paths_begin_below_a_module_that_wraps_the_model_as_for_an_average_or_for_ranks():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    policy = Policy("float16", modules={"1": "float32"})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    try:
+        for whole in (model, AveragedModel(model), nn.parallel.DistributedDataParallel(model)):
+            with autocast(policy=policy):
+                assert whole(ampkit.ones(2, 4)).dtype == ampkit.float32
+    finally:
+        distributed.destroy_process_group()
+    assert not distributed.is_initialized()

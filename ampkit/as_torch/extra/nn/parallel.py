@@ -16,6 +16,8 @@ class DataParallel(Module):
     module: stands under that name, as in PyTorch, so that the keys of `state_dict` are the same.
     """
 
+    _wraps_model = True
+
     def __init__(self, module: Module, device_ids: Any = None, output_device: Any = None, dim: int = 0):
         super().__init__()
         self.module = module
