@@ -2,8 +2,9 @@
 
     python -m tests.peers.scripts --repositories DIR [--only NAME ...] --pytorch PYTHON
 
-DIR holds a checkout of each repository under its name. Their libraries are real, not stand-ins, but for tiktoken, which
-downloads its vocabularies; README names them. No script is edited.
+DIR holds a checkout of each repository under its name. Both interpreters need the libraries that the scripts import:
+torchvision, timm, tensorboard, tensorboard-logger, wandb, blobfile, mpi4py, matplotlib, pandas, scikit-learn and scipy.
+tiktoken, which downloads its vocabularies, has a stand-in. No script is edited.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from .script import Script
 
 _SETTINGS = {"CPU_ONLY": "1", "MPLBACKEND": "agg", "WANDB_MODE": "disabled", "PYTHONHASHSEED": "0"}
 _SETTINGS["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"  # for code that old packages generated
-_TORCHVISION = "pytorch-cifar100 densenet.pytorch WideResNet-pytorch pytorch-tutorial SupContrast torchdiffeq deit"
-_TORCHVISION += " recurrent-visual-attention pytorch-image-models"
+_TORCHVISION = "pytorch-cifar100 WideResNet-pytorch pytorch-tutorial SupContrast torchdiffeq"
+_TORCHVISION += " Pytorch-UNet recurrent-visual-attention pytorch-image-models"
 
 
 def real(
@@ -191,8 +192,6 @@ UNET = "--epochs 1 --batch-size 2 --scale 1"
 DIFFUSION = "--data_dir images/train --image_size 64 --num_channels 32 --num_res_blocks 1 --batch_size 4 --microbatch 2"
 DIFFUSION += " --attention_resolutions 8 --lr_anneal_steps 6 --diffusion_steps 20 --num_head_channels 16"
 TIMM = "--data-dir images --model resnet18 --num-classes 2 --img-size 32 -b 4 --epochs 1 --device cpu -j 0 --lr 0.01"
-DEIT = "--device cpu --data-path images --batch-size 4 --input-size 32 --model deit_tiny_patch16_224 --epochs 2"
-DEIT += " --output_dir out --drop-path 0"
 GPT2 = "--input_bin tokens.bin --device cpu --model d12 --batch_size 1 --sequence_length 32 --total_batch_size 64"
 GPT2 += " --num_iterations 3 --write_tensors 0 --overfit_single_batch 0"
 RAM = "--use_gpu False --batch_size 16 --epochs 1 --use_tensorboard False"
@@ -201,7 +200,6 @@ REPOSITORIES = [
         real("pytorch-cifar100", "train.py", f"-net {net} -b 8 -lr 0.001", cifar100("data"))
         for net in ("mobilenetv2", "squeezenet")
     ],
-    real("densenet.pytorch", "train.py", "--batchSz 8 --nEpochs 1 --no-cuda --opt adam", cifar10("cifar"), losses=2),
     real("WideResNet-pytorch", "train.py", "--layers 10 --widen-factor 1 -b 8 --epochs 1", cifar10("../data")),
     real("Pytorch-UNet", "train.py", UNET, masks, losses=2),
     real("Pytorch-UNet", "train.py", f"{UNET} --classes 1 --bilinear", masks, losses=2),
@@ -227,7 +225,6 @@ REPOSITORIES = [
     real("pytorch-image-models", "train.py", TIMM, folders("images", 64)),
     real("pytorch-image-models", "train.py", f"{TIMM} --amp --amp-dtype bfloat16 --model-ema --mixup 0.2",
            folders("images", 64), tolerance=0.02),
-    real("deit", "main.py", DEIT, folders("images", 64)),
     real("llm.c", "train_gpt2.py", GPT2, tokens, losses=2, stand_ins="tiktoken.py"),
     real("Informer2020", "main_informer.py", INFORMER, series),
     real("recurrent-visual-attention", "main.py", RAM, mnist("data")),
