@@ -359,13 +359,19 @@ def test_the_page_of_tests_names_every_folder_of_tests_and_what_of_the_library_e
     assert set().union(*tested.values()) == entries(ROOT / "ampkit")
     assert {name for name in folders & entries(ROOT / "ampkit") if name not in tested[name]} == set()
     collected = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
-    assert collected - {name for name, what in tested.items() if what} == {"api", "fuzz", "peers", "reliability"}
+    assert collected - {name for name, what in tested.items() if what} == {
+        "api",
+        "fuzz",
+        "peers",
+        "reliability",
+        "scale",
+    }
 
 
 @pytest.mark.cpu
 def test_the_page_of_tests_names_every_program():
     text = (ROOT / "tests/README.md").read_text()
-    for folder in ("api", "bench", "distributed", "fuzz", "peers", "reliability"):
+    for folder in ("api", "bench", "distributed", "fuzz", "peers", "reliability", "scale"):
         for path in (ROOT / "tests" / folder).glob("*.py"):
             if '__name__ == "__main__"' in path.read_text() and not path.name.startswith("test_"):
                 module = f"tests.{folder}" if path.stem == "__main__" else f"tests.{folder}.{path.stem}"
