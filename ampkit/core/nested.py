@@ -31,3 +31,10 @@ def with_tensors(values: Any, tensors: Iterator[Any]) -> Any:
         items = [with_tensors(item, tensors) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
     return values
+
+
+def leaves(values: Any) -> list[Any]:
+    """What stands in `values` that is no list, tuple or dict, depth first, in order."""
+    if isinstance(values, dict):
+        values = list(values.values())
+    return [leaf for item in values for leaf in leaves(item)] if isinstance(values, (list, tuple)) else [values]

@@ -13,7 +13,7 @@ from ..core.dispatch.batching import draws
 from ..core.dispatch.batching.array import Level, OneByOneError, is_at
 from ..core.dispatch.batching.boundary import enter, leave
 from ..core.dispatch.batching.call import note_loop
-from ..core.nested import tensors_in, with_tensors
+from ..core.nested import leaves, tensors_in, with_tensors
 from ..core.tensor import Tensor
 from ..nn import Module
 from ..ops.argument_checks import check_all
@@ -152,7 +152,7 @@ def _axes(dims: Any, values: Any) -> list[int | None]:
     if dims is None:
         return [None for _ in tensors_in(values)]
     if isinstance(dims, int):
-        if foreign := [item for item in _leaves(values) if not isinstance(item, Tensor)]:
+        if foreign := [item for item in leaves(values) if not isinstance(item, Tensor)]:
             got = f"{dims} for {shown(foreign[0])}"
             raise ArgumentError("vmap", "in_dims=None for an argument that is no Tensor", got)
         return [axis for tensor in tensors_in(values) for axis in _axes(dims, tensor)]
@@ -188,14 +188,8 @@ def _need_tensors(out: Any, out_dims: Any) -> None:
     if isinstance(out, (tuple, list)) and isinstance(out_dims, (tuple, list)) and len(out) == len(out_dims):
         for item, dims in zip(out, out_dims, strict=True):
             _need_tensors(item, dims)
-    elif out_dims is not None and any(not isinstance(item, Tensor) for item in _leaves(out)):
+    elif out_dims is not None and any(not isinstance(item, Tensor) for item in leaves(out)):
         raise ArgumentError("vmap", "a function that returns Tensors", shown(out), "give the others out_dims=None")
-
-
-def _leaves(values: Any) -> list[Any]:
-    if isinstance(values, dict):
-        values = list(values.values())
-    return [leaf for item in values for leaf in _leaves(item)] if isinstance(values, (list, tuple)) else [values]
 
 
 def _axes_of_outputs(out_dims: Any, out: Any, count: int) -> list[int | None]:

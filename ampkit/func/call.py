@@ -15,7 +15,7 @@ from ..core.autograd.grad_mode import enable_grad, is_grad_enabled
 from ..core.autograd.node import Node
 from ..core.autograd.reachable import nodes_below
 from ..core.autograd.tape import grad
-from ..core.nested import tensors_in, with_tensors
+from ..core.nested import leaves, tensors_in, with_tensors
 from ..core.tensor import Tensor
 
 Structure = Any  # a tensor, or nested lists, tuples and dicts with tensors
@@ -135,6 +135,8 @@ def _input(tensor: Tensor, recording: bool) -> Tensor:
 def _pair(where: str, found: Any) -> tuple[Any, Any]:
     if not isinstance(found, tuple) or len(found) != 2:
         raise DTypeError(where, "a function that returns (output, aux), as has_aux=True says", shown(found))
+    if foreign := [item for item in leaves(found[1]) if not isinstance(item, Tensor)]:
+        raise DTypeError(where, "Tensors in aux", shown(foreign[0]))
     return found[0], detached(found[1])
 
 

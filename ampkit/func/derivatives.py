@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from .. import ops
@@ -26,6 +27,7 @@ def grad_and_value(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool
     """
     numbers = positions("grad", argnums)
 
+    @wraps(func)
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("grad", func, numbers, args, kwargs, has_aux)
         if len(call.outs) != 1 or call.out is not call.outs[0]:
@@ -45,6 +47,7 @@ def grad(func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False) 
     """A function that returns the gradient of `func`; with has_aux, the pair (gradient, aux). See `grad_and_value`."""
     both = grad_and_value(func, argnums, has_aux)
 
+    @wraps(func)
     def derived(*args: Any, **kwargs: Any) -> Any:
         found, value = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
@@ -98,7 +101,7 @@ def linearize(func: Callable[..., Any], *primals: Structure) -> tuple[Any, Calla
 
 
 def _tuple(where: str, what: str, given: Any) -> tuple[Any, ...]:
-    if not isinstance(given, (tuple, list)) or not given:
+    if not isinstance(given, tuple) or not given:
         raise ArgumentError(where, f"{what} as a tuple, one per argument of the function", shown(given))
     return tuple(given)
 

@@ -20,7 +20,7 @@ from optimizer_cases import OptimizerCase
 from pretrained_cases import golden, values
 
 import ampkit
-from ampkit import config, nn, ops, optim, testing
+from ampkit import config, func, nn, ops, optim, testing
 from ampkit.backends.cpu.native import library as native
 from ampkit.backends.cpu.onednn.library import library
 from ampkit.base.registry import MODELS, OPTIMIZERS
@@ -201,12 +201,15 @@ def test_what_readme_says_of_speed_on_a_gpu_stands_in_the_log():
 
 
 def test_the_op_of_add_an_op_passes_the_checks_that_the_page_promises():
-    definition, rule, case, _ = examples("docs/add-an-op.md")
+    definition, tangent, rule, case, _ = examples("docs/add-an-op.md")
     names = {"__name__": "docs"}
     try:
         exec(compile(definition, "docs/add-an-op.md", "exec"), names)
+        exec(compile(tangent, "docs/add-an-op.md", "exec", dont_inherit=True), names)
         exec(compile(rule, "docs/add-an-op.md", "exec"), names)
         x = ampkit.randn(3, 4)
+        slope = func.jvp(names["squareplus"], (x,), (ampkit.ones_like(x),))[1]
+        assert float((slope - func.grad(lambda x: names["squareplus"](x).sum())(x)).abs().max()) < 1e-6
         with hearing() as looped:
             assert (ampkit.vmap(names["squareplus"])(x) == names["squareplus"](x)).all() and not looped
         tested = eval(case.replace("# tests/cases/pointwise.py", "").strip(), vars(testing))

@@ -2,9 +2,10 @@
 
     python tests/bench/transforms.py [perceptron] [convnet] [gpt] [ensemble] [--rounds N]
 
-Needs PyTorch. Medians of CPU time, in units of the first call of each table: of a perceptron jvp along the input, along
-all Parameters, and the gradient, in forwards; of a convnet and a GPT the gradients of each sample by vmap, in the
-gradient of the batch; of 8 perceptrons of an ensemble their gradients, in that of one. "nan": the library raises.
+Needs PyTorch. CPU time in units of the first call of each table in the same round, medians: of a perceptron jvp along
+the input, along all Parameters, and the gradient, in forwards; of a convnet and a GPT the gradients of each sample by
+vmap, in the gradient of the batch; of 8 perceptrons of an ensemble their gradients, in that of one. "nan": the library
+raises.
 """
 
 from __future__ import annotations
@@ -155,8 +156,11 @@ PARTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def measured(name: str, part: str, rounds: int) -> dict[str, float]:
-    """The medians of a library's calls in this process, in seconds of all its threads; none for a call that raises."""
+def measured(name: str, part: str, rounds: int) -> dict[str, tuple[float, float]]:
+    """Per call of a library in this process the median seconds of all threads, and the median share of the first call.
+
+    None for a call that raises.
+    """
     calls = PARTS[part](import_module(name))
     seconds: dict[str, list[float]] = {call: [] for call in calls}
     for _ in range(rounds):
@@ -168,7 +172,9 @@ def measured(name: str, part: str, rounds: int) -> dict[str, float]:
                 del calls[call], seconds[call]
                 continue
             seconds[call].append(time.process_time() - began)
-    return {call: median(times[2:]) for call, times in seconds.items()}
+    first = seconds["forward"][2:]
+    shares = {call: [t / f for t, f in zip(times[2:], first, strict=True)] for call, times in seconds.items()}
+    return {call: (median(times[2:]), median(shares[call])) for call, times in seconds.items()}
 
 
 def main() -> None:
@@ -187,16 +193,18 @@ def main() -> None:
 
 def show(part: str, rounds: int) -> None:
     """Print the table of one part."""
-    found: dict[str, list[dict[str, float]]] = {"ampkit": [], "torch": []}
+    found: dict[str, list[dict[str, list[float]]]] = {"ampkit": [], "torch": []}
     for _ in range(3):
         for library, each in found.items():
             command = [sys.executable, __file__, part, "--library", library, "--rounds", str(rounds)]
             each.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     print(f"{part:32} {'ampkit':>8} {'PyTorch':>8}   in the first one; PyTorch's time / ampkit's")
     for call in found["ampkit"][0]:
-        times = [median([one[call] for one in each if call in one] or [float("nan")]) for each in found.values()]
-        firsts = [t / median(one["forward"] for one in each) for t, each in zip(times, found.values(), strict=True)]
-        print(f"{call:32} {firsts[0]:8.2f} {firsts[1]:8.2f}   {times[1] / times[0]:.2f}")
+        times, shares = (
+            [median([one[call][i] for one in each if call in one] or [float("nan")]) for each in found.values()]
+            for i in (0, 1)
+        )
+        print(f"{call:32} {shares[0]:8.2f} {shares[1]:8.2f}   {times[1] / times[0]:.2f}")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ OUT_OF_SCOPE = [
      r"\btorch\.(\w+\.)*_[a-zA-Z]|LoggingTensor|\A\S*_logging_tensor\n|"
      r"\._(backward_hooks|backward_cls|set_sequence_nr|materialize_non_diff_grads)\b|"
      r"autocast_lists\.torch_16"),  # which calls _addmm_activation
-    ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b"),
+    ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b|\bmake_fx\b"),
     ("sparse, nested, quantized and meta tensors", r"sparse|nested|quantize|[\"']meta[\"']|torch\.ao\."),
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
@@ -121,6 +121,8 @@ def judged(row: dict[str, Any], found: dict[str, str]) -> dict[str, Any]:
     if why:
         return {**row, "outcome": "out of scope", "why": why}
     missing = row["why"].startswith(("MissingName", "MissingModule")) and row["outcome"] == "failed"
+    if missing and re.match(r"\w+: ampkit has no (torch|functorch)\.(\w+\.)*_[a-zA-Z]", row["why"]):  # imported by it
+        return {**row, "outcome": "out of scope", "why": OUT_OF_SCOPE[0][0]}
     return {**row, "outcome": "refused by name"} if missing else row
 
 
