@@ -24,7 +24,7 @@ from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
 from .capture.recorder import recorders
 from .cast_plan import CastPlan
-from .casts import cast
+from .casts import cast_unread
 from .fp_errors import pop_ignore, push_ignore
 from .module_path import current, following
 from .policy import scope
@@ -170,7 +170,7 @@ def round_result(out: Any, plan: CastPlan) -> Any:
         return (round_result(out[0], plan), *out[1:])
     if plan.codes is not None:
         return out.view(plan.codes)
-    return out if out.dtype not in DIFFERENTIABLE and plan.out in FLOATS else cast(out, plan.out)
+    return out if out.dtype not in DIFFERENTIABLE and plan.out in FLOATS else cast_unread(out, plan.out)
 
 
 def save_as_stored(op: Any, saved: Saved, arrays: list[Any], out: Any) -> None:

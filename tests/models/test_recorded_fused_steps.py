@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from ampkit import ops, optim
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=emulator.missing() or "")
 STEPS = 5  # the last ones are recorded
 SMALL = {**CASES, "llama": (lambda: Llama(32), lambda: tokens(2, 16))}
-CHECKED = [("llama", "float32"), ("llama", "bfloat16"), ("llama", "float16"), ("gpt", "bfloat16"), ("vit", "float16")]
+EVERY = [(name, dtype) for name in CASES for dtype in ("float32", "bfloat16", "float16")]  # minutes of compiling
+CHECKED = EVERY if os.environ.get("HYPOTHESIS_PROFILE") == "long" else [("llama", "bfloat16"), ("llama", "float16")]
 
 
 def trained(name: str, dtype: str, compiled: bool) -> tuple[list[bytes], Any]:

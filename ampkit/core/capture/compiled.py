@@ -1,9 +1,9 @@
-"""Compiled steps: on a GPU captured once as a CUDA graph and replayed as a whole, on a CPU with fused launches.
+"""Compiled steps: on a GPU captured once as a CUDA graph and replayed as a whole, on a CPU run as they are.
 
 On a GPU the first calls run eagerly; then one is captured, and later calls launch the graph, with new batches, learning
 rates, loss scales and random numbers, and bitwise the results of eager calls. On a CPU, which has no launch overhead to
-hide, every call runs the step's Python; its elementwise launches wait for each other and run together, tile by tile,
-with the same bits (see backends/launch_queue.py).
+hide, every call runs the step's Python. On both, elementwise launches wait for each other and run together, with the
+same bits (see backends/launch_queue.py).
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ def compile(
     real steps. What it returns is new memory at every call. On a GPU a step whose result is still on the tape, such as
     a model's forward alone, runs eagerly.
 
-    On a CPU every call runs the step's Python, of which nothing has to be recorded. Elementwise launches that follow
-    each other, of forward, backward and casts, run together, tile by tile: what only they read is never stored. Each
-    still rounds to its dtype, so that results have the bits of an eager call. `report()` of what this returns says what
-    was fused, what was not and why.
+    Elementwise launches that follow each other, of forward, backward and casts, run together: what only they read is
+    never stored. Each still rounds to its dtype, so that results have the bits of an eager call. `report()` of what
+    this returns says what was fused, what was not and why. On a GPU they are one generated kernel, compiled at the
+    recording; where that fails, they run one by one, with a RuntimeWarning. On a CPU, where every call runs the step's
+    Python, they run tile by tile.
 
     fullgraph, dynamic, mode: PyTorch's words. fullgraph: raise StateError where a kind of call would run eagerly for
     good. dynamic has no effect: other shapes are another kind of call on a GPU, and change nothing on a CPU. mode:

@@ -174,7 +174,8 @@ class Variant(Recorder):
         self.backend.recording.keep([tensor._array])
 
     def read(self, tensor: Tensor, dtype: Any, copy: Any) -> None:
-        self.copies.append((tensor, dtype, copy))
+        if not self.backend.recording.owns(tensor._array):  # whose casts are of the recording, too
+            self.copies.append((tensor, dtype, copy))
 
     def made(self, tensor: Tensor) -> None:
         self.filled.append(ref(tensor))

@@ -84,7 +84,9 @@ def to_backward(dy, saved, needs, dtype):
     return dy
 
 
-to_.forward.reference.launches = to_.backward_primitive.reference.launches = True  # they read no elements
+for _primitive in (to_.forward, to_.backward_primitive):
+    if _primitive is not None:
+        _primitive.reference.launches = True  # it reads no elements
 
 
 def _move(input: Tensor, device: Any) -> Tensor:

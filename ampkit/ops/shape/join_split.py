@@ -59,13 +59,13 @@ def cat(tensors: Iterable[Tensor], dim: int = 0) -> Tensor:
 
 def _reshape_empty(tensors: list[Tensor], dim: int) -> list[Tensor]:
     # Reshape tensors of shape [0] to the others' axes with length 0 along `dim`.
-    shapes = [t.array.shape for t in tensors if isinstance(t, Tensor)]
+    shapes = [t._array.shape for t in tensors if isinstance(t, Tensor)]
     shape = next((shape for shape in shapes if len(shape) > 1), None)
     if shape is None or (0,) not in shapes:
         return tensors
     at = normalize_axis("cat", dim, len(shape))
     empty = (*shape[:at], 0, *shape[at + 1 :])
-    return [reshape(t, empty) if isinstance(t, Tensor) and t.array.shape == (0,) else t for t in tensors]
+    return [reshape(t, empty) if isinstance(t, Tensor) and t._array.shape == (0,) else t for t in tensors]
 
 
 @op(cast=Cast.WIDEST, moves=True, opaque=True)

@@ -76,7 +76,7 @@ def test_what_is_held_and_not_needed_is_computed_anew_where_it_is_needed(device)
 
     report = same(step, tensors())
     assert [chain.stored for chain in report.chains] == [1, 1]
-    assert names(report) == [("Silu", "Mul"), ("Silu", "Mul")]
+    assert names(report) == [("Silu", "Mul", "Copy"), ("Silu", "Mul")]
 
 
 def test_operands_may_be_broadcast_transposed_sliced_and_numbers(device):
@@ -91,6 +91,18 @@ def test_operands_may_be_broadcast_transposed_sliced_and_numbers(device):
     row, column = tensors(1, ampkit.float16, (40,))[0], tensors(1, ampkit.float32, (24, 1))[0]
     with ampkit.no_grad():
         same(step, [x, y, row, column])
+
+
+def test_launches_whose_results_lie_otherwise_in_memory_share_a_kernel(device):
+    def step(x: Any, y: Any) -> Any:
+        turned = x.transpose(1, 2)
+        first = turned * 0.5
+        return ops.silu(first) + y * 2.0, first, y - first
+
+    x, y = tensors(1, ampkit.bfloat16, (3, 4, 5, 16))[0], tensors(1, ampkit.float32, (3, 5, 4, 16))[0]
+    with ampkit.no_grad():
+        (chain,) = same(step, [x, y]).chains
+    assert (len(chain.names), chain.stored) == (5, 3)
 
 
 def test_inputs_that_change_in_place_have_their_former_values_in_what_waits(device):

@@ -42,10 +42,11 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An array that is stored: the value of this number."""
+    """An array that is stored: the value of this number. row: as of an input."""
 
     dtype: DType
     value: int
+    row: int | None = None
 
 
 @lru_cache(4096)
@@ -55,7 +56,7 @@ def source(
     """The code of a kernel and its name. Its arguments: outputs, inputs, ChainLayout, as many numbers."""
     names = [f"{step.name}{'_backward' if step.backward else ''}" for step in steps]
     name = "_".join(["chain", *names[:NAMED], *([f"and_{len(names) - NAMED}"] if len(names) > NAMED else [])])
-    rows = 1 + max([-1, *[one.row for one in inputs if one.row is not None]])
+    rows = 1 + max([-1 if row is None else row for row in (*[x.row for x in inputs], *[y.row for y in outputs])])
     lines = ['#include "include/chain.cuh"', "", *_compute(steps, len(inputs), outputs, numbers), ""]
     return "\n".join([*lines, *_kernel(name, inputs, outputs, rows, numbers)]) + "\n", name
 
@@ -77,7 +78,7 @@ def _compute(steps: Sequence[Step], inputs: int, outputs: Sequence[Output], numb
 
 
 def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows: int, numbers: int) -> list[str]:
-    wide = any(one.dtype == float32 for one in (*inputs, *outputs))
+    wide = float32 in (*[x.dtype for x in inputs], *[y.dtype for y in outputs])
     arguments = [f"{C_NAMES[one.dtype]}* __restrict__ y{j}" for j, one in enumerate(outputs)]
     arguments += [f"const {C_NAMES[one.dtype]}* __restrict__ x{i}" for i, one in enumerate(inputs)]
     arguments += [f"const __grid_constant__ ChainLayout<{rows}> layout", *[f"float s{i}" for i in range(numbers)]]
@@ -89,7 +90,7 @@ def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows:
     lines += [f"        int a[{rows + 1}], b[{rows + 1}];"]
     lines += ["        chain_offsets(layout, span.first, a), chain_offsets(layout, span.second, b);"]
     for i, one in enumerate(inputs):
-        place = "int(span.first), int(span.second)" if one.row is None else f"a[{one.row}], b[{one.row}]"
+        place = _first_and_second(one.row)
         given = f"x{i}, {KINDS[one.dtype]}, adjacent, {_bool(one.repeated)}, {place}"
         lines.append(f"        Packed p{i} = Packed::load({given});")
     for i, one in enumerate(inputs):
@@ -98,21 +99,29 @@ def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows:
     lines += [f"        float g{j}[PER_THREAD];" for j in range(len(outputs))]
     lines += ["#pragma unroll", "        for (int k = 0; k < PER_THREAD; k++)"]
     lines += [f"            compute({', '.join([*[f'f{i}[k]' for i in range(len(inputs))], *scalars, *results])});"]
-    for j, one in enumerate(outputs):
-        place = "int(span.first), int(span.second)"
-        lines.append(f"        Packed::store(y{j}, {KINDS[one.dtype]}, adjacent, {place}, g{j});")
+    for j, output in enumerate(outputs):
+        place = _first_and_second(output.row)
+        lines.append(f"        Packed::store(y{j}, {KINDS[output.dtype]}, adjacent, {place}, g{j});")
     lines += ["        return;", "    }", "#pragma unroll 1", "    for (unsigned k = 0; k < PER_THREAD; k++) {"]
     lines += ["        unsigned e = span.element(k);", "        if (e >= layout.count) continue;"]
     lines += [f"        int a[{rows + 1}];", "        chain_offsets(layout, e, a);"]
     lines += [f"        float {', '.join([f'g{j}' for j in range(len(outputs))])};"]
     given_here = []
     for i, one in enumerate(inputs):
-        place = "int(e)" if one.row is None else f"a[{one.row}]"
+        place = _at(one.row)
         given_here.append(f"decode(load_bits(x{i}, {KINDS[one.dtype]}, {place}), {KINDS[one.dtype]})")
     every = ", ".join([*given_here, *scalars, *[f"g{j}" for j in range(len(outputs))]])
     lines.append(f"        compute({every});")
-    lines += [f"        store_scalar(y{j}, {KINDS[one.dtype]}, int(e), g{j});" for j, one in enumerate(outputs)]
+    lines += [f"        store_scalar(y{j}, {KINDS[one.dtype]}, {_at(one.row)}, g{j});" for j, one in enumerate(outputs)]
     return [*lines, "    }", "}"]
+
+
+def _first_and_second(row: int | None) -> str:
+    return "int(span.first), int(span.second)" if row is None else f"a[{row}], b[{row}]"
+
+
+def _at(row: int | None) -> str:
+    return "int(e)" if row is None else f"a[{row}]"
 
 
 def _bool(value: bool) -> str:

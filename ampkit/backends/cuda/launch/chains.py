@@ -252,13 +252,15 @@ class CudaChains(Chains):
         for step in steps:
             outs: list[Any] = []
             for value in step.values:
-                wanted = value is not None and value.launch is not None
-                if wanted and not any(value is one for one in stored):
-                    if alone:
-                        wanted = False
-                    else:
-                        held.append(self._memory(value))
-                outs.append(value.array if wanted else None)
+                if value is None or value.launch is None:
+                    outs.append(None)
+                elif any(value is one for one in stored):
+                    outs.append(value.array)
+                elif alone:
+                    outs.append(None)
+                else:
+                    held.append(self._memory(value))
+                    outs.append(value.array)
             operands = [one.array if is_value(one) else float(one) for one in step.operands]
             elementwise.run(step.name, step.backward, step.plan, operands, outs)
         if alone:
@@ -284,7 +286,7 @@ class CudaChains(Chains):
     def _kernel(
         self, steps: list[Launch], given: list[Value], stored: list[Value]
     ) -> tuple[str, str, tuple[Any, ...], int]:
-        inputs, layout = self._layout(steps[0].plan, given, stored)
+        inputs, rows, layout = self._layout(stored[0].launch.plan, given, stored)
         places = {id(one): f"x{i}" for i, one in enumerate(given)}
         numbers: list[np.float32] = []
         described, count = [], 0
@@ -305,38 +307,41 @@ class CudaChains(Chains):
                 places[id(value)] = f"v{count}"
                 count += 1
             described.append(Step(step.name, step.backward, tuple(operands), tuple(values)))
-        outputs = tuple([Output(one.array.dtype, int(places[id(one)][1:])) for one in stored])
+        outputs = tuple(
+            [Output(one.array.dtype, int(places[id(one)][1:]), row) for one, row in zip(stored, rows, strict=True)]
+        )
         code, name = source(tuple(described), inputs, outputs, len(numbers))
         arrays = *[one.array for one in stored], *[one.array for one in given]
         return code, name, (*arrays, layout, *numbers), steps[0].plan.blocks
 
-    def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[tuple[Input, ...], Any]:
-        """How the kernel reads its inputs, and its argument that says where they lie."""
-        layouts = tuple([(one.array.shape, one.array.strides, one.array.dtype) for one in given])
-        axes = merged(plan.shape, plan.order, layouts)
-        count = prod(plan.shape)
-        spans = [sum((size - 1) * abs(row[i]) for size, row in axes) for i in range(len(given))]
+    def _layout(self, plan: LaunchPlan, given: list[Value], stored: list[Value]) -> tuple[Any, Any, Any]:
+        """How the kernel reads its inputs, the rows of its outputs, and its argument that says where both lie.
+
+        plan: whose memory order the kernel goes through.
+        """
+        every = [*given, *stored]
+        layouts = tuple([(one.array.shape, one.array.strides, one.array.dtype) for one in every])
+        axes, count = merged(plan.shape, plan.order, layouts), prod(plan.shape)
+        spans = [sum((size - 1) * abs(row[i]) for size, row in axes) for i in range(len(every))]
         if len(axes) > AXES or count > MAX_ELEMENTS or any(span > MAX_ELEMENTS for span in spans):
             raise UnsupportedError
-        own, rows, inputs = tuple([row[-1] for _, row in axes]), dict[tuple[int, ...], int](), []
-        for i, one in enumerate(given):
-            strides = tuple([row[i] for _, row in axes])
-            flat = strides == own
-            row = None if flat else rows.setdefault(strides, len(rows))
-            inputs.append(Input(one.array.dtype, row, not flat and not strides[-1]))
-        widest = max(one.array.dtype.itemsize for one in (*given, *stored))
-        vector, aligned = elementwise._vector_width(axes, len(given), widest)
-        arrays = [given[i].array for i in aligned] + [one.array for one in stored]
-        if any(array.data.ptr % 16 for array in arrays):
+        own, rows = tuple([row[-1] for _, row in axes]), dict[tuple[int, ...], int]()
+        strides = [tuple([row[i] for _, row in axes]) for i in range(len(every))]
+        places = [None if steps == own else rows.setdefault(steps, len(rows)) for steps in strides]
+        repeated = [place is not None and not steps[-1] for place, steps in zip(places, strides, strict=True)]
+        inputs = [Input(one.array.dtype, places[i], repeated[i]) for i, one in enumerate(given)]
+        widest = max(one.array.dtype.itemsize for one in every)
+        vector, aligned = elementwise._vector_width(axes, len(every), widest)
+        if any(every[i].array.data.ptr % 16 for i in aligned):
             vector = 1
         kind = np.dtype([("count", np.uint32), ("vector", np.int32), ("axes", np.int32), ("size", np.uint32, AXES),
                          ("stride", np.int32, (len(rows) + 1, AXES))])  # fmt: skip
         made = np.zeros(1, kind)
         made["count"], made["vector"], made["axes"] = count, vector, len(axes)
         made["size"][0, : len(axes)] = [size for size, _ in axes]
-        for strides, row in rows.items():
-            made["stride"][0, row, : len(axes)] = strides
-        return tuple(inputs), made
+        for steps, row in rows.items():
+            made["stride"][0, row, : len(axes)] = steps
+        return tuple(inputs), places[len(given) :], made
 
 
 _told: set[str] = set()

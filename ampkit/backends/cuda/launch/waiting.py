@@ -51,7 +51,8 @@ class Value:
 
 
 class Launch:
-    """A launch that waits. key: shape and memory order of its results. values: they, None where nobody wants one.
+    """A launch that waits. key: shape of its results, and the axis along which they are contiguous. values: they, None
+    where nobody wants one.
 
     moved: bytes that it would read and write by itself, 0 once a report has counted it. dtypes: of its results.
     """
@@ -60,7 +61,8 @@ class Launch:
 
     def __init__(self, number: int, name: str, backward: bool, plan: LaunchPlan, operands: tuple[Any, ...]):
         self.number, self.name, self.backward, self.plan, self.operands = number, name, backward, plan, operands
-        self.key = plan.shape, plan.order
+        order = plan.order or range(len(plan.shape))
+        self.key = plan.shape, next((axis for axis in reversed(order) if plan.shape[axis] > 1), None)
         self.made: tuple[ref[Value] | None, ...] = ()  # who reads a value keeps it, and a value its launch: no cycles
         self.dtypes: tuple[str, ...] = ()
         self.moved = 0
