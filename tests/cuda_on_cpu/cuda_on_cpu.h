@@ -360,11 +360,6 @@ inline const char* launch(const Entry& entry, const unsigned* sizes, size_t shar
 #define ENTRY(name, ...) cuda_on_cpu::entry(name, &__VA_ARGS__)
 #define DYN_SHARED(T, name) T* name = reinterpret_cast<T*>(cuda_on_cpu::machine.dynamic.data())
 #define CHECK_ALIGNED(p, bytes) cuda_on_cpu::check_aligned(p, bytes)
-#if defined(__SSE__)
-#define OPAQUE(x) asm("" : "+x"(x))
-#else
-#define OPAQUE(x) asm("" : "+m"(x))
-#endif
 #define threadIdx (cuda_on_cpu::machine.current->tid)
 #define blockIdx (cuda_on_cpu::machine.block_index)
 #define blockDim (cuda_on_cpu::machine.block)

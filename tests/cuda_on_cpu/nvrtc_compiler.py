@@ -81,6 +81,17 @@ def build_once(code: str, names: Sequence[str], arch: str, extra: Sequence[str] 
     return [Compiled(*row) for row in json.loads(cached(cache_folder() / name, compile_and_store).read_text())]
 
 
+def instructions(code: str, name: str, arch: str, start: str) -> int:
+    """How many instructions of the entry `name` of `code` begin with `start`, in the PTX for `arch` (compute_90)."""
+    program = _Program(code, [name])
+    try:
+        program.compile([*OPTIONS, f"-I{headers()}", f"-arch={arch}", "-ftz=true"])
+        body = program.ptx().partition(f".entry {program.lowered(name)}(")[2].partition("\n}\n")[0]
+        return len(re.findall(rf"^\s*(?:@\S+\s+)?{re.escape(start)}", body, re.M))
+    finally:
+        program.close()
+
+
 @cache
 def _text(code: str) -> str:
     """What `code` includes, and how it is compiled."""

@@ -109,6 +109,24 @@ def test_chains_compile_and_keep_their_values_in_registers(arch):
             assert not price.spilled + price.stack
 
 
+@needs_nvrtc
+def test_functions_of_a_chain_are_contracted_as_they_are_alone_and_not_with_each_other():
+    whole = tuple([Input(float32, None, False)] * 4)
+    gelu = Step("GeluTanh", True, ("x0", "x1", "x2", "x3"), ((0, float32), None, None))
+    product = Step("Mul", False, ("x0", "x1"), ((0, float32),))
+    between = Step("Lerp", False, ("x2", "v0", "x3"), ((1, float32),))  # of a product, which it subtracts from
+    for steps, stored, alone in (
+        ((gelu,), 0, "elementwise_backward<GeluTanh>"),
+        ((product, between), 1, "elementwise_forward<Lerp>"),
+    ):
+        chain = source(steps, whole, (Output(float32, stored),), 0)
+        one = '#include "pointwise/elementwise.cu"\n', alone
+        counts = [nvrtc_compiler.instructions(*each, "compute_90", "fma.rn") for each in (chain, one)]
+        assert counts[0] == counts[1] > 0
+        handed_on = nvrtc_compiler.instructions(*chain, "compute_90", "xor.b32")
+        assert handed_on >= 9 * (len(steps) - 1)  # of 8 elements, and of one
+
+
 @pytest.mark.parametrize("source", STEMS)
 def test_a_file_names_each_of_its_entries_once(source):
     names = entries(source)

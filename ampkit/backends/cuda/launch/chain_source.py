@@ -62,7 +62,7 @@ def source(
 
 
 def _compute(steps: Sequence[Step], inputs: int, outputs: Sequence[Output], numbers: int) -> list[str]:
-    given = [f"float x{i}" for i in range(inputs)] + [f"float s{i}" for i in range(numbers)]
+    given = ["unsigned zero", *[f"float x{i}" for i in range(inputs)], *[f"float s{i}" for i in range(numbers)]]
     results = [f"float& y{j}" for j in range(len(outputs))]
     lines = [f"__device__ __forceinline__ void compute({', '.join([*given, *results])}) {{"]
     for number, step in enumerate(steps):
@@ -72,7 +72,7 @@ def _compute(steps: Sequence[Step], inputs: int, outputs: Sequence[Output], numb
         for place, value in enumerate(step.values):
             if value is not None:
                 found = f"g{number}[{place}]" if step.backward else f"{step.name}::forward({operands})"
-                lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found});")
+                lines.append(f"    float v{value[0]} = handed_on<{KINDS[value[1]]}>({found}, zero);")
     lines += [f"    y{j} = v{output.value};" for j, output in enumerate(outputs)]
     return [*lines, "}"]
 
@@ -98,7 +98,8 @@ def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows:
         lines.append(f"        p{i}.unpack({KINDS[one.dtype]}, {_bool(one.repeated)}, f{i});")
     lines += [f"        float g{j}[PER_THREAD];" for j in range(len(outputs))]
     lines += ["#pragma unroll", "        for (int k = 0; k < PER_THREAD; k++)"]
-    lines += [f"            compute({', '.join([*[f'f{i}[k]' for i in range(len(inputs))], *scalars, *results])});"]
+    every = ", ".join([*[f"f{i}[k]" for i in range(len(inputs))], *scalars, *results])
+    lines.append(f"            compute(layout.zero, {every});")
     for j, output in enumerate(outputs):
         place = _first_and_second(output.row)
         lines.append(f"        Packed::store(y{j}, {KINDS[output.dtype]}, adjacent, {place}, g{j});")
@@ -111,7 +112,7 @@ def _kernel(name: str, inputs: Sequence[Input], outputs: Sequence[Output], rows:
         place = _at(one.row)
         given_here.append(f"decode(load_bits(x{i}, {KINDS[one.dtype]}, {place}), {KINDS[one.dtype]})")
     every = ", ".join([*given_here, *scalars, *[f"g{j}" for j in range(len(outputs))]])
-    lines.append(f"        compute({every});")
+    lines.append(f"        compute(layout.zero, {every});")
     lines += [f"        store_scalar(y{j}, {KINDS[one.dtype]}, {_at(one.row)}, g{j});" for j, one in enumerate(outputs)]
     return [*lines, "    }", "}"]
 

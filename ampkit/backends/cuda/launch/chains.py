@@ -31,6 +31,10 @@ from .chain_source import Input, Output, Step, source
 from .elementwise import AXES, BLOCK, LaunchPlan
 from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, same_array, summary
 
+_LAYOUT = [  # of ChainLayout, but for the strides
+    *[(name, np.uint32) for name in ("count", "vector", "axes", "zero")],
+    ("size", np.uint32, AXES),
+]
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
 MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
@@ -334,8 +338,8 @@ class CudaChains(Chains):
         vector, aligned = elementwise._vector_width(axes, len(every), widest)
         if any(every[i].array.data.ptr % 16 for i in aligned):
             vector = 1
-        kind = np.dtype([("count", np.uint32), ("vector", np.int32), ("axes", np.int32), ("size", np.uint32, AXES),
-                         ("stride", np.int32, (len(rows) + 1, AXES))])  # fmt: skip
+        strides_of = ("stride", np.int32, (len(rows) + 1, AXES))
+        kind = np.dtype([*_LAYOUT, strides_of])
         made = np.zeros(1, kind)
         made["count"], made["vector"], made["axes"] = count, vector, len(axes)
         made["size"][0, : len(axes)] = [size for size, _ in axes]

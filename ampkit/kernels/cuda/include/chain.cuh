@@ -4,22 +4,21 @@
 #pragma once
 #include "include/functions.cuh"
 
-// What a function hands to the next one: rounded, and opaque to the compiler, which must not contract operations of two
-// functions into one instruction, as it does within one.
+// What a function hands to the next one: rounded to the dtype of its op, and through an integer operation. zero is 0, which
+// no compiler knows: neither NVRTC nor the assembler after it contracts operations of two functions into one instruction,
+// as they do within one.
 template <int KIND>
-__device__ __forceinline__ float handed_on(float x) {
-    float y = KIND == FLOAT32 ? x : decode(encode(x, KIND), KIND);
-    OPAQUE(y);
-    return y;
+__device__ __forceinline__ float handed_on(float x, unsigned zero) {
+    return KIND == FLOAT32 ? as<float>(as<unsigned>(x) ^ zero) : decode(encode(x, KIND), KIND);
 }
 
-// count: elements of each result. vector: as in Layout. axes, size: as there. stride: of the operands that have not the
-// memory order of the results, in elements; their last row is unused.
+// count: elements of each result. vector: as in Layout. axes, size: as there. stride: of the arrays that have not the
+// memory order in which the kernel goes through the results, in elements; their last row is unused. zero: of `handed_on`.
 template <int STRIDED>
 struct ChainLayout {
     unsigned count;
     int vector, axes;
-    unsigned size[AXES];
+    unsigned zero, size[AXES];
     int stride[STRIDED + 1][AXES];
 };
 

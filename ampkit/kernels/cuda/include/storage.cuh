@@ -22,7 +22,6 @@
     extern __shared__ __align__(16) unsigned char dynamic_shared[];    \
     T* name = reinterpret_cast<T*>(dynamic_shared)
 #define CHECK_ALIGNED(p, bytes)
-#define OPAQUE(x) asm("" : "+f"(x))  // a float of which the compiler knows nothing
 #endif
 
 using int64 = long long;
