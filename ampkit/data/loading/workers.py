@@ -172,6 +172,10 @@ def _end_with_parent() -> None:
 
 def run(key: Any) -> Any:
     """In a worker: the value of a key."""
-    if _this_worker.failed is not None:
-        raise _this_worker.failed
+    failed = _this_worker.failed
+    if isinstance(failed, Exception):
+        _this_worker.failed = repr(failed)  # alone: its traceback holds the iterator whose end ends this worker
+        raise failed
+    if failed is not None:
+        raise StateError("DataLoader", "a worker that began", failed)
     return _this_worker.work.make(_this_worker.work.dataset, *_this_worker.work.arguments, key)
