@@ -103,4 +103,4 @@ def _at(input: SparseTensor, places: Any) -> Tensor:
 
 
 HANDLERS["index_select"] = index_select
-SparseTensor.index_select = index_select  # type: ignore[attr-defined]
+setattr(SparseTensor, "index_select", index_select)  # noqa: B010 - defined behind the class
