@@ -13,9 +13,10 @@ from ampkit import nn, ops, optim
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.errors import ArgumentError, ShapeError, StateError
 from ampkit.core import random
-from ampkit.distributed import DeterministicDataParallel, microbatches, reduction
+from ampkit.distributed import DeterministicDataParallel, reduction
 from ampkit.distributed import ZeroRedundancyOptimizer as Zero
-from ampkit.distributed.deterministic import in_tree
+from ampkit.distributed.deterministic import microbatches
+from ampkit.distributed.reduction import in_tree
 
 SAMPLES, STEPS = 16, 3
 SCALE = 21  # in float16 the first step overflows

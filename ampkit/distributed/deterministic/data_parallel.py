@@ -14,26 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
-from ..amp.grad_scaler import GradScaler
-from ..backends import Array
-from ..backends.cpu.threads import get_num_threads
-from ..backends.determinism import are_deterministic_algorithms_enabled
-from ..base.dtypes import accumulator, float64, is_float
-from ..base.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ..core import random
-from ..core.autograd.scale_tag import ZEROED
-from ..core.nested import tensors_in, with_tensors
-from ..core.policy import delayed
-from ..core.tensor import Tensor
-from ..nn import Module, SyncBatchNorm
-from .buckets import buckets, pieces
-from .data_parallel import FIRST_BUCKET, MEGABYTE, broadcast_tensors, need_same_on_all_ranks
+from ... import backends
+from ...amp.grad_scaler import GradScaler
+from ...backends import Array
+from ...backends.cpu.threads import get_num_threads
+from ...backends.determinism import are_deterministic_algorithms_enabled
+from ...base.dtypes import accumulator, float64, is_float
+from ...base.errors import ArgumentError, DTypeError, ShapeError, StateError
+from ...core import random
+from ...core.autograd.scale_tag import ZEROED
+from ...core.nested import tensors_in, with_tensors
+from ...core.policy import delayed
+from ...core.tensor import Tensor
+from ...nn import Module, SyncBatchNorm
+from ..buckets import buckets, pieces
+from ..data_parallel import FIRST_BUCKET, MEGABYTE, broadcast_tensors, need_same_on_all_ranks
 from .microbatches import Gradients, Microbatch, Microbatches
-from .process_group import ProcessGroup
-from .reduction import in_tree
-from .world import group as groups
-from .world import group_or_world
+from ..process_group import ProcessGroup
+from ..reduction import in_tree
+from ..world import group as groups
+from ..world import group_or_world
 
 __all__ = ["DeterministicDataParallel"]
 

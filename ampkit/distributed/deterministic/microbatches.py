@@ -13,20 +13,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import backends
-from ..amp.grad_scaler import GradScaler
-from ..backends import Array
-from ..backends.cpu.threads import compute_alone
-from ..base import observe
-from ..base.dtypes import FLOATS, float32
-from ..base.errors import ShapeError
-from ..core import random
-from ..core.autograd.grad_mode import enable_grad
-from ..core.autograd.scale_tag import ScaleTag
-from ..core.autograd.tape import grad
-from ..core.fp_errors import ignore_fp_errors
-from ..core.tensor import Tensor
-from ..nn import Module
+from ... import backends
+from ...amp.grad_scaler import GradScaler
+from ...backends import Array
+from ...backends.cpu.threads import compute_alone
+from ...base import observe
+from ...base.dtypes import FLOATS, float32
+from ...base.errors import ShapeError
+from ...core import random
+from ...core.autograd.grad_mode import enable_grad
+from ...core.autograd.scale_tag import ScaleTag
+from ...core.autograd.tape import grad
+from ...core.fp_errors import ignore_fp_errors
+from ...core.tensor import Tensor
+from ...nn import Module
 
 Gradients = list[Array | None]  # of each parameter; None where a microbatch has not used it
 

@@ -1,0 +1,5 @@
+"""Deterministic data parallelism: gradients with the same bits on any number of ranks and threads."""
+
+from .data_parallel import DeterministicDataParallel
+
+__all__ = ["DeterministicDataParallel"]
