@@ -85,7 +85,7 @@ class Op:
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
         pointwise = self.ours and self.forward.module.startswith("pointwise.")
         self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None
-        # Its forward mode, where that takes fewer passes than its backward (see core/autograd/forward_rules.py).
+        # Its forward mode, where that takes fewer passes than its backward (see core/dispatch/forward_rules.py).
         self.tangent: Callable[..., Any] | None = None
         self.plans: dict[Any, CastPlan] = {}
         self.signature = Signature(self.name, reference)

@@ -22,11 +22,11 @@ from ampkit.base.errors import StateError
 
 from .. import fp_errors, policy
 from ..dispatch.batching.sums import kept_apart
+from ..dispatch.forward_rules import TangentCall, cast_to
 from ..tensor import Edge, Tensor
 from .accumulate import reduce_to_input
 from .backward_pass import BackwardPass, edge_key
 from .double_backward import link_saved
-from .forward_rules import TangentCall, cast_to
 from .grad_mode import RECORDING, _recording, enable_grad
 from .node import Node
 from .reachable import grows, nodes_below
@@ -130,7 +130,7 @@ def _of_view(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bo
 
 
 def _by_rule(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
-    # The rule that the op has (see forward_rules.py), which reads constants.
+    # The rule that the op has (see core/dispatch/forward_rules.py), which reads constants.
     rule = getattr(node.op, "tangent", None)
     if rule is None or traced or node.kernel.level is not None or 0 not in wanted:
         return None

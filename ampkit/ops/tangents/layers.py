@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ampkit.core.autograd.forward_rules import TangentCall, backward_of
+from ampkit.core.dispatch.forward_rules import TangentCall, backward_of
 from ampkit.core.op import Saved
 from ampkit.core.tensor import Tensor
 

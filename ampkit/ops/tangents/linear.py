@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampkit.core.autograd.forward_rules import TangentCall
+from ampkit.core.dispatch.forward_rules import TangentCall
 from ampkit.core.tensor import Tensor
 
 

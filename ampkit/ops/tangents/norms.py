@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.core.autograd.forward_rules import TangentCall
+from ampkit.core.dispatch.forward_rules import TangentCall
 from ampkit.core.tensor import Tensor
 
 from ..nn.batch_norm import batch_norm_

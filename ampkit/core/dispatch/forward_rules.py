@@ -13,12 +13,12 @@ from ampkit import backends
 from ampkit.base.dtypes import FLOATS, DType
 
 from .. import dispatch
+from ..autograd.node import Node
+from ..autograd.saved import Saved
+from ..autograd.traced_array import TracedArray
 from ..casts import cast
-from ..dispatch.batching.array import BatchedArray
 from ..tensor import Tensor
-from .node import Node
-from .saved import Saved
-from .traced_array import TracedArray
+from .batching.array import BatchedArray
 
 __all__ = ["TangentCall"]
 
