@@ -173,7 +173,7 @@ class ShardedParameter(ShardedTensor, Parameter):
 
 def sharded(part: Tensor, sharding: Sharding) -> ShardedTensor:
     """`part`, this rank's rows, as a ShardedTensor, the same object."""
-    made: ShardedTensor = part  # type: ignore[assignment]  # the class is set
+    made: Any = part  # whose class is set
     made.__class__ = ShardedTensor
     made._sharding = sharding
     return made
@@ -181,7 +181,7 @@ def sharded(part: Tensor, sharding: Sharding) -> ShardedTensor:
 
 def share_out(parameter: Parameter, sharding: Sharding) -> ShardedParameter:
     """`parameter`, whose values all ranks have, with this rank's rows only, the same object."""
-    made: ShardedParameter = parameter  # type: ignore[assignment]  # the class is set
+    made: Any = parameter  # whose class is set
     with backends.device_guard(parameter.array):
         rows = sharding.part_of(parameter.array).copy(order="C")
     parameter.drop_grad()
