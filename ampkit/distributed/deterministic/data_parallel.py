@@ -29,11 +29,11 @@ from ...core.tensor import Tensor
 from ...nn import Module, SyncBatchNorm
 from ..buckets import buckets, pieces
 from ..data_parallel import FIRST_BUCKET, MEGABYTE, broadcast_tensors, need_same_on_all_ranks
-from .microbatches import Gradients, Microbatch, Microbatches
 from ..process_group import ProcessGroup
 from ..reduction import in_tree
 from ..world import group as groups
 from ..world import group_or_world
+from .microbatches import Gradients, Microbatch, Microbatches
 
 __all__ = ["DeterministicDataParallel"]
 
