@@ -66,18 +66,16 @@ class FoundInf:
     def check(self, present: list[Span], inverse_scale: Array | None) -> None:
         """Multiply the gradients of `present` by `inverse_scale`, if any, and combine into `flag` if all are finite."""
         with ignore_fp_errors():
+            shardings: dict[int, Any] = {}
             for span in present:
                 gradient = span.gradient
                 with backends.device_guard(gradient):
                     self._check_span(span, gradient, inverse_scale)
-            self._agree(present)
-
-    def _agree(self, present: list[Span]) -> None:
-        # Of parameters that ranks share out each has checked its part.
-        segments = [segment for span in present for segment in span.segments]
-        shardings = [s.parameter._sharding for s in segments if s.parameter._sharding is not None]
-        for sharding in {id(sharding.group): sharding for sharding in shardings}.values():
-            self.flag = sharding.largest(self.flag)
+                if span.arena.shardings:
+                    shardings.update(span.arena.shardings)
+            if shardings:  # each rank has checked its part
+                for sharding in shardings.values():
+                    self.flag = sharding.largest(self.flag)
 
     def _check_span(self, span: Span, gradient: Array, inverse_scale: Array | None) -> None:
         if observe.profilers:

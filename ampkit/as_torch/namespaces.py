@@ -221,7 +221,12 @@ REFUSED = {
     "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
 }
 # Classes only, not functions, of which libraries ask whether they are there.
-CLASSES = {"torch._C": _INTERNAL}
+CLASSES = {
+    "torch._C": _INTERNAL,
+    "torch.distributed.fsdp": "fully_shard of the same module, PyTorch's FSDP2",
+    "torch.distributed.tensor": _RANKS,
+    "torch.distributed.checkpoint": "save, load and async_save of the same module",
+}
 
 
 def refusal(path: str) -> str | None:

@@ -69,7 +69,7 @@ except FutureWarning as warning:
         "True tensor(12.)",
         "None False",
         "make_functional: needs a module without buffers; use make_functional_with_buffers",
-        "`functorch.vmap` is deprecated: please use `torch.vmap` instead",
+        "`functorch.vmap` is deprecated. Please use `torch.vmap` instead",
     ]
 
 

@@ -59,7 +59,8 @@ print(xavier_uniform(weight) is weight, (torch.FloatTensor | None) == (None | to
 print(isinstance(torch.nn.BatchNorm2d(2), _BatchNorm), isinstance(torch.nn.Conv1d(1, 1, 1), _ConvNd))
 print(Shard(1).dim, Partial().reduce_op, _dict_flatten_with_keys({"a": 1}))
 print(torch.nn.DataParallel(torch.nn.Linear(2, 1)).state_dict().keys())
-for use in (lambda: flex_attention(1), lambda: DTensor(), lambda: torch.cuda.CUDAGraph()):
+print(isinstance(weight, DTensor), Replicate().is_replicate())
+for use in (lambda: flex_attention(1), lambda: torch.cuda.CUDAGraph()):
     try:
         use()
     except AttributeError as error:
@@ -75,8 +76,8 @@ except AssertionError as error:
         "True True",
         "1 sum ([(MappingKey(key='a'), 1)], ['a'])",
         "odict_keys(['module.weight', 'module.bias'])",
+        "False True",
         "help: F.scaled_dot_product_attention with attn_mask",
-        "help: ampkit.distributed has DistributedDataParallel (docs/distributed.md)",
         "help: ampkit.compile records a whole step",
         "no",
     ]

@@ -169,7 +169,7 @@ whole = torch.linalg.svdvals(x)
 rest = (x - u @ torch.diag(s) @ v.T).norm()
 print(u.shape == (4, 2), v.shape == (3, 2), torch.allclose(s, whole[:2]), bool(rest <= 1.01 * whole[2]))
 centered = torch.pca_lowrank(x, 3)[1]
-print(torch.allclose(centered, torch.linalg.svdvals(x - x.mean(0))), torch.sparse_coo == x.layout)
+print(torch.allclose(centered, torch.linalg.svdvals(x - x.mean(0)), atol=1e-4), torch.sparse_coo == x.layout)
 try:
     torch.svd_lowrank(x, 4)
 except ValueError as error:

@@ -145,3 +145,25 @@ def test_a_parameter_that_is_listed_again_has_its_first_number_in_the_state_dict
     optimizer = optim.SGD([{"params": [nn.Parameter(ops.ones(2))]}, {"params": [nn.Parameter(ops.ones(3))]}], lr=0.1)
     optimizer.param_groups.extend(optimizer.param_groups)
     assert [group["params"] for group in optimizer.state_dict()["param_groups"]] == [[0], [1], [0], [1]]
+
+
+def test_threads_that_cast_a_parameter_first_at_once_use_one_copy(monkeypatch):
+    parameter = nn.Parameter(ampkit.tensor([[1.5, -2.0]]))
+    optimizer = optim.SGD([parameter], lr=0.1)
+    (arena,) = optimizer.param_groups[0].arenas
+    calls, products, made = [], [], arena._aligned_zeros
+
+    def product():
+        with ampkit.autocast(parameter.device.type, dtype="float16"):
+            return ops.linear(ampkit.ones(1, 2), parameter).item()
+
+    def interrupted(dtype):  # by another thread, which casts the parameter meanwhile
+        calls.append(dtype)
+        if len(calls) == 1:
+            products.append(product())
+        return made(dtype)
+
+    monkeypatch.setattr(arena, "_aligned_zeros", interrupted)
+    products += [product(), product()]
+    assert len(calls) == 2
+    assert products == [-0.5] * 3

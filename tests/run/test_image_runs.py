@@ -108,7 +108,7 @@ def test_ranks_read_parts_of_the_same_batches(recipe):
     parts = []
     for rank in range(2):
         ranks = Ranks()
-        ranks.rank, ranks.size = rank, 2
+        ranks.data_rank, ranks.data_size = rank, 2
         parts.append(input_pipeline(made, ranks))
     for batch, *own in zip(*(islice(each.train(2), 5) for each in (whole, *parts)), strict=True):
         joined = np.concatenate([images.numpy() for images, _, _ in own])

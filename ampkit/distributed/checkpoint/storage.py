@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ... import backends
+from ...backends.threads import on_this_device
 from ...base.atomic_file import write
 from ...base.errors import AmpkitError, ArgumentError, FileError, ShapeError, StateError, error_with_text
 from ...core.tensor import Tensor
@@ -88,7 +89,7 @@ def async_save(
         except BaseException as error:
             future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="ampkit-checkpoint")
+    thread = threading.Thread(target=on_this_device(run), name="ampkit-checkpoint")
     thread.start()
     _last.thread = thread
     return future

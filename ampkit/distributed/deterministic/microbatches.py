@@ -17,6 +17,7 @@ from ... import backends
 from ...amp.grad_scaler import GradScaler
 from ...backends import Array
 from ...backends.cpu.threads import compute_alone
+from ...backends.threads import on_this_device
 from ...base import observe
 from ...base.dtypes import FLOATS, float32
 from ...base.errors import ShapeError
@@ -140,7 +141,7 @@ class Microbatches:
         if any(backends.backend_of(parameter.array).name != "cpu" for parameter in self.module.parameters()):
             return [compute(place) for place in range(count)]
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, "ampkit-microbatch", compute_alone)
+            self._pool = ThreadPoolExecutor(self.threads, "ampkit-microbatch", on_this_device(compute_alone))
             weakref.finalize(self, self._pool.shutdown, wait=False)
         futures = [self._pool.submit(copy_context().run, compute, place) for place in range(count)]
         if any(future.exception() is not None for future in wait(futures, return_when=FIRST_EXCEPTION).done):

@@ -46,7 +46,7 @@ class Arena:
     int64 [segments] on the device, the steps that each segment has taken, which skipped ones are not among.
     step_classes: a number per segment, on the host; those of one number are equal in `steps`, since they have been
     present at the same steps. random_bits: what this step's stochastic rounding of weights draws from, else None; the
-    moments draw from the calls after it.
+    moments draw from the calls after it. shardings: how ranks share its parameters out, by the number of their group.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
@@ -82,6 +82,8 @@ class Arena:
         self.steps = backend.zeros((len(parameters),), int64)
         self.step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
+        shared = [parameter._sharding for _, parameter in parameters if parameter._sharding is not None]
+        self.shardings = {id(sharding.group): sharding for sharding in shared}
 
     def _aligned_zeros(self, dtype: DType, size: int | None = None) -> Array:
         padding, size = ALIGNMENT // dtype.itemsize, self.size if size is None else size
@@ -125,8 +127,8 @@ class Arena:
         """The flat 16-bit copy of the master weights in `dtype`; created on first use, as zeros."""
         if dtype == self.master.dtype:
             return self.master
-        if dtype not in self.copies:
-            self.copies[dtype] = self._aligned_zeros(dtype)
+        if dtype not in self.copies:  # two threads that run the model may get here at once, and then use one copy
+            self.copies.setdefault(dtype, self._aligned_zeros(dtype))
         return self.copies[dtype]
 
     def moment(self, name: str) -> Moment:

@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Event, RLock, Thread
 from typing import Self
 
+from ...backends.threads import on_this_device
 from ...base.errors import ConfigError, FileError
 from ...base.file_lock import LOCK_NAME, HeldError
 from ...base.files import reason
@@ -132,7 +133,7 @@ class StoreLock:
             time.sleep(min(LOOK, RENEWED))  # another one may have done the same
         self.check()
         self._end = Event()
-        self._thread = Thread(target=self._renew, name="ampkit-store-lock", daemon=True)
+        self._thread = Thread(target=on_this_device(self._renew), name="ampkit-store-lock", daemon=True)
         self._thread.start()
 
     def _text(self) -> bytes:

@@ -58,7 +58,8 @@ def arrays(model):
     return [each.numpy() for each in model.values()]
 
 
-def test_a_run_that_resumes_from_a_store_ends_as_one_on_a_disk(url, tmp_path, capsys):
+def test_a_run_that_resumes_from_a_store_ends_as_one_on_a_disk(url, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # of a table that names the directory
     for steps in (3, 6):
         assert train(f"train.steps={steps}", "--run-dir", str(tmp_path / "disk"), "--resume") == 0
     capsys.readouterr()
