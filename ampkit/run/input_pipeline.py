@@ -261,7 +261,8 @@ class Updates(NamedTuple):
             return None
         if count % ranks.size:
             ranks.in_agreement = True
-            raise ConfigError("parallel.microbatches", f"a multiple of the {ranks.size} ranks", str(count))
+            needs = f"a number of ranks that divides parallel.microbatches={count}, a power of 2"
+            raise ConfigError("parallel.deterministic", needs, str(ranks.size))
         return cls(recipe.data.batch_size * accumulate, count, accumulate, ranks)
 
     @property

@@ -138,7 +138,8 @@ class Ranks:
             return
         if self.size % count:
             self.in_agreement = True
-            raise ConfigError("parallel.tensor", f"a divisor of the {self.size} ranks", str(count))
+            cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
+            raise ConfigError("parallel.tensor", f"a divisor of the {self.size} ranks", str(count), cure)
         mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", "tensor"))
         self._mesh, self._data = mesh["tensor"], mesh.get_group("data")
         self.data_rank, self.data_size = mesh.get_local_rank("data"), mesh.size("data")
