@@ -228,7 +228,8 @@ def _check(data: Any, model: Any) -> Iterator[Fault]:
     if data.shape[0] not in (1, 3):
         yield Fault("data.shape", "1 or 3 channels", f"{data.shape[0]}")
     if data.normalize == "imagenet" and data.shape[0] != 3:
-        yield Fault("data.normalize", "images of 3 channels for ImageNet's mean and std", f"{data.shape[0]}")
+        cure = "data.normalize=measured takes the mean and std of the images"
+        yield Fault("data.normalize", "images of 3 channels for ImageNet's mean and std", f"{data.shape[0]}", cure)
     if data.resize is not None and data.resize < max(data.shape[1:]):
         yield Fault("data.resize", f"at least the {max(data.shape[1:])} pixels that are cropped", f"{data.resize}")
     for key in ("random_resized_crop", "ratio"):
