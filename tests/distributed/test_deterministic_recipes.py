@@ -102,5 +102,7 @@ def test_what_does_not_fit_is_refused_in_one_line():
     assert "train.compile: needs false" in refused("train.compile=true")
     delayed = refused("amp.dtype=float8", "amp.recipe=delayed")
     assert "amp.recipe: needs scales that follow from the present values" in delayed
-    with pytest.raises(ConfigError, match="needs a number of ranks that divides parallel.microbatches=8, a power of 2, got 3"):
+    with pytest.raises(
+        ConfigError, match="needs a number of ranks that divides parallel.microbatches=8, a power of 2, got 3"
+    ):
         on(3, recipe("mlp"))
