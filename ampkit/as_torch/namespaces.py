@@ -205,6 +205,11 @@ REFUSED = {
     **_below("torch.distributed", "_composable _functional_collectives _shard _tensor nn", _RANKS),
     "torch.distributed.autograd": "send gradients by a call: rpc.rpc_sync(owner, apply_gradient, args=(x.grad,))",
     "torch.distributed.algorithms": _RANKS,
+    # What these have is in SOURCES; the rest says what to use.
+    "torch.distributed.checkpoint": "save, load and async_save of torch.distributed.checkpoint",
+    "torch.distributed.fsdp": "torch.distributed.fsdp.fully_shard, PyTorch's FSDP2",
+    "torch.distributed.rpc": "rpc_sync, rpc_async and remote of torch.distributed.rpc",
+    "torch.distributed.tensor": "parallelize_module and distribute_tensor of torch.distributed.tensor",
     "torch.distributed.elastic": _RANKS,
     "torch.distributed.pipelining": _RANKS,
     "torch.export": "save the weights: torch.save(model.state_dict(), path)",
@@ -221,12 +226,7 @@ REFUSED = {
     "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
 }
 # Classes only, not functions, of which libraries ask whether they are there.
-CLASSES = {
-    "torch._C": _INTERNAL,
-    "torch.distributed.fsdp": "fully_shard of the same module, PyTorch's FSDP2",
-    "torch.distributed.tensor": _RANKS,
-    "torch.distributed.checkpoint": "save, load and async_save of the same module",
-}
+CLASSES = {"torch._C": _INTERNAL}
 
 
 def refusal(path: str) -> str | None:

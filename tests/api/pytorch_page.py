@@ -70,7 +70,8 @@ def rows(lacking: dict[str, list[str]]) -> Iterator[str]:
 
 def refusing() -> Iterator[str]:
     """The table of modules that the alias can import and not use; read without importing the alias, which installs."""
-    table = runpy.run_path(str(Path(ampkit.__file__).parent / "as_torch" / "namespaces.py"))["REFUSED"]
+    found = runpy.run_path(str(Path(ampkit.__file__).parent / "as_torch" / "namespaces.py"))
+    table = {path: cure for path, cure in found["REFUSED"].items() if path not in found["SOURCES"]}
     yield "\n## Modules that refuse\n\n| module, and those below it | instead |\n|---|---|"
     yield from (f"| `{path}` | {cure} |" for path, cure in table.items())
 

@@ -43,7 +43,9 @@ print(torch.ops.mine.twice(torch.ones(1)).tolist())
 def test_names_that_models_import_from_private_modules_are_there(run_aliased):
     code = """
 import torch
+from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.rpc.api import _require_initialized
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Partial
 from torch.jit.annotations import List

@@ -12,7 +12,7 @@ from typing import Any
 from ....base.errors import ArgumentError
 from ....distributed import rpc
 
-__all__ = ["BackendType", "PyRRef", "TensorPipeRpcBackendOptions", "init_rpc", "is_available"]
+__all__ = ["BackendType", "PyRRef", "TensorPipeRpcBackendOptions", "_require_initialized", "init_rpc", "is_available"]
 
 PyRRef = rpc.RRef
 
@@ -45,6 +45,11 @@ class TensorPipeRpcBackendOptions(rpc.RpcBackendOptions):
 def is_available() -> bool:
     """True."""
     return True
+
+
+def _require_initialized(function: Any) -> Any:
+    """`function`: what it calls raises before init_rpc. Libraries decorate theirs."""
+    return function
 
 
 def init_rpc(
