@@ -18,8 +18,11 @@ NAMES = ("ops", "op_calls", "op_cases", "op_layers", "processes")
 
 
 def loaded():
-    """The benchmark, found by its own folder as when it runs as a script; afterwards sys.path is as before."""
-    before = list(sys.path)
+    """The benchmark, found by its own folder as when it runs as a script; afterwards all is as before.
+
+    Tests that import others have made the folder tests/ops a module of the same name.
+    """
+    before, held = list(sys.path), {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}
     sys.path.insert(0, str(BENCH))
     try:
         found = {name: importlib.import_module(name) for name in NAMES}
@@ -27,6 +30,7 @@ def loaded():
         sys.path[:] = before
         for name in NAMES:
             sys.modules.pop(name, None)
+        sys.modules.update(held)
     return found["ops"], found["op_calls"]
 
 
