@@ -1,4 +1,4 @@
-"""How a tensor lies over the ranks along a dimension of a mesh; PyTorch's names."""
+"""Placements: which part of a tensor each rank along a dimension of a mesh has; PyTorch's names."""
 
 from __future__ import annotations
 

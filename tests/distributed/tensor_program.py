@@ -1,4 +1,5 @@
-"""Data and tensor parallelism on a mesh of 2 x 2, and tensor parallelism on other numbers of ranks, beside one process.
+"""Data and tensor parallelism on a mesh of 2 x 2, tensor parallelism on other numbers of ranks, and parameters that
+the ranks of a row share out while rows have copies of them, beside one process.
 
 mpiexec -n 4 python tests/distributed/tensor_program.py
 ampkit launch --sockets -n 4 tests/distributed/tensor_program.py sockets
@@ -60,7 +61,21 @@ def steps_have_the_numbers_of_one_process(region, rtol):
         )
 
 
+def copies_of_shared_parameters_have_the_numbers_of_one_process():
+    plain = model()
+    expected = train(plain, slice(None), list(plain.parameters()))
+    mesh = dist.init_device_mesh("cpu", (SIZE // 2, 2), mesh_dim_names=("replicate", "shard"))
+    net = dist.fully_shard(model(), mesh=mesh)
+    rank = dist.get_rank()
+    found = train(net, slice(4 * rank // SIZE, 4 * (rank + 1) // SIZE), list(net.parameters()))
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    for (name, one), other in zip(plain.named_parameters(), net.parameters(), strict=True):
+        whole = other.full_tensor().cpu().numpy()
+        np.testing.assert_allclose(whole, one.detach().cpu().numpy(), rtol=2e-4, atol=2e-6, err_msg=name)
+
+
 if __name__ == "__main__":
+    copies_of_shared_parameters_have_the_numbers_of_one_process()
     steps_have_the_numbers_of_one_process(None, 2e-6)
     steps_have_the_numbers_of_one_process("float16", 5e-3)
     steps_have_the_numbers_of_one_process("bfloat16", 5e-2)

@@ -124,7 +124,7 @@ class ShardedTensor(Tensor):
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Per dimension of the mesh how it lies there, as in PyTorch."""
+        """Its placement along each dimension of the mesh, as in PyTorch."""
         sharding: Sharding = self._sharding
         groups = [sharding.group] if sharding.mesh is None else sharding.mesh.get_all_groups()
         return tuple(Shard(sharding.dim) if group is sharding.group else Replicate() for group in groups)

@@ -22,7 +22,7 @@ REPLICATED, TERMS = Replicate(), Partial()
 
 
 class Layout(NamedTuple):
-    """How a parallel layer's input and output lie over the ranks of its group."""
+    """The placements of a parallel layer's input and output over the ranks of its group."""
 
     group: ProcessGroup
     input: Placement
@@ -33,7 +33,7 @@ class Layout(NamedTuple):
 
 
 def shared_by_ranks(parameter: Any, group: ProcessGroup, layout: Placement) -> Any:
-    """A replicated parameter for activations that lie by `layout`: the ranks' gradients are added up."""
+    """A replicated parameter for activations of placement `layout`: the ranks' gradients are added up."""
     if parameter is None or not isinstance(layout, Shard):
         return parameter
     return redistribute(parameter, group, REPLICATED, REPLICATED, TERMS)

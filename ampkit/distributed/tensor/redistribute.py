@@ -1,4 +1,4 @@
-"""How a tensor lies over the ranks of a group, and the collectives, with their gradients, that lay it otherwise.
+"""Changes of a tensor's placement over the ranks of a group: the collectives, with their gradients.
 
 Each rank has a local tensor. By Replicate it is the whole one, by Shard(dim) a part along an axis, by Partial one of
 the terms whose sum over the ranks is the whole one.
@@ -28,12 +28,12 @@ def redistribute(
     gradient: Placement | None = None,
     length: int | None = None,
 ) -> Tensor:
-    """The local tensor by `target` of a tensor that lies by `source`; all ranks of the group call it.
+    """The local tensor of placement `target`, of a tensor of placement `source`; all ranks of the group call it.
 
-    gradient: how that of the result lies, by default like `target`, or, where that is Partial, by Replicate: a layer
-    that multiplies a replicated input with its part of a weight gives Partial ones. The gradient of `local` lies like
-    `local`, or by Replicate where that is Partial. length: of the whole axis, where the ranks do not divide it; it is
-    cut as Sharding cuts it. Sums are of the ranks in order, in float32 for 16 bits, rounded once.
+    gradient: the placement of the result's gradient, by default `target`, or Replicate where that is Partial: a layer
+    that multiplies a replicated input with its part of a weight gives Partial ones. The gradient of `local` has the
+    placement `source`, or Replicate where that is Partial. length: of the whole axis, where the ranks do not divide
+    it; it is cut as Sharding cuts it. Sums are of the ranks in order, in float32 for 16 bits, rounded once.
     Raises ShapeError for an axis whose length the ranks do not divide, without `length`.
     """
     arriving = _of_gradient(target) if gradient is None else gradient

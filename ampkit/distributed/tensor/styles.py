@@ -37,8 +37,8 @@ _NAME = "parallelize_module"
 class ParallelStyle:
     """How the ranks divide a layer: `apply` makes of the layer one that computes this rank's part.
 
-    input_layouts, output_layouts: how the activations lie that it is given, and that it returns: Replicate(), or
-    Shard(dim). use_local_output: True; activations between layers are plain tensors.
+    input_layouts, output_layouts: the placements of the activations that it is given, and that it returns:
+    Replicate() or Shard(dim). use_local_output: True; activations between layers are plain tensors.
     """
 
     default_layouts: tuple[Placement, Placement] = Replicate(), Replicate()

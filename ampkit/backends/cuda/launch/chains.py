@@ -115,7 +115,7 @@ class CudaChains(Chains):
         return value
 
     def _of(self, array: Array) -> Value | None:
-        # The value that waits in whose memory an array lies.
+        # The waiting value whose memory holds an array.
         value = self.values.get(array.data.mem.ptr) if array.nbytes else None
         if value is None or value.launch is None or value.allocation() is None:
             return None
@@ -160,7 +160,7 @@ class CudaChains(Chains):
         return list(self.values.values())
 
     def _conflicts(self, written: list[Array]) -> Iterator[Value]:
-        # What waits and reads memory that is about to be written, or lies there.
+        # Waiting values that read memory that is about to be written, or that are stored there.
         ranges = [extent(one) for one in written if one.nbytes]
         for value in self._alive() if ranges else ():
             near = [value, *[one for step in self._reach([value], True) for one in step.operands if is_value(one)]]

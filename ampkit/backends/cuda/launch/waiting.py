@@ -31,7 +31,7 @@ class Value:
     """An array that launches read or make. launch: which makes it, None once it is in memory.
 
     array: its address. allocation: a weak reference, of one that waits. block, kept: what keeps its memory, of one that
-    is read from memory. whole: the value that waits in whose memory it lies, of a view.
+    is read from memory. whole: of a view, the waiting value whose memory holds it.
     """
 
     __slots__ = ("__weakref__", "allocation", "array", "block", "index", "kept", "launch", "whole")
