@@ -128,14 +128,20 @@ def test_a_batch_job_saves_and_enters_the_queue_again_at_its_signal(batch, tmp_p
     job = batch(STOPS)
     assert begun(tmp_path / "begun")
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(20) == 0
+    assert job.wait(120) == 0
     assert (tmp_path / "saved").exists()
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+
+
+def test_a_batch_job_stops_at_a_signal_that_comes_with_the_start_of_its_ranks(batch, tmp_path):
+    job = batch(STOPS.replace("touch begun", "kill -USR1 $PPID"))
+    assert job.wait(120) == 0
     assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
 @pytest.mark.parametrize(("srun", "status"), [("exit 0", 0), ("exit 3", 3)])
 def test_a_batch_job_that_ends_by_itself_does_not_enter_the_queue(batch, tmp_path, srun, status):
-    assert batch(srun).wait(20) == status
+    assert batch(srun).wait(120) == status
     assert not (tmp_path / "requeued").exists()
 
 
@@ -143,7 +149,7 @@ def test_a_batch_job_whose_run_was_done_when_the_signal_came_does_not_enter_the_
     job = batch('trap "exit 0" TERM; touch begun; while :; do sleep 0.05; done')
     assert begun(tmp_path / "begun")
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(20) == 0
+    assert job.wait(120) == 0
     assert not (tmp_path / "requeued").exists()
 
 

@@ -147,6 +147,7 @@ def test_a_module_declares_what_it_defines_and_not_what_it_imports(monkeypatch):
 
 def test_two_functions_of_one_name_are_refused(monkeypatch):
     monkeypatch.setattr(registry, "_declared", {})
+    monkeypatch.setattr(registry, "_names", {})
     rpc.register(repeated, name="one")
     with pytest.raises(ArgumentError, match="a name for each function, got 'one' twice"):
         rpc.register(math.sin, name="one")
