@@ -81,7 +81,8 @@ def _train_misfits(train: Any, data: Any, schedule: Any) -> Iterator[Fault]:
         yield Fault("train.epochs", f"steps instead: {why}", str(train.epochs))
     if data is not None and train.monitor not in (scores := _scores(data)):
         yield Fault("train.monitor", one_of(scores), repr(train.monitor))
-    if train.patience is not None and train.eval_every is None:
+    is_stream = data is not None and DATASETS[data.name].loading == "stream"
+    if train.patience is not None and train.eval_every is None and not is_stream:
         yield Fault("train.patience", "train.eval_every, as it counts evaluations", "none")
     warmup = getattr(schedule, "warmup", 0)
     for key in ("steps", "bench_steps"):

@@ -202,14 +202,14 @@ class Train(Section):
     `ampkit bench` in each precision; unset, as many as of a training. seed: of the weights, the order of the data and
     dropout. device: where to train. grad_clip: the largest norm of the gradients. accumulate: batches whose gradients
     are averaged for an update. ema: the decay of an exponential moving average of the weights, which evaluations then
-    use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end.
-    monitor: the score of evaluations that says which is best. patience: evaluations in a row without a better one,
-    after which training ends; unset, it goes on. eval_batches: held-out batches of an evaluation; unset, all.
-    checkpoint_every: steps between checkpoints; unset, one after each evaluation; the end, Ctrl-C and the best
-    evaluation so far always leave one. keep: the newest checkpoints that are kept. keep_best: those of the best
-    evaluations, kept beside them. threads: of matrix products; unset, as many as are set, which config.toml records.
-    compile: record a step once and replay it. loggers:
-    where rows of metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
+    use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end, and of
+    a stream, whose length is not known, one after each pass over it. monitor: the score of evaluations that says which
+    is best. patience: evaluations in a row without a better one, after which training ends; unset, it goes on.
+    eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
+    after each evaluation; the end, Ctrl-C and the best evaluation so far always leave one. keep: the newest checkpoints
+    that are kept. keep_best: those of the best evaluations, kept beside them. threads: of matrix products; unset, as
+    many as are set, which config.toml records. compile: record a step once and replay it. loggers: where rows of
+    metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 
     steps: Count | None = None

@@ -176,6 +176,11 @@ def _from_stream(recipe: Recipe, ranks: Ranks, splits: Splits) -> InputPipeline:
     (source, collate), (held_out, _) = splits.train, splits.held_out
 
     def train(first: int, place: Any = None) -> Iterator[Batch]:
+        if place is not None:
+            places[first] = place
+        return batches(first, place)
+
+    def batches(first: int, place: Any) -> Iterator[Batch]:
         loader, number = DataLoader(source, size, collate_fn=collate), first if place is not None else 0
         if place is not None:
             loader.load_state_dict(place)

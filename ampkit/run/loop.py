@@ -93,6 +93,12 @@ class Run(TrainingLoop):
         count = parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
         return [next(self._batches) for _ in range(count)]
 
+    def ended_a_pass(self) -> bool:
+        """Whether a pass over a stream, whose length is not known, ended with the newest step or within it."""
+        count = self.settings.accumulate
+        place = self._pipeline.places.get(self.done * count)
+        return place is not None and place["epoch"] > 0 and place["position"] < count
+
     def _draw_apart(self) -> None:
         if not self.recipe.parallel.deterministic:
             self.ranks.draw_apart()

@@ -116,6 +116,21 @@ def test_a_run_cut_anywhere_goes_on_bit_for_bit_through_several_epochs(name, tmp
     assert bits(run) == bits(whole)
 
 
+@pytest.mark.parametrize("name", LIBRARIES[1:])
+def test_a_stream_is_evaluated_after_each_pass_also_where_it_resumes_within_one(name, tmp_path):
+    wanted = recipe(name, MAKE[name](tmp_path), "train.accumulate=2", "train.eval_every=", "train.patience=9")
+    losses = [(row.step, getattr(row, "val_loss", None)) for row in fit(wanted)]
+    assert [step for step, value in losses if value is not None] == [4, 7, 9]  # of 7 batches; the last step is 9
+    found = []
+    for stop in range(1, 10):
+        run = fit(wanted, tmp_path / "run", resume=True)
+        for row in run:
+            found.append((row.step, getattr(row, "val_loss", None)))
+            if run.done == stop < 9:
+                run.stop()
+    assert [*dict.fromkeys(found)] == losses
+
+
 @needs("datasets")
 def test_rows_come_from_files_too_and_split_names_are_checked(tmp_path):
     lines = [json.dumps({"a": float(x[0, 0, 0]), "b": 1.5, "y": int(y)}) for x, y in zip(X, Y, strict=True)]

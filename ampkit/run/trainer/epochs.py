@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,6 +58,8 @@ class Epochs:
         self.data, self.most, self._where = data, most, where
         self.epoch, self.position, self.length = 0, 0, _length(data)
         self._batches: Iterator[Any] | None = None
+        self._ahead: Any = _NOTHING  # the next batch where it was looked at already, or the error in its place
+        self._place: dict[str, Any] | None = None  # of data that keep it themselves, before that look
         self._random = random.default.state()  # at the start of the epoch
         self._last: Any = None  # the batch before the next one
 
@@ -70,16 +72,46 @@ class Epochs:
 
     def __next__(self) -> Any:
         while self.most is None or self.epoch < self.most:
-            if self._batches is None:
-                self._random = random.default.state()
-                self._batches = iterator(self._where, self.data)
-            for batch in self._batches:
+            batch = self._drawn()
+            if batch is not _NOTHING:
                 self._advance(batch)
                 return batch
             if self.position == 0:
                 break
             self._end()
         raise StopIteration
+
+    def _drawn(self) -> Any:
+        """The next batch of this epoch, or _NOTHING at its end."""
+        ahead, self._ahead, self._place = self._ahead, _NOTHING, None
+        if isinstance(ahead, _Failure):
+            raise ahead.error
+        if ahead is not _NOTHING:
+            return ahead
+        if self._batches is None:
+            self._random = random.default.state()
+            self._batches = iterator(self._where, self.data)
+        return next(self._batches, _NOTHING)
+
+    def has_ended(self, count: int) -> bool:
+        """Whether the last `count` batches, which are those of an update, had the end of an epoch among them.
+
+        Of data of unknown length that do not say it themselves this looks at the next batch.
+        """
+        tells = self.length is not None or hasattr(self.data, "position")
+        if not tells and self.position >= count and self._ahead is _NOTHING:
+            self._look_ahead()
+        return self.epoch > 0 and self.position < count
+
+    def _look_ahead(self) -> None:
+        place = self._own_place() if self._keeps_its_place else None
+        try:
+            self._ahead = self._drawn()
+        except Exception as error:  # of the batch that is not asked for yet
+            self._ahead = _Failure(error)
+        if self._ahead is _NOTHING:
+            self._end()
+        self._place = place
 
     def _advance(self, batch: Any) -> None:
         self.position, self._last = self.position + 1, batch
@@ -90,12 +122,16 @@ class Epochs:
         self.epoch, self.position, self._batches = self.epoch + 1, 0, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The place of the next batch; of data that keeps none itself, also a checksum of the batch before it."""
-        held: Any = self.data
-        place = {"epoch": self.epoch, "position": self.position}
+        """The place of the next batch; of data that keeps none itself, also checksums of the batches around it."""
         if self._keeps_its_place:
-            return {**place, "loader": held.state_dict()}
-        return {**place, "random": list(self._random), "last": _checksum(self._last)}
+            return self._own_place() if self._place is None else self._place
+        looked = self._ahead is not _NOTHING and not isinstance(self._ahead, _Failure)
+        batches = {"last": _checksum(self._last), "next": _checksum(self._ahead) if looked else None}
+        return {"epoch": self.epoch, "position": self.position, "random": list(self._random), **batches}
+
+    def _own_place(self) -> dict[str, Any]:
+        held: Any = self.data
+        return {"epoch": self.epoch, "position": self.position, "loader": held.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place that `state_dict` gave.
@@ -104,6 +140,7 @@ class Epochs:
         """
         need_keys(self._where, state, ("epoch", "position", "loader" if self._keeps_its_place else "last"))
         self.epoch, self.position = (need_count(self._where, key, state[key]) for key in ("epoch", "position"))
+        self._ahead, self._place = _NOTHING, None
         held: Any = self.data
         if self._keeps_its_place:
             held.load_state_dict(state["loader"])
@@ -121,16 +158,29 @@ class Epochs:
             if self.position:
                 self._batches = iterator(self._where, self.data)
                 seen = list(islice(self._batches, self.position))
-                self._need_same(seen, state["last"])
+                self._need_same(seen, state["last"], self.position)
+                self._last = seen[-1]
+                if state.get("next") is not None:  # drawn before the random state of the checkpoint
+                    self._look_ahead()
+                    seen = [*seen, *([] if self._ahead is _NOTHING else [self._ahead])]
+                    self._need_same(seen, state["next"], self.position + 1)
         finally:
             random.default.restore(now)
 
-    def _need_same(self, seen: list[Any], last: str) -> None:
-        if len(seen) < self.position or _checksum(seen[-1]) != last:
-            got = f"{len(seen)} batches" if len(seen) < self.position else f"another batch {self.position} of epoch"
+    def _need_same(self, seen: list[Any], last: str, count: int) -> None:
+        if len(seen) < count or _checksum(seen[-1]) != last:
+            got = f"{len(seen)} batches" if len(seen) < count else f"another batch {count} of epoch"
             cure = "resume with the data of the run, in the same order: a DataLoader keeps its own"
-            raise StateError(self._where, f"the {self.position} batches that were seen already", got, cure)
-        self._last = seen[-1]
+            raise StateError(self._where, f"the {count} batches that were seen already", got, cure)
+
+
+_NOTHING = object()  # None may be a batch
+
+
+class _Failure(NamedTuple):
+    """What the data raised when the next batch was looked at; it is raised where that batch is asked for."""
+
+    error: Exception
 
 
 def _length(data: Any) -> int | None:

@@ -47,7 +47,7 @@ class Trainer(TrainingLoop):
     decay of an average of the weights, which evaluations use (`average.module`). callbacks: see Callback. logger: names
     of `ampkit.run.loggers.LOGGERS`, and functions that are called with each row as a dict, such as `print`.
     default_root_dir: where metrics.jsonl and checkpoints are written; None writes nothing. val_check_interval: updates
-    between evaluations; None evaluates after each epoch, of data whose length is known, and at the end.
+    between evaluations; None evaluates after each epoch, and at the end.
     log_every_n_steps: updates between rows. enable_model_summary: print the dtypes of the training, see
     `debug.precisions`, before its first step. monitor: the metric by which the best checkpoints are chosen, and for
     EarlyStopping where that names none. scaler: by default a GradScaler for float16. compile: record an update once and
@@ -282,17 +282,13 @@ class Trainer(TrainingLoop):
         assert self._held_out is not None
         return self._wrapped("val_dataloaders", self._held_out)
 
-    def evaluates_after(self, step: int) -> bool:
-        """Whether val_check_interval, or the end of an epoch, asks for an evaluation."""
-        if self.settings.eval_every is not None:
-            return super().evaluates_after(step)
-        length = None if self._epochs is None else self._epochs.length
-        count = self.settings.accumulate
-        return length is not None and step * count // length > (step - 1) * count // length
+    def ended_a_pass(self) -> bool:
+        """Whether an epoch ended with the newest step or within it."""
+        return self._epochs is not None and self._epochs.has_ended(self.settings.accumulate)
 
     def checkpoints_by_default(self) -> bool:
         """Whether a checkpoint is due now: after each evaluation, or where there is none after each epoch."""
-        return super().checkpoints_by_default() or (self._held_out is None and self.evaluates_after(self.done))
+        return super().checkpoints_by_default() or (self._held_out is None and self.evaluates_here())
 
     def _evaluation_is_due(self) -> bool:
         return self._held_out is not None and super()._evaluation_is_due()

@@ -14,7 +14,7 @@ from ampkit.base.errors import ArgumentError, ConfigError, DTypeError, FileError
 from ampkit.base.file_lock import LOCK_NAME, Lock
 from ampkit.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from ampkit.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from ampkit.utils.data import DataLoader, TensorDataset
+from ampkit.utils.data import DataLoader, IterableDataset, TensorDataset
 
 pytestmark = pytest.mark.cpu  # but for test_on_a_device.py
 rng = np.random.default_rng(0)
@@ -58,12 +58,41 @@ class Permuted:
         return iter([batches[i] for i in ampkit.randperm(7).tolist()])
 
 
+class Placed:
+    """Batches in order that keep their place themselves, as loaders of other libraries do; of unknown length."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        while self.at < 7:
+            self.at += 1
+            yield in_order()[self.at - 1]
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Stream(IterableDataset):
+    """Samples of unknown length."""
+
+    def __iter__(self):
+        return zip(X, Y, strict=True)
+
+
 DATA_OF = {
     "DataLoader": shuffled,
     "list": in_order,
     "function": lambda: lambda: (batch for batch in in_order()),
     "an order drawn per epoch": Permuted,
+    "a place of its own": Placed,
+    "a stream": lambda: DataLoader(Stream(), 8),
 }
+UNKNOWN_LENGTH = ["function", "an order drawn per epoch", "a place of its own", "a stream"]
 
 
 def bits(found):
@@ -163,6 +192,37 @@ def test_data_of_unknown_length_end_after_their_epochs():
     assert (trained.done, trained.steps, trained.evaluated) == (3, 3, 3)
 
 
+@pytest.mark.parametrize("kind", ["function", "a place of its own"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_data_of_unknown_length_are_evaluated_after_the_steps_of_a_list(kind, accumulate):
+    found = []
+    for data in (in_order(), DATA_OF[kind]()):
+        written = []
+        trainer(logger=written.append, accumulate_grad_batches=accumulate, max_steps=17).fit(data, in_order())
+        found.append([(row["step"], row["val_loss"]) for row in written if "val_loss" in row])
+    assert [step for step, _ in found[0]] == {1: [7, 14, 17], 3: [3, 5, 7, 10, 12, 14, 17]}[accumulate]
+    assert found[0] == found[1]
+
+
+def test_early_stopping_sees_the_passes_over_a_generator():
+    stopping = EarlyStopping(patience=1)
+    trained = trainer(lr=1e-9, max_steps=40, callbacks=stopping, precision="32-true")
+    trained.fit(lambda: iter(in_order()), in_order())
+    assert trained.done == stopping.stopped_step and trained.done % 7 == 0 and trained.done < 40
+
+
+def test_what_the_next_batch_raises_is_raised_after_the_step_before_it_was_saved(tmp_path):
+    def failing():
+        yield from in_order()[:3]
+        raise OSError("a broken record")
+
+    with pytest.raises(OSError, match="a broken record"):
+        trainer(tmp_path, callbacks=ModelCheckpoint(every_n_train_steps=1)).fit(failing, in_order())
+    again = trainer(tmp_path)
+    again.fit(lambda: iter(in_order()), in_order(), ckpt_path="last")
+    assert again.resumed.step == 3 and again.done == 12
+
+
 # resume
 
 
@@ -184,6 +244,43 @@ def test_a_resumed_training_has_the_bits_of_one_that_never_stopped(kind, stop, t
         for each in ("whole", "run")
     ]
     assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("kind", UNKNOWN_LENGTH)
+def test_passes_over_data_of_unknown_length_survive_a_resume_at_every_step(kind, accumulate, tmp_path):
+    make, options = DATA_OF[kind], {"accumulate_grad_batches": accumulate}
+    whole = trainer(tmp_path / "whole", **options)
+    whole.fit(make(), in_order())
+    for stop in (4, 5, 7, 8, 13):
+        actions = [At(stop, lambda found: found.stop()), ModelCheckpoint(every_n_train_steps=1)]
+        found = trainer(tmp_path / "run", callbacks=actions, **options)
+        found.fit(make(), in_order(), ckpt_path="last")
+    assert bits(found) == bits(whole)
+    values = [
+        [(row["step"], row.get("loss"), row.get("val_loss")) for row in rows(tmp_path / each)]
+        for each in ("whole", "run")
+    ]
+    assert values[0] == values[1] and sum(row[2] is not None for row in values[0]) == {1: 2, 2: 4}[accumulate]
+
+
+def test_batches_drawn_as_they_are_asked_for_resume_from_a_checkpoint_behind_which_one_was_looked_at(tmp_path):
+    def noisy():
+        return ((x + ampkit.randn(8, 6), y) for x, y in in_order())
+
+    def made(directory):
+        ampkit.manual_seed(3)
+        model = nn.Linear(6, 3)
+        keeping = ModelCheckpoint(every_n_train_steps=1, keep=9)
+        chosen = {"max_steps": 9, "callbacks": keeping, "default_root_dir": directory}
+        return Trainer(model, optim.SGD(model.parameters(), lr=0.1), loss, **chosen)
+
+    whole = made(tmp_path)
+    whole.fit(noisy, in_order())
+    for step in (1, 6, 7, 8):
+        found = made(None)
+        found.fit(noisy, in_order(), ckpt_path=tmp_path / f"checkpoints/step-{step:08d}.json")
+        assert found.resumed.step == step and (found.model.weight == whole.model.weight).all()
 
 
 def test_ctrl_c_leaves_a_checkpoint_from_which_it_continues(tmp_path):
