@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -58,6 +60,42 @@ def test_a_resumed_run_continues_the_csv_file_without_a_line_twice(tmp_path):
     trained(tmp_path / "run", "csv", "--resume")
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in lines] == ["step", "1", "2", "2", "3", "4", "4"]
+
+
+_KILLED = """
+import os, signal, sys
+import ampkit
+from ampkit import nn, ops, optim
+
+class Kill(ampkit.Callback):
+    def on_train_batch_end(self, trainer, outputs, batch, batch_idx):
+        if batch_idx == 8 and sys.argv[2] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+ampkit.manual_seed(0)
+model = nn.Linear(3, 1)
+data = [ampkit.randn(4, 3) for _ in range(5)]
+saved = ampkit.ModelCheckpoint(every_n_train_steps=3)
+options = {"logger": "csv", "callbacks": [saved, Kill()], "log_every_n_steps": 1, "enable_model_summary": False}
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+trainer = ampkit.Trainer(
+    model, optimizer, lambda model, x: model(x).square().mean(), max_steps=10, default_root_dir=sys.argv[1], **options
+)
+trainer.fit(data, data, ckpt_path="last")
+"""
+
+
+def test_a_killed_run_that_resumes_has_the_same_rows_in_the_csv_file_and_in_metrics_jsonl(tmp_path, monkeypatch):
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), "killed"]
+    assert subprocess.run(command, timeout=120).returncode == -signal.SIGKILL
+    assert "\n6," not in (tmp_path / "metrics.csv").read_text()  # the thread that writes it had not come to these rows
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), "resumed"])
+    exec(_KILLED, {})
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        lines = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    assert lines == logged
+    assert [row["step"] for row in lines] == [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]
 
 
 def test_tensorboard_s_own_reader_reads_the_event_files(tmp_path):
