@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ConfigError, FileError
+from ..base.errors import ConfigError, FileError, check_choice
 from ..base.limits import Channels, Classes, Fraction, ImageShape, Positive, Seed, Size, Spreads, UnitInterval
 from ..base.registry import Fault, Splits, register_dataset
 from .images import checking, files
@@ -25,6 +26,7 @@ from .transforms.transform import Compose, Transform
 # The mean and standard deviation, by channel, of the training images of ImageNet, as torchvision's weights expect them.
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _WITHOUT = (0.5,), (0.25,)
+_RESIZE_PER_CROP = 256 / 224  # of the usual evaluation on ImageNet
 _MEASURED = 1024  # images, evenly spaced, of which mean and std are measured
 
 
@@ -34,7 +36,9 @@ class ImageFolder:
     shape: (channels, height, width) of each of them; channels 1 or 3. Files are in the order of their paths, classes
     numbered in the order of `classes`, by default the sorted names of the subfolders. labels: [n] int64. transform:
     brings an image to the shape; without one, all must have it. Hidden files, and files with other suffixes than
-    `SUFFIXES`, are skipped.
+    `SUFFIXES`, are skipped. unreadable: "refuse" raises where a file that cannot be read is asked for; "skip" looks for
+    such files at once, leaves them out, and one RuntimeWarning counts and names them. check: how it looks: it decodes
+    the "pixels" of every file, or reads "headers" and ends; None: the pixels of up to 256 MiB of files.
     Raises FileError for a folder that is missing or contains no images, and for a subfolder that is not in `classes`;
     on reading, for an image of another shape or one that cannot be read, naming the file.
     """
@@ -45,7 +49,11 @@ class ImageFolder:
         shape: Sequence[int],
         classes: Sequence[str] | None = None,
         transform: Transform | None = None,
+        unreadable: Literal["refuse", "skip"] = "refuse",
+        check: checking.Depth | None = None,
     ):
+        check_choice("ImageFolder", "unreadable", unreadable, "refuse", "skip")
+        check_choice("ImageFolder", "check", check, "pixels", "headers", None)
         self.root, self.shape, self.transform = Path(folder), tuple(shape), transform
         found = found_in.class_names(folder)
         self.classes = tuple(found if classes is None else classes)
@@ -53,6 +61,8 @@ class ImageFolder:
         if strange:
             raise FileError(f"images: {self.root}", f"classes among {', '.join(self.classes)}", ", ".join(strange))
         self.paths, self.labels = found_in.listed(self.root, self.classes)
+        if unreadable == "skip" and (faults := checking.unreadable(self.paths, check)):
+            warnings.warn(self._leave_out(faults), RuntimeWarning, stacklevel=2)
         if not self.paths:
             raise FileError(f"images: {self.root}", f"a folder per class with {', '.join(SUFFIXES)} files", "none")
 
@@ -65,6 +75,13 @@ class ImageFolder:
     def read(self, indices: NDArray[np.int64], draws: Iterable[np.random.Generator]) -> NDArray[np.uint8]:
         """The images at `indices` [b], each changed by `transform` with the numbers of its own one of `draws`."""
         return np.stack([self._image(self.paths[at], draw) for at, draw in zip(indices, draws, strict=True)])
+
+    def _leave_out(self, faults: Mapping[int, str]) -> str:
+        """Be without the files of `faults`; says so."""
+        told = f"images: {self.root}: left out {checking.in_words(self.root, self.paths, faults)}"
+        kept = [at for at in range(len(self)) if at not in faults]
+        self.paths, self.labels = [self.paths[at] for at in kept], self.labels[kept]
+        return told
 
     def at(self, chosen: NDArray[Any], transform: Transform | None = None) -> ImageFolder:
         """The images at the indices, or under the mask, `chosen`, with another transform."""
@@ -149,6 +166,8 @@ def load_splits(
         train = whole
         test, more = _readable(ImageFolder(held_out, shape, names, evaluation), unreadable, check, 1)
         notes += more
+    if resize is not None and (told := _little_of(shape, resize)):
+        notes += (told,)
     mean, std = _statistics(mean, std, normalize, train)
     if random_resized_crop is not None:
         train.transform = RandomResizedCrop(shape[1:], random_resized_crop, ratio)
@@ -163,19 +182,28 @@ def load_splits(
     )
 
 
+def _little_of(shape: Sequence[int], resize: int) -> str:
+    """What to say of a crop for evaluations whose longer side is below 70 % of the pictures' shorter; "" of others."""
+    height, width = shape[1:]
+    if max(shape[1:]) >= 0.7 * resize:
+        return ""
+    share, fits = height * width / resize**2, round(max(shape[1:]) * _RESIZE_PER_CROP)
+    told = f"evaluations see the middle {height} x {width} pixels of {resize} x {resize}, {share:.0%} of a picture"
+    return f"images: {told}; data.resize={fits} shows most of it, and data.resize= as much as fits"
+
+
 def _readable(
     found: ImageFolder, unreadable: str, depth: checking.Depth | None, least: int
 ) -> tuple[ImageFolder, tuple[str, ...]]:
     """The images of a folder that can be read, at least `least` of each class, and what to say of the others."""
     found_in.need_images(found.root, found.classes, found.labels)
     faults = checking.unreadable(found.paths, depth)
-    where, told = f"images: {found.root}", checking.in_words(found.root, found.paths, faults) if faults else ""
     if faults and unreadable == "refuse":
-        cure = "repair or delete them, or leave them out: data.unreadable=skip"
-        raise FileError(where, "images that can be read", told, cure)
-    part = found.at(np.array([at for at in range(len(found)) if at not in faults], np.int64), found.transform)
-    found_in.need_images(found.root, found.classes, part.labels, least)
-    return part, (f"{where}: left out {told}",) if faults else ()
+        cure, told = "repair or delete them, or leave them out: data.unreadable=skip", checking.in_words
+        raise FileError(f"images: {found.root}", "images that can be read", told(found.root, found.paths, faults), cure)
+    notes = (found._leave_out(faults),) if faults else ()
+    found_in.need_images(found.root, found.classes, found.labels, least)
+    return found, notes
 
 
 def _statistics(

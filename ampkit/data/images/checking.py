@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -60,7 +60,7 @@ def _fault(path: Path, pixels: bool) -> str | None:
     return None
 
 
-def in_words(root: Path, paths: Sequence[Path], faults: dict[int, str]) -> str:
+def in_words(root: Path, paths: Sequence[Path], faults: Mapping[int, str]) -> str:
     """How many files cannot be read, the first of them, and why."""
     named = [f"{paths[index].relative_to(root)} ({faults[index]})" for index in sorted(faults)[:_SHOWN]]
     more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""

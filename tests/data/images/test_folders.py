@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ampkit.base.errors import ConfigError, FileError
+from ampkit.base.errors import ArgumentError, ConfigError, FileError
 from ampkit.base.progress import listening
-from ampkit.data.imagefolder import IMAGENET, load_splits, measured
+from ampkit.data.imagefolder import IMAGENET, ImageFolder, load_splits, measured
 from ampkit.data.images import checking, folders
 
 pytestmark = pytest.mark.cpu
@@ -122,6 +122,38 @@ def test_what_cannot_be_read_is_counted_and_named_before_it_is_skipped(tmp_path)
     assert len(splits.train[0]) + len(splits.held_out[0]) == 136
     assert [note.split(": ")[2] for note in splits.notes] == ["left out 4 of 140 that cannot be read"]
     assert load_splits(write(tmp_path / "whole", {"a": 2, "b": 2})).notes == ()
+
+
+def test_an_image_folder_of_an_own_loop_skips_them_with_one_warning(tmp_path):
+    write(tmp_path, {"cat": 3, "dog": 2})
+    (tmp_path / "cat" / "1.npy").write_bytes(b"")
+    with pytest.raises(FileError, match="1.npy"):
+        ImageFolder(tmp_path, (3, 6, 8))[np.arange(5)]
+    with pytest.warns(
+        RuntimeWarning, match=r"left out 1 of 5 that cannot be read: cat/1.npy \(an empty file\)$"
+    ) as said:
+        found = ImageFolder(tmp_path, (3, 6, 8), unreadable="skip")
+    assert len(said) == 1 and len(found) == 4
+    assert found[np.arange(4)].shape == (4, 3, 6, 8) and found.labels.tolist() == [0, 0, 1, 1]
+    with pytest.raises(ArgumentError, match="ImageFolder: needs unreadable"):
+        ImageFolder(tmp_path, (3, 6, 8), unreadable="ignore")
+    for path in tmp_path.glob("*/*.npy"):
+        path.write_bytes(b"")
+    with pytest.warns(RuntimeWarning, match="left out 5 of 5"), pytest.raises(FileError, match="got none"):
+        ImageFolder(tmp_path, (3, 6, 8), unreadable="skip", check="headers")
+
+
+@pytest.mark.parametrize(("size", "resize", "share"), [(32, 256, "2%"), (8, 12, "44%"), (224, 256, None), (8, 8, None)])
+def test_a_crop_that_leaves_little_of_a_picture_is_one_line_with_the_cure(size, resize, share, tmp_path):
+    write(tmp_path, {"cat": 3, "dog": 3})
+    notes = load_splits(tmp_path, shape=(3, size, size), resize=resize).notes
+    if share is None:
+        assert notes == ()
+    else:
+        (note,) = notes
+        assert f"see the middle {size} x {size} pixels of {resize} x {resize}, {share} of a picture; data." in note
+        fits = int(note.partition("data.resize=")[2].split()[0])
+        assert load_splits(tmp_path, shape=(3, size, size), resize=fits).notes == ()
 
 
 def test_a_class_of_which_nothing_is_left_is_refused(tmp_path):
