@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -67,9 +67,10 @@ class Layout:
     name: in errors. model: the name of the class here. signs: patterns of names; a file in this layout has a name for
     each. rules: see above; names there are written without `prefix`, which may stand before each of them. head:
     patterns of names here that keep their new values where the file has none, or some of another shape. optional:
-    patterns of names here that the file may have and the model not. settings: what config.json must say. size:
-    how large a model with these names here is, in words. cures: (a pattern of names here, what to do where
-    such a tensor has another shape). holds: what must be true of the tensors besides.
+    patterns of names here that the file may have and the model not. settings: what config.json must say. size: how many
+    blocks a model with these names here has, in words. arguments: those of the model's constructor, keys of a recipe's
+    [model], that the shapes of tensors here show, None where one does not. heads: the one that no shape shows. holds:
+    what must be true of the tensors besides.
     """
 
     name: str
@@ -81,7 +82,8 @@ class Layout:
     optional: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()
     size: Callable[[Iterable[str]], str] = lambda names: ""
-    cures: tuple[tuple[str, str], ...] = ()
+    arguments: Mapping[str, Callable[[State], Any]] = field(default_factory=dict)
+    heads: str = ""
     holds: Callable[[State], bool] = lambda state: True
 
     def describes(self, state: State) -> bool:

@@ -161,8 +161,35 @@ def _advice(layout: Layout, own: Mapping[str, Tensor], found: Converted, misfits
     there, here = layout.size(found.state), layout.size(own)
     if there != here:
         return f"the weights are of {there}, the model has {here}"
-    shapes = [name for name, *_ in misfits]
-    return next((cure for sign, cure in layout.cures if any(fits(sign, name) for name in shapes)), None)
+    wanted, has = ({key: find(state) for key, find in layout.arguments.items()} for state in (found.state, own))
+    unlike = {key: size for key, size in wanted.items() if None not in (size, has[key]) and size != has[key]}
+    compared = sum(bool(own[name].ndim) for name in own if name in found.state and not fits_any(layout.head, name))
+    is_width = bool(misfits) and len(misfits) > 0.8 * compared
+    if not unlike:
+        return f"{_differing(misfits, compared)}: build the model with that of the weights" if is_width else None
+    said = f"the weights have {_pairs(unlike)}, the model {_pairs({key: has[key] for key in unlike})}"
+    said += f", so {_differing(misfits, compared)}" if is_width else ""
+    heads = f"; {layout.heads}, which no shape shows, must be theirs too" if is_width and layout.heads else ""
+    return f"{said}; in a recipe {_keys(unlike)}{heads}"
+
+
+def _differing(misfits: Any, compared: int) -> str:
+    count = "all" if len(misfits) == compared else f"{len(misfits)} of"
+    return f"{count} {compared} tensors differ by the width"
+
+
+def _pairs(sizes: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={size!r}" for key, size in sizes.items())
+
+
+def _keys(sizes: Mapping[str, Any]) -> str:
+    """The keys of a recipe that give a model these sizes: those of its images follow from the data."""
+    keys = [f"model.{key}={size}" for key, size in sizes.items() if key not in _OF_IMAGES]
+    shape = [f"data.shape for {key}={size}" for key, size in sizes.items() if key in _OF_IMAGES]
+    return ", ".join([" ".join(keys)] * bool(keys) + shape)
+
+
+_OF_IMAGES = ("image_size", "in_channels")
 
 
 def _need_floats(where: str, name: str, own: Tensor, value: Any) -> None:

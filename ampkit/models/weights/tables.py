@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import isqrt
 from typing import Any
 
 from .layout import Layout, Part, Rule, Setting, State, fits, transposed
@@ -29,24 +30,60 @@ def _resnet_size(names: Iterable[str]) -> str:
     return f"{found} (resnet{_RESNETS[found]})" if found in _RESNETS else found
 
 
+# What shapes show of a model's arguments.
+
+
+def _axis(name: str, axis: int) -> Callable[[State], int | None]:
+    """The length of an axis of the tensor `name` here."""
+
+    def length(state: State) -> int | None:
+        shape = getattr(state.get(name), "shape", ())
+        return int(shape[axis]) if len(shape) > axis else None
+
+    return length
+
+
+def _count(pattern: str) -> Callable[[State], int | None]:
+    """How many names fit, None if none does."""
+    return lambda state: sum(fits(pattern, name) for name in state) or None
+
+
+def _stem(state: State) -> str | None:
+    return {3: "cifar", 7: "imagenet"}.get(_axis("conv1.weight", 2)(state) or 0)
+
+
+def _image_size(state: State) -> int | None:
+    positions, patch = _axis("encoder.pos_embedding", 1)(state), _axis("conv_proj.weight", 2)(state)
+    return isqrt(positions - 1) * patch if positions and patch else None
+
+
+def _of_resnet(lead: str = "") -> dict[str, Any]:
+    conv = f"{lead}conv1.weight"
+    return {"width": _axis(conv, 0), "in_channels": _axis(conv, 1)}
+
+
 # torchvision: the names here are its own.
 
-_RESNET: Any = {
-    "head": ("fc.*",),
-    "size": _resnet_size,
-    "cures": (("conv1.weight", 'such weights have the stem "imagenet": stem="imagenet", in a recipe model.stem'),),
-}
+_RESNET: Any = {"head": ("fc.*",), "size": _resnet_size, "arguments": _of_resnet() | {"stem": _stem}}
 _VIT: Any = {
-    "head": ("heads.*",), "size": _blocks("encoder.layers.encoder_layer_#.ln_1.weight"),
-    "cures": (("encoder.pos_embedding", "image_size and patch_size must be those of the weights"),),
+    "head": ("heads.*",), "heads": "num_heads",
+    "arguments": {
+        "hidden_dim": _axis("conv_proj.weight", 0),
+        "mlp_dim": _axis("encoder.layers.encoder_layer_0.mlp.0.weight", 0),
+        "num_layers": _count("encoder.layers.encoder_layer_#.ln_1.weight"),
+        "patch_size": _axis("conv_proj.weight", 2), "image_size": _image_size,
+        "in_channels": _axis("conv_proj.weight", 1),
+    },
 }  # fmt: skip
+_VGG_ARGUMENTS = {"hidden": _axis("classifier.0.weight", 0), "in_channels": _axis("features.0.weight", 1)}
+_ALEXNET_ARGUMENTS = {"hidden": _axis("classifier.1.weight", 0), "in_channels": _axis("features.0.weight", 1)}
 
 TORCHVISION = (
     Layout("torchvision's ResNet", "ResNet", ("conv1.weight", "layer1.0.conv1.weight"), **_RESNET),
     Layout("torchvision's VGG", "VGG", ("features.0.weight", "classifier.0.weight"), head=("classifier.6.*",),
-           size=_blocks("features.#.bias", "layers with weights")),
+           size=_blocks("features.#.bias", "layers with weights"), arguments=_VGG_ARGUMENTS),
     Layout("torchvision's AlexNet", "AlexNet", ("features.0.weight", "classifier.1.weight", "classifier.4.weight"),
-           head=("classifier.6.*",)),
+           head=("classifier.6.*",), arguments=_ALEXNET_ARGUMENTS),
     Layout("torchvision's EfficientNet", "EfficientNet", ("features.0.0.weight", "features.#.0.block.#.fc1.weight"),
            head=("classifier.1.*",), size=_blocks("features.#.#.block.0.0.weight")),
     Layout("torchvision's VisionTransformer", "VisionTransformer",
@@ -54,10 +91,10 @@ TORCHVISION = (
            rules=(("*.mlp.linear_1.*", "*.mlp.0.*"), ("*.mlp.linear_2.*", "*.mlp.3.*"), ("*", "*"))),
     Layout("torchvision's segmentation models", "Segmentation", ("backbone.layer1.0.conv1.weight", "classifier.*"),
            head=("classifier.4.*", "aux_classifier.4.*"), optional=("aux_classifier.*",),
-           size=_resnet_size),
+           size=_resnet_size, arguments=_of_resnet("backbone.")),
     Layout("torchvision's ResNet", "Segmentation", ("conv1.weight", "layer1.0.conv1.weight"),
            rules=(("fc.*", None), ("*", "backbone.*")), head=("classifier.*", "aux_classifier.*"),
-           size=_resnet_size),
+           size=_resnet_size, arguments=_of_resnet("backbone.")),
 )  # fmt: skip
 
 
@@ -166,11 +203,13 @@ def has_conv1d(state: State) -> bool:
 _GPT_SIGNS = ("h.#.attn.c_attn.weight", "wte.weight")
 _GPT_MASKS: tuple[Rule, ...] = (("h.#.attn.bias", None), ("h.#.attn.masked_bias", None))  # older versions saved them
 _GPT_SIZES: Any = {
-    "size": _blocks("transformer.h.#.ln_1.weight"),
-    "cures": (
-        ("transformer.wpe.weight", "block_size must be that of the weights: their n_positions"),
-        ("transformer.wte.weight", "vocab_size must be that of the weights"),
-    ),
+    "heads": "n_head",
+    "arguments": {
+        "n_embd": _axis("transformer.wte.weight", 1),
+        "n_layer": _count("transformer.h.#.ln_1.weight"),
+        "block_size": _axis("transformer.wpe.weight", 0),
+        "vocab_size": _axis("transformer.wte.weight", 0),
+    },
 }
 _LM_HEAD: Rule = ("lm_head.weight", "lm_head.weight")
 _GELU_TANH = ("gelu_new", "gelu_pytorch_tanh")
@@ -225,6 +264,19 @@ def _bert_settings(config: Any) -> tuple[Setting, ...]:
     )
 
 
+def _bert_sizes(lead: str) -> Any:
+    first, embeddings = f"{lead}encoder.layer.0.intermediate.dense.weight", f"{lead}embeddings."
+    arguments = {
+        "hidden_size": _axis(first, 1),
+        "intermediate_size": _axis(first, 0),
+        "num_hidden_layers": _count(f"{lead}encoder.layer.#.output.dense.weight"),
+        "vocab_size": _axis(f"{embeddings}word_embeddings.weight", 0),
+        "max_position_embeddings": _axis(f"{embeddings}position_embeddings.weight", 0),
+        "type_vocab_size": _axis(f"{embeddings}token_type_embeddings.weight", 0),
+    }
+    return {"arguments": arguments, "heads": "num_attention_heads"}
+
+
 # What BERT's other heads have; `position_ids` is a constant that older versions saved.
 _BERT_OTHERS: tuple[Rule, ...] = (
     ("embeddings.position_ids", None), ("cls.seq_relationship.*", None), ("classifier.*", None), ("qa_outputs.*", None),
@@ -233,11 +285,11 @@ BERT = (
     Layout("Hugging Face's BERT", "BertForMaskedLM", _BERT_SIGNS, prefix="bert.",
            rules=(*_BERT_OTHERS, ("pooler.*", None), *_bert_norms("cls.predictions.", "cls.predictions."),
                   ("cls.predictions.*", "cls.predictions.*"), *_bert_norms("", "bert."), ("*", "bert.*")),
-           head=("cls.predictions.*",), size=_blocks("bert.encoder.layer.#.output.dense.weight"),
+           head=("cls.predictions.*",), **_bert_sizes("bert."),
            settings=_bert_settings(lambda model: model.bert.config)),
     Layout("Hugging Face's BERT", "BertModel", _BERT_SIGNS, prefix="bert.",
            rules=(*_BERT_OTHERS, ("cls.*", None), *_bert_norms("", ""), ("*", "*")),
-           head=("pooler.*",), optional=("pooler.*",), size=_blocks("encoder.layer.#.output.dense.weight"),
+           head=("pooler.*",), optional=("pooler.*",), **_bert_sizes(""),
            settings=_bert_settings(lambda model: model.config)),
 )  # fmt: skip
 

@@ -182,6 +182,15 @@ def small_resnet(**changes):
     return models.resnet18(**{"num_classes": 3, "width": 2, **changes})
 
 
+def small_vit(**changes):
+    return models.vit(**VIT | {"num_classes": 3, **changes})
+
+
+def small_bert(**changes):
+    sizes = {"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    return models.bert(**{"vocab_size": 13, "max_position_embeddings": 6, **sizes, **changes})
+
+
 def test_what_does_not_fit_is_one_table_of_ten_rows_of_a_kind():
     model = small_resnet()
     before = model.conv1.weight.tolist()
@@ -206,12 +215,31 @@ def test_what_does_not_fit_is_one_table_of_ten_rows_of_a_kind():
         (small_resnet, lambda: {"a.weight": values("x", (2,))}, "those of another: a.weight, in a dict"),
         (lambda: small_resnet(stem="cifar"), lambda: small_resnet().state_dict(),
          "misshapen: conv1.weight needs [2, 3, 3, 3], got [2, 3, 7, 7]\n"
-         'help: such weights have the stem "imagenet": stem="imagenet", in a recipe model.stem'),
-        (lambda: models.GPT(13, 5, 2, 2, 8), lambda: state(GPT2), "help: block_size must be that of the weights"),
+         "help: the weights have stem='imagenet', the model stem='cifar'; in a recipe model.stem=imagenet"),
+        (lambda: models.GPT(13, 5, 2, 2, 8), lambda: state(GPT2),
+         "help: the weights have block_size=6, the model block_size=5; in a recipe model.block_size=6"),
         (lambda: models.GPT(13, 6, 2, 2, 8, tie_weights=False), lambda: state(GPT2), "missing: lm_head.weight"),
         (lambda: models.GPT(13, 6, 2, 2, 8), lambda: state(GPT2) | {"lm_head.weight": values("x", (13, 8))},
          "needs one tensor as 'transformer.wte.weight' and 'lm_head.weight', which the model ties, got two"),
-        (lambda: models.GPT(13, 6, 1, 2, 8), lambda: state(GPT2), "help: the weights are of 2 blocks, the model has 1"),
+        (lambda: models.GPT(13, 6, 1, 2, 8), lambda: state(GPT2),
+         "help: the weights have n_layer=2, the model n_layer=1; in a recipe model.n_layer=2"),
+        (lambda: models.GPT(13, 6, 2, 2, 16), lambda: state(GPT2),
+         "help: the weights have n_embd=8, the model n_embd=16, so all 28 tensors differ by the width; in a recipe "
+         "model.n_embd=8; n_head, which no shape shows, must be theirs too"),
+        (lambda: small_vit(hidden_dim=16, mlp_dim=32), lambda: small_vit().state_dict(),
+         "help: the weights have hidden_dim=8 mlp_dim=16, the model hidden_dim=16 mlp_dim=32, so all 30 tensors differ "
+         "by the width; in a recipe model.hidden_dim=8 model.mlp_dim=16; num_heads, which no shape shows, must be "
+         "theirs too"),
+        (lambda: small_vit(image_size=8, in_channels=1), lambda: small_vit().state_dict(),
+         "; in a recipe data.shape for image_size=4, data.shape for in_channels=3"),
+        (lambda: small_resnet(width=4), lambda: small_resnet().state_dict(),
+         "help: the weights have width=2, the model width=4, so all 100 tensors differ by the width; "
+         "in a recipe model.width=2"),
+        (lambda: small_bert(hidden_size=16), lambda: small_bert().state_dict(),
+         "differ by the width; in a recipe model.hidden_size=8; num_attention_heads"),
+        (lambda: models.vgg11(num_classes=3, widths=(4, 4, 4, 4, 4), hidden=8),
+         lambda: models.vgg11(num_classes=3, widths=(2, 2, 2, 2, 2), hidden=8).state_dict(),
+         "tensors differ by the width: build the model with that of the weights"),
         (lambda: models.vit(**VIT, num_classes=3),
          lambda: {n: v for n, v in state(CASES["Hugging Face's vit"]).items() if "1.attention.attention.key" not in n},
          "unexpected: vit.encoder.layer.1.attention.attention.query.weight"),
