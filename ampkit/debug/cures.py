@@ -193,26 +193,33 @@ def _wider(origin: Origin) -> str:
 
 
 def largest_weight(origin: Origin) -> str:
-    """What is said of the model's largest weight, if it is large: training has made it grow, or it was loaded so."""
+    """What is said of the model's largest weight, if it is large: that it has grown, or what speaks against that."""
     named = () if origin.model is None else origin.model.named_parameters()
     size, name, held = max(((largest(p.array) or 0.0, name, p) for name, p in named), default=(0.0, "", None))
     if size <= _GROWN:
         return ""
-    if not _can_have_grown(held, size):
-        return f"; {name} was loaded with values up to {size:.3g}: training did not make them"
-    return f"; {name} has grown to {size:.3g}"
+    against = _against_growth(held, size)
+    return f"; {name} holds values up to {size:.3g}, {against}" if against else f"; {name} has grown to {size:.3g}"
 
 
-def _can_have_grown(parameter: Any, size: float) -> bool:
-    """Whether an optimizer has stepped on a parameter, so far as its steps can lead."""
+def _against_growth(parameter: Any, size: float) -> str:
+    """Why no optimizer can have made a parameter this large; "" if one can have."""
     segment = parameter._arena_segment
     owner = None if segment is None else segment.arena.owner()
     if owner is None:
-        return False
+        return "and no optimizer has it"
     steps = int(segment.arena.steps[segment.index])
-    rate = max(float(group.get("lr", 0.0)) for group in owner.param_groups)
-    bounded = "exp_avg_sq" in segment.arena.moments  # Adam's steps are a few times the learning rate at most
-    return steps > 0 and (not bounded or 100 * steps * rate > size)
+    if steps == 0:  # of those that keep no count also the first one after a resume
+        return "and its optimizer has taken no step since it was made or loaded"
+    rate = max(float(group.get(key, 0.0)) for group in owner.param_groups for key in ("lr", "initial_lr", "max_lr"))
+    decay = max(float(group.get("weight_decay", 0.0)) for group in owner.param_groups)
+    # Adam's steps are a few times the learning rate at most, unless its decay overshoots 0 and grows from step to step.
+    bounded = "exp_avg_sq" in segment.arena.moments and rate * decay <= 2
+    return (
+        f"which {steps} steps at a learning rate of {rate:g} cannot reach"
+        if bounded and 100 * steps * rate < size
+        else ""
+    )
 
 
 def _arithmetic(origin: Origin) -> tuple[str, str]:

@@ -349,3 +349,53 @@ def test_an_integer_beyond_64_bits_is_a_constant_as_others():
             made(ampkit.ones(2), 2**70)
     finally:
         del made_ops["infinite_with"], policy.categories["infinite_with"]
+
+
+def _large(optimizer, taken):
+    """A model whose largest weight is 1e5 after `taken` steps of an optimizer, and a step of it that overflows."""
+    model = nn.Linear(4, 4)
+    made = None if optimizer is None else optimizer(model.parameters())
+
+    def step():
+        if made is not None:
+            made.zero_grad()
+        with autocast(dtype=ampkit.float16):
+            return model(ampkit.ones(2, 4)).square().sum()
+
+    for _ in range(taken):
+        (model.weight.sum() * 1e-3).backward()
+        made.step()
+        made.zero_grad()
+    with ampkit.no_grad():
+        model.weight.fill_(1e5)
+    return model, step
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "taken", "says"),
+    [
+        (lambda p: ampkit.optim.SGD(p, lr=1.0), 2, "weight has grown to 1e+05"),
+        (
+            lambda p: ampkit.optim.SGD(p, lr=1.0),
+            0,
+            "holds values up to 1e+05, and its optimizer has taken no step since",
+        ),
+        (lambda p: ampkit.optim.AdamW(p, lr=1e-3), 2, "which 2 steps at a learning rate of 0.001 cannot reach"),
+        (lambda p: ampkit.optim.AdamW(p, lr=600.0), 2, "weight has grown to 1e+05"),
+        (lambda p: ampkit.optim.AdamW(p, lr=300.0, weight_decay=0.01), 2, "weight has grown to 1e+05"),
+        (None, 0, "weight holds values up to 1e+05, and no optimizer has it"),
+    ],
+)
+def test_a_weight_has_grown_where_an_optimizer_can_have_made_it_so(optimizer, taken, says):
+    model, step = _large(optimizer, taken)
+    for _ in range(2):  # the repetitions of the first leave the count of steps
+        found = debug.explain(step)
+        assert says in found.cause
+    assert optimizer is None or int(model.weight._arena_segment.arena.steps[0]) == taken
+
+
+def test_a_weight_that_grew_at_a_rate_which_fell_since_has_grown():
+    made = []
+    _, step = _large(lambda p: made.append(ampkit.optim.AdamW(p, lr=600.0)) or made[0], 2)
+    ampkit.optim.lr_scheduler.LambdaLR(made[0], lambda step: 0.0)
+    assert "weight has grown to 1e+05" in debug.explain(step).cause

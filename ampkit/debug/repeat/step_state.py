@@ -87,7 +87,7 @@ class Snapshot:
         self._streams = random.get_rng_state(), np.random.get_state(), python_random.getstate()
         self.tensors: list[tuple[Any, Any, Any, Any, Any]] = []
         self._stateful: list[tuple[Any, Any]] = []
-        self._arenas: list[tuple[Any, Any, Any]] = []
+        self._arenas: list[tuple[Any, Any, Any, Any]] = []
         self.add(list(tensors))
         for item in (*state.optimizers, *state.schedules):
             self.add_stateful(item)
@@ -107,11 +107,11 @@ class Snapshot:
             # Padding too, which an update that makes NaN of 0 writes to.
             with backends.device_guard(arena.master):
                 kept = [{name: flat.copy() for name, flat in held.items()} for held in (arena.moments, arena.scales)]
-                self._arenas.append((arena, arena.master.copy(), kept))
+                self._arenas.append((arena, arena.master.copy(), kept, arena.backend.to_numpy(arena.steps).tolist()))
 
     def put_back(self) -> None:
         """Give all of them the values of then."""
-        for arena, master, kept_moments in self._arenas:
+        for arena, master, kept_moments, _ in self._arenas:
             with backends.device_guard(arena.master):
                 arena.master[...] = master
                 arena.gradient[...] = 0
@@ -121,6 +121,8 @@ class Snapshot:
         put_back([kept[:3] for kept in self.tensors])
         for item, state in self._stateful:
             item.load_state_dict(deepcopy(state))
+        for arena, _, _, steps in self._arenas:  # not every optimizer's state has them
+            arena.load_steps(steps)
         for tensor, _, _, gradient, values in self.tensors:
             tensor.grad = None
             if gradient is not None:
