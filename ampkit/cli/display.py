@@ -116,19 +116,29 @@ def print_error(line: str, status: int) -> int:
 
 
 def summary(
-    recipe: Recipe, rows: Iterable[Row], per_step: int, unit: str, where: str, size: int | None = None
+    recipe: Recipe,
+    rows: Iterable[Row],
+    per_step: int,
+    unit: str,
+    where: str,
+    size: int | None = None,
+    done: tuple[int, float] | None = None,
 ) -> Table:
-    """A table that sums up a run: steps, rate, losses and scores. size: of its directory, in bytes."""
+    """A table that sums up a run: steps, rate, losses and scores.
+
+    size: of its directory, in bytes. done: its steps, and their seconds; by default those of the last row.
+    """
     rows = list(rows)
     steps = [row for row in rows if isinstance(row, StepRow)]
     evaluations = [row for row in rows if isinstance(row, EvalRow)]
     title = f"{recipe.model.name} on {recipe.data.name}, {recipe.amp.precision}"
     table = Table(show_header=False, title=title, title_justify="left")
     if steps:
-        last = steps[-1]
-        table.add_row("steps", f"{last.step} in {_seconds(last.seconds)}")
-        table.add_row("rate", f"{last.step * per_step / last.seconds:,.0f} {unit}/s" if last.seconds else "-")
-        table.add_row("training loss", _mean_loss(steps))
+        count, seconds = done or (steps[-1].step, steps[-1].seconds)
+        table.add_row("steps", f"{count} in {_seconds(seconds)}")
+        table.add_row("rate", f"{count * per_step / seconds:,.0f} {unit}/s" if seconds else "-")
+        until = f", up to step {steps[-1].step}" if steps[-1].step < count else ""
+        table.add_row("training loss", f"{_mean_loss(steps)}{until}")
     if evaluations:
         add_scores(table, evaluations[-1])
     if steps and recipe.amp.dtype == "float16":

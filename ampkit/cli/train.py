@@ -120,8 +120,8 @@ def _print_finished(run: Run, directory: RunDirectory, console: Console) -> int:
     if after is not None and (fault := examine(read(metrics), after, mark)[1]):
         display.print_line(console, f"{metrics}: {fault}")
     onward = f"all {run.done} steps are done; train.steps={2 * run.done} would continue"
-    if run.done < run.steps:
-        onward = f"{_early(run)}; train.patience={2 * (run.recipe.train.patience or 1)} would continue"
+    if run.early_end:
+        onward = f"{run.early_end}; train.patience={2 * (run.recipe.train.patience or 1)} would continue"
     line = f"{directory.name}: {onward}"
     display.print_line(console, line)
     return 0
@@ -149,9 +149,10 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
         line = f"interrupted after step {run.done} of {run.steps}; {where}"
         return display.print_error(f"{line}\nhelp: {onward}", signals.status)
     size = bytes_of(directory.path)
-    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, directory.name, size))
-    if run.done < run.steps:
-        display.print_line(console, _early(run))
+    done = run.done, run.seconds
+    console.print(display.summary(run.recipe, rows, run.per_step, run.unit, directory.name, size, done))
+    if run.early_end:
+        display.print_line(console, run.early_end)
     if not is_url(directory.name):
         display.print_line(console, use.hint(run.recipe, directory.name))
         if text := _disk_use(directory.path.absolute().parent):
@@ -164,11 +165,6 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
 def _shown(directory: RunDirectory, path: Path) -> str:
     """A file of a run, as users know it."""
     return f"{directory.name}/{path.relative_to(directory.path)}" if is_url(directory.name) else str(path)
-
-
-def _early(run: Run) -> str:
-    many = run.recipe.train.patience
-    return f"ended early, after step {run.done} of {run.steps}: no smaller validation loss in {many} evaluations"
 
 
 def _disk_use(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def test_training_ends_early_where_no_evaluation_improves_and_stays_ended(capsys
     status, out, err = run(capsys, *FROZEN, *there)
     assert (status, err) == (0, "")
     assert "ended early, after step 8 of 30: no smaller validation loss in 3 evaluations" in out
+    assert re.search(r"steps +│ 8 in ", out) and re.search(r"training loss +│ [\d.]+, up to step 1 ", out)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "val_loss" in row] == [2, 4, 6, 8]
     status, out, _ = run(capsys, *FROZEN, *there, "--resume")

@@ -120,6 +120,13 @@ class EarlyStopping(Monitor):
         """The best value so far; infinitely bad before the first."""
         return self.worst if self._best is None else self._best
 
+    @property
+    def reason(self) -> str:
+        """Why it ends the training."""
+        name = "validation loss" if self.monitor == "val_loss" else self.monitor
+        better = "smaller" if self.mode == "min" else "larger"
+        return f"no {better} {name} in {self.patience} evaluations"
+
     def on_validation_end(self, trainer: Any) -> None:
         """Count the evaluations without an improvement."""
         value = self.value(trainer)

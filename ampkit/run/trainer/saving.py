@@ -12,7 +12,7 @@ from ...core.saved_state import need_keys
 from ..checkpoint import Checkpoints, need_counts
 from ..ranks import Ranks, has_parts, whole
 from ..training_state import TrainingState
-from .callbacks import Callback, ModelCheckpoint, load_states, states
+from .callbacks import Callback, EarlyStopping, ModelCheckpoint, load_states, states
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ class SavedTraining(TrainingState):
     def best(self) -> tuple[int, float] | None:
         """(step, value) of the best evaluation so far, or None; its checkpoint is kept."""
         return self.checkpointing.top[0] if self.checkpointing.top else None
+
+    @property
+    def early_end(self) -> str:
+        """That the training ended before its last step, after which step, and why; "" if it did not."""
+        if not self.should_stop or self.done == self.steps:
+            return ""
+        said = f"ended early, after step {self.done}" + ("" if self.steps is None else f" of {self.steps}")
+        stopping = (each for each in self.callbacks if isinstance(each, EarlyStopping) and each.stopped_step)
+        return next((f"{said}: {each.reason}" for each in stopping), said)
 
     def save(self) -> None:
         """Save a checkpoint if there is a directory for them, unless this very state was saved already."""

@@ -49,9 +49,10 @@ class Trainer(TrainingLoop):
     default_root_dir: where metrics.jsonl and checkpoints are written; None writes nothing. val_check_interval: updates
     between evaluations; None evaluates after each epoch, and at the end.
     log_every_n_steps: updates between rows. enable_model_summary: print the dtypes of the training, see
-    `debug.precisions`, before its first step. monitor: the metric by which the best checkpoints are chosen, and for
-    EarlyStopping where that names none. scaler: by default a GradScaler for float16. compile: record an update once and
-    replay it, see `ampkit.compile`. progress: show a bar, in a notebook one display, else on the terminal.
+    `debug.precisions`, before its first step, and at the end whether it ended early. monitor: the metric by which the
+    best checkpoints are chosen, and for EarlyStopping where that names none. scaler: by default a GradScaler for
+    float16. compile: record an update once and replay it, see `ampkit.compile`. progress: show a bar, in a notebook one
+    display, else on the terminal.
     On several ranks of ampkit.distributed each gives batches of its own, as many as the others.
     `done` (global_step) counts the updates, `callback_metrics` has the newest values, `should_stop` ends the training.
     Raises ArgumentError or DTypeError for arguments that do not fit.
@@ -172,6 +173,8 @@ class Trainer(TrainingLoop):
             pass
         if not self.stopping:
             self.call("on_fit_end")
+        if self.early_end and (self._prints or self._shows) and not self.ranks.rank:
+            sys.stdout.write(f"{self.early_end}\n")
 
     def _begin(self, train: Batches, val: Batches | None, resumes: bool) -> None:
         same = self._epochs is not None and self._epochs.data is train

@@ -385,6 +385,23 @@ def test_early_stopping_ends_the_training_and_a_resume_stays_ended(tmp_path):
     assert longer.done > trained.done
 
 
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_training_that_ended_early_says_so_and_why(progress, capsys):
+    options = {"lr": 1e-9, "max_steps": 40, "val_check_interval": 3, "precision": "32-true", "progress": progress}
+    trained = trainer(callbacks=EarlyStopping("accuracy", patience=2), **options)
+    trained.fit(in_order(), in_order())
+    ended = f"ended early, after step {trained.done} of 40: no larger accuracy in 2 evaluations"
+    assert trained.early_end == ended and capsys.readouterr().out.splitlines()[-1] == ended
+    whole = trainer(max_steps=3, enable_model_summary=False)
+    whole.fit(in_order())
+    assert whole.early_end == "" == capsys.readouterr().out
+    options["enable_model_summary"] = False
+    own = trainer(callbacks=At(5, lambda found: setattr(found, "should_stop", True)), **options)
+    own.fit(lambda: iter(in_order()))
+    assert own.early_end == "ended early, after step 5 of 40"
+    assert (own.early_end in capsys.readouterr().out) == progress
+
+
 def test_a_change_of_min_delta_is_no_improvement():
     class Found:
         done, should_stop, callback_metrics = 1, False, {"val_loss": 1.0}
