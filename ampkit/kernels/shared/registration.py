@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 
-def on(primitive: Any, backend: str, run: Callable[..., Any], when: Any = None, **options: Any) -> None:
-    """Register `run` for an op or a primitive, with the predicate `when`; options: those of `Primitive.on`."""
+def on(primitive: Any, backend: str, run: Callable[..., Any], when: Any = None, **options: Any) -> Any:
+    """Register `run` for an op or a primitive, with the predicate `when`; options: those of `Primitive.on`.
+
+    -> the Kernel, whose `backward` registers a backward of its own.
+    """
     run.__name__ = f"{primitive.name}_{backend}"
-    primitive.on(backend, when, **options)(run)
+    return primitive.on(backend, when, **options)(run)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -19,11 +18,9 @@ from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
 from ampkit.backends.cpu.native.library import library
 from ampkit.base.dtypes import float32
-from ampkit.kernels.shared.optim import rule_of
-from ampkit.optim.clip import power_sum, scale_gradients
-from ampkit.optim.elementwise import Step, scalars_of, update
-from ampkit.optim.flat.blockwise import Blockwise, Code, decode, encode
-from ampkit.optim.flat.memory import RandomBits, narrow, read_scalar
+from ampkit.kernels.shared.optim import register_blockwise, register_flat, register_update, rule_of
+from ampkit.optim.elementwise import Step, scalars_of
+from ampkit.optim.flat.memory import RandomBits, read_scalar
 from ampkit.optim.swa_utils import lerp
 
 _update, _lerp = Function("optimizer_update", "paaaaaaapfi"), Function("lerp", "aafi")
@@ -39,7 +36,7 @@ def _address_of(rule: str) -> int:
     return ctypes.addressof(ctypes.c_void_p.in_dll(library(), f"optimizer_{rule}"))
 
 
-def numbers_of(step: Step) -> HostArray:
+def numbers_of(step: Step, weights: Any = None) -> HostArray:
     """The rule's scalars as eight float32, whose address kernels take."""
     found, numbers = scalars_of(step, float32), np.zeros(8, float32)
     numbers[: len(found)] = found
@@ -50,12 +47,6 @@ def two_copies(copies: list[HostArray]) -> tuple[HostArray | None, HostArray | N
     """The 16-bit copies that kernels write, or None."""
     first, second, *_ = *copies, None, None
     return first, second
-
-
-def only_copies(weights: HostArray, copies: list[HostArray]) -> None:
-    """What is left of a skipped step: after it copies count as fresh, and one that was just made is not filled yet."""
-    for each in copies:
-        narrow(weights, each)
 
 
 def is_skipped(all_finite: HostArray | None) -> bool:
@@ -75,45 +66,59 @@ def _fits(weights: HostArray, gradient: HostArray, moments: Any, copies: list[Ho
     return rule_of(step) is not None and weights.dtype == float32 and on_host(weights, gradient)
 
 
-@update.on("cpu", when=_fits)
-def update_cpu(
-    weights: HostArray, gradient: HostArray, moments: Sequence[HostArray | None], copies: list[HostArray], step: Step
-) -> None:
-    if is_skipped(step.all_finite):
-        return only_copies(weights, copies)
-    held, numbers = (*moments, None, None)[:3], numbers_of(step)
-    rule, maximize = rule_of(step), bool(step.options.get("maximize"))
-    assert rule is not None
-    flats = [moment.codes if isinstance(moment, Blockwise) else moment for moment in held]
-    args = _address_of(rule), weights, gradient, *flats, *two_copies(copies), address(numbers), step.l2, maximize
-    if all(moment is None or moment.dtype == float32 for moment in held):
-        _update(*args)
-    else:
-        assert step.random_bits is not None
-        in_8_bits = [moment if isinstance(moment, Blockwise) else None for moment in held]
-        scales = [0 if moment is None else address(moment.scales) for moment in in_8_bits]
-        codes = [0 if moment is None else address(moment.code.beside(weights)) for moment in in_8_bits]
-        _update_rounded(*args, _three(*scales), _three(*codes), *step.random_bits)
-    return None
+def _updated(
+    rule: str, weights: HostArray, flats: Any, copies: list[HostArray], numbers: HostArray, step: Step,
+    scales: list[HostArray | None], codes: list[HostArray | None],
+) -> None:  # fmt: skip
+    args = _address_of(rule), weights, *flats, *two_copies(copies), address(numbers), step.l2
+    maximize = bool(step.options.get("maximize"))
+    if not scales:
+        return _update(*args, maximize)
+    assert step.random_bits is not None
+    places = [_three(*[0 if each is None else address(each) for each in arrays]) for arrays in (scales, codes)]
+    return _update_rounded(*args, maximize, *places, *step.random_bits)
 
 
-@decode.on("cpu", when=lambda codes, scales, code: library() is not None and codes.flags.c_contiguous)
-def decode_cpu(codes: HostArray, scales: HostArray, code: Code) -> HostArray:
-    values = empty(codes.shape, float32)
-    _decode(codes, scales, address(code.beside(codes)), values)
-    return values
+register_update("cpu", _updated, numbers_of, _fits, is_skipped)
 
 
-@encode.on("cpu", when=lambda values, codes, *rest: on_host(values) and codes.flags.c_contiguous)
-def encode_cpu(
-    values: HostArray, codes: HostArray, scales: HostArray, code: Code, random_bits: RandomBits | None
-) -> None:
-    _encode(values, codes, scales, address(code.beside(codes)), random_bits is None, *(random_bits or (0, 0, 0)))
+# moments in 8 bits
 
 
-@narrow.on("cpu")
-def narrow_cpu(master: HostArray, rounded: HostArray) -> None:
+def _decoded(codes: HostArray, scales: HostArray, table: HostArray, values: HostArray) -> None:
+    _decode(codes, scales, address(table), values)
+
+
+def _encoded(values: HostArray, codes: HostArray, scales: HostArray, table: HostArray, bits: RandomBits | None) -> None:
+    _encode(values, codes, scales, address(table), bits is None, *(bits or (0, 0, 0)))
+
+
+def _coded(*arrays: HostArray) -> bool:
+    return library() is not None and all(array.flags.c_contiguous for array in arrays)
+
+
+register_blockwise("cpu", lambda codes: empty(codes.shape, float32), _decoded, _encoded, _coded)
+
+
+# rounding, norms, clipping, averages
+
+
+def _narrowed(master: HostArray, rounded: HostArray) -> None:
     copy(rounded, master)
+
+
+def _total(values: HostArray, order: float, scratch: HostArray) -> Any:
+    return np.asarray(_power_sum(values, order == math.inf))
+
+
+def _scaled(values: HostArray, factor: HostArray, all_finite: HostArray) -> None:
+    if not read_scalar(all_finite):
+        values[...] = 0
+    elif (number := float(np.asarray(factor).astype(values.dtype))) != 1:
+        _scale(values, number)
+
+
+register_flat("cpu", _narrowed, _total, _scaled, None, on_host, orders=(2, math.inf))
 
 
 @lerp.on(
@@ -125,19 +130,3 @@ def lerp_cpu(
 ) -> None:
     if not is_skipped(stepped):
         _lerp(average, current, float(part), fresh is not None and bool(read_scalar(fresh)))
-
-
-# norms
-
-
-@power_sum.on("cpu", when=lambda values, order, scratch: order in (2, math.inf) and on_host(values))
-def power_sum_cpu(values: HostArray, order: float, scratch: HostArray) -> Any:
-    return np.asarray(_power_sum(values, order == math.inf))
-
-
-@scale_gradients.on("cpu", when=lambda values, factor, all_finite: on_host(values))
-def scale_gradients_cpu(values: HostArray, factor: HostArray, all_finite: HostArray) -> None:
-    if not read_scalar(all_finite):
-        values[...] = 0
-    elif (number := float(np.asarray(factor).astype(values.dtype))) != 1:
-        _scale(values, number)

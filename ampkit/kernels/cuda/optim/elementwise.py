@@ -18,12 +18,10 @@ from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, Array, bfloat16, float32, float64, uint8
-from ampkit.kernels.shared.optim import rule_of
+from ampkit.kernels.shared.optim import register_blockwise, register_flat, register_update, rule_of, stored
 from ampkit.optim.adam import Adam
-from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
-from ampkit.optim.flat.blockwise import Blockwise, Code, decode, encode
-from ampkit.optim.flat.memory import RandomBits, narrow, round_stochastically
+from ampkit.optim.flat.memory import RandomBits, round_stochastically
 from ampkit.optim.flat.moments import Moment
 from ampkit.optim.lr_scheduler.schedule import advance_schedule
 from ampkit.optim.sgd import SGD
@@ -38,16 +36,23 @@ def _random_arguments(backend: Any, random_bits: RandomBits | None) -> tuple[Any
 
 
 def _launch_update(
-    name: tuple[str, ...], weights: Array, arrays: Sequence[Array | None], copies: list[Array], step: Step,
-    *scalars: Any,
+    file: str, name: tuple[Any, ...], width: int, weights: Array, flats: Sequence[Array | None], copies: list[Array],
+    step: Step, *scalars: Any,
 ) -> None:  # fmt: skip
-    """Launch an update. name: of the kernel, and its first template arguments. arrays: the gradient and the moments."""
-    low_copies = copies_16bit(copies)
-    width = width_of(float32, weights, *arrays, *low_copies)
-    entry, blocks = typed(*name, weights.dtype, width), grid_for(weights.size, width)
+    """Launch an update. name: of the kernel, and its template arguments. width: values per thread."""
     random = _random_arguments(backends.backend_of(weights), step.random_bits)
     last = np.bool_(step.options["maximize"]), np.int64(weights.size)
-    launch("optim/update", entry, blocks, BLOCK, weights, *arrays, *low_copies, *random, *scalars, *last)
+    blocks = grid_for(weights.size, width)
+    launch(file, typed(*name), blocks, BLOCK, weights, *flats, *copies_16bit(copies), *random, *scalars, *last)
+
+
+def _launch_of(
+    name: str, weights: Array, gradient: Array, moments: Any, copies: list[Array], step: Step, *scalars: Any
+) -> None:
+    """Launch an update whose kernel computes the scalars."""
+    width = width_of(float32, weights, gradient, *moments, *copies)
+    flats = gradient, *moments
+    _launch_update("optim/update", (name, weights.dtype, width), width, weights, flats, copies, step, *scalars)
 
 
 def _is_rule(
@@ -56,15 +61,19 @@ def _is_rule(
 ) -> bool:  # fmt: skip
     """Whether the update is exactly that of the optimizer `rule`, not of a subclass that changes it, and supported."""
     same = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
-    return same and _supports(weights, gradient, moments, copies)
+    plain = all(moment is None or moment.dtype == float32 for moment in moments)
+    return same and plain and _fits(weights, gradient, moments, copies, step)
 
 
-def _supports(weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array]) -> bool:
-    """Whether a kernel takes these master weights: float32, or 16-bit ones that are aligned for wide accesses."""
-    if any(moment is not None and moment.dtype != float32 for moment in moments):
+def _fits(weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step) -> bool:
+    """Whether a kernel takes these master weights: float32, or 16-bit ones that are aligned for wide accesses; and
+    moments that are stored alike, in float32, bfloat16 or 8 bits.
+    """
+    alike = {moment.dtype for moment in moments if moment is not None} in (set(), {float32}, {bfloat16}, {uint8})
+    if not alike or gradient.dtype != float32 or rule_of(step) is None:
         return False
-    low = weights.dtype in LOW and width_of(float32, weights, gradient, *moments, *copies) > 1
-    return gradient.dtype == float32 and (weights.dtype == float32 or low)
+    low = weights.dtype in LOW and width_of(float32, weights, gradient, *map(stored, moments), *copies) > 1
+    return low or bool(weights.dtype == float32)
 
 
 @update.on("cuda", when=partial(_is_rule, Adam))
@@ -74,7 +83,7 @@ def adam_update_cuda(
     decoupled_decay = np.float64(0.0 if step.l2 else step.options["weight_decay"])
     arrays = step.steps, step.values["lr"], step.values["betas"], step.all_finite
     scalars = np.float32(step.options["eps"]), decoupled_decay, np.float32(step.l2)
-    _launch_update(("adam_update",), weights, (gradient, *moments), copies, step, *arrays, *scalars)
+    _launch_of("adam_update", weights, gradient, moments, copies, step, *arrays, *scalars)
 
 
 @update.on("cuda", when=partial(_is_rule, SGD))
@@ -83,94 +92,62 @@ def sgd_update_cuda(
 ) -> None:
     arrays = step.steps, step.values["lr"], step.values["momentum"], step.all_finite
     scalars = np.float64(step.options["dampening"]), np.float32(step.l2), np.bool_(step.options["nesterov"])
-    _launch_update(("sgd_update",), weights, (gradient, *moments), copies, step, *arrays, *scalars)
+    _launch_of("sgd_update", weights, gradient, moments, copies, step, *arrays, *scalars)
 
 
-def _has_rule(
-    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
-) -> bool:
-    return rule_of(step) is not None and _supports(weights, gradient, moments, copies)
-
-
-def _numbers_of(step: Step, backend: Any) -> Array:
+def _numbers_of(step: Step, weights: Array) -> Array:
     """The rule's scalars as float32 on the device."""
     scalars = scalars_of(step, float32)
-    numbers = backend.empty((len(scalars),), float32)
+    numbers = backends.backend_of(weights).empty((len(scalars),), float32)
     for i, scalar in enumerate(scalars):
         numbers[i] = scalar
     return numbers
 
 
-@update.on("cuda", when=_has_rule)
-def update_cuda(
-    weights: Array, gradient: Array, moments: Sequence[Array | None], copies: list[Array], step: Step
-) -> None:
-    """Compute the rule's scalars on the device, then update in one launch."""
-    numbers = _numbers_of(step, backends.backend_of(weights))
-    rule, arrays = rule_of(step), (gradient, *moments, *[None] * (3 - len(moments)))
-    assert rule is not None
-    _launch_update(("update", rule), weights, arrays, copies, step, numbers, step.all_finite, np.float32(step.l2))
+def _updated(
+    rule: str, weights: Array, flats: Sequence[Array | None], copies: list[Array], numbers: Array, step: Step,
+    scales: list[Array | None], codes: list[Array | None],
+) -> None:  # fmt: skip
+    """Update by the rule's scalars in one launch, which decodes, updates and rounds moments of fewer bits."""
+    width, last = width_of(float32, weights, *flats, *copies), (numbers, step.all_finite, np.float32(step.l2))
+    if not scales:
+        name = "update", rule, weights.dtype, width
+        return _launch_update("optim/update", name, width, weights, flats, copies, step, *last)
+    kept = next(flat.dtype for flat in flats[1:] if flat is not None)
+    name = "update_rounded", rule, weights.dtype, kept, width
+    return _launch_update("optim/rounded_moments", name, 8, weights, flats, copies, step, *scales, *codes, *last)
 
 
-def _takes_rounded(
-    weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step
-) -> bool:
-    """Whether a kernel takes an update whose moments are all stored in bfloat16, or all in 8 bits."""
-    kinds = {moment.dtype for moment in moments if moment is not None}
-    flats = weights, gradient, *map(_flat_of, moments), *copies
-    low = weights.dtype in LOW and width_of(float32, *flats) > 1
-    plain = gradient.dtype == float32 and (weights.dtype == float32 or low)
-    return rule_of(step) is not None and plain and kinds in ({bfloat16}, {uint8})
+register_update("cuda", _updated, _numbers_of, _fits)
 
 
-def _flat_of(moment: Moment | None) -> Array | None:
-    return moment.codes if isinstance(moment, Blockwise) else moment
+# moments in 8 bits
 
 
-@update.on("cuda", when=_takes_rounded)
-def update_rounded_cuda(
-    weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step
-) -> None:
-    """Compute the rule's scalars on the device, then decode, update and round in one launch."""
-    backend, rule = backends.backend_of(weights), rule_of(step)
-    assert rule is not None
-    held, low_copies = (*moments, *[None] * (3 - len(moments))), copies_16bit(copies)
-    in_8_bits = [moment if isinstance(moment, Blockwise) else None for moment in held]
-    scales = [None if moment is None else moment.scales for moment in in_8_bits]
-    codes = [None if moment is None else moment.code.beside(weights) for moment in in_8_bits]
-    flats = gradient, *map(_flat_of, held)
-    width = width_of(float32, weights, *flats, *low_copies)
-    stored = next(moment.dtype for moment in held if moment is not None)
-    entry, blocks = typed("update_rounded", rule, weights.dtype, stored, width), grid_for(weights.size, 8)
-    last = np.float32(step.l2), np.bool_(step.options["maximize"]), np.int64(weights.size)
-    random = _random_arguments(backend, step.random_bits)
-    arrays = *flats, *low_copies, *random, *scales, *codes, _numbers_of(step, backend), step.all_finite
-    launch("optim/rounded_moments", entry, blocks, BLOCK, weights, *arrays, *last)
+def _encoded(values: Array, codes: Array, scales: Array, table: Array, random_bits: RandomBits | None) -> None:
+    random = *_random_arguments(backends.backend_of(values), random_bits), np.bool_(random_bits is None)
+    args = values, codes, scales, table, *random, np.int64(values.size)
+    launch("optim/rounded_moments", "encode_blocks", grid_for(values.size, 8), BLOCK, *args)
 
 
-@encode.on("cuda", when=lambda values, codes, *rest: values.dtype == float32 and in_order(values, codes))
-def encode_cuda(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
-    backend = backends.backend_of(values)
-    random = *_random_arguments(backend, random_bits), np.bool_(random_bits is None), np.int64(values.size)
-    arrays = values, codes, scales, code.beside(values)
-    launch("optim/rounded_moments", "encode_blocks", grid_for(values.size, 8), BLOCK, *arrays, *random)
+def _decoded(codes: Array, scales: Array, table: Array, values: Array) -> None:
+    args = codes, scales, table, values, np.int64(codes.size)
+    launch("optim/rounded_moments", "decode_blocks", grid_for(codes.size, 1), BLOCK, *args)
 
 
-@decode.on("cuda", when=lambda codes, scales, code: in_order(codes, scales))
-def decode_cuda(codes: Array, scales: Array, code: Code) -> Array:
-    backend = backends.backend_of(codes)
-    values = backend.empty(codes.shape, float32)
-    arrays = codes, scales, code.beside(codes), values
-    launch("optim/rounded_moments", "decode_blocks", grid_for(codes.size, 1), BLOCK, *arrays, np.int64(codes.size))
-    return values
+register_blockwise(
+    "cuda", lambda codes: backends.backend_of(codes).empty(codes.shape, float32), _decoded, _encoded, in_order
+)
+
+
+# rounding, norms and clipping
 
 
 def _supports_narrow(master: Array, copy: Array) -> bool:
     return master.dtype == float32 and copy.dtype in LOW and in_order(master, copy)
 
 
-@narrow.on("cuda", when=_supports_narrow)
-def narrow_cuda(master: Array, copy: Array) -> None:
+def _narrowed(master: Array, copy: Array) -> None:
     width = width_of(float32, master, copy)
     entry, blocks = typed("cast_copy", copy.dtype, width), grid_for(master.size, width)
     launch("optim/update", entry, blocks, BLOCK, master, copy, np.int64(master.size))
@@ -188,11 +165,7 @@ def round_stochastically_cuda(values: Array, weights: Array, random_bits: Random
     launch("optim/update", entry, blocks, BLOCK, values, weights, *random, np.int64(values.size))
 
 
-# norms
-
-
-@power_sum.on("cuda", when=lambda values, order, scratch: values.dtype in STORED and in_order(values))
-def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
+def _total(values: Array, order: float, scratch: Array) -> Array:
     kind = "0" if order == math.inf else "2" if order == 2 else "1"
     width, backend = width_of(values.dtype, values), backends.backend_of(values)
     blocks = grid_for(values.size, width, PARTS)
@@ -203,11 +176,15 @@ def power_sum_cuda(values: Array, order: float, scratch: Array) -> Array:
     return total
 
 
-@scale_gradients.on("cuda", when=lambda values, factor, all_finite: values.dtype in STORED and in_order(values))
-def scale_gradients_cuda(values: Array, factor: Array, all_finite: Array) -> None:
+def _scaled(values: Array, factor: Array, all_finite: Array) -> None:
     width = width_of(values.dtype, values)
     entry, blocks = typed("scale_gradients", values.dtype, width), grid_for(values.size, width)
     launch("optim/update", entry, blocks, BLOCK, values, factor, all_finite, np.int64(values.size))
+
+
+register_flat(
+    "cuda", _narrowed, _total, _scaled, _supports_narrow, lambda values: values.dtype in STORED and in_order(values)
+)
 
 
 # schedules

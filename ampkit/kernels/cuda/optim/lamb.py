@@ -14,29 +14,15 @@ from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import Array, float32, float64
+from ampkit.kernels.shared.optim import register_lamb
 from ampkit.optim.elementwise import Step
-from ampkit.optim.lamb import LAMB, lamb_update
 
 SEGMENTS = 64  # parameters per launch, as in lamb.cu
 PARTS = 512  # blocks per parameter, at most
 _TABLE = np.dtype([(name, np.int64, SEGMENTS) for name in ("start", "stop")])
 
 
-def _fits(
-    master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
-) -> bool:
-    return step.rule.scalars is LAMB.scalars and master.dtype == float32 and in_order(master, gradient, mean, square)
-
-
-@lamb_update.on("cuda", when=_fits)
-def lamb_update_cuda(
-    master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
-) -> None:
-    for first in range(0, len(slices), SEGMENTS):
-        _update(master, gradient, mean, square, slices[first : first + SEGMENTS], copies, step)
-
-
-def _update(
+def _update_few(
     master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
 ) -> None:
     backend, low_copies, number = backends.backend_of(master), copies_16bit(copies), len(slices)
@@ -54,3 +40,13 @@ def _update(
     launch("optim/lamb", "lamb_trust_ratio", number, BLOCK, *args)
     args = master, mean, square, *low_copies, rates, *common, *options
     launch("optim/lamb", typed("lamb_update", width), (parts, number), BLOCK, *args)
+
+
+def _updated(
+    master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
+) -> None:
+    for first in range(0, len(slices), SEGMENTS):
+        _update_few(master, gradient, mean, square, slices[first : first + SEGMENTS], copies, step)
+
+
+register_lamb("cuda", _updated, in_order)
