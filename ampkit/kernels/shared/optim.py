@@ -16,7 +16,6 @@ from ampkit.optim.clip import power_sum, scale_gradients
 from ampkit.optim.elementwise import Step, update
 from ampkit.optim.flat.blockwise import Blockwise, Code, decode, encode
 from ampkit.optim.flat.memory import RandomBits, narrow
-from ampkit.optim.lamb import LAMB, lamb_update
 
 from .headers import rules
 from .registration import on
@@ -66,88 +65,39 @@ def register_update(
     on(update, backend, run, fits)
 
 
-def register_lamb(backend: str, updated: Function, fits: Function, is_skipped: Function | None = None) -> None:
-    """Register LAMB. updated: called as the primitive, for a step that is not skipped; fits(*flat arrays)."""
+def register_whole(
+    primitive: Any, backend: str, updated: Function, fits: Function, is_skipped: Function | None = None
+) -> None:
+    """Register LAMB or Adafactor, which read whole parameters. updated: called as the primitive."""
 
-    def run(
-        master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
-    ) -> None:
-        if is_skipped is not None and is_skipped(step.all_finite):
-            _narrow_all(master, copies)
-        else:
-            updated(master, gradient, mean, square, slices, copies, step)
-
-    def known(master: Array, gradient: Array, mean: Array, square: Array, slices: Any, copies: Any, step: Step) -> bool:
-        same = step.rule.scalars is LAMB.scalars and master.dtype == float32
-        return same and fits(master, gradient, mean, square)
-
-    on(lamb_update, backend, run, known)
-
-
-def register_adafactor(backend: str, updated: Function, fits: Function, is_skipped: Function | None = None) -> None:
-    """Register Adafactor. updated: called as the primitive, for a step that is not skipped; fits(*flat arrays)."""
-
-    def run(
-        master: Array, gradient: Array, rows: Array, columns: Array | None, steps: Array, lr: Array,
-        all_finite: Array | None, copies: list[Array], **options: Any,
-    ) -> None:  # fmt: skip
-        if is_skipped is not None and is_skipped(all_finite):
+    def run(master: Array, *args: Any, **options: Any) -> None:
+        flag, copies = args[5:] if primitive is adafactor_update else (args[-1].all_finite, args[-2])
+        if is_skipped is not None and is_skipped(flag):
             _narrow_all(master.reshape(-1), copies)
         else:
-            updated(master, gradient, rows, columns, steps, lr, all_finite, copies, **options)
+            updated(master, *args, **options)
 
-    def known(
-        master: Array,
-        gradient: Array,
-        rows: Array,
-        columns: Any,
-        steps: Any,
-        lr: Any,
-        flag: Any,
-        copies: Any,
-        **more: Any,
-    ) -> bool:
-        return bool(master.dtype == float32) and fits(master, gradient, rows, columns, *copies)
-
-    on(adafactor_update, backend, run, known)
+    on(primitive, backend, run, fits)
 
 
-def register_blockwise(backend: str, empty: Function, decoded: Function, encoded: Function, fits: Function) -> None:
-    """Register the codes of moments in 8 bits.
+def register_flat(
+    backend: str, decoded: Function, encoded: Function, coded: Function, narrowed: Function, total: Function,
+    scaled: Function, fits: Function, narrows: Function | None = None, orders: Any = None,
+) -> None:  # fmt: skip
+    """Register codes of moments in 8 bits, rounding, norms and clipping: functions called as the primitives.
 
-    empty(codes) -> float32 memory for their values. decoded(codes, scales, table, values), encoded(values, codes,
-    scales, table, random_bits): table: the code's, beside the arrays. fits(*arrays) of what is read and of codes.
+    decoded and encoded get the table of the code, beside the arrays, in place of the code; coded(*arrays): whether they
+    read them. narrows: the predicate of `narrowed`; fits(values): of the norms, of `orders`, and of `scaled`.
     """
-
-    def decode_(codes: Array, scales: Array, code: Code) -> Array:
-        values = empty(codes)
-        decoded(codes, scales, code.beside(codes), values)
-        return values
 
     def encode_(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
         encoded(values, codes, scales, code.beside(values), random_bits)
 
-    on(decode, backend, decode_, lambda codes, scales, code: fits(codes, scales))
-    on(encode, backend, encode_, lambda values, codes, *rest: values.dtype == float32 and fits(values, codes))
-
-
-def register_flat(
-    backend: str,
-    narrowed: Function,
-    total: Function,
-    scaled: Function,
-    narrows: Any,
-    fits: Function,
-    orders: Any = None,
-) -> None:
-    """Register rounding, norms and clipping, by functions called as the primitives. narrows: where `narrowed` applies.
-
-    fits(values): where the others do; orders: of the norms, None for any.
-    """
-
     def sums(values: Array, order: float, scratch: Array) -> bool:
         return (orders is None or order in orders) and fits(values)
 
+    on(decode, backend, lambda codes, scales, code: decoded(codes, scales, code.beside(codes)), coded)
+    on(encode, backend, encode_, lambda values, codes, *rest: values.dtype == float32 and coded(values, codes))
     on(narrow, backend, narrowed, narrows)
     on(power_sum, backend, total, sums)
     on(scale_gradients, backend, scaled, lambda values, factor, all_finite: fits(values))

@@ -7,13 +7,17 @@ from typing import Any
 
 from ampkit.backends.cpu.native.arrays import Function, HostArray, reshape_view
 from ampkit.base.dtypes import float32
-from ampkit.kernels.shared.optim import register_adafactor
-from ampkit.optim.adafactor import floor_of
+from ampkit.kernels.shared.optim import register_whole
+from ampkit.optim.adafactor import adafactor_update, floor_of
 from ampkit.optim.flat.memory import read_scalar
 
 from .elementwise import is_skipped, on_host, two_copies
 
 _update = Function("adafactor_update", "aaaaaafffdddfi")
+
+
+def _fits(master: HostArray, *others: Any, **options: Any) -> bool:
+    return bool(master.dtype == float32) and on_host(master)
 
 
 def _updated(
@@ -32,4 +36,4 @@ def _updated(
     _update(*arrays, *two_copies(copies), *sizes, 1 - rate * weight_decay, maximize)
 
 
-register_adafactor("cpu", _updated, lambda master, *others: on_host(master), is_skipped)
+register_whole(adafactor_update, "cpu", _updated, _fits, is_skipped)

@@ -18,7 +18,7 @@ from ampkit.backends.cpu.copies import copy
 from ampkit.backends.cpu.native.arrays import Function, HostArray, empty, supported
 from ampkit.backends.cpu.native.library import library
 from ampkit.base.dtypes import float32
-from ampkit.kernels.shared.optim import register_blockwise, register_flat, register_update, rule_of
+from ampkit.kernels.shared.optim import register_flat, register_update, rule_of
 from ampkit.optim.elementwise import Step, scalars_of
 from ampkit.optim.flat.memory import RandomBits, read_scalar
 from ampkit.optim.swa_utils import lerp
@@ -82,25 +82,21 @@ def _updated(
 register_update("cpu", _updated, numbers_of, _fits, is_skipped)
 
 
-# moments in 8 bits
+# flat memory
 
 
-def _decoded(codes: HostArray, scales: HostArray, table: HostArray, values: HostArray) -> None:
+def _decoded(codes: HostArray, scales: HostArray, table: HostArray) -> HostArray:
+    values = empty(codes.shape, float32)
     _decode(codes, scales, address(table), values)
+    return values
 
 
 def _encoded(values: HostArray, codes: HostArray, scales: HostArray, table: HostArray, bits: RandomBits | None) -> None:
     _encode(values, codes, scales, address(table), bits is None, *(bits or (0, 0, 0)))
 
 
-def _coded(*arrays: HostArray) -> bool:
-    return library() is not None and all(array.flags.c_contiguous for array in arrays)
-
-
-register_blockwise("cpu", lambda codes: empty(codes.shape, float32), _decoded, _encoded, _coded)
-
-
-# rounding, norms, clipping, averages
+def _coded(first: HostArray, second: HostArray, *rest: Any) -> bool:
+    return library() is not None and first.flags.c_contiguous and second.flags.c_contiguous
 
 
 def _narrowed(master: HostArray, rounded: HostArray) -> None:
@@ -118,7 +114,7 @@ def _scaled(values: HostArray, factor: HostArray, all_finite: HostArray) -> None
         _scale(values, number)
 
 
-register_flat("cpu", _narrowed, _total, _scaled, None, on_host, orders=(2, math.inf))
+register_flat("cpu", _decoded, _encoded, _coded, _narrowed, _total, _scaled, on_host, orders=(2, math.inf))
 
 
 @lerp.on(

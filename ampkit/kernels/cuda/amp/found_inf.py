@@ -5,25 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from ampkit import backends
-from ampkit.amp.found_inf import unscale
 from ampkit.amp.loss_scale import update_scale
 from ampkit.backends.cuda.launch.flat import BLOCK, BLOCKS, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import Array, float32, int64
+from ampkit.kernels.shared.amp import register_unscale
 
 
-def _fits(gradient: Array, inverse: Array | None, flags: Array) -> bool:
-    return gradient.dtype == float32 and (inverse is None or inverse.dtype == float32) and in_order(gradient)
-
-
-@unscale.on("cuda", when=_fits)
-def unscale_cuda(gradient: Array, inverse: Array | None, flags: Array) -> Array:
+def _unscaled(gradient: Array, inverse: Array | None, flags: Array) -> Array:
     width, backend = width_of(float32, gradient), backends.backend_of(gradient)
     blocks, count = grid_for(gradient.size, width, BLOCKS), np.int64(gradient.size)
     first_of_block, first = backend.empty((blocks,), int64), backend.empty((), int64)
     launch("amp/found_inf", typed("unscale", width), blocks, BLOCK, gradient, inverse, first_of_block, count)
     launch("amp/found_inf", "unscale_reduce", 1, BLOCK, first_of_block, first, np.int64(blocks))
     return first
+
+
+def _fits(gradient: Array, inverse: Array | None) -> bool:
+    return (inverse is None or bool(inverse.dtype == float32)) and in_order(gradient)
+
+
+register_unscale("cuda", _unscaled, _fits)
 
 
 @update_scale.on("cuda")

@@ -14,16 +14,20 @@ from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, launch
 from ampkit.base.dtypes import Array, float32, float64
-from ampkit.kernels.shared.optim import register_adafactor
-from ampkit.optim.adafactor import floor_of
+from ampkit.kernels.shared.optim import register_whole
+from ampkit.optim.adafactor import adafactor_update, floor_of
 
 PARTS = 512  # blocks of a sum, at most
 ROW_BLOCKS = 4096  # blocks of sums over rows, at most
 ROWS_PER_PART = 64  # rows that a thread adds up for a column, or as many more as leave PARTS parts
 
 
-def _fits(master: Array, *others: Array | None) -> bool:
-    return 0 < master.size <= MAX_ELEMENTS and in_order(master, *others)
+def _fits(
+    master: Array, gradient: Array, rows: Array, columns: Array | None, steps: Array, lr: Array,
+    all_finite: Array | None, copies: list[Array], **options: Any,
+) -> bool:  # fmt: skip
+    supported = master.dtype == float32 and 0 < master.size <= MAX_ELEMENTS
+    return supported and in_order(master, gradient, rows, columns, *copies)
 
 
 def _updated(
@@ -77,4 +81,4 @@ def _row_launch(rows: int, length: int) -> tuple[int, Any]:
     return min(blocks_for(rows * threads, BLOCK), ROW_BLOCKS), map(np.uint32, (rows, length, threads))
 
 
-register_adafactor("cuda", _updated, _fits)
+register_whole(adafactor_update, "cuda", _updated, _fits)

@@ -18,7 +18,7 @@ from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import STORED, drawn, launch, typed
 from ampkit.base.dtypes import LOW, Array, bfloat16, float32, float64, uint8
-from ampkit.kernels.shared.optim import register_blockwise, register_flat, register_update, rule_of, stored
+from ampkit.kernels.shared.optim import register_flat, register_update, rule_of, stored
 from ampkit.optim.adam import Adam
 from ampkit.optim.elementwise import Elementwise, Step, scalars_of, update
 from ampkit.optim.flat.memory import RandomBits, round_stochastically
@@ -121,7 +121,7 @@ def _updated(
 register_update("cuda", _updated, _numbers_of, _fits)
 
 
-# moments in 8 bits
+# flat memory
 
 
 def _encoded(values: Array, codes: Array, scales: Array, table: Array, random_bits: RandomBits | None) -> None:
@@ -130,17 +130,11 @@ def _encoded(values: Array, codes: Array, scales: Array, table: Array, random_bi
     launch("optim/rounded_moments", "encode_blocks", grid_for(values.size, 8), BLOCK, *args)
 
 
-def _decoded(codes: Array, scales: Array, table: Array, values: Array) -> None:
+def _decoded(codes: Array, scales: Array, table: Array) -> Array:
+    values = backends.backend_of(codes).empty(codes.shape, float32)
     args = codes, scales, table, values, np.int64(codes.size)
     launch("optim/rounded_moments", "decode_blocks", grid_for(codes.size, 1), BLOCK, *args)
-
-
-register_blockwise(
-    "cuda", lambda codes: backends.backend_of(codes).empty(codes.shape, float32), _decoded, _encoded, in_order
-)
-
-
-# rounding, norms and clipping
+    return values
 
 
 def _supports_narrow(master: Array, copy: Array) -> bool:
@@ -182,9 +176,15 @@ def _scaled(values: Array, factor: Array, all_finite: Array) -> None:
     launch("optim/update", entry, blocks, BLOCK, values, factor, all_finite, np.int64(values.size))
 
 
-register_flat(
-    "cuda", _narrowed, _total, _scaled, _supports_narrow, lambda values: values.dtype in STORED and in_order(values)
-)
+def _coded(first: Array, second: Array, *rest: Any) -> bool:
+    return in_order(first, second)
+
+
+def _is_flat(values: Array) -> bool:
+    return values.dtype in STORED and in_order(values)
+
+
+register_flat("cuda", _decoded, _encoded, _coded, _narrowed, _total, _scaled, _is_flat, _supports_narrow)
 
 
 # schedules

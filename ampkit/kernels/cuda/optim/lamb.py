@@ -14,12 +14,17 @@ from ampkit import backends
 from ampkit.backends.cuda.launch.flat import BLOCK, copies_16bit, grid_for, in_order, width_of
 from ampkit.backends.cuda.nvrtc import launch, typed
 from ampkit.base.dtypes import Array, float32, float64
-from ampkit.kernels.shared.optim import register_lamb
+from ampkit.kernels.shared.optim import register_whole
 from ampkit.optim.elementwise import Step
+from ampkit.optim.lamb import LAMB, lamb_update
 
 SEGMENTS = 64  # parameters per launch, as in lamb.cu
 PARTS = 512  # blocks per parameter, at most
 _TABLE = np.dtype([(name, np.int64, SEGMENTS) for name in ("start", "stop")])
+
+
+def _fits(master: Array, gradient: Array, mean: Array, square: Array, slices: Any, copies: Any, step: Step) -> bool:
+    return step.rule.scalars is LAMB.scalars and master.dtype == float32 and in_order(master, gradient, mean, square)
 
 
 def _update_few(
@@ -49,4 +54,4 @@ def _updated(
         _update_few(master, gradient, mean, square, slices[first : first + SEGMENTS], copies, step)
 
 
-register_lamb("cuda", _updated, in_order)
+register_whole(lamb_update, "cuda", _updated, _fits)
