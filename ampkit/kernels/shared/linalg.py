@@ -174,6 +174,22 @@ def _register_added_product(multiplier: Multiplier, op: Any, first: str, second:
     multiplier.on(op, first, second, forward, multiplier.added_fits, backward, 1)
 
 
+def register_outer_backward(backend: str, product: Any, fits: Any, turned: bool) -> None:
+    """Register the gradients of outer. turned: whether that of vec2 is dy^T times input, or else input^T times dy."""
+
+    def backward(dy: Array, saved: Saved, needs: Any) -> Any:
+        da, db = product(dy, as_column(saved.vec2), needs[0]).reshape(-1) if needs[0] else None, None
+        if needs[1]:
+            db = (
+                product(dy.T, as_column(saved.input), needs[1])
+                if turned
+                else product(as_row(saved.input), dy, needs[1])
+            )
+        return da, db if db is None else db.reshape(-1)
+
+    on(matmul.outer.backward_primitive, backend, backward, fits)
+
+
 def register_einsum(backend: str, multiply: Any, fits: Any, backward_fits: Any, *reshape: Any) -> None:
     """Register equations of two operands that are one product. multiply, reshape: as `matrix_product` takes them."""
 

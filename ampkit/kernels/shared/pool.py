@@ -98,6 +98,15 @@ def _register_mean(launcher: Launcher, pooling: Pooling, plan_of: Callable[..., 
     launcher.on_small_backward(op, backward, fits_backward)
 
 
+def register_adaptive_places(launcher: Launcher, places: Callable[..., Array], fits: Callable[..., bool]) -> None:
+    """Register where the maxima of adaptive_max_pool are. places(images, output_size) -> indices into the images."""
+
+    def forward(input: Array, output_size: Any, *, dtype: DType) -> Array:
+        return unbatched(places(batched(input, len(output_size)), output_size), input.ndim)
+
+    launcher.on(adaptive_pool.adaptive_max_pool_, forward, fits)
+
+
 def register_adaptive_mean(
     launcher: Launcher, pooling: Pooling, plan_of: Callable[..., Any], op: Any, axes: int
 ) -> None:

@@ -21,8 +21,10 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import normalize_axes
 from ampkit.ops.nn.softmax import logsumexp
 from ampkit.ops.reduction import norms, reductions, statistics
+from ampkit.ops.reduction.cumulative import cumsum
 
 from .launcher import Launcher, supports
+from .registration import on
 
 Reduced = Callable[..., Any]
 Predicate = Callable[..., bool]
@@ -231,6 +233,25 @@ def register_logsumexp(launcher: Launcher, reduced: Reduced, fits: Predicate) ->
 
     launcher.on(logsumexp, forward, fits)
     launcher.on_small_backward(logsumexp, backward, _backward_fits(launcher, fits, ("input", "most", "total")))
+
+
+# cumsum, whose gradient is the sum from the end
+
+
+def register_cumsum(backend: str, summed: Callable[..., Any], fits: Predicate, min_elements: int = 0) -> None:
+    """Register cumsum. summed(x, dim, dtype, reverse) -> its cumulative sum; fits(x, dim)."""
+
+    def forward(input: Array, dim: int, dtype: DType) -> Any:
+        return summed(input, dim, dtype, False), Saved()
+
+    def backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> Any:
+        return summed(dy, dim, needs[0], True)
+
+    def fits_backward(dy: Array, saved: Saved, needs: Any, dim: int, dtype: Any) -> bool:
+        return fits(dy, dim)
+
+    on(cumsum, backend, forward, lambda input, dim, dtype: fits(input, dim), min_elements=min_elements)
+    on(cumsum.backward_primitive, backend, backward, fits_backward, min_elements=min_elements)
 
 
 # any, all, count_nonzero

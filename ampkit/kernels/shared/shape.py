@@ -40,8 +40,11 @@ def register_join_split(backend: str, joined: Any, fit: Any) -> None:
     on(unbind_.backward_primitive, backend, unbind_backward, pieces_fit)
 
 
-def register_padding(backend: str, padded: Any, fits: Any, min_elements: int = 0) -> None:
-    """Register padding. padded(input, widths, mode, value=0) -> input padded."""
+def register_padding(backend: str, padded: Any, fits: Any, added: Any, readable: Any, min_elements: int = 0) -> None:
+    """Register padding. padded(input, widths, mode, value=0) -> input padded.
+
+    added(dy, widths, mode, dtype) -> the gradient of the input, where `readable`, the backward's predicate, holds.
+    """
 
     def pad(input: Array, widths: Any, value: Any, *, dtype: DType) -> Any:
         return padded(input, widths, "constant", value), Saved()
@@ -49,5 +52,9 @@ def register_padding(backend: str, padded: Any, fits: Any, min_elements: int = 0
     def from_input(input: Array, widths: Any, mode: str, *, dtype: DType) -> Any:
         return padded(input, widths, mode), Saved()
 
+    def backward(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
+        return added(dy, widths, mode, needs[0])
+
     on(pad_, backend, pad, fits, min_elements=min_elements)
     on(pad_from_input, backend, from_input, fits, min_elements=min_elements)
+    on(pad_from_input.backward_primitive, backend, backward, readable, min_elements=min_elements)

@@ -18,6 +18,7 @@ from ampkit.kernels.shared.linalg import (
     as_column,
     as_row,
     left_operands,
+    register_outer_backward,
     register_products,
     right_operands,
 )
@@ -112,7 +113,4 @@ def _outer_back_fits(dy: HostArray, saved: Saved, needs: Any) -> bool:
     return all(dy.dtype == kept.dtype for kept in vars(saved).values()) and is_profitable(dy, dy[:1].T)
 
 
-@matmul.outer.on_backward("cpu", when=_outer_back_fits)
-def outer_backward_cpu(dy: HostArray, saved: Saved, needs: Any) -> Any:
-    da = gemm(dy, as_column(saved.vec2), needs[0]).reshape(-1) if needs[0] else None
-    return da, gemm(as_row(saved.input), dy, needs[1]).reshape(-1) if needs[1] else None
+register_outer_backward("cpu", gemm, _outer_back_fits, turned=False)

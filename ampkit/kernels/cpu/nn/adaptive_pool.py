@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, supported
+from ampkit.backends.cpu.native.arrays import HostArray, supported
 from ampkit.backends.cpu.resample import AxisTaps, ImageMap
-from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.memory_format import channels_are_last
-from ampkit.kernels.shared.pool import MOST_PIXELS, register_adaptive_mean
+from ampkit.kernels.shared.pool import MOST_PIXELS, register_adaptive_mean, register_adaptive_places
 from ampkit.ops.nn import adaptive_pool
-from ampkit.ops.nn.conv_geometry import batched, conv_geometry, unbatched
+from ampkit.ops.nn.conv_geometry import conv_geometry
 from ampkit.ops.nn.pool import flat_indices
 
 from ..pointwise import LAUNCHER
@@ -43,20 +42,17 @@ def _windows_are_equal(input: HostArray, output_size: Any) -> bool:
     return supported(input) and not any(n % m for n, m in sizes)
 
 
-@adaptive_pool.adaptive_max_pool_.on("cpu", when=_windows_are_equal, min_elements=MIN_FUSED)
-def adaptive_max_pool_cpu(input: HostArray, output_size: Any, *, dtype: DType) -> Any:
+def _places(images: HostArray, output_size: Any) -> Any:
     """Of large windows that do not overlap: the maxima along the last axis, then those of these.
 
     Of equal ones that is still the first, of NaNs the last.
     """
-    axes = len(output_size)
-    kernel = tuple([n // m for n, m in zip(input.shape[-axes:], output_size, strict=True)])
-    images = batched(input, axes)
-    rows, in_rows = _maxima_and_places(images, (*[1] * (axes - 1), kernel[-1]))
+    kernel = tuple([n // m for n, m in zip(images.shape[2:], output_size, strict=True)])
+    rows, in_rows = _maxima_and_places(images, (*[1] * (len(kernel) - 1), kernel[-1]))
     _, of_row = _maxima_and_places(rows, (*kernel[:-1], 1))
     flat = (*images.shape[:2], -1)
     place = np.take_along_axis(in_rows.reshape(flat), of_row.reshape(flat), -1).reshape(of_row.shape)
-    return np.ascontiguousarray(unbatched(place, input.ndim))
+    return np.ascontiguousarray(place)
 
 
 def _maxima_and_places(images: HostArray, kernel: tuple[int, ...]) -> tuple[HostArray, HostArray]:
@@ -66,3 +62,6 @@ def _maxima_and_places(images: HostArray, kernel: tuple[int, ...]) -> tuple[Host
         raise UnsupportedError
     best, taps = maxima(images, w, images.dtype, channels_are_last(images))
     return best, flat_indices(taps, w)
+
+
+register_adaptive_places(LAUNCHER, _places, _windows_are_equal)

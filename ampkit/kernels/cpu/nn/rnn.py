@@ -8,30 +8,15 @@ from typing import Any
 from ampkit.backends.cpu.native.arrays import FLOATS, MIN_ELEMENTS, Function, HostArray, supported
 from ampkit.backends.cpu.onednn import gemm
 from ampkit.backends.cpu.onednn.library import has_fast_matmul
-from ampkit.backends.passthrough import runs_as_stored
 from ampkit.base.dtypes import float32
-from ampkit.ops.nn import rnn
-from ampkit.ops.nn.rnn_cell import (
-    column_sums,
-    gru_step,
-    gru_step_backward,
-    lstm_step,
-    lstm_step_backward,
-    matmul_by,
-    matmul_into,
-)
+from ampkit.kernels.shared.rnn import register_recurrent
+from ampkit.ops.nn.rnn_cell import matmul_by, matmul_into
 
 from ..reduction import reductions
 
 
 def _fits(a: HostArray, b: HostArray, out: HostArray, *more: Any) -> bool:
     return gemm.is_profitable(a, b) and has_fast_matmul(a.dtype) and out.dtype in (a.dtype, float32)
-
-
-@matmul_into.on("cpu", when=_fits)
-def matmul_into_cpu(a: HostArray, b: HostArray, out: HostArray, bias: Any = None, accumulate: bool = False) -> None:
-    if not gemm.matmul_into(a, b, out, bias, accumulate=accumulate):
-        matmul_into.reference.run(a, b, out, bias, accumulate)
 
 
 def _repeats(weight: HostArray, rows: int) -> bool:
@@ -50,8 +35,7 @@ def matmul_by_cpu(weight: HostArray, rows: int) -> Callable[..., None]:
     return times
 
 
-@column_sums.on("cpu", when=reductions.fits, min_elements=MIN_ELEMENTS)
-def column_sums_cpu(rows: HostArray) -> Any:
+def _summed(rows: HostArray) -> Any:
     return reductions.reduced("Add", rows, (0,), float32).reshape(-1)
 
 
@@ -59,15 +43,12 @@ def _gates_fit(gates: HostArray, *arrays: HostArray | None) -> bool:
     return bool(gates.dtype == float32) and supported(*arrays)
 
 
-# Primitives that write in place: the C functions have their arguments.
-for _step, _arguments in ((lstm_step, 5), (lstm_step_backward, 6), (gru_step, 6), (gru_step_backward, 7)):
-    _step.on("cpu", when=_gates_fit)(Function(_step.name, "a" * _arguments))
-
-
 def _worth(input: HostArray, *given: Any) -> bool:
     rows = max(array.shape[0] for array in given if array is not None and array.ndim == 2)
     return has_fast_matmul(input.dtype) and input.size * rows >= gemm.MIN_MACS
 
 
-for _op in rnn.OPS:
-    runs_as_stored(_op, "cpu", _worth)
+register_recurrent(
+    "cpu", gemm.matmul_into, _fits, _summed, reductions.fits,
+    lambda name, count: Function(name, "a" * count), lambda name: _gates_fit, _worth, MIN_ELEMENTS,
+)  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, Function, HostArray, empty, merge_axes, need_view, supported
 from ampkit.base.dtypes import DType, float32, int64
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.reduction import register_cumsum
 from ampkit.ops.reduction import cumulative as ops
 
 from .sorting import register_values_backward
@@ -41,21 +42,16 @@ def _run(function: Function, dim: int, *arrays: HostArray, flags: tuple[bool, ..
     return arrays[0]
 
 
-def _register_scan(op: Any, product: bool) -> None:
-    def forward(input: HostArray, dim: int, dtype: DType) -> Any:
-        out = _run(_scan, dim, empty(input.shape, dtype), input, flags=(product, False))
-        return out, Saved(input=input) if product else Saved()
-
-    op.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)(forward)
+def _summed(x: HostArray, dim: int, dtype: DType, reverse: bool) -> HostArray:
+    return _run(_scan, dim, empty(x.shape, dtype), x, flags=(False, reverse))
 
 
-_register_scan(ops.cumsum, product=False)
-_register_scan(ops.cumprod, product=True)
+register_cumsum("cpu", _summed, _fits, MIN_ELEMENTS)
 
 
-@ops.cumsum.on_backward("cpu", when=_backward_fits)
-def cumsum_backward_cpu(dy: HostArray, saved: Saved, needs: Any, dim: int, dtype: Any) -> HostArray:
-    return _run(_scan, dim, empty(dy.shape, needs[0]), dy, flags=(False, True))
+@ops.cumprod.on("cpu", when=_fits, min_elements=MIN_ELEMENTS)
+def cumprod_cpu(input: HostArray, dim: int, dtype: DType) -> Any:
+    return _run(_scan, dim, empty(input.shape, dtype), input, flags=(True, False)), Saved(input=input)
 
 
 @ops.cumprod.on_backward("cpu", when=_backward_fits)

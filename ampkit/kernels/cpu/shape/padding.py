@@ -21,10 +21,10 @@ from ampkit.backends.cpu.native.arrays import (
     memory_order,
     supported,
 )
+from ampkit.base.dtypes import DType
 from ampkit.base.memory_format import channels_are_last, inverse
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.shape import register_padding
-from ampkit.ops.shape.padding import pad_from_input
 
 _forward, _backward = Function("pad_forward", "ppiup"), Function("pad_backward", "pipip")
 _AXES = 8  # AXES in padding.cpp
@@ -80,18 +80,17 @@ def _padded(input: HostArray, widths: Any, mode: str, value: Any = 0) -> HostArr
     return out.transpose(inverse(order))
 
 
-register_padding("cpu", _padded, _fits, MIN_FUSED)
-
-
 def _backward_fits(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
-    return supported(dy) and dy.ndim <= _AXES and dy.size >= MIN_FUSED
+    return supported(dy) and dy.ndim <= _AXES
 
 
-@pad_from_input.on_backward("cpu", when=_backward_fits)
-def pad_from_input_backward_cpu(dy: HostArray, saved: Saved, needs: Any, widths: Any, mode: str) -> HostArray:
+def _added(dy: HostArray, widths: Any, mode: str, dtype: DType) -> HostArray:
     order = memory_order(dy.strides)
     shape = tuple([wide - sum(pair) for wide, pair in zip(dy.shape, widths, strict=True)])
-    dx = empty([shape[i] for i in order], needs[0])
+    dx = empty([shape[i] for i in order], dtype)
     padding = _padding(shape, dy.strides, dy.itemsize, widths, mode, order)
     _backward(address(dx), KINDS[dx.dtype], address(dy), KINDS[dy.dtype], padding)
     return dx.transpose(inverse(order))
+
+
+register_padding("cpu", _padded, _fits, _added, _backward_fits, MIN_FUSED)

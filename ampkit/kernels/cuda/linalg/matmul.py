@@ -20,7 +20,7 @@ from ampkit.backends.cuda.libs.gemm import (
 from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
-from ampkit.kernels.shared.linalg import Multiplier, register_products
+from ampkit.kernels.shared.linalg import Multiplier, register_outer_backward, register_products
 from ampkit.ops.linalg import matmul
 
 
@@ -85,12 +85,9 @@ register_products(
 )
 
 
-# outer
-
-
-@matmul.outer.on_backward(
-    "cuda", when=lambda dy, saved, needs: fits(dy, saved.vec2 if needs[0] else None, saved.input if needs[1] else None)
+register_outer_backward(
+    "cuda",
+    product,
+    lambda dy, saved, needs: fits(dy, saved.vec2 if needs[0] else None, saved.input if needs[1] else None),
+    turned=True,
 )
-def outer_backward_cuda(dy: Array, saved: Saved, needs: Any) -> Any:
-    da = product(dy, saved.vec2[:, None], needs[0])[:, 0] if needs[0] else None
-    return da, product(dy.T, saved.input[:, None], needs[1])[:, 0] if needs[1] else None

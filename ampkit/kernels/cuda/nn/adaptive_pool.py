@@ -13,9 +13,8 @@ from ampkit.backends.cuda.launch.reduction import Finish, reduced
 from ampkit.base.conv_geometry import ConvGeometry
 from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import UnsupportedError
-from ampkit.kernels.shared.pool import register_adaptive_mean
+from ampkit.kernels.shared.pool import register_adaptive_mean, register_adaptive_places
 from ampkit.ops.nn import adaptive_pool
-from ampkit.ops.nn.conv_geometry import batched, unbatched
 
 from ..pointwise import LAUNCHER
 from .pool import POOLING, adaptive_geometry, fits, gradient, max_indices, pooled
@@ -44,8 +43,8 @@ register_adaptive_mean(LAUNCHER, _POOLING, adaptive_geometry, adaptive_pool.adap
 register_adaptive_mean(LAUNCHER, _POOLING, adaptive_geometry, adaptive_pool.adaptive_avg_pool3d, 3)
 
 
-@adaptive_pool.adaptive_max_pool_.on("cuda", when=fits)
-def adaptive_max_pool_cuda(input: Array, output_size: Any, *, dtype: DType) -> Array:
-    axes = len(output_size)
-    found = max_indices(batched(input, axes), adaptive_geometry(input.shape[-axes:], output_size))
-    return unbatched(found, input.ndim)
+def _places(images: Array, output_size: Any) -> Array:
+    return max_indices(images, adaptive_geometry(images.shape[2:], output_size))
+
+
+register_adaptive_places(LAUNCHER, _places, fits)

@@ -6,15 +6,16 @@ capture recurrent layers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ampkit.backends.cuda.libs import gemm
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, blocks_for, launch, typed
-from ampkit.backends.passthrough import runs_as_stored
 from ampkit.base.dtypes import Array, accumulator, float32
-from ampkit.ops.nn import rnn, rnn_cell
+from ampkit.kernels.shared.rnn import register_recurrent
+from ampkit.ops.nn import rnn_cell
 
 THREADS = 256
 LANE = 8  # row lengths are multiples of this many 16-bit values
@@ -27,14 +28,11 @@ def _can_multiply(a: Array, b: Array, out: Array, *more: Any) -> bool:
     return gemm.fits(a, b) and a.size > 0 and b.size > 0 and gemm.output_dtype(a.dtype, out.dtype) == out.dtype
 
 
-@rnn_cell.matmul_into.on("cuda", when=_can_multiply)
-def matmul_into_cuda(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
-    if not gemm.multiply(a, b, out, bias, out if accumulate else None):
-        rnn_cell.matmul_into.reference.run(a, b, out, bias, accumulate)
+def _multiplied(a: Array, b: Array, out: Array, bias: Array | None, accumulate: bool) -> bool:
+    return gemm.multiply(a, b, out, bias, out if accumulate else None)
 
 
-@rnn_cell.column_sums.on("cuda", when=lambda rows: gemm.fits(rows) and rows.size > 0)
-def column_sums_cuda(rows: Array) -> Array:
+def _summed(rows: Array) -> Array:
     return gemm.column_sums(rows, accumulator(rows.dtype))
 
 
@@ -52,57 +50,46 @@ def _launch(name: str, out: Array, count: int, *args: Any) -> None:
     launch("nn/rnn", typed(name, out.dtype), blocks_for(count, THREADS), THREADS, *args)
 
 
-def _sizes(state: Array) -> tuple[Any, Any]:
-    return np.uint32(state.size), np.uint32(state.shape[1])
-
-
 @rnn_cell.rnn_step.on("cuda", when=lambda gates, hidden, out, relu: _supports(gates, hidden, out))
 def rnn_step_cuda(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
     _launch("rnn_forward", hidden, gates.size, gates, hidden, out, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.rnn_step_backward.on("cuda", when=lambda gates, dy, dh, dgates, relu: _supports_grad(gates, dgates, dy, dh))
+def _supports_elman_backward(gates: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> bool:
+    return dy.dtype == dgates.dtype and _supports(gates, dy, dh, dgates)
+
+
+@rnn_cell.rnn_step_backward.on("cuda", when=_supports_elman_backward)
 def rnn_step_backward_cuda(gates: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
     _launch("rnn_backward", dgates, gates.size, gates, dy, dh, dgates, np.uint32(gates.size), np.bool_(relu))
 
 
-@rnn_cell.lstm_step.on("cuda", when=_supports)
-def lstm_step_cuda(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
-    _launch("lstm_forward", out, cell.size, gates, cell, previous_cell, hidden, out, *_sizes(cell))
+# of each step: the places among its arrays of a state [n, H], of one in the products' dtype, of others that share it
+_PLACES: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    "lstm_step": (1, 4, ()), "lstm_step_backward": (4, 5, (2,)),
+    "gru_step": (2, 5, ()), "gru_step_backward": (4, 5, (2, 3)),
+}  # fmt: skip
 
 
-@rnn_cell.lstm_step_backward.on(
-    "cuda",
-    when=lambda gates, previous_cell, dy, dh, dc, dgates: _supports_grad(gates, dgates, dy, previous_cell, dh, dc),
-)
-def lstm_step_backward_cuda(
-    gates: Array, previous_cell: Array, dy: Array | None, dh: Array, dc: Array, dgates: Array
-) -> None:
-    _launch("lstm_backward", dgates, dc.size, gates, previous_cell, dy, dh, dc, dgates, *_sizes(dc))
+def _step_of(name: str, count: int) -> Callable[..., None]:
+    state, stored, _ = _PLACES[name]
+    entry = name.replace("_step", "" if name.endswith("backward") else "_forward")
+
+    def step(*arrays: Array | None) -> None:
+        sizes: Any = arrays[state]
+        _launch(entry, arrays[stored], sizes.size, *arrays, np.uint32(sizes.size), np.uint32(sizes.shape[1]))
+
+    return step
 
 
-@rnn_cell.gru_step.on("cuda", when=_supports)
-def gru_step_cuda(
-    gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
-) -> None:
-    _launch("gru_forward", out, state.size, gates, hidden_gates, state, hidden_n, hidden, out, *_sizes(state))
+def _fits_of(name: str) -> Callable[..., bool]:
+    _, stored, alike = _PLACES[name]
 
+    def fits(*arrays: Any) -> bool:
+        same = all(arrays[i] is None or arrays[i].dtype == arrays[stored].dtype for i in alike)
+        return same and _supports(*arrays)
 
-@rnn_cell.gru_step_backward.on(
-    "cuda",
-    when=lambda gates, hidden_n, previous, dy, dh, dx_gates, dh_gates: (
-        previous.dtype == dx_gates.dtype and _supports_grad(gates, dx_gates, dy, hidden_n, previous, dh, dh_gates)
-    ),
-)
-def gru_step_backward_cuda(
-    gates: Array, hidden_n: Array, previous: Array, dy: Array, dh: Array, dx_gates: Array, dh_gates: Array
-) -> None:
-    _launch("gru_backward", dx_gates, dh.size, gates, hidden_n, previous, dy, dh, dx_gates, dh_gates, *_sizes(dh))
-
-
-def _supports_grad(gates: Array, dgates: Array, dy: Array | None, *others: Array) -> bool:
-    """As `_supports`, and dy, if there is one, has the dtype of the gradients of the gates."""
-    return (dy is None or dy.dtype == dgates.dtype) and _supports(gates, dgates, dy, *others)
+    return fits
 
 
 def _is_profitable(input: Array, *others: Array | None) -> bool:
@@ -111,5 +98,7 @@ def _is_profitable(input: Array, *others: Array | None) -> bool:
     return gemm.fits(input) and input.size > 0 and not any(n % LANE for n in sizes)
 
 
-for _op in rnn.OPS:
-    runs_as_stored(_op, "cuda", _is_profitable)
+register_recurrent(
+    "cuda", _multiplied, _can_multiply, _summed, lambda rows: gemm.fits(rows) and rows.size > 0, _step_of, _fits_of,
+    _is_profitable,
+)  # fmt: skip

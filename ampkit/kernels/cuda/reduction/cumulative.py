@@ -12,12 +12,12 @@ from ampkit.backends.cuda.array_layout import supports_array
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.base.errors import UnsupportedError
-from ampkit.ops.reduction.cumulative import cumsum
+from ampkit.kernels.shared.reduction import register_cumsum
 
 BLOCK = 256
 
 
-def _supports(x: Array, *args: Any, **params: Any) -> bool:
+def _supports(x: Array, dim: int) -> bool:
     return supports_array(x) and x.ndim > 0 and bool(x.flags.c_contiguous)
 
 
@@ -37,11 +37,4 @@ def _cumsum(x: Array, dim: int, dtype: DType, reverse: bool) -> Any:
     return out
 
 
-@cumsum.on("cuda", when=_supports)
-def cumsum_cuda(input: Array, dim: int, dtype: DType) -> Any:
-    return _cumsum(input, dim, dtype, reverse=False)
-
-
-@cumsum.on_backward("cuda", when=_supports)
-def cumsum_backward_cuda(dy: Array, saved: Any, needs: Any, dim: int, dtype: Any) -> Any:
-    return _cumsum(dy, dim, needs[0], reverse=True)
+register_cumsum("cuda", _cumsum, _supports)

@@ -9,20 +9,14 @@ from ampkit.backends.cuda.nvrtc import STORED
 from ampkit.base.dtypes import Array, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.shape import register_padding
-from ampkit.ops.shape.padding import pad_from_input
 
 
 def _supports(input: Array, widths: Any, *more: Any) -> bool:
     return fits(input, widened(input.shape, widths))
 
 
-register_padding("cuda", extended, _supports)
-
-
 def _supports_backward(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> bool:
     return dy.dtype in STORED and needs[0] in (dy.dtype, float32) and fits(dy, dy.shape)
 
 
-@pad_from_input.on_backward("cuda", when=_supports_backward)
-def pad_from_input_backward_cuda(dy: Array, saved: Saved, needs: Any, widths: Any, mode: str) -> Array:
-    return added(dy, widths, mode, needs[0])
+register_padding("cuda", extended, _supports, added, _supports_backward)
