@@ -27,6 +27,7 @@ class Beta(ExponentialFamily):
     arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
     has_rsample = True
     support = constraints.unit_interval
+    _interior = 0.5
 
     def __init__(
         self, concentration1: Tensor | float, concentration0: Tensor | float, validate_args: bool | None = None
@@ -47,9 +48,6 @@ class Beta(ExponentialFamily):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         return ops.sigmoid(draws.log_gamma(self.concentration1, shape) - draws.log_gamma(self.concentration0, shape))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 0.5, self._log_density)
 
     def _log_density(self, x: Tensor) -> Tensor:
         a, b = self.concentration1, self.concentration0
@@ -84,6 +82,7 @@ class Dirichlet(ExponentialFamily):
         self.concentration = concentration
         super().__init__(concentration.shape[:-1], concentration.shape[-1:], validate_args)
 
+    _interior = property(lambda self: 1 / self.event_shape[0])
     total = property(lambda self: self.concentration.sum(-1, keepdim=True))
     mean = property(lambda self: self.concentration / self.total)
     mode = property(lambda self: _mode(self.concentration))
@@ -95,9 +94,6 @@ class Dirichlet(ExponentialFamily):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return ops.softmax(draws.log_gamma(self.concentration, self._extended_shape(sample_shape)), -1)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 1 / value.shape[-1], self._log_density)
 
     def _log_density(self, x: Tensor) -> Tensor:
         return ops.xlogy(self.concentration - 1, x).sum(-1) - self._log_normalizer(self.concentration)

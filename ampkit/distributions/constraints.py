@@ -162,7 +162,13 @@ class _OneHot(Constraint):
         return ((value == 0) | (value == 1)).all(-1) & (value.sum(-1) == 1)
 
 
-class greater_than(Constraint):
+class _Bounded(Constraint):
+    def __repr__(self) -> str:
+        bounds = [str(value) for name, value in vars(self).items() if name.endswith("_bound")]
+        return f"{type(self).__name__}({', '.join(bounds)})"
+
+
+class greater_than(_Bounded):
     """Values above a bound."""
 
     def __init__(self, lower_bound: Any):
@@ -172,11 +178,8 @@ class greater_than(Constraint):
     def check(self, value: Tensor) -> Tensor:
         return value > self.lower_bound
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.lower_bound})"
 
-
-class greater_than_eq(Constraint):
+class greater_than_eq(_Bounded):
     """Values from a bound on."""
 
     def __init__(self, lower_bound: Any):
@@ -186,11 +189,8 @@ class greater_than_eq(Constraint):
     def check(self, value: Tensor) -> Tensor:
         return value >= self.lower_bound
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.lower_bound})"
 
-
-class less_than(Constraint):
+class less_than(_Bounded):
     """Values below a bound."""
 
     def __init__(self, upper_bound: Any):
@@ -200,11 +200,8 @@ class less_than(Constraint):
     def check(self, value: Tensor) -> Tensor:
         return value < self.upper_bound
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.upper_bound})"
 
-
-class interval(Constraint):
+class interval(_Bounded):
     """Values between two bounds, which are in it."""
 
     def __init__(self, lower_bound: Any, upper_bound: Any):
@@ -213,9 +210,6 @@ class interval(Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         return (value >= self.lower_bound) & (value <= self.upper_bound)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.lower_bound}, {self.upper_bound})"
 
 
 class half_open_interval(interval):

@@ -15,13 +15,11 @@ from .kl import register_kl
 
 __all__ = ["Exponential", "Laplace", "Normal", "Uniform"]
 
-LOCATION_SCALE = {"loc": constraints.real, "scale": constraints.positive}
 
+class LocationScale(Distribution):
+    """loc + scale z, `scale` above 0, of a number z whose density is symmetric about 0."""
 
-class Normal(ExponentialFamily):
-    """Mean `loc`, standard deviation `scale` above 0."""
-
-    arg_constraints = LOCATION_SCALE
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     has_rsample = True
     support = constraints.real
 
@@ -31,6 +29,14 @@ class Normal(ExponentialFamily):
 
     mean = property(lambda self: self.loc)
     mode = property(lambda self: self.loc)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return draws.in_range(self.icdf(draws.uniform(self._extended_shape(sample_shape), self.loc, True)))
+
+
+class Normal(LocationScale, ExponentialFamily):
+    """Mean `loc`, standard deviation `scale` above 0."""
+
     stddev = property(lambda self: self.scale)
     variance = property(lambda self: self.scale.square())
 
@@ -58,23 +64,10 @@ class Normal(ExponentialFamily):
         return -0.25 * x.square() / y + 0.5 * (-math.pi / y).log()
 
 
-class Laplace(Distribution):
+class Laplace(LocationScale):
     """Density exp(-|x - loc| / scale) / (2 scale), `scale` above 0."""
 
-    arg_constraints = LOCATION_SCALE
-    has_rsample = True
-    support = constraints.real
-
-    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
-        self.loc, self.scale = parameters(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
-
-    mean = property(lambda self: self.loc)
-    mode = property(lambda self: self.loc)
     variance = property(lambda self: 2 * self.scale.square())
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return draws.in_range(self.icdf(draws.uniform(self._extended_shape(sample_shape), self.loc, True)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -(2 * self.scale).log() - (value - self.loc).abs() / self.scale

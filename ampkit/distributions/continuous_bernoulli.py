@@ -25,6 +25,7 @@ class ContinuousBernoulli(ExponentialFamily):
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     has_rsample = True
     support = constraints.unit_interval
+    _interior = 0.5
     _mean_carrier_measure = 0
 
     def __init__(
@@ -81,9 +82,6 @@ class ContinuousBernoulli(ExponentialFamily):
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.icdf(draws.uniform(self._extended_shape(sample_shape), self.probs))
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 0.5, self._log_density)
 
     def _log_density(self, x: Tensor) -> Tensor:
         return x * self.logits - ops.softplus(self.logits) + self._log_constant()

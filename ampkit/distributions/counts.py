@@ -12,7 +12,7 @@ from .. import ops
 from ..base.errors import ArgumentError, StateError
 from ..core.tensor import Tensor
 from . import constraints, draws
-from .discrete import Categorical, WithLogits, enumerated, given_one
+from .discrete import OfCategorical, WithLogits, enumerated, given_one
 from .distribution import Distribution, ExponentialFamily, parameters
 from .kl import register_kl
 
@@ -24,6 +24,7 @@ class Poisson(ExponentialFamily):
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
+    _interior = 0.0
 
     def __init__(self, rate: Tensor | float, validate_args: bool | None = None):
         (self.rate,) = parameters(rate)
@@ -36,8 +37,8 @@ class Poisson(ExponentialFamily):
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return ops.poisson(self.rate.detach().expand(self._extended_shape(sample_shape)))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 0.0, lambda k: ops.xlogy(k, self.rate) - self.rate - (k + 1).lgamma())
+    def _log_density(self, value: Tensor) -> Tensor:
+        return ops.xlogy(value, self.rate) - self.rate - (value + 1).lgamma()
 
     @property
     def _natural_params(self) -> tuple[Tensor, ...]:
@@ -54,20 +55,13 @@ class Poisson(ExponentialFamily):
 class Geometric(WithLogits):
     """The failures before the first success of probability `probs`: (1 - p)^k p, k from 0."""
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.nonnegative_integer
+    _interior = 0.0
 
-    def __init__(
-        self,
-        probs: Tensor | float | None = None,
-        logits: Tensor | float | None = None,
-        validate_args: bool | None = None,
-    ):
-        name, given = given_one("Geometric", probs, logits)
-        self.__dict__[name] = given
-        super().__init__(given.shape, (), validate_args)
-        if name == "probs":
-            self._need("probs", given > 0, "above 0")
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if "probs" in self.__dict__:
+            self._need("probs", self.probs > 0, "above 0")
 
     mean = property(lambda self: 1 / self.probs - 1)
     mode = property(lambda self: ops.zeros_like(self.probs))
@@ -77,8 +71,8 @@ class Geometric(WithLogits):
         shape = self._extended_shape(sample_shape)
         return draws.from_host(lambda g, p: g.geometric(np.broadcast_to(p, shape)) - 1, self.probs.detach())
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 0.0, lambda k: ops.xlogy(k, 1 - self.probs) + self.probs.log())
+    def _log_density(self, value: Tensor) -> Tensor:
+        return ops.xlogy(value, 1 - self.probs) + self.probs.log()
 
     def entropy(self) -> Tensor:
         return (ops.softplus(self.logits) - self.probs * self.logits) / self.probs
@@ -87,12 +81,9 @@ class Geometric(WithLogits):
 class Binomial(WithLogits):
     """The successes of probability `probs` in `total_count` trials."""
 
-    arg_constraints = {
-        "total_count": constraints.nonnegative_integer,
-        "probs": constraints.unit_interval,
-        "logits": constraints.real,
-    }
+    arg_constraints = {"total_count": constraints.nonnegative_integer, **WithLogits.arg_constraints}
     has_enumerate_support = True
+    _interior = 0.0
 
     def __init__(
         self,
@@ -105,7 +96,7 @@ class Binomial(WithLogits):
         given, count = parameters(given, total_count)
         self.total_count = count.to(given.dtype)
         self.__dict__[name] = given
-        super().__init__(given.shape, (), validate_args)
+        Distribution.__init__(self, given.shape, (), validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=0)
     def support(self) -> constraints.Constraint:
@@ -122,14 +113,10 @@ class Binomial(WithLogits):
         shape = self._extended_shape(sample_shape)
         return ops.binomial(self.total_count.expand(shape), self.probs.detach().expand(shape))
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        n, logits = self.total_count, self.logits
-
-        def log_probability(k: Tensor) -> Tensor:
-            ways = (n + 1).lgamma() - (k + 1).lgamma() - (n - k + 1).lgamma()
-            return ways + k * logits - n * ops.softplus(logits)
-
-        return self._on_support(value, 0.0, log_probability)
+    def _log_density(self, value: Tensor) -> Tensor:
+        n, k = self.total_count, value
+        ways = (n + 1).lgamma() - (k + 1).lgamma() - (n - k + 1).lgamma()
+        return ways + k * self.logits - n * ops.softplus(self.logits)
 
     def _one_count(self) -> int:
         most = int(self.total_count.max().item())
@@ -157,6 +144,7 @@ class NegativeBinomial(WithLogits):
         "logits": constraints.real,
     }
     support = constraints.nonnegative_integer
+    _interior = 0.0
 
     def __init__(
         self,
@@ -169,7 +157,7 @@ class NegativeBinomial(WithLogits):
         given, count = parameters(given, total_count)
         self.total_count = count.to(given.dtype)
         self.__dict__[name] = given
-        super().__init__(given.shape, (), validate_args)
+        Distribution.__init__(self, given.shape, (), validate_args)
 
     mean = property(lambda self: self.total_count * self.logits.exp())
     variance = property(lambda self: self.mean / ops.sigmoid(-self.logits))
@@ -183,22 +171,16 @@ class NegativeBinomial(WithLogits):
 
         return draws.from_host(draw, self.total_count, self.logits.detach().exp())
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        n, logits = self.total_count, self.logits
-
-        def log_probability(k: Tensor) -> Tensor:
-            none = (n == 0) & (k == 0)
-            one = ops.where(none, 1.0, n)
-            ways = (one + k).lgamma() - (k + 1).lgamma() - one.lgamma()
-            return ops.where(none, 0.0, ways) + n * ops.logsigmoid(-logits) + k * ops.logsigmoid(logits)
-
-        return self._on_support(value, 0.0, log_probability)
+    def _log_density(self, value: Tensor) -> Tensor:
+        n, k = self.total_count, value
+        none = (n == 0) & (k == 0)
+        one = ops.where(none, 1.0, n)
+        ways = (one + k).lgamma() - (k + 1).lgamma() - one.lgamma()
+        return ops.where(none, 0.0, ways) + n * ops.logsigmoid(-self.logits) + k * ops.logsigmoid(self.logits)
 
 
-class Multinomial(Distribution):
+class Multinomial(OfCategorical):
     """The counts [*batch_shape, K] of K outcomes in `total_count` trials, an int, of probabilities `probs` [.., K]."""
-
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
 
     def __init__(
         self,
@@ -210,16 +192,12 @@ class Multinomial(Distribution):
         if total_count < 0:
             raise ArgumentError("Multinomial", "total_count from 0", str(total_count))
         self.total_count = total_count
-        self._categorical = Categorical(probs, logits, validate_args)
-        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args=False)
+        super().__init__(probs, logits, validate_args)
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> constraints.Constraint:
         return constraints.multinomial(self.total_count)
 
-    param_shape = property(lambda self: self._categorical.param_shape)
-    probs = property(lambda self: self._categorical.probs)
-    logits = property(lambda self: self._categorical.logits)
     mean = property(lambda self: self.probs * self.total_count)
     variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 

@@ -35,6 +35,18 @@ def within(probs: Tensor) -> Tensor:
 class WithLogits(Distribution):
     """The probability of an event by `probs` or `logits`, each computed from the other; shape batch_shape."""
 
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+
+    def __init__(
+        self,
+        probs: Tensor | float | None = None,
+        logits: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ):
+        name, given = given_one(type(self).__name__, probs, logits)
+        self.__dict__[name] = given
+        super().__init__(given.shape, (), validate_args)
+
     @lazy_property
     def probs(self) -> Tensor:
         """The probability of 1."""
@@ -56,19 +68,8 @@ class WithLogits(Distribution):
 class Bernoulli(WithLogits, ExponentialFamily):
     """1 with probability `probs` = sigmoid(`logits`), else 0; samples have the parameters' dtype."""
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.boolean
     has_enumerate_support = True
-
-    def __init__(
-        self,
-        probs: Tensor | float | None = None,
-        logits: Tensor | float | None = None,
-        validate_args: bool | None = None,
-    ):
-        name, given = given_one("Bernoulli", probs, logits)
-        self.__dict__[name] = given
-        super().__init__(given.shape, (), validate_args)
 
     mean = property(lambda self: self.probs)
     variance = property(lambda self: self.probs * (1 - self.probs))
@@ -182,12 +183,10 @@ class Categorical(Distribution):
         return enumerated(ops.arange(self._num_events, device=self.probs.device), self.batch_shape, expand)
 
 
-class OneHotCategorical(Distribution):
-    """Categorical, whose values are one-hot vectors [*batch_shape, K] of the parameters' dtype."""
+class OfCategorical(Distribution):
+    """Values of event_shape [K], by the parameters of a Categorical of K outcomes."""
 
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
-    support = constraints.one_hot
-    has_enumerate_support = True
+    arg_constraints = Categorical.arg_constraints
 
     def __init__(
         self,
@@ -198,10 +197,18 @@ class OneHotCategorical(Distribution):
         self._categorical = Categorical(probs, logits, validate_args)
         super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args=False)
 
-    base_dist = property(lambda self: self._categorical)
     param_shape = property(lambda self: self._categorical.param_shape)
     probs = property(lambda self: self._categorical.probs)
     logits = property(lambda self: self._categorical.logits)
+
+
+class OneHotCategorical(OfCategorical):
+    """Categorical, whose values are one-hot vectors [*batch_shape, K] of the parameters' dtype."""
+
+    support = constraints.one_hot
+    has_enumerate_support = True
+
+    base_dist = property(lambda self: self._categorical)
     mean = property(lambda self: self.probs)
     mode = property(lambda self: self._one_hot(self.probs.argmax(-1)))
     variance = property(lambda self: self.probs * (1 - self.probs))

@@ -53,6 +53,7 @@ class Distribution:
     has_enumerate_support = False
     arg_constraints: Mapping[str, constraints.Constraint] = {}
     _validate_args: bool = True
+    _interior: Any = None  # a value of the support, of a subclass whose `_log_density` holds within it alone
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -147,7 +148,12 @@ class Distribution:
 
         -inf outside of the support of a distribution over numbers.
         """
-        raise self._lacks("log_prob")
+        if (interior := self._interior) is None:
+            raise self._lacks("log_prob")
+        return self._on_support(value, interior, self._log_density)
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        raise self._lacks("_log_density")
 
     def cdf(self, value: Tensor) -> Tensor:
         """The probability of a value up to `value`."""
@@ -193,9 +199,9 @@ class Distribution:
         inner = ops.where(outside.reshape(*outside.shape, *(1,) * n), interior, value)
         return ops.where(outside, -math.inf, log_density(inner))
 
-    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+    def _get_checked_instance(self, cls: Any, _instance: Any = None) -> Any:
         # The object that `expand` fills. A subclass with a constructor of its own has to fill it itself.
-        if _instance is None and type(self).__init__ is not vars(cls).get("__init__", type(self).__init__):
+        if _instance is None and type(self).__init__ is not cls.__init__:
             name = type(self).__name__
             raise UndefinedError(f"{name}.expand", "an expand method beside the constructor of the subclass", "none")
         return self.__new__(type(self)) if _instance is None else _instance

@@ -153,12 +153,13 @@ class GeneralizedPareto(Distribution):
         z = (value - self.loc) / self.scale
         return ops.where(near, -z, -ops.log1p(ops.where(near, 0.0, c * z)) / c)
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        def log_density(x: Tensor) -> Tensor:
-            return (1 + self.concentration) * self._survival_log(x) - self.scale.log()
-
+    @property
+    def _interior(self) -> Tensor:
         end = ops.where(self.concentration < 0, -1 / ops.where(self.concentration < 0, self.concentration, -1.0), 1.0)
-        return self._on_support(value, self.loc + 0.5 * self.scale * end, log_density)
+        return self.loc + 0.5 * self.scale * end
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        return (1 + self.concentration) * self._survival_log(value) - self.scale.log()
 
     def cdf(self, value: Tensor) -> Tensor:
         low, high = self.support.lower_bound, self.support.upper_bound

@@ -26,6 +26,7 @@ class Gamma(ExponentialFamily):
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     has_rsample = True
     support = constraints.nonnegative
+    _interior = 1.0
 
     def __init__(self, concentration: Tensor | float, rate: Tensor | float, validate_args: bool | None = None):
         self.concentration, self.rate = parameters(concentration, rate)
@@ -38,9 +39,6 @@ class Gamma(ExponentialFamily):
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         drawn = draws.gamma(self.concentration, self._extended_shape(sample_shape))
         return draws.in_range(drawn / self.rate, positive=True)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 1.0, self._log_density)
 
     def _log_density(self, x: Tensor) -> Tensor:
         a, rate = self.concentration, self.rate
@@ -117,6 +115,7 @@ class FisherSnedecor(Distribution):
     arg_constraints = {"df1": constraints.positive, "df2": constraints.positive}
     has_rsample = True
     support = constraints.positive
+    _interior = 1.0
 
     def __init__(self, df1: Tensor | float, df2: Tensor | float, validate_args: bool | None = None):
         self.df1, self.df2 = parameters(df1, df2)
@@ -142,9 +141,6 @@ class FisherSnedecor(Distribution):
         shape = self._extended_shape(sample_shape)
         logs = draws.log_gamma(0.5 * self.df1, shape) - draws.log_gamma(0.5 * self.df2, shape)
         return draws.in_range((logs + self.df2.log() - self.df1.log()).exp(), positive=True)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        return self._on_support(value, 1.0, self._log_density)
 
     def _log_density(self, x: Tensor) -> Tensor:
         a, b, ratio = 0.5 * self.df1, 0.5 * self.df2, self.df1 / self.df2

@@ -45,7 +45,34 @@ def triangle_of(given: dict[str, Tensor]) -> tuple[str, Tensor]:
     return name, linalg.solve_triangular(low, identity.expand(tuple(matrix.shape)), upper=False)
 
 
-class MultivariateNormal(Distribution):
+class OfCovariance(Distribution):
+    """The covariance L L^T, a matrix [*batch_shape, n, n], its inverse and the triangle L; one is given."""
+
+    _unbroadcasted_scale_tril: Tensor
+
+    def _in_batch(self, matrix: Tensor) -> Tensor:
+        return matrix.expand((*self.batch_shape, *matrix.shape[-2:]))
+
+    @lazy_property
+    def scale_tril(self) -> Tensor:
+        """The lower triangular L [*batch_shape, n, n]."""
+        return self._in_batch(self._unbroadcasted_scale_tril)
+
+    @lazy_property
+    def covariance_matrix(self) -> Tensor:
+        """The covariances [*batch_shape, n, n]."""
+        low = self._unbroadcasted_scale_tril
+        return self._in_batch(low @ low.mT)
+
+    @lazy_property
+    def precision_matrix(self) -> Tensor:
+        """The inverse of the covariances [*batch_shape, n, n]."""
+        low = self._unbroadcasted_scale_tril
+        identity = ops.eye(low.shape[-1], dtype=low.dtype, device=low.device).expand(tuple(low.shape))
+        return self._in_batch(ops.cholesky_solve(identity, low))
+
+
+class MultivariateNormal(OfCovariance):
     """Vectors [.., n] of mean `loc`, by one of covariance_matrix, precision_matrix (its inverse) or scale_tril.
 
     scale_tril: the lower triangular L [.., n, n] of positive diagonal with covariance L L^T.
@@ -83,25 +110,6 @@ class MultivariateNormal(Distribution):
             self.__dict__[name] = matrix.expand((*batch, n, n))
             super().__init__(batch, (n,), validate_args)
         name, self._unbroadcasted_scale_tril = triangle_of(given)
-
-    @lazy_property
-    def scale_tril(self) -> Tensor:
-        """The triangle [*batch_shape, n, n]."""
-        n = self.event_shape[0]
-        return self._unbroadcasted_scale_tril.expand((*self.batch_shape, n, n))
-
-    @lazy_property
-    def covariance_matrix(self) -> Tensor:
-        """The covariances [*batch_shape, n, n]."""
-        low, n = self._unbroadcasted_scale_tril, self.event_shape[0]
-        return (low @ low.mT).expand((*self.batch_shape, n, n))
-
-    @lazy_property
-    def precision_matrix(self) -> Tensor:
-        """The inverse of the covariances [*batch_shape, n, n]."""
-        low, n = self._unbroadcasted_scale_tril, self.event_shape[0]
-        identity = ops.eye(n, dtype=low.dtype, device=low.device).expand(tuple(low.shape))
-        return ops.cholesky_solve(identity, low).expand((*self.batch_shape, n, n))
 
     mean = property(lambda self: self.loc)
     mode = property(lambda self: self.loc)

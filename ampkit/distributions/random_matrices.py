@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from .. import linalg, ops
 from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from ..core.tensor_base import Shape
 from ..special import multigammaln
 from . import constraints, draws
 from .beta import Beta
-from .distribution import Distribution, ExponentialFamily, lazy_property, parameters
+from .distribution import Distribution, ExponentialFamily, parameters
 from .draws import LOG_2
 from .kl import register_kl
-from .multivariate_normal import half_log_det, triangle_of
+from .multivariate_normal import OfCovariance, half_log_det, triangle_of
 
 __all__ = ["LKJCholesky", "Wishart"]
 
 
-class Wishart(ExponentialFamily):
+class Wishart(OfCovariance, ExponentialFamily):
     """The sum of x x^T over `df` vectors x [n] of a Normal of mean 0: matrices [.., n, n]; df above n - 1.
 
     By one of covariance_matrix, precision_matrix (its inverse) or scale_tril, as MultivariateNormal.
@@ -58,24 +57,6 @@ class Wishart(ExponentialFamily):
         self.__dict__[name] = matrix.expand((*batch, n, n))
         super().__init__(batch, (n, n), validate_args)
         self._need("df", self.df > n - 1, f"above {n - 1}")
-
-    @lazy_property
-    def scale_tril(self) -> Tensor:
-        """The lower triangular L [*batch_shape, n, n] with covariance L L^T."""
-        return self._unbroadcasted_scale_tril.expand(self._extended_shape())
-
-    @lazy_property
-    def covariance_matrix(self) -> Tensor:
-        """The covariances of one vector, [*batch_shape, n, n]."""
-        low = self._unbroadcasted_scale_tril
-        return (low @ low.mT).expand(self._extended_shape())
-
-    @lazy_property
-    def precision_matrix(self) -> Tensor:
-        """Their inverse."""
-        low = self._unbroadcasted_scale_tril
-        identity = ops.eye(low.shape[-1], dtype=low.dtype, device=low.device).expand(tuple(low.shape))
-        return ops.cholesky_solve(identity, low).expand(self._extended_shape())
 
     @property
     def mean(self) -> Tensor:
@@ -127,11 +108,6 @@ class Wishart(ExponentialFamily):
     def _natural_params(self) -> tuple[Tensor, ...]:
         n = self.event_shape[-1]
         return -self.precision_matrix / 2, ((self.df - n - 1) / 2)[..., None, None].expand(self._extended_shape())
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        new = super().expand(batch_shape, _instance)
-        new._batch_shape = Shape(batch_shape)
-        return new
 
 
 class LKJCholesky(Distribution):

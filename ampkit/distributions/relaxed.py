@@ -12,8 +12,7 @@ from typing import Any
 from .. import ops
 from ..core.tensor import Tensor
 from . import constraints, draws, transforms
-from .discrete import Categorical, WithLogits, given_one, within
-from .distribution import Distribution
+from .discrete import OfCategorical, WithLogits, within
 from .transformed import TransformedDistribution
 
 __all__ = ["ExpRelaxedCategorical", "LogitRelaxedBernoulli", "RelaxedBernoulli", "RelaxedOneHotCategorical"]
@@ -26,7 +25,6 @@ def _log(temperature: Any) -> Any:
 class LogitRelaxedBernoulli(WithLogits):
     """(logits + a logistic number) / temperature, the logit of a relaxed Bernoulli number."""
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     has_rsample = True
     support = constraints.real
 
@@ -37,10 +35,8 @@ class LogitRelaxedBernoulli(WithLogits):
         logits: Tensor | float | None = None,
         validate_args: bool | None = None,
     ):
-        name, given = given_one("LogitRelaxedBernoulli", probs, logits)
         self.temperature = temperature
-        self.__dict__[name] = given
-        super().__init__(given.shape, (), validate_args)
+        super().__init__(probs, logits, validate_args)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         u = within(draws.uniform(self._extended_shape(sample_shape), self.logits))
@@ -73,10 +69,9 @@ class RelaxedBernoulli(TransformedDistribution):
     logits = property(lambda self: self.base_dist.logits)
 
 
-class ExpRelaxedCategorical(Distribution):
+class ExpRelaxedCategorical(OfCategorical):
     """The logarithm of a relaxed one-hot vector [*batch_shape, K]: log_softmax((logits + Gumbel) / temperature)."""
 
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     has_rsample = True
     support = constraints.real_vector
 
@@ -87,12 +82,8 @@ class ExpRelaxedCategorical(Distribution):
         logits: Tensor | float | None = None,
         validate_args: bool | None = None,
     ):
-        self._categorical = Categorical(probs, logits, validate_args)
         self.temperature = temperature
-        super().__init__(self._categorical.batch_shape, self._categorical.param_shape[-1:], validate_args=False)
-
-    probs = property(lambda self: self._categorical.probs)
-    logits = property(lambda self: self._categorical.logits)
+        super().__init__(probs, logits, validate_args)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         u = within(draws.uniform(self._extended_shape(sample_shape), self.logits))

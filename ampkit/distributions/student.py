@@ -8,29 +8,18 @@ from collections.abc import Sequence
 from .. import ops
 from ..core.tensor import Tensor
 from . import constraints, draws
+from .continuous import LocationScale
 from .distribution import Distribution, parameters
 from .kl import register_kl
 
 __all__ = ["Cauchy", "StudentT"]
 
 
-class Cauchy(Distribution):
+class Cauchy(LocationScale):
     """Density 1 / (pi scale (1 + z^2)) with z = (x - loc) / scale; it has no mean."""
 
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    has_rsample = True
-    support = constraints.real
-
-    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None):
-        self.loc, self.scale = parameters(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
-
     mean = property(lambda self: ops.full_like(self.loc, math.nan))
-    mode = property(lambda self: self.loc)
     variance = property(lambda self: ops.full_like(self.loc, math.inf))
-
-    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return draws.in_range(self.icdf(draws.uniform(self._extended_shape(sample_shape), self.loc, True)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -math.log(math.pi) - self.scale.log() - ops.log1p(((value - self.loc) / self.scale).square())

@@ -25,7 +25,6 @@ class TransformedDistribution(Distribution):
     """The values of `base_distribution`, sent through one or several `transforms`, the first one first."""
 
     arg_constraints = {}
-    _interior: Any = None  # a number of the support
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class TransformedDistribution(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._interior is not None:
-            return self._on_support(value, self._interior, self._log_density)
+            return super().log_prob(value)
         found = self._log_density(value)
         if self.event_shape:
             return found

@@ -30,15 +30,18 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _OfNumbers(Transform):
-    # Increasing and bijective, without parameters: two of one class are equal.
-    bijective, sign = True, 1
-    domain = constraints.real
-
+class _WithoutParameters(Transform):
+    # Two of one class are equal.
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
 
     __hash__ = Transform.__hash__
+
+
+class _OfNumbers(_WithoutParameters):
+    # Increasing and bijective.
+    bijective, sign = True, 1
+    domain = constraints.real
 
 
 class ExpTransform(_OfNumbers):
@@ -104,15 +107,10 @@ class TanhTransform(_OfNumbers):
         return 2 * (math.log(2) - x - ops.softplus(-2 * x))  # log(1 - tanh(x)^2) without cancellation
 
 
-class AbsTransform(Transform):
+class AbsTransform(_WithoutParameters):
     """y = |x|, whose inverse is y."""
 
     domain, codomain = constraints.real, constraints.positive
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AbsTransform)
-
-    __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         return x.abs()
@@ -241,15 +239,10 @@ class CumulativeDistributionTransform(Transform):
         return self.distribution.log_prob(x)
 
 
-class SoftmaxTransform(Transform):
+class SoftmaxTransform(_WithoutParameters):
     """y = softmax(x) of vectors, whose inverse is log(y); x + c has the same y."""
 
     domain, codomain = constraints.real_vector, constraints.simplex
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SoftmaxTransform)
-
-    __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         return ops.softmax(x, -1)
@@ -258,7 +251,7 @@ class SoftmaxTransform(Transform):
         return y.log()
 
 
-class StickBreakingTransform(Transform):
+class StickBreakingTransform(_WithoutParameters):
     """Vectors of K - 1 numbers onto those of K that sum to 1, a piece of what is left at a time.
 
     Stan Reference Manual, "Unit simplex".
@@ -266,11 +259,6 @@ class StickBreakingTransform(Transform):
 
     bijective = True
     domain, codomain = constraints.real_vector, constraints.simplex
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StickBreakingTransform)
-
-    __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         z = ops.sigmoid(x - _left(x.shape[-1], x).log())
@@ -297,15 +285,10 @@ def _left(n: int, like: Tensor) -> Tensor:
     return ops.arange(n, 0, -1, dtype=like.dtype, device=like.device)
 
 
-class LowerCholeskyTransform(Transform):
+class LowerCholeskyTransform(_WithoutParameters):
     """Square matrices to lower triangular ones: exp of the diagonal, 0 above it."""
 
     domain, codomain = constraints.independent(constraints.real, 2), constraints.lower_cholesky
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LowerCholeskyTransform)
-
-    __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         return x.tril(-1) + x.diagonal(dim1=-2, dim2=-1).exp().diag_embed()
@@ -314,15 +297,10 @@ class LowerCholeskyTransform(Transform):
         return y.tril(-1) + y.diagonal(dim1=-2, dim2=-1).log().diag_embed()
 
 
-class PositiveDefiniteTransform(Transform):
+class PositiveDefiniteTransform(_WithoutParameters):
     """L L^T of the matrix L that LowerCholeskyTransform makes."""
 
     domain, codomain = constraints.independent(constraints.real, 2), constraints.positive_definite
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PositiveDefiniteTransform)
-
-    __hash__ = Transform.__hash__
 
     def _call(self, x: Tensor) -> Tensor:
         low = LowerCholeskyTransform()(x)
