@@ -44,3 +44,13 @@ def onnx_op(*names: str, low: Collection[DType] = ()) -> Callable[[Callable[...,
         return build
 
     return register
+
+
+def map_formulas(formulas: dict[str, str | Callable[..., Any]], low: Collection[DType] = ()) -> None:
+    """`onnx_op` for a table: by op the name of the one node that it is, or a function that makes its nodes."""
+    for name, formula in formulas.items():
+        onnx_op(name, low=low)(_one_node(formula) if isinstance(formula, str) else formula)
+
+
+def _one_node(kind: str) -> Callable[..., Any]:
+    return lambda g, *inputs: getattr(g, kind)(*inputs)

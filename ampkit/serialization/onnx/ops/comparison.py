@@ -6,75 +6,37 @@ from typing import Any
 
 from ....base.dtypes import bool_
 from ..graph import Graph, Value, is_float
-from ..registry import FLOAT16, onnx_op
+from ..registry import FLOAT16, map_formulas, onnx_op
+
+map_formulas(
+    {
+        "eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual",
+        "ne": lambda g, input, other: g.Not(g.Equal(input, other)),
+    },
+    low=FLOAT16,
+)  # fmt: skip
+map_formulas(
+    {
+        "logical_and": lambda g, input, other: g.And(g.boolean(input), g.boolean(other)),
+        "logical_or": lambda g, input, other: g.Or(g.boolean(input), g.boolean(other)),
+        "logical_xor": lambda g, input, other: g.Xor(g.boolean(input), g.boolean(other)),
+        "logical_not": lambda g, input: g.Not(g.boolean(input)),
+        "bitwise_and": lambda g, *inputs: g.And(*inputs) if g.out == bool_ else g.BitwiseAnd(*inputs),
+        "bitwise_or": lambda g, *inputs: g.Or(*inputs) if g.out == bool_ else g.BitwiseOr(*inputs),
+        "bitwise_xor": lambda g, *inputs: g.Xor(*inputs) if g.out == bool_ else g.BitwiseXor(*inputs),
+        "bitwise_not": lambda g, *inputs: g.Not(*inputs) if g.out == bool_ else g.BitwiseNot(*inputs),
+        "isnan": lambda g, input: _test(g, "IsNaN", input),
+        "isinf": lambda g, input: _test(g, "IsInf", input),
+        "isfinite": lambda g, input: g.Not(g.Or(_test(g, "IsNaN", input), _test(g, "IsInf", input))),
+        "isposinf": lambda g, input: _test(g, "IsInf", input, detect_negative=0),
+        "isneginf": lambda g, input: _test(g, "IsInf", input, detect_positive=0),
+    }
+)
 
 
-def _comparison(name: str, kind: str, negate: bool = False) -> None:
-    @onnx_op(name, low=FLOAT16)
-    def build(g: Graph, input: Value, other: Value) -> Any:
-        found = getattr(g, kind)(input, other)
-        return g.Not(found) if negate else found
-
-
-for _name, _kind in {"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}.items():
-    _comparison(_name, _kind)
-_comparison("ne", "Equal", negate=True)
-
-
-def _logical(name: str, kind: str) -> None:
-    @onnx_op(name)
-    def build(g: Graph, input: Value, other: Value) -> Any:
-        return getattr(g, kind)(g.boolean(input), g.boolean(other))
-
-
-for _name, _kind in {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}.items():
-    _logical(_name, _kind)
-
-
-@onnx_op("logical_not")
-def logical_not(g: Graph, input: Value) -> Any:
-    return g.Not(g.boolean(input))
-
-
-def _bitwise(name: str, kind: str, of_bool: str) -> None:
-    @onnx_op(name)
-    def build(g: Graph, *inputs: Value) -> Any:
-        return getattr(g, of_bool if g.out == bool_ else kind)(*inputs)
-
-
-_bitwise("bitwise_and", "BitwiseAnd", "And")
-_bitwise("bitwise_or", "BitwiseOr", "Or")
-_bitwise("bitwise_xor", "BitwiseXor", "Xor")
-_bitwise("bitwise_not", "BitwiseNot", "Not")
-
-
-@onnx_op("isnan")
-def isnan(g: Graph, input: Value) -> Any:
-    return g.IsNaN(input) if is_float(input.dtype) else _never(g, input)
-
-
-@onnx_op("isinf")
-def isinf(g: Graph, input: Value) -> Any:
-    return g.IsInf(input) if is_float(input.dtype) else _never(g, input)
-
-
-@onnx_op("isfinite")
-def isfinite(g: Graph, input: Value) -> Any:
-    return g.Not(g.Or(isnan(g, input), isinf(g, input)))
-
-
-@onnx_op("isposinf")
-def isposinf(g: Graph, input: Value) -> Any:
-    return g.IsInf(input, detect_negative=0) if is_float(input.dtype) else _never(g, input)
-
-
-@onnx_op("isneginf")
-def isneginf(g: Graph, input: Value) -> Any:
-    return g.IsInf(input, detect_positive=0) if is_float(input.dtype) else _never(g, input)
-
-
-def _never(g: Graph, x: Value) -> Any:
-    return g.Not(g.Equal(x, x))
+def _test(g: Graph, kind: str, x: Value, **attributes: Any) -> Any:
+    """A test that ONNX has for floats alone; False for other numbers."""
+    return getattr(g, kind)(x, **attributes) if is_float(x.dtype) else g.Not(g.Equal(x, x))
 
 
 @onnx_op("isclose")

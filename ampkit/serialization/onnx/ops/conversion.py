@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..registry import MOVED, map_formulas
 
-from ..graph import Graph, Value
-from ..registry import MOVED, onnx_op
-
-
-@onnx_op("to", low=MOVED)
-def to(g: Graph, input: Value, dtype: Any) -> Any:
-    return g.cast(input, g.out)
-
-
-@onnx_op("to_device", low=MOVED)
-def to_device(g: Graph, input: Value, device: Any) -> Any:
-    return input
-
-
-@onnx_op("clone", low=MOVED)
-def clone(g: Graph, input: Value, memory_format: Any) -> Any:
-    return input
+map_formulas(
+    {
+        "to": lambda g, input, dtype: g.cast(input, g.out),
+        "to_device": lambda g, input, device: input,
+        "clone": lambda g, input, memory_format: input,
+    },
+    low=MOVED,
+)

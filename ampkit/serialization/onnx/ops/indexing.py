@@ -10,8 +10,12 @@ import numpy as np
 from ....base.dtypes import bool_, int64
 from ....base.errors import ArgumentError
 from ..graph import LARGEST, Graph, Value
-from ..registry import FLOAT16, MOVED, onnx_op
+from ..registry import FLOAT16, MOVED, map_formulas, onnx_op
 from ..trace import WHERE
+
+map_formulas({"embedding": lambda g, input, weight, padding_idx: g.Gather(weight, input, axis=0)}, low=MOVED)
+map_formulas({"scatter": lambda g, x, dim, index, src: _scattered(g, x, dim, index, src, None)}, low=FLOAT16)
+map_formulas({"scatter_add": lambda g, x, dim, index, src: _scattered(g, x, dim, index, src, "add")})
 
 
 @onnx_op("basic_getitem", low=MOVED)
@@ -97,11 +101,6 @@ def _integers(g: Graph, parts: Sequence[Any]) -> Any:
                 yield g.constant(places, int64, f"{g.prefix}/index")
 
 
-@onnx_op("embedding", low=MOVED)
-def embedding(g: Graph, input: Value, weight: Value, padding_idx: int | None) -> Any:
-    return g.Gather(weight, input, axis=0)
-
-
 @onnx_op("index_select", low=MOVED)
 def index_select(g: Graph, input: Value, dim: int, index: Value) -> Any:
     if not input.ndim:
@@ -120,16 +119,6 @@ def gather(g: Graph, input: Value, dim: int, index: Value) -> Any:
     if not input.ndim:
         return g.Identity(input)
     return g.GatherElements(_cut_to(g, input, index.shape, dim), index, axis=dim)
-
-
-@onnx_op("scatter", low=FLOAT16)
-def scatter(g: Graph, input: Value, dim: int, index: Value, src: Value) -> Any:
-    return _scattered(g, input, dim, index, src, None)
-
-
-@onnx_op("scatter_add")
-def scatter_add(g: Graph, input: Value, dim: int, index: Value, src: Value) -> Any:
-    return _scattered(g, input, dim, index, src, "add")
 
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}

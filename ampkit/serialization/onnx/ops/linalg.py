@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 
 from ..graph import Graph, Value
-from ..registry import FLOAT16, onnx_op
+from ..registry import FLOAT16, map_formulas, onnx_op
 from .reduction import p_norm
 from .smooth import gelu_of
 
-
-@onnx_op("linear", low=FLOAT16)
-def linear(g: Graph, input: Value, weight: Value, bias: Value | None) -> Any:
-    return linear_of(g, input, weight, bias, input.ndim)
+map_formulas(
+    {
+        **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "vdot", "tensordot"), "MatMul"),
+        "linear": lambda g, input, weight, bias: linear_of(g, input, weight, bias, input.ndim),
+        "outer": lambda g, input, vec2: g.Mul(g.unsqueeze(input, 1), g.unsqueeze(vec2, 0)),
+    },
+    low=FLOAT16,
+)
+map_formulas({"det": "Det"})
 
 
 def linear_of(g: Graph, x: Value, weight: Value, bias: Value | None, ndim: int) -> Any:
@@ -31,16 +36,6 @@ def linear_gelu_linear(
 ) -> Any:
     hidden = gelu_of(g, linear_of(g, input, weight, bias, input.ndim), approximate)
     return linear_of(g, hidden, weight2, bias2, input.ndim)
-
-
-@onnx_op("matmul", "mm", "bmm", "mv", "dot", "vdot", "tensordot", low=FLOAT16)
-def matmul(g: Graph, input: Value, other: Value) -> Any:
-    return g.MatMul(input, other)
-
-
-@onnx_op("outer", low=FLOAT16)
-def outer(g: Graph, input: Value, vec2: Value) -> Any:
-    return g.Mul(g.unsqueeze(input, 1), g.unsqueeze(vec2, 0))
 
 
 @onnx_op("addmm", "baddbmm", low=FLOAT16)
@@ -69,11 +64,6 @@ def einsum(g: Graph, operands: list[Value], equation: str) -> Any:
 def bilinear(g: Graph, input1: Value, input2: Value, weight: Value, bias: Value | None) -> Any:
     product = g.Einsum(input1, weight, input2, equation="...i,oij,...j->...o")
     return product if bias is None else g.Add(product, bias)
-
-
-@onnx_op("det")
-def det(g: Graph, input: Value) -> Any:
-    return g.Det(input)
 
 
 @onnx_op("cdist")

@@ -7,28 +7,7 @@ from typing import Any
 
 from ....base.dtypes import FLOATS, bool_
 from ..graph import Graph, Value
-from ..registry import FLOAT16, onnx_op
-
-# op: the node that computes it
-
-
-ONE_NODE = {
-    "sqrt": "Sqrt", "reciprocal": "Reciprocal", "exp": "Exp", "log": "Log", "neg": "Neg", "abs": "Abs", "sign": "Sign",
-    "floor": "Floor", "ceil": "Ceil", "erf": "Erf", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
-    "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh", "asinh": "Asinh", "acosh": "Acosh",
-    "atanh": "Atanh",
-}  # fmt: skip
-_ROUNDS_ONCE = {"neg", "abs", "sign", "floor", "ceil", "sqrt"}
-
-
-def _one_node(name: str, kind: str) -> None:
-    @onnx_op(name, low=FLOAT16 if name in _ROUNDS_ONCE else ())
-    def build(g: Graph, input: Value) -> Any:
-        return getattr(g, kind)(input)
-
-
-for _name, _kind in ONE_NODE.items():
-    _one_node(_name, _kind)
+from ..registry import FLOAT16, map_formulas, onnx_op
 
 
 def _whole(g: Graph) -> bool:
@@ -47,23 +26,6 @@ def sub(g: Graph, input: Value, other: Value, alpha: float) -> Any:
     return g.Sub(input, other if alpha == 1 else g.Mul(other, g.constant(alpha)))
 
 
-@onnx_op("mul", low=FLOAT16)
-def mul(g: Graph, input: Value, other: Value) -> Any:
-    if g.out == bool_:
-        return g.And(input, other)
-    return g.Mul(input, other)
-
-
-@onnx_op("div", low=FLOAT16)
-def div(g: Graph, input: Value, other: Value) -> Any:
-    return g.Div(input, other)
-
-
-@onnx_op("rdiv")
-def rdiv(g: Graph, input: Value, other: float) -> Any:
-    return g.Div(g.constant(other), input)
-
-
 def _remainder(g: Graph, a: Value, b: Value) -> Any:
     # Of the sign of b, as Python's; ONNX's float remainder has that of a.
     if _whole(g):
@@ -71,14 +33,6 @@ def _remainder(g: Graph, a: Value, b: Value) -> Any:
     zero, rest = g.constant(0), g.Mod(a, b, fmod=1)
     other_sign = g.And(g.Not(g.Equal(rest, zero)), g.Xor(g.Less(rest, zero), g.Less(b, zero)))
     return g.Where(other_sign, g.Add(rest, b), rest)
-
-
-onnx_op("remainder")(_remainder)
-
-
-@onnx_op("fmod")
-def fmod(g: Graph, input: Value, other: Value) -> Any:
-    return g.Mod(input, other, fmod=1)
 
 
 @onnx_op("floor_divide")
@@ -94,41 +48,6 @@ def trunc_divide(g: Graph, input: Value, other: Value) -> Any:
     return g.Round(g.Div(g.Sub(input, g.Mod(input, other, fmod=1)), other))
 
 
-@onnx_op("lerp")
-def lerp(g: Graph, input: Value, end: Value, weight: Value) -> Any:
-    return g.Add(input, g.Mul(weight, g.Sub(end, input)))
-
-
-@onnx_op("addcmul")
-def addcmul(g: Graph, input: Value, tensor1: Value, tensor2: Value, value: float) -> Any:
-    return g.Add(input, g.Mul(g.constant(value), g.Mul(tensor1, tensor2)))
-
-
-@onnx_op("addcdiv")
-def addcdiv(g: Graph, input: Value, tensor1: Value, tensor2: Value, value: float) -> Any:
-    return g.Add(input, g.Mul(g.constant(value), g.Div(tensor1, tensor2)))
-
-
-@onnx_op("pow")
-def power(g: Graph, input: Value, exponent: Value) -> Any:
-    return g.Pow(input, exponent)
-
-
-@onnx_op("square")
-def square(g: Graph, input: Value) -> Any:
-    return g.Mul(input, input)
-
-
-@onnx_op("rsqrt")
-def rsqrt(g: Graph, input: Value) -> Any:
-    return g.Reciprocal(g.Sqrt(input))
-
-
-@onnx_op("exp2")
-def exp2(g: Graph, input: Value) -> Any:
-    return g.Pow(g.constant(2), input)
-
-
 @onnx_op("expm1")
 def expm1(g: Graph, input: Value) -> Any:
     # exp(x) - 1 = 2 t / (1 - t) with t = tanh(x / 2), which keeps the digits of small x; for large x t rounds to 1.
@@ -137,32 +56,12 @@ def expm1(g: Graph, input: Value) -> Any:
     return g.Where(g.Less(g.Abs(input), g.constant(1)), small, g.Sub(g.Exp(input), g.constant(1)))
 
 
-@onnx_op("log1p")
-def log1p(g: Graph, input: Value) -> Any:
-    return log_of_one_plus(g, input)
-
-
 def log_of_one_plus(g: Graph, x: Value) -> Any:
     """log(1 + x) with the digits of small x: log(u) x / (u - 1) for u = 1 + x, Kahan's formula."""
     one = g.constant(1)
     u = g.Add(one, x)
     exact = g.Mul(g.Log(u), g.Div(x, g.Sub(u, one)))
     return g.Where(g.Equal(u, one), x, g.Where(g.IsInf(u), u, exact))
-
-
-@onnx_op("log2")
-def log2(g: Graph, input: Value) -> Any:
-    return g.Mul(g.Log(input), g.constant(1 / math.log(2)))
-
-
-@onnx_op("log10")
-def log10(g: Graph, input: Value) -> Any:
-    return g.Mul(g.Log(input), g.constant(1 / math.log(10)))
-
-
-@onnx_op("logaddexp")
-def logaddexp(g: Graph, input: Value, other: Value) -> Any:
-    return g.Add(g.Max(input, other), g.Softplus(g.Neg(g.Abs(g.Sub(input, other)))))
 
 
 @onnx_op("logaddexp2")
@@ -174,14 +73,6 @@ def logaddexp2(g: Graph, input: Value, other: Value) -> Any:
 def truncated(g: Graph, x: Value) -> Any:
     """x rounded towards zero."""
     return g.Where(g.Less(x, g.constant(0)), g.Ceil(x), g.Floor(x))
-
-
-onnx_op("trunc")(truncated)
-
-
-@onnx_op("frac")
-def frac(g: Graph, input: Value) -> Any:
-    return g.Sub(input, truncated(g, input))
 
 
 @onnx_op("round")
@@ -202,31 +93,16 @@ def copysign(g: Graph, input: Value, other: Value) -> Any:
     return g.Where(_is_negative(g, other), g.Neg(size), size)
 
 
-@onnx_op("signbit")
-def signbit(g: Graph, input: Value) -> Any:
-    return _is_negative(g, input) if g.dtype in FLOATS else g.Less(input, g.constant(0))
-
-
 def _is_negative(g: Graph, x: Value) -> Any:
     # -0 too, whose reciprocal is -inf
     zero = g.constant(0)
     return g.Or(g.Less(x, zero), g.And(g.Equal(x, zero), g.Less(g.Reciprocal(x), zero)))
 
 
-@onnx_op("erfc")
-def erfc(g: Graph, input: Value) -> Any:
-    return g.Sub(g.constant(1), g.Erf(input))
-
-
 @onnx_op("sinc")
 def sinc(g: Graph, input: Value) -> Any:
     angle = g.Mul(input, g.constant(math.pi))
     return g.Where(g.Equal(input, g.constant(0)), g.constant(1), g.Div(g.Sin(angle), angle))
-
-
-@onnx_op("hypot")
-def hypot(g: Graph, input: Value, other: Value) -> Any:
-    return g.Sqrt(g.Add(g.Mul(input, input), g.Mul(other, other)))
 
 
 @onnx_op("atan2")
@@ -246,16 +122,6 @@ def logit(g: Graph, input: Value, eps: float | None) -> Any:
     return g.Log(g.Div(input, g.Sub(g.constant(1), input)))
 
 
-@onnx_op("xlogy")
-def xlogy(g: Graph, input: Value, other: Value) -> Any:
-    return _times_unless_zero(g, input, g.Log(other), other)
-
-
-@onnx_op("xlog1py")
-def xlog1py(g: Graph, input: Value, other: Value) -> Any:
-    return _times_unless_zero(g, input, log_of_one_plus(g, other), other)
-
-
 def _times_unless_zero(g: Graph, x: Value, factor: Value, of: Value) -> Any:
     zero = g.constant(0)
     is_zero = g.And(g.Equal(x, zero), g.Not(g.IsNaN(of)))
@@ -267,3 +133,41 @@ def entr(g: Graph, input: Value) -> Any:
     zero = g.constant(0)
     inside = g.Where(g.Equal(input, zero), zero, g.Neg(g.Mul(input, g.Log(input))))
     return g.Where(g.Less(input, zero), g.constant(-math.inf), inside)
+
+
+map_formulas(  # nodes that round once
+    {
+        "neg": "Neg", "abs": "Abs", "sign": "Sign", "floor": "Floor", "ceil": "Ceil", "sqrt": "Sqrt", "div": "Div",
+        "mul": lambda g, input, other: g.And(input, other) if g.out == bool_ else g.Mul(input, other),
+    },
+    low=FLOAT16,
+)  # fmt: skip
+map_formulas(
+    {
+        "reciprocal": "Reciprocal", "exp": "Exp", "log": "Log", "erf": "Erf", "sin": "Sin", "cos": "Cos", "tan": "Tan",
+        "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "tanh": "Tanh",
+        "asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh", "pow": "Pow",
+        "remainder": _remainder, "trunc": truncated, "log1p": log_of_one_plus,
+    }
+)  # fmt: skip
+map_formulas(
+    {
+        "rdiv": lambda g, x, other: g.Div(g.constant(other), x),
+        "fmod": lambda g, x, other: g.Mod(x, other, fmod=1),
+        "lerp": lambda g, x, end, weight: g.Add(x, g.Mul(weight, g.Sub(end, x))),
+        "addcmul": lambda g, x, a, b, value: g.Add(x, g.Mul(g.constant(value), g.Mul(a, b))),
+        "addcdiv": lambda g, x, a, b, value: g.Add(x, g.Mul(g.constant(value), g.Div(a, b))),
+        "square": lambda g, x: g.Mul(x, x),
+        "rsqrt": lambda g, x: g.Reciprocal(g.Sqrt(x)),
+        "exp2": lambda g, x: g.Pow(g.constant(2), x),
+        "log2": lambda g, x: g.Mul(g.Log(x), g.constant(1 / math.log(2))),
+        "log10": lambda g, x: g.Mul(g.Log(x), g.constant(1 / math.log(10))),
+        "logaddexp": lambda g, x, other: g.Add(g.Max(x, other), g.Softplus(g.Neg(g.Abs(g.Sub(x, other))))),
+        "frac": lambda g, x: g.Sub(x, truncated(g, x)),
+        "signbit": lambda g, x: _is_negative(g, x) if g.dtype in FLOATS else g.Less(x, g.constant(0)),
+        "erfc": lambda g, x: g.Sub(g.constant(1), g.Erf(x)),
+        "hypot": lambda g, x, other: g.Sqrt(g.Add(g.Mul(x, x), g.Mul(other, other))),
+        "xlogy": lambda g, x, other: _times_unless_zero(g, x, g.Log(other), other),
+        "xlog1py": lambda g, x, other: _times_unless_zero(g, x, log_of_one_plus(g, other), other),
+    }
+)

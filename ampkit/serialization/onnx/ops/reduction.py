@@ -9,7 +9,7 @@ from typing import Any
 from ....base.dtypes import bool_, int32, int64
 from ....base.errors import ArgumentError
 from ..graph import Graph, Value, is_float
-from ..registry import FLOAT16, onnx_op
+from ..registry import FLOAT16, map_formulas, onnx_op
 from ..trace import WHERE
 
 
@@ -33,24 +33,9 @@ _reduction("amax", "ReduceMax", FLOAT16)
 _reduction("amin", "ReduceMin", FLOAT16)
 
 
-@onnx_op("any", low=FLOAT16)
-def any_(g: Graph, input: Value, dim: Any, keepdim: bool) -> Any:
-    return g.cast(_has(g, g.boolean(input), axes_of(dim, input.ndim), keepdim), g.out)
-
-
-@onnx_op("all", low=FLOAT16)
-def all_(g: Graph, input: Value, dim: Any, keepdim: bool) -> Any:
-    return g.cast(g.Not(_has(g, g.Not(g.boolean(input)), axes_of(dim, input.ndim), keepdim)), g.out)
-
-
 def _has(g: Graph, x: Value, axes: Sequence[int], keepdim: bool) -> Any:
     """Whether there is a True, by counting: the sum over no elements is 0, where ONNX's maximum is the least number."""
     return g.Greater(g.reduce("ReduceSum", g.cast(x, int32), axes, keepdim), g.constant(0, int32))
-
-
-@onnx_op("count_nonzero", low=FLOAT16)
-def count_nonzero(g: Graph, input: Value, dim: Any) -> Any:
-    return g.reduce("ReduceSum", g.cast(g.boolean(input), int64), axes_of(dim, input.ndim))
 
 
 @onnx_op("norm")
@@ -82,17 +67,6 @@ def var(g: Graph, input: Value, dim: Any, keepdim: bool, correction: float) -> A
     return g.Mul(found, g.constant(count / (count - correction))) if correction else found
 
 
-@onnx_op("std")
-def std(g: Graph, input: Value, dim: Any, keepdim: bool, correction: float) -> Any:
-    return g.Sqrt(var(g, input, dim, keepdim, correction))
-
-
-def _place_of(name: str, kind: str) -> None:
-    @onnx_op(name, low=FLOAT16)
-    def build(g: Graph, input: Value, dim: int | None, keepdim: bool) -> Any:
-        return _place(g, kind, input, dim, keepdim)
-
-
 def _place(g: Graph, kind: str, x: Value, dim: int | None, keepdim: bool) -> Any:
     x = g.cast(x, int32) if x.dtype == bool_ else x
     if dim is not None and x.ndim:
@@ -101,19 +75,25 @@ def _place(g: Graph, kind: str, x: Value, dim: int | None, keepdim: bool) -> Any
     return g.reshape(found, *(1,) * x.ndim) if keepdim else found
 
 
-_place_of("argmax", "ArgMax")
-_place_of("argmin", "ArgMin")
+def _extreme(g: Graph, kind: str, place: str, x: Value, dim: int, keepdim: bool) -> Any:
+    return g.reduce(kind, x, axes_of(dim, x.ndim), keepdim), _place(g, place, x, dim, keepdim)
 
 
-def _extreme(name: str, kind: str, place: str) -> None:
-    @onnx_op(name, low=FLOAT16)
-    def build(g: Graph, input: Value, dim: int, keepdim: bool) -> Any:
-        axes = axes_of(dim, input.ndim)
-        return g.reduce(kind, input, axes, keepdim), _place(g, place, input, dim, keepdim)
-
-
-_extreme("max", "ReduceMax", "ArgMax")
-_extreme("min", "ReduceMin", "ArgMin")
+map_formulas(
+    {
+        "any": lambda g, x, dim, keepdim: g.cast(_has(g, g.boolean(x), axes_of(dim, x.ndim), keepdim), g.out),
+        "all": lambda g, x, dim, keepdim: g.cast(
+            g.Not(_has(g, g.Not(g.boolean(x)), axes_of(dim, x.ndim), keepdim)), g.out
+        ),
+        "count_nonzero": lambda g, x, dim: g.reduce("ReduceSum", g.cast(g.boolean(x), int64), axes_of(dim, x.ndim)),
+        "argmax": lambda g, x, dim, keepdim: _place(g, "ArgMax", x, dim, keepdim),
+        "argmin": lambda g, x, dim, keepdim: _place(g, "ArgMin", x, dim, keepdim),
+        "max": lambda g, x, dim, keepdim: _extreme(g, "ReduceMax", "ArgMax", x, dim, keepdim),
+        "min": lambda g, x, dim, keepdim: _extreme(g, "ReduceMin", "ArgMin", x, dim, keepdim),
+    },
+    low=FLOAT16,
+)
+map_formulas({"std": lambda g, x, dim, keepdim, correction: g.Sqrt(var(g, x, dim, keepdim, correction))})
 
 
 @onnx_op("sort")

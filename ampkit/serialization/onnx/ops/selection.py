@@ -7,27 +7,23 @@ from typing import Any
 
 from ....base.dtypes import finfo
 from ..graph import Graph, Value, is_float
-from ..registry import FLOAT16, onnx_op
+from ..registry import FLOAT16, map_formulas, onnx_op
 
-
-@onnx_op("maximum", low=FLOAT16)
-def maximum(g: Graph, input: Value, other: Value) -> Any:
-    return g.Max(input, other)
-
-
-@onnx_op("minimum", low=FLOAT16)
-def minimum(g: Graph, input: Value, other: Value) -> Any:
-    return g.Min(input, other)
-
-
-@onnx_op("fmax")
-def fmax(g: Graph, input: Value, other: Value) -> Any:
-    return _unless_nan(g, input, other, g.Max(input, other))
-
-
-@onnx_op("fmin")
-def fmin(g: Graph, input: Value, other: Value) -> Any:
-    return _unless_nan(g, input, other, g.Min(input, other))
+map_formulas(
+    {
+        "maximum": "Max",
+        "minimum": "Min",
+        "where": lambda g, condition, input, other: g.Where(g.boolean(condition), input, other),
+        "masked_fill": lambda g, input, mask, value: g.Where(g.boolean(mask), g.constant(value), input),
+    },
+    low=FLOAT16,
+)
+map_formulas(
+    {
+        "fmax": lambda g, input, other: _unless_nan(g, input, other, g.Max(input, other)),
+        "fmin": lambda g, input, other: _unless_nan(g, input, other, g.Min(input, other)),
+    }
+)
 
 
 def _unless_nan(g: Graph, a: Value, b: Value, found: Value) -> Any:
@@ -40,16 +36,6 @@ def _unless_nan(g: Graph, a: Value, b: Value, found: Value) -> Any:
 def clamp(g: Graph, input: Value, min: Value | None, max: Value | None) -> Any:
     found = input if min is None else g.Max(input, min)
     return found if max is None else g.Min(found, max)
-
-
-@onnx_op("where", low=FLOAT16)
-def where(g: Graph, condition: Value, input: Value, other: Value) -> Any:
-    return g.Where(g.boolean(condition), input, other)
-
-
-@onnx_op("masked_fill", low=FLOAT16)
-def masked_fill(g: Graph, input: Value, mask: Value, value: float) -> Any:
-    return g.Where(g.boolean(mask), g.constant(value), input)
 
 
 @onnx_op("heaviside", low=FLOAT16)

@@ -10,18 +10,28 @@ import numpy as np
 
 from ....base.dtypes import bool_, int32, int64
 from ..graph import LARGEST, Graph, Value
-from ..registry import FLOAT16, MOVED, onnx_op
+from ..registry import FLOAT16, MOVED, map_formulas, onnx_op
+
+map_formulas(
+    {
+        "permute": lambda g, x, dims: g.transpose(x, *(dim % x.ndim for dim in dims)),
+        "unbind": lambda g, x, dim: [g.Gather(x, g.constant(i, int64), axis=dim) for i in range(g.results)],
+    },
+    low=MOVED,
+)
+map_formulas(
+    {
+        "tril": lambda g, x, diagonal: g.Trilu(x, g.constant(diagonal, int64), upper=0),
+        "triu": lambda g, x, diagonal: g.Trilu(x, g.constant(diagonal, int64), upper=1),
+    },
+    low=FLOAT16,
+)
 
 
 @onnx_op("reshape", low=MOVED)
 def reshape(g: Graph, input: Value, shape: Any) -> Any:
     given = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     return g.Reshape(input, g.sizes(*given), allowzero=1 if 0 in given else None)
-
-
-@onnx_op("permute", low=MOVED)
-def permute(g: Graph, input: Value, dims: Any) -> Any:
-    return g.transpose(input, *(dim % input.ndim for dim in dims))
 
 
 @onnx_op("broadcast_to", low=FLOAT16)
@@ -50,11 +60,6 @@ def split(g: Graph, input: Value, ends: Sequence[int], dim: int) -> Any:
     if len(lengths) > g.results:  # the ends include the last
         lengths = lengths[: g.results]
     return g.Split(input, g.sizes(*lengths), axis=dim, outputs=len(lengths)) if len(lengths) > 1 else g.Identity(input)
-
-
-@onnx_op("unbind", low=MOVED)
-def unbind(g: Graph, input: Value, dim: int) -> Any:
-    return [g.Gather(input, g.constant(i, int64), axis=dim) for i in range(g.results)]
 
 
 @onnx_op("pad", low=FLOAT16)
@@ -119,16 +124,6 @@ def _rolled(g: Graph, x: Value, shape: Sequence[int], shift: int, axis: int) -> 
     if not shape[axis] or not (back := shift % shape[axis]):
         return x
     return g.Concat(g.slice(x, axis, -back, LARGEST), g.slice(x, axis, 0, -back), axis=axis)
-
-
-@onnx_op("tril", low=FLOAT16)
-def tril(g: Graph, input: Value, diagonal: int) -> Any:
-    return g.Trilu(input, g.constant(diagonal, int64), upper=0)
-
-
-@onnx_op("triu", low=FLOAT16)
-def triu(g: Graph, input: Value, diagonal: int) -> Any:
-    return g.Trilu(input, g.constant(diagonal, int64), upper=1)
 
 
 @onnx_op("diagonal", low=MOVED)

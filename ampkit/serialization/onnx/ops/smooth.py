@@ -6,37 +6,7 @@ import math
 from typing import Any
 
 from ..graph import LARGEST, Graph, Value
-from ..registry import onnx_op
-
-
-@onnx_op("sigmoid")
-def sigmoid(g: Graph, input: Value) -> Any:
-    return g.Sigmoid(input)
-
-
-@onnx_op("logsigmoid")
-def logsigmoid(g: Graph, input: Value) -> Any:
-    return g.Neg(g.Softplus(g.Neg(input)))
-
-
-@onnx_op("softsign")
-def softsign(g: Graph, input: Value) -> Any:
-    return g.Softsign(input)
-
-
-@onnx_op("tanhshrink")
-def tanhshrink(g: Graph, input: Value) -> Any:
-    return g.Sub(input, g.Tanh(input))
-
-
-@onnx_op("silu")
-def silu(g: Graph, input: Value) -> Any:
-    return g.Mul(input, g.Sigmoid(input))
-
-
-@onnx_op("silu_mul")
-def silu_mul(g: Graph, input: Value, other: Value) -> Any:
-    return g.Mul(g.Mul(input, g.Sigmoid(input)), other)
+from ..registry import map_formulas, onnx_op
 
 
 @onnx_op("rotary_embedding")
@@ -60,16 +30,6 @@ def softplus(g: Graph, input: Value, beta: float, threshold: float) -> Any:
     return g.Where(g.Greater(scaled, g.constant(threshold)), input, g.Div(g.Softplus(scaled), g.constant(beta)))
 
 
-@onnx_op("mish")
-def mish(g: Graph, input: Value) -> Any:
-    return g.Mul(input, g.Tanh(g.Softplus(input)))
-
-
-@onnx_op("gelu")
-def gelu(g: Graph, input: Value, approximate: str) -> Any:
-    return gelu_of(g, input, approximate)
-
-
 def gelu_of(g: Graph, x: Value, approximate: str) -> Any:
     """x Phi(x) by erf, or by tanh of x + 0.044715 x^3: Hendrycks & Gimpel 2016, arXiv:1606.08415."""
     if approximate == "tanh":
@@ -78,16 +38,6 @@ def gelu_of(g: Graph, x: Value, approximate: str) -> Any:
     else:
         inner = g.Erf(g.Mul(x, g.constant(1 / math.sqrt(2))))
     return g.Mul(g.Mul(x, g.constant(0.5)), g.Add(inner, g.constant(1)))
-
-
-@onnx_op("elu")
-def elu(g: Graph, input: Value, alpha: float) -> Any:
-    return g.Elu(input, alpha=float(alpha))
-
-
-@onnx_op("selu")
-def selu(g: Graph, input: Value) -> Any:
-    return g.Selu(input)
 
 
 @onnx_op("celu")
@@ -101,3 +51,19 @@ def glu(g: Graph, input: Value, dim: int) -> Any:
     half = input.shape[dim] // 2
     left, right = g.Split(input, g.sizes(half, half), axis=dim, outputs=2)
     return g.Mul(left, g.Sigmoid(right))
+
+
+map_formulas(
+    {
+        "sigmoid": "Sigmoid",
+        "softsign": "Softsign",
+        "selu": "Selu",
+        "gelu": gelu_of,
+        "logsigmoid": lambda g, x: g.Neg(g.Softplus(g.Neg(x))),
+        "tanhshrink": lambda g, x: g.Sub(x, g.Tanh(x)),
+        "silu": lambda g, x: g.Mul(x, g.Sigmoid(x)),
+        "silu_mul": lambda g, x, other: g.Mul(g.Mul(x, g.Sigmoid(x)), other),
+        "mish": lambda g, x: g.Mul(x, g.Tanh(g.Softplus(x))),
+        "elu": lambda g, x, alpha: g.Elu(x, alpha=float(alpha)),
+    }
+)
