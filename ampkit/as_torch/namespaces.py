@@ -16,6 +16,17 @@ def _below(space: str, names: str, source: str) -> dict[str, str]:
     return {f"{space}.{name}": source for name in names.split()}
 
 
+_DISTRIBUTIONS = (
+    "bernoulli beta binomial categorical cauchy chi2 continuous_bernoulli dirichlet distribution exp_family "
+    "exponential fishersnedecor gamma generalized_pareto geometric gumbel half_cauchy half_normal independent "
+    "inverse_gamma kumaraswamy laplace lkj_cholesky log_normal logistic_normal lowrank_multivariate_normal "
+    "mixture_same_family multinomial multivariate_normal negative_binomial normal one_hot_categorical pareto poisson studentT "
+    "transformed_distribution uniform von_mises weibull wishart"
+)
+_LAYERS = (
+    "activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy "
+    "linear loss module normalization padding pixelshuffle pooling rnn sparse transformer upsampling utils"
+)
 SOURCES = {
     "functorch": ".derivatives.functorch",
     "functorch.experimental": ".derivatives.experimental",
@@ -75,19 +86,7 @@ SOURCES = {
     "torch.distributed.rpc.api": "ampkit.distributed.rpc .distributed.rpc",
     "torch.distributed.rpc.functions": "ampkit.distributed.rpc.functions",
     "torch.distributions": "ampkit.distributions",
-    **_below("torch.distributions", "bernoulli beta binomial categorical cauchy chi2 continuous_bernoulli dirichlet",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "distribution exp_family exponential fishersnedecor gamma generalized_pareto",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "geometric gumbel half_cauchy half_normal independent inverse_gamma kumaraswamy",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "laplace lkj_cholesky log_normal logistic_normal lowrank_multivariate_normal",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "mixture_same_family multinomial multivariate_normal negative_binomial normal",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "one_hot_categorical pareto poisson studentT transformed_distribution uniform",
-             "ampkit.distributions"),
-    **_below("torch.distributions", "von_mises weibull wishart", "ampkit.distributions"),
+    **_below("torch.distributions", _DISTRIBUTIONS, "ampkit.distributions"),
     **_below("torch.distributions", "relaxed_bernoulli relaxed_categorical",
              "ampkit.distributions ampkit.distributions.relaxed"),
     "torch.distributions.constraint_registry": "ampkit.distributions.constraint_registry",
@@ -120,11 +119,7 @@ SOURCES = {
     "torch.nn._reduction": ".nn.reduction",
     "torch.nn.init": "ampkit.nn.init .nn.init",
     "torch.nn.modules": "ampkit.nn",
-    **_below("torch.nn.modules", "activation adaptive batchnorm channelshuffle container conv distance dropout flatten",
-             "ampkit.nn .nn.modules"),
-    **_below("torch.nn.modules", "fold instancenorm lazy linear loss module normalization padding pixelshuffle pooling",
-             "ampkit.nn .nn.modules"),
-    **_below("torch.nn.modules", "rnn sparse transformer upsampling utils", "ampkit.nn .nn.modules"),
+    **_below("torch.nn.modules", _LAYERS, "ampkit.nn .nn.modules"),
     "torch.nn.modules.module": "ampkit.nn .nn.modules ampkit.nn.modules.module",
     "torch.nn.parallel": "ampkit.nn.parallel .nn.parallel",
     **_below("torch.nn.parallel", "data_parallel distributed", "ampkit.nn.parallel .nn.parallel"),
@@ -144,9 +139,8 @@ SOURCES = {
     "torch.optim.lr_scheduler": "ampkit.optim.lr_scheduler .optim.lr_scheduler",
     "torch.optim.optimizer": "ampkit.optim .optim.optimizer",
     "torch.optim.swa_utils": "ampkit.optim.swa_utils",
-    **_below("torch.optim", "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop",
+    **_below("torch.optim", "adadelta adafactor adagrad adam adamax adamw asgd lbfgs nadam radam rmsprop rprop sgd",
              "ampkit.optim"),
-    **_below("torch.optim", "rprop sgd", "ampkit.optim"),
     "torch.overrides": ".dispatch.overrides",
     "torch.profiler": ".profiler",
     "torch.profiler.profiler": ".profiler",

@@ -143,88 +143,32 @@ def register_constant(cls: Any) -> None:
     register_pytree_node(cls, lambda x: ((), x), lambda _, x: x, flatten_with_keys_fn=lambda x: ([], x))
 
 
-# The containers of Python. Libraries call these functions by name.
+def _register_builtin(kind: Any, children: Any, keys: Any, context: Any, unflatten: UnflattenFunc) -> None:
+    # By functions of a container: its children, their keys, its context. Libraries call what is made of them by name.
+    def flatten(d: Any) -> Any:
+        return list(children(d)), context(d)
+
+    def with_keys(d: Any) -> Any:
+        return list(zip(keys(d), children(d), strict=True)), context(d)
+
+    name = f"_{kind.__name__.lower()}"
+    made = {f"{name}_flatten": flatten, f"{name}_flatten_with_keys": with_keys, f"{name}_unflatten": unflatten}
+    globals().update(made)
+    _private_register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=with_keys)
 
 
-def _list_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d), None
-
-
-def _list_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    return [(SequenceKey(i), value) for i, value in enumerate(d)], None
-
-
-def _list_unflatten(values: Iterable[Any], context: Any) -> list[Any]:
-    return list(values)
-
-
-_tuple_flatten, _tuple_flatten_with_keys = _list_flatten, _list_flatten_with_keys
-
-
-def _tuple_unflatten(values: Iterable[Any], context: Any) -> tuple[Any, ...]:
-    return tuple(values)
-
-
-def _namedtuple_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d), type(d)
-
-
-def _namedtuple_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    return [(GetAttrKey(name), value) for name, value in zip(d._fields, d, strict=True)], type(d)
-
-
-def _namedtuple_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return context(*values)
-
-
-def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d.values()), list(d)
-
-
-def _dict_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    return [(MappingKey(key), value) for key, value in d.items()], list(d)
-
-
-def _dict_unflatten(values: Iterable[Any], context: Any) -> dict[Any, Any]:
-    return dict(zip(context, values, strict=True))
-
-
-_ordereddict_flatten, _ordereddict_flatten_with_keys = _dict_flatten, _dict_flatten_with_keys
-
-
-def _ordereddict_unflatten(values: Iterable[Any], context: Any) -> OrderedDict[Any, Any]:
-    return OrderedDict(zip(context, values, strict=True))
-
-
-def _defaultdict_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d.values()), [d.default_factory, list(d)]
-
-
-def _defaultdict_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    return _dict_flatten_with_keys(d)[0], [d.default_factory, list(d)]
-
-
-def _defaultdict_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return defaultdict(context[0], zip(context[1], values, strict=True))
-
-
-def _deque_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d), d.maxlen
-
-
-def _deque_flatten_with_keys(d: Any) -> tuple[list[tuple[KeyEntry, Any]], Any]:
-    return _list_flatten_with_keys(d)[0], d.maxlen
-
-
-def _deque_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return deque(values, maxlen=context)
-
-
-for _kind in (list, tuple, namedtuple, dict, OrderedDict, defaultdict, deque):
-    _take, _with, _make = (
-        globals()[f"_{_kind.__name__.lower()}_{what}"] for what in ("flatten", "flatten_with_keys", "unflatten")
-    )
-    _private_register_pytree_node(_kind, _take, _make, flatten_with_keys_fn=_with)
+_BY_INDEX = (iter, lambda d: map(SequenceKey, range(len(d))))
+_BY_KEY = (lambda d: d.values(), lambda d: map(MappingKey, d))
+_register_builtin(list, *_BY_INDEX, lambda d: None, lambda values, _: list(values))
+_register_builtin(tuple, *_BY_INDEX, lambda d: None, lambda values, _: tuple(values))
+_register_builtin(deque, *_BY_INDEX, lambda d: d.maxlen, lambda values, maxlen: deque(values, maxlen=maxlen))
+_register_builtin(namedtuple, iter, lambda d: map(GetAttrKey, d._fields), type, lambda values, kind: kind(*values))
+_register_builtin(dict, *_BY_KEY, list, lambda values, keys: dict(zip(keys, values, strict=True)))
+_register_builtin(OrderedDict, *_BY_KEY, list, lambda values, keys: OrderedDict(zip(keys, values, strict=True)))
+_register_builtin(
+    defaultdict, *_BY_KEY, lambda d: [d.default_factory, list(d)],
+    lambda values, context: defaultdict(context[0], zip(context[1], values, strict=True)),
+)  # fmt: skip
 
 
 def is_namedtuple_class(cls: type) -> bool:
