@@ -70,26 +70,21 @@ def _minus_entropy(p: Distribution, mean_log: Tensor) -> Tensor:
     return -p.entropy() - mean_log
 
 
-for _p in (*_UNIT, Gamma, Gumbel, Laplace, Pareto, Uniform):
+for _p in (*_UNIT, Exponential, Gamma, Gumbel, Laplace, Pareto, Uniform):
     register_kl(_p, Normal)(lambda p, q: _minus_entropy(p, _in_normal(p, q)))
-register_kl(Exponential, Normal)(lambda p, q: _minus_entropy(p, _in_normal(p, q)))
-for _p in (*_UNIT, Gamma):
+for _p in (*_UNIT, Gamma, Pareto):  # infinite where a Pareto has no mean
     register_kl(_p, Exponential)(lambda p, q: _minus_entropy(p, _in_exponential(p, q)))
-
-
-@register_kl(Pareto, Exponential)
-def _pareto_exponential(p: Pareto, q: Exponential) -> Tensor:
-    return _minus_entropy(p, _in_exponential(p, q))  # infinite where p has no mean
-
-
-@register_kl(Bernoulli, Poisson)
-def _bernoulli_poisson(p: Bernoulli, q: Poisson) -> Tensor:
-    return -p.entropy() - (p.probs * q.rate.log() - q.rate)
-
-
-@register_kl(Beta, ContinuousBernoulli)
-def _beta_continuous_bernoulli(p: Beta, q: ContinuousBernoulli) -> Tensor:
-    return -p.entropy() - p.mean * q.logits + ops.softplus(q.logits) - q._log_constant()
+for (_p, _q), _formula in {
+    (Bernoulli, Poisson): lambda p, q: -p.entropy() - (p.probs * q.rate.log() - q.rate),
+    (Beta, ContinuousBernoulli): lambda p, q: (
+        -p.entropy() - p.mean * q.logits + ops.softplus(q.logits) - q._log_constant()
+    ),
+    (Exponential, Gamma): lambda p, q: _minus_entropy(p, _in_gamma(p, q, -EULER - p.rate.log())),
+    (Exponential, Gumbel): lambda p, q: _minus_entropy(p, _in_gumbel(p, q, p.rate / (p.rate + 1 / q.scale))),
+    (Pareto, Gamma): lambda p, q: _minus_entropy(p, _in_gamma(p, q, p.scale.log() + 1 / p.alpha)),
+    (Uniform, Exponential): lambda p, q: ops.where(p.low < 0, math.inf, _minus_entropy(p, _in_exponential(p, q))),
+}.items():
+    register_kl(_p, _q)(_formula)
 
 
 @register_kl(Beta, Gamma)
@@ -105,16 +100,6 @@ def _in_uniform(p: Distribution, q: Uniform) -> Tensor:
 
 register_kl(Beta, Uniform)(_in_uniform)
 register_kl(ContinuousBernoulli, Uniform)(_in_uniform)
-
-
-@register_kl(Exponential, Gamma)
-def _exponential_gamma(p: Exponential, q: Gamma) -> Tensor:
-    return _minus_entropy(p, _in_gamma(p, q, -EULER - p.rate.log()))
-
-
-@register_kl(Exponential, Gumbel)
-def _exponential_gumbel(p: Exponential, q: Gumbel) -> Tensor:
-    return _minus_entropy(p, _in_gumbel(p, q, p.rate / (p.rate + 1 / q.scale)))
 
 
 @register_kl(Gamma, Gumbel)
@@ -135,11 +120,6 @@ def _normal_laplace(p: Normal, q: Laplace) -> Tensor:
     z = away / p.scale
     mean_abs = p.scale * math.sqrt(2 / math.pi) * (-0.5 * z.square()).exp() + away * ops.erf(z * math.sqrt(0.5))
     return -p.entropy() + (2 * q.scale).log() + mean_abs / q.scale
-
-
-@register_kl(Pareto, Gamma)
-def _pareto_gamma(p: Pareto, q: Gamma) -> Tensor:
-    return _minus_entropy(p, _in_gamma(p, q, p.scale.log() + 1 / p.alpha))
 
 
 def _range(p: Uniform) -> Tensor:
@@ -164,11 +144,6 @@ def _uniform_continuous_bernoulli(p: Uniform, q: ContinuousBernoulli) -> Tensor:
     inside = (p.low >= 0) & (p.high <= 1)
     logs = p.mean * q.logits - ops.softplus(q.logits) + q._log_constant()
     return ops.where(inside, -p.entropy() - logs, math.inf)
-
-
-@register_kl(Uniform, Exponential)
-def _uniform_exponential(p: Uniform, q: Exponential) -> Tensor:
-    return ops.where(p.low < 0, math.inf, _minus_entropy(p, _in_exponential(p, q)))
 
 
 @register_kl(Uniform, Gamma)
