@@ -240,7 +240,7 @@ class SparseTensor:
         """`self * other`."""
         return mul(self, other)
 
-    multiply = mul
+    multiply = __mul__ = __rmul__ = mul
 
     def add(self, other: Any, *, alpha: Any = 1) -> Any:
         """self + alpha * other."""
@@ -252,26 +252,17 @@ class SparseTensor:
 
     def div(self, other: Any) -> SparseTensor:
         """`self / other`."""
-        return self / other
+        return self._with(self._held / _scalar("div", other))
+
+    __truediv__ = div
 
     def __rmatmul__(self, other: Tensor) -> Tensor:
         return mm(other, self)
 
-    def __add__(self, other: Any) -> Any:
-        return add(self, other)
-
-    __radd__ = __add__
+    __add__ = __radd__ = add
 
     def __sub__(self, other: Any) -> Any:
         return add(self, -other)
-
-    def __mul__(self, other: Any) -> SparseTensor:
-        return mul(self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> SparseTensor:
-        return self._with(self._held / _scalar("div", other))
 
     def __neg__(self) -> SparseTensor:
         return self._with(-self._held)
