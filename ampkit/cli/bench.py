@@ -27,14 +27,6 @@ from .progress import ProgressMeter
 from .train import overrides
 
 
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command; path: the type of a path."""
-    what = "compare with this run too: the directory of a training, for example of another version or machine"
-    command.add_argument("--against", type=path, metavar="RUN", help=what)
-    command.add_argument("--report", type=path, metavar="FILE", help="also write a page of charts that compares them")
-    command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Benchmark the recipe of the command line; returns the exit status."""
     recipe = config.load(options.recipe, overrides(options))

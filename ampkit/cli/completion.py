@@ -8,40 +8,29 @@ from typing import Any, Literal, get_args, get_origin
 
 from rich.console import Console
 
+from ampkit_cli.arguments import parser
+from ampkit_cli.parser import Parser
+
 from ..config.read import RECIPES
 from ..config.sections import SECTIONS
 from .display import print_line
 
 _HOW = {
-    "bash": "# Bash: add to ~/.bashrc: source <(ampkit completion bash)",
-    "zsh": "# zsh: add to ~/.zshrc: source <(ampkit completion zsh)",
+    "bash": "# Bash: ampkit completion bash > ~/.ampkit-completion; add to ~/.bashrc: source ~/.ampkit-completion",
+    "zsh": "# zsh: ampkit completion zsh > ~/.ampkit-completion; add to ~/.zshrc: source ~/.ampkit-completion",
     "fish": "# fish: ampkit completion fish > ~/.config/fish/completions/ampkit.fish",
 }
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The arguments of `ampkit completion`."""
-    command.add_argument("shell", choices=(*_HOW,), help="bash, zsh or fish")
-
-
-def run(options: argparse.Namespace, console: Console, parser: argparse.ArgumentParser) -> int:
-    """Print the script; parser: of the whole command line."""
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the script."""
     write = {"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell]
-    print_line(console, f"{_HOW[options.shell]}\n{write(_commands(parser))}")
+    print_line(console, f"{_HOW[options.shell]}\n{write(parser().commands())}")
     return 0
 
 
-def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    found = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return next(found).choices
-
-
-def _flags(command: argparse.ArgumentParser) -> str:
-    return " ".join(flag for action in command._actions for flag in action.option_strings if flag.startswith("--"))
-
-
-def _takes_recipes(command: argparse.ArgumentParser) -> bool:
-    return any(action.dest == "recipe" for action in command._actions)
+def _flags(command: Parser) -> str:
+    return " ".join(flag for flag in command.flags() if flag.startswith("--"))
 
 
 def recipes() -> list[str]:
@@ -125,19 +114,19 @@ _ampkit() {{
 compdef _ampkit ampkit"""
 
 
-def _bash(commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _bash(commands: Mapping[str, Parser]) -> str:
     return _filled(_BASH, commands, "words")
 
 
-def _zsh(commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _zsh(commands: Mapping[str, Parser]) -> str:
     return _filled(_ZSH, commands, "words_")  # `words` is zsh's own
 
 
-def _filled(script: str, commands: Mapping[str, argparse.ArgumentParser], variable: str) -> str:
+def _filled(script: str, commands: Mapping[str, Parser], variable: str) -> str:
     keys = values()
     offered = f'; {variable}="{" ".join([*recipes(), *(f"{key}=" for key in keys)])}"'
     cases = [
-        f'    {name}) flags="{_flags(command)}"{offered * _takes_recipes(command)} ;;'
+        f'    {name}) flags="{_flags(command)}"{offered * command.takes_recipe()} ;;'
         for name, command in commands.items()
     ]
     given = [f'        {key}) {variable}="{" ".join(words)}" ;;' for key, words in keys.items() if words]
@@ -145,13 +134,13 @@ def _filled(script: str, commands: Mapping[str, argparse.ArgumentParser], variab
     return script.format(commands=" ".join(commands), cases="\n".join(cases), values="\n".join([*given, last]))
 
 
-def _fish(commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _fish(commands: Mapping[str, Parser]) -> str:
     lines = ["complete -c ampkit -n __fish_use_subcommand -f"]
     for name, command in commands.items():
         lines.append(f"complete -c ampkit -n __fish_use_subcommand -a {name} -d '{_quoted(command.description)}'")
         seen = f"-n '__fish_seen_subcommand_from {name}'"
         lines += [f"complete -c ampkit {seen} -l {flag[2:]}" for flag in _flags(command).split()]
-    with_recipes = " ".join(name for name, command in commands.items() if _takes_recipes(command))
+    with_recipes = " ".join(name for name, command in commands.items() if command.takes_recipe())
     seen = f"-n '__fish_seen_subcommand_from {with_recipes}'"
     offered = [*recipes(), *(f"{key}={word}" for key, words in values().items() for word in words or [""])]
     return "\n".join([*lines, f"complete -c ampkit {seen} -a '{' '.join(offered)}'"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -15,14 +14,6 @@ from ..config.suggestions import did_you_mean
 from .display import print_line
 
 _PRECISIONS = ["bfloat16", "float16", "float32"]
-
-
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of `ampkit init`; path: the type of a path."""
-    command.add_argument("name", type=path, metavar="NAME", help="the recipe is written to NAME.toml")
-    what = "an answer given before: data.name=images data.folder=photos amp.dtype=float16"
-    command.add_argument("overrides", nargs="*", default=(), metavar="key=value", help=what)
-    command.add_argument("--yes", action="store_true", help="ask nothing: what is not given is as proposed")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -19,13 +19,6 @@ from . import display
 _NAMED = {name: section for section, kinds in SECTIONS.items() for name in kinds if name}
 
 
-def add_arguments(command: argparse.ArgumentParser) -> None:
-    """The arguments of `ampkit keys`."""
-    what = "a section (optimizer), one of its kinds (adamw) or a key (lr); without it, an overview"
-    command.add_argument("word", nargs="?", metavar="SECTION", help=what)
-    command.add_argument("--all", action="store_true", help="the keys of every kind of every section")
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print what a recipe may say: an overview, the keys of a section or of a kind, or what a key means."""
     word = options.word

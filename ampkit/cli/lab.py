@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,24 +24,8 @@ from ..debug.policy_search.tuning import percent
 from ..run.search.lab import LAB, LabRecipe, lab_recipe
 from ..run.search.turns import Trained
 from .display import need_writable, print_line
-from .meter import Meter, count, share
+from .meter import Meter
 from .train import overrides
-
-
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command after the recipe's; path: the type of a path."""
-    what = f"recipes of quantization, separated by commas: {','.join(FORMATS)} (default)"
-    command.add_argument("--formats", type=formats, default=(), metavar="NAMES", help=what)
-    what = "the largest relative error of the loss for the mixed policy: 0.01 (default)"
-    command.add_argument("--budget", type=share, default=0.01, help=what)
-    what = "batches that the errors are measured on: 4 (default)"
-    command.add_argument("--batches", type=count, default=4, metavar="N", help=what)
-    what = "of each training; by default train.bench_steps, or at most 300"
-    command.add_argument("--steps", type=count, metavar="N", help=what)
-    command.add_argument("--measure-only", action="store_true", help="do not train with the formats afterwards")
-    command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
-    what = "an existing run directory, whose report then shows the results"
-    command.add_argument("--run-dir", type=path, help=what)
 
 
 def formats(text: str) -> tuple[str, ...]:

@@ -41,19 +41,6 @@ exit $status
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by which torchrun, too, tells a script how often it was restarted
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `ampkit launch`."""
-    parser.add_argument("-n", type=int, required=True, metavar="N", help="how many ranks")
-    what = "start again up to K times after a rank has died; `train` resumes from its last checkpoint"
-    parser.add_argument("--max-restarts", type=int, default=0, metavar="K", help=what)
-    what = "the launcher, with options such as a list of hosts (default: mpiexec, where mpi4py finds MPI)"
-    parser.add_argument("--mpiexec", default="", metavar="COMMAND", help=what)
-    what = "start the ranks on this machine without MPI, connected by sockets (default where MPI is missing)"
-    parser.add_argument("--sockets", action="store_true", help=what)
-    what = "`train RECIPE.toml ...`, or SCRIPT.py and its arguments"
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help=what)
-
-
 def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence[str]], argparse.Namespace]) -> int:
     """Run the command on the ranks; returns its exit status. parse: of the arguments of `ampkit`."""
     if options.n < 1 or options.max_restarts < 0:

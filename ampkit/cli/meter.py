@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import time
 from typing import Self
 
@@ -15,22 +13,6 @@ from ..debug.policy_search.tuning import Progress
 from .display import print_line
 
 _LONG = 5.0  # seconds: a stage that takes longer says so when it starts
-
-
-def share(text: str) -> float:
-    """A number above 0, as an argument."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"needs a number above 0, got {text}")
-    return value
-
-
-def count(text: str) -> int:
-    """A number from 1, as an argument."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"needs a number from 1, got {text}")
-    return value
 
 
 class Meter:

@@ -22,14 +22,6 @@ from .display import print_line
 from .train import overrides
 
 
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command; path: the type of a path."""
-    what = 'instead of the recipe\'s: float16, bfloat16, float32 or an expression, \'Policy("float16", softmax="low")\''
-    command.add_argument("--policy", metavar="POLICY", help=what)
-    command.add_argument("--diff", metavar="POLICY", help="show what this policy would run differently")
-    command.add_argument("--json", type=path, metavar="FILE", help="also write the rows to a file")
-
-
 def run(options: argparse.Namespace, console: Console) -> int:
     """Show the plan of the command line; returns the exit status."""
     for text in (options.policy, options.diff):

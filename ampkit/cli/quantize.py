@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,38 +15,6 @@ from ..run.export import export, need_empty
 from ..run.quantize import QuantizedRun, quantize_run
 from ..run.trained import load_run
 from .display import print_line, scores
-
-_OBSERVERS = ("minmax", "percentile", "entropy")
-
-
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command; path: the type of a path."""
-    command.add_argument("directory", type=path, metavar="RUN", help="the directory of the run")
-    what = "whose weights: last (default), or best, those of the least validation loss"
-    command.add_argument("--weights", default="last", choices=("last", "best"), help=what)
-    what = "how the range of activations follows from those of calibration: minmax (default), percentile or entropy"
-    command.add_argument("--observer", default="minmax", choices=_OBSERVERS, help=what)
-    what = "training batches to calibrate with (8)"
-    command.add_argument("--batches", type=_count, default=8, metavar="N", help=what)
-    what = "by how much the loss may rise, relative: 0.01; layers that lose too much run in bfloat16"
-    command.add_argument("--budget", type=_share, metavar="SHARE", help=what)
-    what = "a layer that stays as it is, by path, with * for any one part: fc, layer1.*.conv2; may be repeated"
-    command.add_argument("--skip", action="append", default=[], metavar="LAYER", help=what)
-    command.add_argument("--to", type=path, metavar="DIR", help="a new or empty directory (RUN/int8)")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"needs a number from 1, got {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"needs a number above 0, got {text}")
-    return value
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

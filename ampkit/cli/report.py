@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -14,16 +13,6 @@ from ..run.measure import measure_run
 from ..run.report import report
 from .display import print_line
 from .progress import status
-
-
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command; path: the type of a path."""
-    command.add_argument("runs", nargs="+", type=path, metavar="RUN", help="run directories; several are compared")
-    out = "the HTML file to write; by default report.html, in the run directory if there is one alone"
-    command.add_argument("--out", type=path, metavar="FILE", help=out)
-    what = "run some steps of each recipe here first, to show where time and memory go and what runs in which dtype"
-    command.add_argument("--measure", action="store_true", help=what)
-    command.add_argument("--open", action="store_true", help="open it in the browser")
 
 
 def _measure(directory: Path, console: Console) -> None:

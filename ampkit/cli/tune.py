@@ -24,26 +24,9 @@ from ..run.search.tune import TunedRecipe, tune_recipe
 from ..run.search.turns import Trained
 from . import tune_formats
 from .display import need_writable, print_line
-from .lab import formats, take_formats
-from .meter import Meter, count, share
+from .lab import take_formats
+from .meter import Meter
 from .train import overrides
-
-
-def add_arguments(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of the command after the recipe's; path: the type of a path."""
-    what = "the largest relative error of the loss against float32's, with --formats against 16 bits: 0.01 (default)"
-    command.add_argument("--error", type=share, help=what)
-    what = "search below 16 bits: recipes of quantization, separated by commas, as `ampkit lab` has them"
-    command.add_argument("--formats", type=formats, default=(), metavar="NAMES", help=what)
-    what = "with --formats, instead of --error: the share of what linear layers keep for backward in 16 bits"
-    command.add_argument("--memory", type=share, metavar="SHARE", help=what)
-    what = "batches that the errors are measured on: 4 (default)"
-    command.add_argument("--batches", type=count, default=4, metavar="N", help=what)
-    what = "by default the recipe's, or what autocast uses on its device"
-    command.add_argument("--dtype", choices=("bfloat16", "float16"), help=what)
-    what = "of the training that verifies; by default train.bench_steps, or at most 300"
-    command.add_argument("--steps", type=count, metavar="N", help=what)
-    command.add_argument("--json", type=path, metavar="FILE", help="also write the results to a file")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -29,20 +29,8 @@ _BATCH, _ROWS = 64, 4096  # images and rows of a forward
 _INPUTS = {"images": "IMAGE", "rows": "ROWS.csv"}  # of `ampkit predict`
 
 
-def _run_argument(command: argparse.ArgumentParser, path: Any) -> None:
-    command.add_argument("directory", type=path, metavar="RUN", help="the directory of the run")
-    what = "whose weights: last (default), or best, those of the best evaluation"
-    command.add_argument("--weights", default="last", choices=("last", "best"), help=what)
-    command.add_argument("--device", help="where to compute: cpu, cuda or cuda:<index>; by default as in training")
-
-
 def _loaded(options: argparse.Namespace) -> Trained:
     return load_run(options.directory, options.weights, device=options.device)
-
-
-def add_evaluate(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of `ampkit evaluate`; path: the type of a path."""
-    _run_argument(command, path)
 
 
 def evaluate(options: argparse.Namespace, console: Console) -> int:
@@ -69,16 +57,6 @@ def hint(recipe: Recipe, directory: str) -> str:
     elif (samples := DATASETS[recipe.data.name].samples) in _INPUTS:
         command = ["ampkit", "predict", directory, _INPUTS[samples]]
     return f"to use the model: {shlex.join(command)}, or ampkit.load_run({directory!r}) in Python"
-
-
-def add_predict(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of `ampkit predict`; path: the type of a path."""
-    _run_argument(command, path)
-    what = "image files of any size; or tables with the columns trained on, whose predictions are CSV"
-    command.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=what)
-    command.add_argument(
-        "--top", type=int, metavar="K", help="likeliest classes to print (of images 3, of rows 1; not of numbers)"
-    )
 
 
 def predict(options: argparse.Namespace, console: Console) -> int:
@@ -119,16 +97,6 @@ def _predicted_rows(found: Trained, paths: list[Any], top: int) -> Iterator[list
             yield [cell for name, share in named for cell in (name, f"{share:.6g}")] or [f"{row:.7g}"]
 
 
-def add_generate(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of `ampkit generate`; path: the type of a path."""
-    _run_argument(command, path)
-    command.add_argument("--prompt", default="", help="the text to continue; empty: a new line")
-    command.add_argument("--count", type=int, default=200, metavar="N", help="bytes to generate, or tokens (200)")
-    command.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest each time (0.8)")
-    command.add_argument("--top-k", type=int, metavar="K", help="draw among the K likeliest")
-    command.add_argument("--seed", type=int, default=0, help="of the draws: the same seed gives the same text (0)")
-
-
 def generate(options: argparse.Namespace, console: Console) -> int:
     """Print a text and how a run's language model continues it, as it is drawn."""
     pieces = _loaded(options).text(options.prompt, options.count, options.temperature, options.top_k, options.seed)
@@ -139,15 +107,6 @@ def generate(options: argparse.Namespace, console: Console) -> int:
         sys.stdout.flush()
     sys.stdout.write("\n")
     return 0
-
-
-def add_export(command: argparse.ArgumentParser, path: Any) -> None:
-    """The arguments of `ampkit export`."""
-    _run_argument(command, path)
-    what = "a new or empty directory (RUN/export); a file *.safetensors, for the weights alone; or a file *.onnx"
-    command.add_argument("--to", type=path, metavar="DIR", help=what)
-    what = "safetensors (default), or onnx: the model as a graph, which needs the extra onnx (RUN/model.onnx)"
-    command.add_argument("--format", choices=("safetensors", "onnx"), help=what)
 
 
 def export(options: argparse.Namespace, console: Console) -> int:

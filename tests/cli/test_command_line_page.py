@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import shlex
@@ -11,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from ampkit import cli
+from ampkit_cli.arguments import parser
 
 PAGE = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
 COMMANDS = [
-    shlex.split(line, comments=True)
+    shlex.split(line.partition(" > ")[0], comments=True)
     for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     for line in block.splitlines()
 ]
@@ -37,6 +37,4 @@ def test_the_python_of_the_page_runs(capsys):
 
 
 def test_the_page_names_every_command():
-    parser = cli._parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    assert [name for name in commands.choices if f"ampkit {name}" not in PAGE and f"`{name}`" not in PAGE] == []
+    assert [name for name in parser().commands() if f"ampkit {name}" not in PAGE and f"`{name}`" not in PAGE] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from distributed.test_collectives import mpi
 
 from ampkit.cli import launch as launch_command
 from ampkit.cli import main
+from ampkit_cli.arguments import parser
 
 pytestmark = pytest.mark.no_gpu
 ROOT = Path(__file__).parents[2]
@@ -140,9 +140,8 @@ def test_ranks_are_started_by_mpiexec_where_mpi_is_found(available, words, by, m
     (tmp_path / "mpiexec").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launch_command, "is_mpi_available", lambda: available)
-    parser = argparse.ArgumentParser()
-    launch_command.add_arguments(parser)
-    command = launch_command._launcher(parser.parse_args(["-n", "2", *words, "script.py"]), "2")
+    options = parser().parse_args(["launch", "-n", "2", *words, "script.py"])
+    command = launch_command._launcher(options, "2")
     assert by in [Path(word).name for word in command]
     assert command[command.index("-n") + 1] == "2"
 

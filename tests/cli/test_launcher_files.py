@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ampkit.cli import _parser as parser
 from ampkit.cli import launch, main
 from ampkit.distributed.environment import Machines, launched, machines, meeting_point
 from ampkit.distributed.sockets.launcher import Ranks, free_port
+from ampkit_cli.arguments import parser
 
 pytestmark = pytest.mark.cpu
 ROOT = Path(__file__).parents[2]
