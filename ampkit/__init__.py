@@ -6,18 +6,20 @@
     scaler.step(optimizer)
     scaler.update()
 
-Every name of `ampkit.ops` is also a name here, the same object.
+Every name of `ampkit.ops` is also a name here, the same object. Parts that a script may never use, such as
+`ampkit.debug`, are loaded when they are first asked for.
 """
 
 import builtins as _builtins
 import inspect as _inspect
 import sys as _sys
+from importlib import import_module as _import_module
 
 __version__ = "0.1.0"
 
 from math import e, inf, nan, pi
 
-from . import amp, autograd, cuda, data, debug, distributions, func, linalg, models, nn, ops, optim, special, utils
+from . import amp, autograd, cuda, func, linalg, nn, ops, optim, special
 from .amp.grad_scaler import GradScaler
 from .backends import Device as device
 from .backends import get_default_device, set_default_device
@@ -101,14 +103,10 @@ from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
 from .core.tensor_factory import BY_NAME as _TYPES
 from .core.tensor_factory import set_default_tensor_type, tensor
-from .debug.profiler import profile
 from .func import vmap
 from .ops import *
 from .ops import sparse
-from .run.trainer.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from .run.trainer.own_loop import setup
-from .run.trainer.trainer import Trainer
-from .serialization import load, onnx, save
+from .serialization import load, save
 
 newaxis = None
 
@@ -137,12 +135,39 @@ def report(*runs):
     return notebook.report(*runs)
 
 
+# What is loaded when it is first asked for: a name, and the module that it is, or stands in.
+_LATER = {
+    "data": ".data", "debug": ".debug", "distributed": ".distributed", "distributions": ".distributions",
+    "models": ".models", "onnx": ".serialization.onnx", "utils": ".utils",
+    "profile": ".debug.profiler", "Callback": ".run.trainer.callbacks", "EarlyStopping": ".run.trainer.callbacks",
+    "ModelCheckpoint": ".run.trainer.callbacks", "Trainer": ".run.trainer.trainer", "setup": ".run.trainer.own_loop",
+}  # fmt: skip
+
+
+def __getattr__(name):
+    if name not in _LATER:
+        raise _missing_names.missing_in_module("torch", _sys.modules[__name__], name)
+    module = _import_module(_LATER[name], __name__)
+    value = module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_LATER})
+
+
 globals().update({name.removeprefix("torch."): kind for name, kind in _TYPES.items() if name.count(".") == 1})
-_PARTS = {"amp", "autograd", "cpu", "cuda", "data", "debug", "linalg", "models", "nn", "observe", "ops", "optim"}
-_PARTS |= {"distributions", "func", "onnx", "sparse", "special", "utils"}
+_PARTS = {"amp", "autograd", "cpu", "cuda", "func", "linalg", "nn", "observe", "ops", "optim"}
+_PARTS |= {"sparse", "special"}
 __all__ = [  # less what would hide a built-in: `ampkit.sum`, but never `sum` from a star import
-    name
-    for name, value in list(globals().items())
-    if not name.startswith("_") and not hasattr(_builtins, name) and (name in _PARTS or not _inspect.ismodule(value))
+    *_LATER,
+    *[
+        name
+        for name, value in list(globals().items())
+        if not name.startswith("_")
+        and not hasattr(_builtins, name)
+        and (name in _PARTS or not _inspect.ismodule(value))
+    ],
 ]
 _missing_names.answer_in(_sys.modules)

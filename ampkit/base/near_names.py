@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,8 @@ def did_you_mean(word: Any, known: Iterable[str], cutoff: float = 0.5) -> str | 
 
     cutoff: how alike a word must be, from 0 to 1.
     """
+    import difflib  # where a mistake is to be explained, not with ampkit
+
     words = list(known)
     same = [each for each in words if each.lower() == str(word).lower()]
     close = same or difflib.get_close_matches(str(word), words, n=1, cutoff=cutoff)

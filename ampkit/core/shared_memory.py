@@ -8,8 +8,6 @@ arXiv:1106.5730): of two writes to an element at once, one is lost.
 from __future__ import annotations
 
 import math
-import multiprocessing
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
@@ -40,6 +38,8 @@ def share_memory_(self: Tensor) -> Tensor:
     if self._tape_node is not None:
         raise StateError("share_memory_", "a leaf", "the result of a recorded operation", "use .detach()")
     if block_of(self.array) is None:
+        import multiprocessing
+
         block = multiprocessing.RawArray("b", self.array.nbytes + _ALIGNMENT)
         values = _mapped(block, 0, self.array.shape, self.array.dtype)
         values[...] = self.array
@@ -57,6 +57,8 @@ def block_of(array: Array) -> Any:
 
 def pickled(tensor: Tensor) -> tuple[Any, ...] | None:
     """What pickles a shared tensor for a process that is being started, which then maps the memory; else None."""
+    from multiprocessing.context import get_spawning_popen
+
     if get_spawning_popen() is None or (block := block_of(tensor.array)) is None or not tensor.array.flags.c_contiguous:
         return None
     offset = tensor.array.ctypes.data - np.frombuffer(block, np.uint8).ctypes.data

@@ -10,6 +10,7 @@ dense); `max_norm` and its like raise unless they have their default; `size_aver
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -139,9 +140,30 @@ def namespace(given: list[inspect.Parameter]) -> dict[str, Any]:
 
 
 def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `function` so that it accepts PyTorch's further arguments; ops do already (`Signature.entry`)."""
-    parameters = inspect.signature(function).parameters
-    given, name = with_compat_args(parameters), function.__name__
+    """Wrap `function` so that it accepts PyTorch's further arguments; ops do already (`Signature.entry`).
+
+    The wrapper is compiled at its first call: an import makes hundreds, of which a script calls few.
+    """
+    signature = inspect.signature(function)
+    given, name = with_compat_args(signature.parameters), function.__name__
+    space: dict[str, Any] = {"_function": function, "_compiled": lambda: _compile(made, signature.parameters, given)}
+    made = types.FunctionType(_call_compiled.__code__, space, name)
+    made.__qualname__ = name
+    made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
+    made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
+    made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # mypy knows no attributes of functions
+        given, return_annotation=signature.return_annotation
+    )
+    return made
+
+
+def _call_compiled(*args: Any, **kwargs: Any) -> Any:
+    return _compiled()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821  # in the wrapper's namespace
+
+
+def _compile(made: types.FunctionType, parameters: Parameters, given: list[inspect.Parameter]) -> Callable[..., Any]:
+    # Give `made` its code, under the references to it that there are.
+    name, space = made.__name__, made.__globals__
     names, row, by_name = {p.name for p in given}, [], False
     for p in parameters.values():
         by_name = by_name or p.kind is p.KEYWORD_ONLY or not is_passed_on(p)
@@ -153,13 +175,14 @@ def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
             row.append(f"{p.name}={p.name}" if by_name else p.name)
     lines = [*prologue(name, given, "_function"), *_taken_over(parameters), f"    return _function({', '.join(row)})"]
     body = "\n".join(lines)
-    space: dict[str, Any] = {**namespace(given), "_function": function, "_in_force": overrides.in_force}
-    space |= {"_plain": overrides.PLAIN, "_numbers": overrides.NUMBERS, "_of_first": overrides.of_first}
+    space |= namespace(given) | {"_in_force": overrides.in_force, "_plain": overrides.PLAIN}
+    space |= {"_numbers": overrides.NUMBERS, "_of_first": overrides.of_first}
     space["_call"] = lambda args, kwargs: overrides.call(made, args, kwargs)
-    exec(f"def {name}({parameter_list(given)}):\n{body}", space)
-    made: Callable[..., Any] = space[name]
-    made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
-    made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
+    own: dict[str, Any] = {}
+    exec(f"def {name}({parameter_list(given)}):\n{body}", space, own)
+    # The code last: until then a call from another thread compiles, too, to the same effect.
+    made.__defaults__, made.__kwdefaults__ = own[name].__defaults__, own[name].__kwdefaults__
+    made.__code__ = own[name].__code__
     return made
 
 

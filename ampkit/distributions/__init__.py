@@ -5,6 +5,9 @@ action = policy.sample()
 loss = -policy.log_prob(action) * reward
 """
 
+import sys as _sys
+
+from ..base.missing_names import missing_in_module as _missing_in_module
 from . import constraint_registry as constraint_registry
 from . import constraints as constraints
 from . import divergences as _divergences  # registers them
@@ -39,3 +42,7 @@ __all__ = [
     "Uniform", "VonMises", "Weibull", "Wishart", "biject_to", "kl_divergence", "register_kl", "transform_to",
 ]  # fmt: skip
 __all__ += _transforms
+
+
+def __getattr__(name: str) -> None:
+    raise _missing_in_module("torch.distributions", _sys.modules[__name__], name)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 import types
 from abc import ABCMeta
+from contextlib import suppress
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 from ..base.errors import DTypeError, FileError
@@ -20,6 +22,7 @@ from ..nn.module import Module
 from .unpickle import Global, keys
 
 OPS = "ampkit.ops"  # the package
+_LATER = ("ampkit.debug.", "ampkit.distributions.", "ampkit.models.", "ampkit.run.trainer.")
 _ATTRIBUTES = frozenset(vars(Module()))  # those of every module
 _OF_PYTHON = 1 << 9  # CPython's Py_TPFLAGS_HEAPTYPE: of a class statement
 _RUN = ("__del__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")  # methods that pickles, or the end, run
@@ -91,6 +94,9 @@ def _dotted(value: Any) -> str:
 
 
 def _named(name: str) -> Any:
-    # Of a module that is imported already: a file imports nothing.
+    # Of a module that is imported already: a file imports nothing but the parts of ampkit that wait for their use.
     place, _, attribute = name.rpartition(".")
+    if place.startswith(_LATER):
+        with suppress(ModuleNotFoundError):
+            import_module(place)
     return vars(sys.modules[place]).get(attribute) if place in sys.modules else None

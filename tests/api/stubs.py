@@ -213,9 +213,13 @@ def _exports(package: ModuleType) -> str:
                 hides = isinstance(node, ast.ImportFrom) and hasattr(builtins, alias.name)
                 alias.asname = alias.asname or (alias.name if hides else None)
             lines.append(ast.unparse(node))
-        elif isinstance(node, ast.FunctionDef):  # which imports what it stands for when it is called
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            # which imports what it stands for when it is called
             module = next(each for each in node.body if isinstance(each, ast.ImportFrom))
             lines.append(f"from .{module.module}.{module.names[0].name} import {node.name}")
+    for name, place in package._LATER.items():
+        module, _, last = place.rpartition(".")
+        lines.append(f"from {module or '.'} import {name}" if last == name else f"from {place} import {name}")
     return (
         HEADER
         + "\n".join([*lines, "newaxis: None", "__version__: str", f"__all__ = {sorted(package.__all__)!r}"])

@@ -188,11 +188,16 @@ def missing_module(name: str) -> ModuleNotFoundError:
 def answer_in(modules: Mapping[str, Any]) -> None:
     """Let the modules of NAMESPACES that are among `modules` answer a name of PyTorch that they lack with its cure."""
     for namespace, path in NAMESPACES.items():
-        if path in modules:
+        if path in modules and "__getattr__" not in vars(modules[path]):
             modules[path].__getattr__ = partial(_answer, namespace, modules[path])
 
 
-def _answer(namespace: str, module: ModuleType, name: str) -> Any:
+def missing_in_module(namespace: str, module: ModuleType, name: str) -> AttributeError:
+    """The error for a name that `module`, which stands for PyTorch's `namespace`, lacks."""
     if cure_of(namespace, name):
-        raise missing_name(namespace, name)
-    raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
+        return missing_name(namespace, name)
+    return AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
+
+
+def _answer(namespace: str, module: ModuleType, name: str) -> Any:
+    raise missing_in_module(namespace, module, name)

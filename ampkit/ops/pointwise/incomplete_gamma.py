@@ -7,6 +7,7 @@ terms cancel. In float64 within, whatever the dtype.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,15 @@ from .gamma_function import lgamma_array, polygamma_array
 
 __all__ = ["i0"]
 
-_NODES, _WEIGHTS = (x.tolist() for x in np.polynomial.legendre.leggauss(48))
 _DEPTH = 40.0  # exp(-40) of the largest value of an integrand is beyond float64
 _SMALL = 8.0  # the series has 64 terms, enough for x up to it
+
+
+@cache
+def _rule() -> list[tuple[float, float]]:
+    # Nodes and weights. NumPy loads its polynomials when they are first asked for.
+    nodes, weights = np.polynomial.legendre.leggauss(48)
+    return list(zip(nodes.tolist(), weights.tolist(), strict=True))
 
 
 def gamma_tails(a: Any, x: Any) -> tuple[Any, Any, Any]:
@@ -64,7 +71,7 @@ def _quadrature(a: Any, x: Any, lower: Any, log_x: Any) -> tuple[Any, Any]:
     sign = np.where(lower, -1.0, 1.0)
     width = np.where(lower, below, above) / 2
     total = slope = 0.0
-    for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+    for node, weight in _rule():
         u = sign * width * (1 + node)
         log = np.log1p(u)
         value = weight * np.exp((a - 1) * log - x * u)

@@ -45,7 +45,7 @@ def test_wheels_conda_and_the_system_are_looked_through_in_this_order(monkeypatc
     monkeypatch.setattr(library.site, "ENABLE_USER_SITE", True)
     roots = [f"/{root}/lib/libdnnl.so.3" for root in ("venv", "home/user", "conda")]
     for by_name in ("libdnnl.so.2", "libdnnl.so.3", None):
-        monkeypatch.setattr(library, "find_library", {"dnnl": by_name}.get)
+        monkeypatch.setattr(ctypes.util, "find_library", {"dnnl": by_name}.get)
         last = ["libdnnl.so.2"] if by_name == "libdnnl.so.2" else []
         assert list(library._candidate_paths()) == [*roots, "libdnnl.so.3", *last]
     monkeypatch.setattr(library.sys, "base_prefix", "/venv")

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import caching_allocator, cpuinfo
 from ..onednn import library as onednn
-from . import build, numpy_arrays
+from . import numpy_arrays
 
 # The flags of /proc/cpuinfo that an instruction set needs beyond the one before.
 _V3 = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"}
@@ -51,6 +51,8 @@ def unavailable_reason() -> str:
 
 @cache
 def _load() -> tuple[Any, str, str]:
+    from . import build  # what a compiler takes is loaded with the first kernel, not with ampkit
+
     chosen = os.environ.get("AMPKIT_CPU_ISA", "")
     flags, built = cpuinfo.flags(), build.read_manifest()
     usable = [each for each in build.instruction_sets() if _NEEDS[each] <= flags]
@@ -79,6 +81,8 @@ def _load() -> tuple[Any, str, str]:
 
 def _why_not(name: str) -> str:
     """Why the library `name` must not be loaded; "" for one that was built, whole, from the present sources."""
+    from . import build
+
     path, manifest = build.LIBRARIES / name, build.read_manifest()
     again = f"`python {build.__file__}`, with Clang or the package ziglang installed, compiles them"
     if not path.is_file() or name not in manifest:

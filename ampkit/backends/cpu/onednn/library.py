@@ -11,7 +11,6 @@ import os
 import site
 import sys
 from collections.abc import Iterator
-from ctypes.util import find_library
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +99,8 @@ def _candidate_paths() -> Iterator[str]:
     # First where wheels and conda install it (sys.base_prefix: the conda environment under a virtual environment),
     # then the system's search path, by the name of version 3 and by the one that find_library returns. The user's
     # site counts where Python itself uses it: not with -I or -s, and not in a virtual environment.
+    from ctypes.util import find_library  # which loads what starts programs
+
     own = (site.getuserbase(),) if site.ENABLE_USER_SITE else ()
     for root in dict.fromkeys((sys.prefix, *own, sys.base_prefix)):
         yield str(Path(root) / "lib" / "libdnnl.so.3")
