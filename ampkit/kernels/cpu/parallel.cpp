@@ -1,7 +1,6 @@
 // The threads that kernels run on: the team of oneDNN's OpenMP where Python handed it over, else a pool of our own.
 #include "include/parallel.h"
-
-#include <pthread.h>
+#include "include/signals.h"
 
 int64 failed_allocations = 0;
 NumpyFacts numpy_facts;
@@ -25,6 +24,7 @@ struct Pool {
 };
 Pool pool;
 thread_local int64 pool_thread = 0;  // 0 for callers
+thread_local bool has_blocked_signals = false;
 
 void* work(void* first) {
     pthread_mutex_lock(&pool.mutex);
@@ -73,8 +73,11 @@ void run_on_team(Task task, void* data) {
 }
 
 Place place_in_team() {
-    if (openmp) return {openmp_thread(), openmp_threads()};
-    return {pool_thread, pool.threads + 1};
+    if (!openmp) return {pool_thread, pool.threads + 1};
+    Place place = {openmp_thread(), openmp_threads()};
+    // A thread that OpenMP has started: signals stay with those that Python knows, see onednn.cpp.
+    if (place.thread && !has_blocked_signals) block_signals(), has_blocked_signals = true;
+    return place;
 }
 
 int64 team_size() { return openmp ? openmp_limit() : wanted; }

@@ -26,6 +26,7 @@ from ..caching_allocator import address
 from ..caching_allocator import empty as empty
 from ..native.arrays import Function, available
 from .library import INVALID, UNIMPLEMENTED, Handle, Library, OneDNNError, create, library
+from .signals import without_signals
 
 HostArray = np.ndarray[Any, Any]
 MIN_ELEMENTS = 1 << 13  # elements; below, NumPy is as fast as a primitive
@@ -68,6 +69,7 @@ class _Execution(ctypes.Structure):  # as in kernels/onednn.cpp
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("set", "execute", "wait", "primitive", "stream")),
         *(("count", ctypes.c_int64), ("arguments", ctypes.c_void_p), ("memory", ctypes.c_void_p * _ARRAYS)),
+        ("moves_stack", ctypes.c_int64),
     )
 
 
@@ -212,7 +214,8 @@ class Call:
         handles = [*self._handles, *[None] * (_ARRAYS - 1 - len(self._handles)), self._scratch]
         memory = (ctypes.c_void_p * _ARRAYS)(*[None if each is None else each.value for each in handles])
         row = ctypes.addressof(self._row)
-        return _Execution(*functions, self.primitive, self._stream, self._count, row, memory)
+        moves_stack = "gemm:" in self.implementation  # as some of its kernels do
+        return _Execution(*functions, self.primitive, self._stream, self._count, row, memory, moves_stack)
 
     def _implementation(self, slow: Any) -> str:
         name = ctypes.c_char_p()
@@ -250,7 +253,7 @@ class Call:
             self._set(memory, address(array))
         if self._scratch is not None:
             self._set(self._scratch, address(_thread.scratchpad(self.scratch_bytes)))
-        if status := self._execute(self.primitive, self._stream, self._count, self._row):
+        if status := without_signals(self._execute, self.primitive, self._stream, self._count, self._row):
             raise OneDNNError("primitive_execute", status)
         self._wait(self._stream)
 
