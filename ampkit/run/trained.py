@@ -259,6 +259,7 @@ def load_run(
         got = f"{str(directory)!r}, an export, which has one set of weights"
         raise ArgumentError("load_run", f"a run for its {weights} weights", got, "leave weights out")
     found = _export(directory) if exported else _checkpoint(directory, weights)
+    _need_recipe(directory, found)
     recipe = saved_recipe("load_run", found.recipe)
     if device is not None:
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": device})})
@@ -301,6 +302,16 @@ def _checkpoint(directory: Path, weights: str) -> Checkpoint:
         needs = "a run that was evaluated, and noted its best step"
         raise FileError("load_run", needs, f"{str(directory)!r}, which did not", 'take weights="last"')
     return found if best[0] == found.step else checkpoints.at(best[0])
+
+
+def _need_recipe(directory: Path, found: Checkpoint) -> None:
+    if found.recipe:
+        return
+    weights = next(found.path.parent.glob(f"{found.path.stem}-*.safetensors"))
+    cure = f"build the model as its program does: model.load_state_dict(ampkit.load({str(weights)!r})['model']); "
+    cure += f"Trainer.validate(data) evaluates it, and `ampkit report {directory}` shows its metrics"
+    needs = "the run of a recipe, which says how to build the model and which data it had"
+    raise ConfigError("load_run", needs, f"{str(directory)!r}, of a Trainer", cure)
 
 
 def _model(recipe: Recipe, state: Mapping[str, Any], average: bool) -> tuple[nn.Module, bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import shutil
 from itertools import islice
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit import config, get_rng_state
+from ampkit import cli, config, get_rng_state, nn, optim
 from ampkit.base.errors import AmpkitError, ArgumentError, ConfigError, FileError
 from ampkit.run.loop import EvalRow, fit
 from ampkit.run.trained import load_run
@@ -143,3 +144,25 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     with pytest.raises(AmpkitError, match="can be used"):
         load_run(tmp_path / "other")
     assert best.name_of(3) == "3"
+
+
+def test_the_directory_of_a_trainer_names_what_works_for_it(tmp_path, capsys):
+    model = nn.Linear(3, 1)
+    options = {"max_steps": 2, "default_root_dir": tmp_path / "run", "enable_model_summary": False}
+    trainer = ampkit.Trainer(model, optim.SGD(model.parameters(), lr=0.1), lambda model, x: model(x).mean(), **options)
+    trainer.fit([ampkit.ones(2, 3)])
+    with pytest.raises(
+        ConfigError, match=r"needs the run of a recipe, .*, got '.*run', of a Trainer\nhelp: "
+    ) as caught:
+        load_run(tmp_path / "run")
+    other = nn.Linear(3, 1)
+    exec(
+        re.search(r"(model.load_state_dict\(.*?\['model'\]\));", str(caught.value))[1],
+        {"model": other, "ampkit": ampkit},
+    )
+    assert same(other.state_dict(), model.state_dict())
+    command = re.search(r"`(ampkit report .*?)`", str(caught.value))[1]
+    assert cli.main(command.split()[1:]) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "config.toml is missing, as of a Trainer" in said and (tmp_path / "run" / "report.html").exists()
+    assert cli.main(["evaluate", str(tmp_path / "run")]) == 2

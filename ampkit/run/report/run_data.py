@@ -71,7 +71,7 @@ def read_run(path: Path) -> RunData:
 def _read_config(path: Path, run: RunData) -> bool:
     data = read(path)
     if data is None:
-        run.notes.append("config.toml is missing: the recipe is not known")
+        run.notes.append("config.toml is missing, as of a Trainer, which has no recipe: its steps are not run again")
         return False
     try:
         run.config = data.decode()

@@ -108,8 +108,11 @@ function drawNotes() {
 }
 
 function drawRecipes() {
+  if (!runs.some((run) => run.config)) { // the commands of these hints need a recipe
+    for (const hint of document.querySelectorAll("[data-own]")) hint.textContent = hint.dataset.own;
+  }
   for (const run of runs) {
-    const recipe = element("pre", { tabindex: "0", "aria-label": `${run.name}, recipe` }, run.config || "not known");
+    const recipe = element("pre", { tabindex: "0", "aria-label": `${run.name}, recipe` }, run.config || "None is known.");
     byId("recipes").append(element("details", {}, element("summary", {}, run.name), recipe, ...run.environment.map(machine)));
   }
 }
