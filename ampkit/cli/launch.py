@@ -55,7 +55,14 @@ def run(options: argparse.Namespace, console: Console, parse: Callable[[Sequence
                 break
             again_in_words = f"restart {restart + 1} of {options.max_restarts}"
             print_line(console, f"a rank ended with status {status}: {again_in_words}")
+    if again[:1] == ["-m"] and status not in (0, 1, WRONG) and not stopped:  # a rank that fails itself says what to do
+        print_line(console, f"to resume: {_resume_command(options, again[2:])}")
     return status
+
+
+def _resume_command(options: argparse.Namespace, words: list[str]) -> str:
+    by = ["--sockets"] if options.sockets else ["--mpiexec", options.mpiexec] if options.mpiexec else []
+    return shlex.join(["ampkit", "launch", *by, "-n", str(options.n), *words])
 
 
 def _launcher(options: argparse.Namespace, ranks: str) -> list[str]:

@@ -241,7 +241,7 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
 
 
 def _resume_command(options: argparse.Namespace, directory: str, ranks: Ranks) -> str:
-    launcher = ["mpiexec", "-n", str(ranks.size)] if ranks.size > 1 else []
+    launcher = ["launch", "-n", str(ranks.size)] if ranks.size > 1 else []
     device = ["--device", options.device] if options.device else []
-    recipe = ["ampkit", "train", options.recipe, *options.overrides]
-    return shlex.join([*launcher, *recipe, *device, "--resume", "--run-dir", directory])
+    recipe = ["train", options.recipe, *options.overrides]
+    return shlex.join(["ampkit", *launcher, *recipe, *device, "--resume", "--run-dir", directory])

@@ -145,7 +145,7 @@ class NCCLTransport(Transport):
             if type(error).__name__ != "NcclError":
                 raise
             cure = "a GPU of its own for each rank; NCCL_DEBUG=INFO prints more"
-            raise DistError(f"{call.says}, at {call.site}", "NCCL to take it", str(error), cure) from None
+            raise DistError(call.place, "NCCL to take it", str(error), cure) from None
 
     # errors
 

@@ -145,7 +145,7 @@ class ResilientTransport(MPITransport):
             for communicator in (each.communicator, each.messages):
                 with suppress(self.library.Exception):
                     communicator.Revoke()
-        return RankLostError(f"{call.says}, at {call.site}", "all ranks", "one that has died")
+        return RankLostError(call.place, "all ranks", "one that has died")
 
     def _mismatch(self, call: Call, rank: int) -> DistError:
         return self._lost(call) if self._is_lost() else super()._mismatch(call, rank)

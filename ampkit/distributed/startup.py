@@ -86,7 +86,7 @@ def _watch(call: Call, timeout: float, done: Event, machine: _Machine) -> None:
                 raise mismatch(call, rank, "the end of its program")
             if time.monotonic() >= deadline:
                 need_present(call, machine.missing(), timeout)
-                raise DistError(f"{call.says}, at {call.site}", f"every rank within {timeout:g} s", "too few of them")
+                raise DistError(call.place, f"every rank within {timeout:g} s", "too few of them")
         except DistError as error:
             own = machine.launched
             sys.stderr.write(f"rank {own.rank} of {own.world_size} ended:\n{type(error).__name__}: {error}\n")

@@ -36,15 +36,20 @@ class Call(NamedTuple):
     site: str
 
     @property
+    def place(self) -> str:
+        """What was called and where, for errors."""
+        return f"{self.says}, at {self.site}" if self.site else self.says
+
+    @property
     def signature(self) -> int:
         """14 bits that tell calls apart: as a message's tag they fit into any MPI, whose tags reach at least 32,767."""
         return crc32(self.says.encode()) & 0x3FFF
 
 
 def call_site() -> str:
-    """The line outside of ampkit that called into it, as `train.py:42`."""
+    """The line outside of ampkit that called into it, as `train.py:42`; "" where Python's own start is all there is."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(LIBRARY):
+    while frame is not None and frame.f_code.co_filename.startswith((LIBRARY, "<frozen ")):
         frame = frame.f_back
     return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
@@ -150,7 +155,7 @@ def absent(call: Call, missing: Sequence[int], timeout: float) -> DistError:
     """The error for ranks that have not come to `call` in time."""
     who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
     return DistError(
-        f"{call.says}, at {call.site}",
+        call.place,
         f"every rank within {timeout:g} s",
         f"nothing from {who}",
         "see what it printed; all ranks must make the same calls in the same order",
@@ -159,4 +164,4 @@ def absent(call: Call, missing: Sequence[int], timeout: float) -> DistError:
 
 def mismatch(call: Call, rank: int, theirs: str) -> DistError:
     """The error for a rank that has made another call than this one."""
-    return DistError(f"{call.says}, at {call.site}", "the same call on every rank", f"{theirs} on rank {rank}")
+    return DistError(call.place, "the same call on every rank", f"{theirs} on rank {rank}")

@@ -103,7 +103,7 @@ class Watchdog:
         try:
             self._check()
         except Exception as error:  # NcclError, or KeyError of a number that CuPy does not know
-            raise DistError(f"{oldest.call.says}, at {oldest.call.site}", "NCCL to go on", str(error)) from None
+            raise DistError(oldest.call.place, "NCCL to go on", str(error)) from None
         if time.monotonic() > oldest.deadline:
             self._diagnose(oldest)
 
@@ -117,7 +117,7 @@ class Watchdog:
                 raise mismatch(late.call, rank, answers[rank][1])
         needs = f"NCCL to end within {self.control.timeout:g} s"
         cure = "set NCCL_DEBUG=INFO, and see what NCCL prints of the network"
-        raise DistError(f"{late.call.says}, at {late.call.site}", needs, "all ranks in it, and no end", cure)
+        raise DistError(late.call.place, needs, "all ranks in it, and no end", cure)
 
     def _asked(self, number: int) -> dict[int, tuple[int, str]]:
         """By rank: how many calls it has made, and which was its call `number`; of those that answer."""

@@ -188,7 +188,7 @@ class Ranks:
         self._group.all_reduce_array(count)
         return bool(count[0])
 
-    def gathered(self, value: _T, what: str = "gathered") -> list[_T]:
+    def gathered(self, value: _T, what: str = "an agreement of the ranks") -> list[_T]:
         """The picklable `value` of every rank, in order. what: names the exchange in errors."""
         return [value] if self._group is None else gathered_objects(self._group, value, Call(what, ""))
 

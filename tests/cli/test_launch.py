@@ -104,6 +104,19 @@ def test_a_rank_without_mpi_that_is_killed_ends_the_others_and_all_start_again(l
     assert out.count("[2.0, 2.0, 2.0]") == 2
 
 
+@pytest.mark.parametrize(("status", "stopped"), [(137, False), (9, False), (130, True), (1, False), (0, False)])
+def test_a_killed_run_ends_with_the_command_that_resumes_it(status, stopped, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch_command, "_supervise", lambda *given: (status, stopped))
+    words = ["--sockets", "-n", "2", "train", RECIPE, "train.seed=3"]
+    assert main(["launch", *words, "--run-dir", "a run"]) == status
+    out = capsys.readouterr().out.replace("\n", " ")
+    wanted = f"to resume: ampkit launch {' '.join(words)} --run-dir 'a run' --resume"
+    assert (wanted in out) == (status in (137, 9)) == ("to resume" in out)
+    main(["launch", "--sockets", "-n", "2", "script.py"])
+    assert "to resume" not in capsys.readouterr().out
+
+
 @mpi
 def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launch, tmp_path):
     setting = ["train.epochs=", "train.steps=300", "train.log_every=20", "train.checkpoint_every=20"]
@@ -162,6 +175,6 @@ def test_a_signal_stops_the_ranks_with_a_checkpoint_and_starts_nothing_again(num
     process.send_signal(number)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 128 + number
-    assert "interrupted after step" in err
-    assert "restart" not in out
+    assert "interrupted after step" in err and f"to resume: ampkit launch -n 2 train {RECIPE} train.epochs= " in err
+    assert "restart" not in out and "to resume" not in out
     assert list((tmp_path / "run/checkpoints").glob("step-*.json"))

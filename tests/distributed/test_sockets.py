@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -22,11 +23,11 @@ from ampkit.base.errors import ArgumentError, ConfigError, StateError
 from ampkit.distributed.environment import first_host, meeting_point
 from ampkit.distributed.process_group import ProcessGroup
 from ampkit.distributed.reduction import ReduceOp
-from ampkit.distributed.sockets import rendezvous
+from ampkit.distributed.sockets import launcher, rendezvous
 from ampkit.distributed.sockets.handshake import connected
 from ampkit.distributed.sockets.launcher import free_port
 from ampkit.distributed.sockets.rendezvous import Meeting, key_of, meet
-from ampkit.distributed.transport import Call
+from ampkit.distributed.transport import Call, call_site
 
 pytestmark = pytest.mark.no_gpu
 HERE = Path(__file__).parent
@@ -111,6 +112,30 @@ def test_a_fault_of_one_rank_ends_those_that_wait_for_it(fault, said):
 
 
 # ranks as threads
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux ends a process with its parent")
+def test_ranks_end_with_a_launcher_that_is_killed():
+    rank = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(60)"
+    command = [sys.executable, launcher.__file__, "-n", "2", sys.executable, "-c", rank]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        ranks = [int(process.stdout.readline()) for _ in range(2)]
+        process.kill()
+    deadline = time.monotonic() + 10
+    while (left := [each for each in ranks if Path(f"/proc/{each}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert not left
+
+
+def test_a_call_of_no_script_is_named_without_a_place():
+    assert (Call("all_reduce(SUM)", "a.py:3").place, Call("all_reduce(SUM)", "").place) == (
+        "all_reduce(SUM), at a.py:3", "all_reduce(SUM)"
+    )  # fmt: skip
+    where = {"__name__": "runpy", "call_site": call_site}
+    exec(compile("found = call_site()", "<frozen runpy>", "exec"), where)
+    assert where["found"].startswith("test_sockets.py:")
 
 
 @pytest.mark.parametrize("tcp", [False, True])

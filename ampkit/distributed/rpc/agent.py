@@ -91,7 +91,7 @@ class Agent:
         for worker in self.workers:
             same = [other.id for other in self.workers if other.name == worker.name]
             if len(same) > 1:
-                raise DistError(f"{call.says}, at {call.site}", "another name for each worker",
+                raise DistError(call.place, "another name for each worker",
                                 f"{worker.name!r} on ranks {', '.join(map(str, same))}")  # fmt: skip
 
     def _learn(self, rank: int, name: str) -> None:
@@ -241,14 +241,14 @@ class Agent:
         for each in self._removed(lambda each: each.to.id == rank):
             call = each.call
             got = self.mail.ended[rank]
-            each.future.set_exception(DistError(f"{call.says}, at {call.site}", f"an answer of {each.to.name}", got))
+            each.future.set_exception(DistError(call.place, f"an answer of {each.to.name}", got))
 
     def _end_late(self) -> None:
         now = time.monotonic()
         for each in self._removed(lambda each: each.deadline < now):
             needs = f"an answer of {each.to.name} within {each.seconds:g} s"
             cure = "a longer timeout=, or rpc_timeout of init_rpc; see what it printed"
-            each.future.set_exception(DistError(f"{each.call.says}, at {each.call.site}", needs, "none", cure))
+            each.future.set_exception(DistError(each.call.place, needs, "none", cure))
 
     def _removed(self, which: Callable[[_Waiting], bool]) -> list[_Waiting]:
         with self._changed:

@@ -4,11 +4,13 @@ python launcher.py -n 4 python script.py
 python launcher.py -n 4 --machine 1,2,node0,29500 python script.py      # the second of two machines
 
 It imports nothing of ampkit: the ranks alone do. Each has torchrun's variables. The first SIGINT or SIGTERM goes on to
-the ranks, the second ends them. The exit status is that of the first rank that failed.
+the ranks, the second ends them. The exit status is that of the first rank that failed. Where this process is killed,
+Linux ends the ranks with it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import signal
@@ -16,9 +18,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 PERIOD = 0.02  # seconds between two looks at the ranks
+_PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 GRACE = 5.0  # seconds for ranks to say why they end after another one has; and again after SIGTERM
 
 
@@ -46,7 +50,10 @@ class Ranks:
             rank = place * count + here
             own = {"RANK": str(rank), "LOCAL_RANK": str(here)}
             stdin = None if rank == 0 else subprocess.DEVNULL
-            self._running[rank] = subprocess.Popen(command, env={**os.environ, **common, **own}, stdin=stdin)
+            environment = {**os.environ, **common, **own}
+            self._running[rank] = subprocess.Popen(
+                command, env=environment, stdin=stdin, preexec_fn=ends_with(os.getpid())
+            )
 
     def wait(self) -> int:
         """Wait for the end of all. -> the status of the first that failed, 128 + its number for a signal; or 0."""
@@ -79,6 +86,20 @@ class Ranks:
     def _send(self, number: int) -> None:
         for process in list(self._running.values()):
             process.send_signal(number)
+
+
+def ends_with(parent: int) -> Callable[[], None] | None:
+    """What a child of `parent` calls first, so that it is killed once `parent` has ended; None where not on Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up here: a child between fork and exec may allocate little
+
+    def end_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it has ended meanwhile
+            os._exit(1)
+
+    return end_with_parent
 
 
 def free_port() -> int:

@@ -86,7 +86,7 @@ class Peers:
             if self._mail is not None and self._mail.wait_until(lambda: rank in self.mail.ended, 1.0):
                 raise mismatch(call, rank, self._mail.ended[rank]) from None
             got = f"{host}:{port}: {error or type(error).__name__}"
-            raise DistError(f"{call.says}, at {call.site}", f"a connection to rank {rank}", got) from None
+            raise DistError(call.place, f"a connection to rank {rank}", got) from None
         return made
 
     def release(self, name: str) -> None:

@@ -122,7 +122,7 @@ class _Host:
         self._come[rank if wrong is None else -1] = connection
         self._ports[rank] = port, on
         if wrong is not None:
-            raise DistError(f"{self._call.says}, at {self._call.site}", *wrong)
+            raise DistError(self._call.place, *wrong)
 
     def _tell(self, port: int) -> Addresses:
         hosts = [""] * self._meeting.size  # "": rank 0's machine, as a rank reaches it
@@ -177,11 +177,11 @@ def _reached(meeting: Meeting, call: Call, timeout: float) -> socket.socket:
                 last = str(error)
         if refused is not None and time.monotonic() > begin + STRANGERS_SECONDS:
             got, cure = f"another one at {refused}", f"{TOKEN}: the same on all ranks of a job, another for each job"
-            raise DistError(f"{call.says}, at {call.site}", "rank 0 with this job's token", got, cure)
+            raise DistError(call.place, "rank 0 with this job's token", got, cure)
         time.sleep(min(pause, max(0.0, begin + timeout - time.monotonic())))
         pause = min(pause * 1.5, LONGEST_PERIOD)
     cure = f"is it at {meeting.host}, ports {meeting.ports[0]} to {meeting.ports[-1]}? the last answer: {last}"
-    raise DistError(f"{call.says}, at {call.site}", f"every rank within {timeout:g} s", "nothing from rank 0", cure)
+    raise DistError(call.place, f"every rank within {timeout:g} s", "nothing from rank 0", cure)
 
 
 def _from_here(meeting: Meeting, addresses: Any) -> Addresses:

@@ -171,7 +171,7 @@ class SocketTransport(Transport):
             self._move(call, links, deadline)
         except BaseException as error:
             needs, got = "to end before the next call", f"{type(error).__name__} in it"
-            ended = DistError(f"{call.says}, at {call.site}", needs, got)
+            ended = DistError(call.place, needs, got)
             self._error = error if isinstance(error, DistError) else ended
             raise
 
