@@ -16,6 +16,7 @@ import numpy as np
 from .. import backends
 from ..base.dtypes import Array, float64
 from ..base.errors import DTypeError, StateError, switch
+from ..base.html import facts
 from ..core.autograd.scale_tag import ZEROED, ScaleTag, count_scaled, mixed_scales, rescale
 from ..core.capture.recorder import uses
 from ..core.fp_errors import ignore_fp_errors
@@ -252,6 +253,22 @@ class GradScaler:
             if tags and all(tag is not None and tag.owner is self._scale for tag in tags):
                 check = self._checks[ref(optimizer)] = FoundInf()
         return check
+
+    def __repr__(self) -> str:
+        if not self._enabled:
+            return "GradScaler(enabled=False)"
+        words = {"scale": self.get_scale(), "growth_factor": self._scale.growth_factor}
+        words |= {"backoff_factor": self._scale.backoff_factor, "growth_interval": self._scale.growth_interval}
+        return f"GradScaler({', '.join(f'{name}={value:g}' for name, value in words.items())})"
+
+    def _repr_html_(self) -> str:
+        if not self._enabled:
+            return facts("GradScaler, disabled", {})
+        rule = self._scale
+        scale, finite, _ = rule.values()
+        grows = f"times {rule.growth_factor:g} after {rule.growth_interval} finite steps in a row; {finite} so far"
+        backs_off = f"times {rule.backoff_factor:g} after an overflow"
+        return facts("GradScaler", {"scale": f"{scale:g}", "grows": grows, "backs off": backs_off})
 
     # settings and state
 

@@ -1,7 +1,8 @@
-"""What notebooks show of an object: small HTML without scripts, in the colors of the page around it."""
+"""Notebooks: what they show of an object, small HTML without scripts in the colors of the page, and their cells."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -47,3 +48,18 @@ class ShowsItsText:
 
     def _repr_html_(self) -> str:
         return preformatted(str(self))
+
+
+class ShownText(ShowsItsText, str):
+    """A string of text in columns."""
+
+
+def cell_of(file: str) -> str | None:
+    """The cell that was compiled under the name `file`, as IPython numbers it: `cell In[2]`; None for other code.
+
+    IPython compiles a cell under the name of a file that does not exist.
+    """
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    found = None if shell is None else shell.compile.format_code_name(file)
+    return None if found is None else f"cell {found[1]}"

@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from ..base import registry
 from ..base.errors import one_of
+from ..base.html import folded
 from ..base.registry import DATASETS, MODELS, Fault
 from ..core.policy.recipe import FAMILIES
 from .field_types import Section
@@ -32,6 +33,11 @@ class Recipe(Section):
     debug: Debug = Debug()
     parallel: Parallel = Parallel()
     train: Train
+
+    def _repr_html_(self) -> str:
+        from .write import dump
+
+        return folded(f"Recipe: {self.model.name} on {self.data.name}, {self.amp.precision}", dump(self))
 
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:

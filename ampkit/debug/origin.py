@@ -12,6 +12,7 @@ from weakref import ref
 
 import numpy as np
 
+from ..base.html import cell_of
 from ..base.observe import FORWARD, Event
 from ..core import dispatch
 from ..core.autograd.grad_mode import no_grad
@@ -134,13 +135,15 @@ def call_of(event: Event) -> ModuleCall | None:
 
 
 def caller() -> str:
-    """The file and line of the innermost call in code that is not installed; "" if there is none."""
+    """The file and line of the innermost call in code that is not installed, or its cell; "" if there is none."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_INSTALLED):
+    while frame is not None and (file := frame.f_code.co_filename).startswith(_INSTALLED) and not cell_of(file):
         frame = frame.f_back
     if frame is None:
         return ""
-    path = Path(frame.f_code.co_filename)
+    if cell := cell_of(file):
+        return f"{cell}, line {frame.f_lineno}"
+    path = Path(file)
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{frame.f_lineno}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..base.byte_sizes import bytes_in_words
 from ..base.dtypes import LOW
-from ..base.html import ShowsItsText, heading, preformatted
+from ..base.html import ShownText, ShowsItsText, heading, preformatted
 from ..base.html import table as html_table
 from ..core.op import ops
 from ..core.policy import Cast, Policy
@@ -106,7 +106,7 @@ class PrecisionPlan(ShowsItsText):
         both = [(p.total("saved"), p.total("cast_bytes") + p.gradient_cast_bytes) for p in (self, other)]
         (saved, cast), (other_saved, other_cast) = [[bytes_in_words(size) for size in sizes] for sizes in both]
         lines.append(f"Kept for backward: {saved} -> {other_saved}.")
-        return "\n".join([*lines, f"Cast, weights not counted: {cast} -> {other_cast}."])
+        return ShownText("\n".join([*lines, f"Cast, weights not counted: {cast} -> {other_cast}."]))
 
 
 def _legend(rows: list[PlanRow], width: int) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..backends import Array
 from ..base.errors import AmpkitError, StateError
+from ..base.html import cell_of
 
 LIBRARY = str(Path(__file__).parents[1])
 LARGEST_TAG = 3275  # of messages between two ranks: MPI's tags reach at least 32,767, and say the dtype too
@@ -47,11 +48,17 @@ class Call(NamedTuple):
 
 
 def call_site() -> str:
-    """The line outside of ampkit that called into it, as `train.py:42`; "" where Python's own start is all there is."""
+    """The line outside of ampkit that called into it, as `train.py:42`, in a notebook `cell In[2], line 42`.
+
+    "" where Python's own start is all there is.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((LIBRARY, "<frozen ")):
         frame = frame.f_back
-    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    if frame is None:
+        return ""
+    cell = cell_of(frame.f_code.co_filename)
+    return f"{cell}, line {frame.f_lineno}" if cell else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 class Transport:

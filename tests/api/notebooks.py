@@ -16,7 +16,9 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import ampkit
 
@@ -47,8 +49,17 @@ def execute(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in found if cell["cell_type"] == "code"]
     for count, cell in enumerate(code, 1):
-        cell |= {"execution_count": count, "outputs": _run(cell["source"], f"cell {count}", names, count)}
+        cell |= {"execution_count": count, "outputs": _run(cell["source"], f"In[{count}]", names, count)}
     return found
+
+
+def _named(file: str) -> tuple[str, str] | None:
+    # As IPython's compiler: the kind and the number of a cell, by the name of the file that it was compiled under.
+    return ("Cell", file) if file.startswith("In[") else None
+
+
+_SHELL = SimpleNamespace(compile=SimpleNamespace(format_code_name=_named))
+_IPYTHON = SimpleNamespace(get_ipython=lambda: _SHELL)
 
 
 def _run(source: str, where: str, names: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -56,7 +67,8 @@ def _run(source: str, where: str, names: dict[str, Any], count: int) -> list[dic
     if isinstance(end := tree.body[-1], ast.Expr):
         last = ast.Expression(end.value)
         tree.body.pop()
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    ipython = mock.patch.dict(sys.modules, {"IPython": _IPYTHON})
+    with ipython, contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(tree, where, "exec"), names)
         value = None if last is None else eval(compile(last, where, "eval"), names)
     text = printed.getvalue()

@@ -14,6 +14,7 @@ import pytest
 
 import ampkit
 from ampkit import cli, config, debug, nn
+from ampkit.core.policy.recipe import recipe
 from ampkit.run.loop import fit
 
 SHORT = ["train.epochs=", "train.steps=6", "train.log_every=1", "train.eval_every=3"]
@@ -117,7 +118,9 @@ def test_objects_show_escaped_html_without_scripts(run):
         model(ampkit.randn(2, 4)).sum().backward()
     known |= {"br", "table", "tbody", "td", "th", "thead", "tr"}
     tensor = ampkit.tensor([float("nan"), 1e-7], dtype=ampkit.float16)
-    for shown in (plan, ledger, ranges, ampkit.Policy("float16"), ampkit.load_run(run), tensor, model):
+    recipes = [config.load("digits_mlp", ["train.seed=7"]), recipe("mxfp8"), recipe("current")]
+    rows = [plan, plan.diff(plan), ledger, ranges, ampkit.Policy("float16"), ampkit.load_run(run), tensor, model]
+    for shown in (*rows, *recipes, ampkit.GradScaler(), ampkit.GradScaler(enabled=False)):
         html = shown._repr_html_()
         assert Tags(html).names <= known
         assert "<tr></tr>" not in html  # which would draw the line of an empty head
@@ -127,6 +130,42 @@ def test_objects_show_escaped_html_without_scripts(run):
     assert "<td" in plan._repr_html_() and "linear" in plan._repr_html_()
     assert ranges._repr_html_().count("<tr>") == len(ranges.ranges()) + 1
     assert "&lt;casts&gt;" in ledger._repr_html_()
+    assert "seed = 7" in recipes[0]._repr_html_() and "e4m3 1 x 32, scales float8" in recipes[1]._repr_html_()
+
+
+def test_a_difference_of_plans_is_text_that_shows_as_it_is_printed():
+    model = nn.Linear(4, 4)
+    one, other = (debug.plan(model, (ampkit.randn(2, 4),), dtype) for dtype in ("float16", "bfloat16"))
+    found = one.diff(other)
+    assert isinstance(found, str) and repr(found) == str(found) == f"{found}"
+    assert found._repr_html_().startswith("<pre") and "&quot;float16&quot;" in found._repr_html_()
+
+
+def test_a_scaler_shows_its_scale_and_its_rule():
+    scaler, weight = ampkit.GradScaler(init_scale=8.0, growth_interval=3), nn.Parameter(ampkit.ones(1))
+    optimizer = ampkit.optim.SGD([weight], lr=0.1)
+    assert repr(scaler) == "GradScaler(scale=8, growth_factor=2, backoff_factor=0.5, growth_interval=3)"
+    for factor, scale, finite in ((1.0, 8, 1), (float("inf"), 4, 0)):
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        shown = scaler._repr_html_()
+        assert f">{scale}<" in shown and f"times 2 after 3 finite steps in a row; {finite} so far" in shown
+    assert repr(ampkit.GradScaler(enabled=False)) == "GradScaler(enabled=False)"
+
+
+@pytest.mark.cpu
+def test_an_error_names_the_cell_of_a_notebook_and_its_line(monkeypatch):
+    named = {"/tmp/ipykernel_7/42.py": "In[2]", "<ipython-input-3>": "In[3]"}
+    shell = SimpleNamespace(
+        compile=SimpleNamespace(format_code_name=lambda file: ("Cell", named[file]) if file in named else None)
+    )
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    source = "\nwith debug.detect_nonfinite():\n    ampkit.zeros(1).log() * 0\n"
+    for file, cell in named.items():
+        with pytest.raises(ampkit.NonFiniteError, match=re.escape(f"(cell {cell}, line 3)")):
+            exec(compile(source, file, "exec"), {"debug": debug, "ampkit": ampkit})
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...base.errors import ConfigError
+from ...base.html import heading, table
 from ...base.near_names import did_you_mean
 
 E4M3, E5M2, E2M1, INT8 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int8"
 LARGEST = {E4M3: 448.0, E5M2: 57344.0, E2M1: 6.0, INT8: 127.0}  # the largest finite value of each format
 CODE_BITS = {E4M3: 8, E5M2: 8, E2M1: 4, INT8: 8}
+_16 = "in the policy's 16-bit dtype"
 _MOST_MARGIN = 126  # 2 ** margin and its inverse are normal numbers of float32
 _SCALES = ("float32", "power_of_2", "float8_e8m0fnu", "float8_e4m3fn")
 
@@ -140,6 +142,13 @@ class Recipe:
             f"{product.replace('_', ' ')} {'16 bits' if how is None else ' by '.join(each.in_words for each in how)}"
             for product, how in named
         )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for product in ("forward", "input_gradient", "weight_gradient"):
+            ways = getattr(self, product) or ()
+            rows.append((product, *(f"{how.in_words}, scales {how.scale}" for how in ways)) if ways else (product, _16))
+        return heading(f"Recipe {self.name}") + table(("product", "first operand", "second operand"), rows)
 
     @property
     def by_tensor(self) -> dict[str, list[Quantization]]:
