@@ -27,6 +27,7 @@ from ..run.trainer.object_store import StoredRunDirectory, fetched, is_url
 from ..run.trainer.signals import Ended as Ended
 from ..run.trainer.signals import Signals as Signals
 from . import display, use
+from .contention import Contention
 from .progress import ProgressMeter, status
 
 _MUCH = 2 * 2**30  # bytes of runs in a folder, which are mentioned
@@ -229,12 +230,15 @@ def _rows(run: Run, log: MetricsLog, ranges: RangesLog, signals: Signals, consol
 
     run.before_saving, signals.stop = sync, stop
     run.notice = partial(display.print_line, console)
+    contention = Contention(run.recipe.train.threads or 1)
     with log, ranges, meter:
         try:
             for row in run:
                 log.write(row)
                 ranges.write()
                 meter.show(row)
+                if line := contention.notice():
+                    display.print_line(console, line)
                 yield row
         except KeyboardInterrupt:
             run.stop()
