@@ -98,7 +98,7 @@ from .core.dispatch import Primitive, reference_only
 from .core.dlpack import from_dlpack
 from .core.op import op
 from .core.policy import Cast, Policy, autocast, get_autocast_dtype, is_autocast_enabled
-from .core.random import Generator, get_rng_state, initial_seed, manual_seed, set_rng_state
+from .core.random import Generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .core.tensor import Tensor
 from .core.tensor_base import Shape as Size
 from .core.tensor_factory import BY_NAME as _TYPES

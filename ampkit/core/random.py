@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from os import urandom
 from typing import Any
 
 import numpy as np
@@ -184,13 +185,24 @@ def next_draw(stream: Stream | None = None) -> np.random.Generator:
 
 
 def manual_seed(seed: int) -> Stream:
-    """Seed the default stream and return it. Raises ArgumentError for a seed outside [0, 2^64)."""
+    """Seed the default stream and return it. Raises ArgumentError for a seed outside [0, 2^64).
+
+    A process that seeds nothing has the seed 0: unlike in PyTorch, it draws the same numbers each time it is run. Other
+    numbers each time: `ampkit.seed()`.
+    """
     default.restore((seed, 0))
     return default
 
 
+def seed() -> int:
+    """Seed the default stream from the system's entropy, for other numbers each time; returns the seed."""
+    found = int.from_bytes(urandom(8)) >> 1  # a signed integer of 64 bits holds it
+    manual_seed(found)
+    return found
+
+
 def initial_seed() -> int:
-    """The seed of the default stream."""
+    """The seed of the default stream: 0 in a process that has set none."""
     return default.seed
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 
 import pytest
 
 import ampkit
+from ampkit.base import missing_names
 from ampkit.base.errors import DeviceError
 
 TOP = """
@@ -177,6 +179,37 @@ def test_importing_ampkit_loads_no_terminal_no_recipes_no_other_framework_and_no
 def test_a_part_that_waits_is_listed_and_loaded_when_it_is_asked_for(name):
     assert name in ampkit.__all__ and name in dir(ampkit)
     assert getattr(ampkit, name).__name__.rpartition(".")[2] == name
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("fft", "ampkit has no torch.fft\nhelp: `np.fft` of `x.numpy()`"),
+        ("jit", "`ampkit.compile` records a step"),
+        ("hub", "`ampkit.models.from_pretrained(...)`"),
+        ("backends.mps", "CPUs and NVIDIA GPUs"),
+        ("overrides", "docs/coming-from-pytorch.md"),
+        ("Linear", "ampkit has no ampkit.Linear\nhelp: it is `ampkit.nn.Linear`"),
+        ("StepLR", "it is `ampkit.optim.lr_scheduler.StepLR`"),
+        ("utils.data.DataLoader2", "module 'ampkit.utils.data' has no attribute 'DataLoader2'"),
+    ],
+)
+def test_a_name_that_pytorch_has_there_or_elsewhere_is_refused_with_what_to_use(path, words):
+    place, _, name = path.rpartition(".")
+    found = importlib.import_module(f"ampkit.{place}".rstrip("."))
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        getattr(found, name)
+    assert not hasattr(found, name)
+
+
+def test_each_module_of_pytorch_is_there_or_refused_with_what_to_use():
+    names = [path.removeprefix("torch.") for path in missing_names.known()["modules"] if path.count(".") == 1]
+    assert len(names) > 40
+    for name in names:
+        if not hasattr(ampkit, name):
+            with pytest.raises(missing_names.MissingNameError, match=f"ampkit has no torch.{name}\nhelp: ."):
+                getattr(ampkit, name)
+    assert not [name for name in missing_names.MODULES if "." not in name and hasattr(ampkit, name)]
 
 
 @pytest.mark.no_gpu

@@ -213,6 +213,18 @@ def test_the_same_seed_gives_the_same_numbers_and_a_state_brings_them_back():
     assert ampkit.randn(4).tolist() == first
 
 
+def test_seed_takes_another_seed_each_time_and_returns_it():
+    before = ampkit.get_rng_state()
+    try:
+        first, second = ampkit.seed(), ampkit.seed()
+        assert first != second == ampkit.initial_seed() < 2**63
+        drawn = ampkit.randn(4).tolist()
+        ampkit.manual_seed(second)
+        assert ampkit.randn(4).tolist() == drawn
+    finally:
+        ampkit.set_rng_state(before)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "x"])
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ArgumentError, match="manual_seed"):

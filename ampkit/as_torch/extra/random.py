@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import urandom
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import ArgumentError
 from ...core import random
-from ...core.random import initial_seed, manual_seed
+from ...core.random import initial_seed, manual_seed, seed
 from ...core.tensor import Tensor
 
 __all__ = [
@@ -70,10 +69,3 @@ def fork_rng(devices: Any = None, enabled: bool = True, **ignored: Any) -> Itera
     finally:
         if enabled:
             set_rng_state(state)
-
-
-def seed() -> int:
-    """Seed the random numbers by the system's entropy; returns the seed."""
-    found = int.from_bytes(urandom(8)) >> 1
-    manual_seed(found)
-    return found

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -115,11 +116,37 @@ REPLACEMENTS = {
     "nextafter": "`np.nextafter(x.numpy(), y.numpy())`, not differentiable",
     "nuclear_norm": '`ampkit.linalg.matrix_norm(x, "nuc")`', "qr": "`ampkit.linalg.qr`",
     "rad2deg": "`x * (180 / math.pi)`", "retains_grad": "`x.grad`, once `x.retain_grad()` was called",
-    "seed": "`ampkit.manual_seed(...)`", "segment_reduce": "`ops.scatter_reduce`",
+    "segment_reduce": "`ops.scatter_reduce`",
     "split_with_sizes": "`x.split(sizes)`", "svd": "`ampkit.linalg.svd`, whose Vh is V transposed",
     "type_before_parametrizations": "`type(module)`", "upsample": "`ops.interpolate`",
     "xlogy": "`ops.where(x == 0, 0.0, x * ops.log(y))`",
 }  # fmt: skip
+
+# PyTorch's modules that ampkit lacks, and what to use instead.
+_NARROW = '`ampkit.nn.quantization`, and `Policy("int8")` or another format below 16 bits (docs/formats.md)'
+_DEVICES = "CPUs and NVIDIA GPUs: `ampkit.cuda.is_available()`"
+_EAGER = "Python code runs directly; `ampkit.compile` records a step, `ampkit.onnx.export` writes a model as a graph"
+_WHAT_THERE_IS = "docs/coming-from-pytorch.md lists what there is"
+MODULES = {
+    "accelerator": "`ampkit.cuda`, and `ampkit.get_default_device()`", "ao": _NARROW, "quantization": _NARROW,
+    "mps": _DEVICES, "mtia": _DEVICES, "xpu": _DEVICES, "backends.mps": _DEVICES, "backends.mkldnn": "`ampkit doctor`",
+    "compiler": _EAGER, "export": _EAGER, "fx": _EAGER, "jit": _EAGER, "_dynamo": _EAGER,
+    "fft": "`np.fft` of `x.numpy()`, not differentiable", "functional": "`ampkit.ops`",
+    "futures": "`ampkit.fork(f, x)` and `ampkit.wait(future)`",
+    "hub": "`ampkit.models.from_pretrained(...)`, and `ampkit.models.load_weights(...)` for a model of your own",
+    "library": "`ampkit.op`, an op of your own (docs/add-an-op.md)",
+    "masked": "`ops.where`, and sums over the elements that count",
+    "monitor": "the key train.loggers of a recipe (docs/logging.md)",
+    "multiprocessing": "Python's multiprocessing, with `x.share_memory_()`; `ampkit launch` for several ranks",
+    "nested": "pad: `nn.utils.rnn.pad_sequence`", "package": "`ampkit.save` and `ampkit.load`",
+    "profiler": "`ampkit.profile()`", "quasirandom": "`scipy.stats.qmc.Sobol`, whose points are an array",
+    "random": "`ampkit.manual_seed`, `seed`, `get_rng_state` and `set_rng_state`",
+    "signal": "`ampkit.hann_window` and the other windows", "storage": "`ampkit.tensor(..., dtype=)`",
+    "torch_version": "`ampkit.__version__`", "types": "`ampkit.Tensor`, `ampkit.dtype` and `ampkit.device`",
+    "version": "`ampkit.__version__`",
+}  # fmt: skip
+# Where PyTorch has classes that are looked for at its top.
+_CLASSES = ("torch.nn", "torch.optim", "torch.utils.data", "torch.nn.utils", "torch.optim.lr_scheduler")
 
 _UNKNOWN = "no replacement is known: write it with ampkit.ops, or as an op of its own (docs/add-an-op.md)"
 
@@ -182,21 +209,32 @@ def missing_module(name: str) -> ModuleNotFoundError:
     """The error for a module that ampkit lacks: with a cure, where PyTorch has it."""
     if name not in known()["modules"] and name not in known():
         return ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return MissingModuleError(f"ampkit has no {name}", cure="docs/coming-from-pytorch.md lists what there is")
+    return MissingModuleError(f"ampkit has no {name}", cure=_WHAT_THERE_IS)
 
 
 def answer_in(modules: Mapping[str, Any]) -> None:
     """Let the modules of NAMESPACES that are among `modules` answer a name of PyTorch that they lack with its cure."""
-    for namespace, path in NAMESPACES.items():
+    for namespace, path in {**NAMESPACES, "torch.backends": "ampkit.backends"}.items():
         if path in modules and "__getattr__" not in vars(modules[path]):
             modules[path].__getattr__ = partial(_answer, namespace, modules[path])
 
 
 def missing_in_module(namespace: str, module: ModuleType, name: str) -> AttributeError:
     """The error for a name that `module`, which stands for PyTorch's `namespace`, lacks."""
+    path = f"{namespace}.{name}"
     if cure_of(namespace, name):
         return missing_name(namespace, name)
+    if cure := MODULES.get(path.removeprefix("torch.")) or (path in known()["modules"] and _WHAT_THERE_IS):
+        return MissingNameError(f"ampkit has no {path}", cure=cure)
+    if namespace == "torch" and (place := _place_of(name)):
+        return missing_name(module.__name__, name, f"it is `{place}.{name}`")
     return AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
+
+
+def _place_of(name: str) -> str | None:
+    """The module of ampkit that has a name of PyTorch's layers, optimizers and loaders; None for other names."""
+    places = (NAMESPACES[space] for space in _CLASSES if name in known()[space])
+    return next((place for place in places if hasattr(import_module(place), name)), None)
 
 
 def _answer(namespace: str, module: ModuleType, name: str) -> Any:

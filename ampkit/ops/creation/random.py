@@ -53,7 +53,10 @@ def _float_dtype(where: str, dtype: Any) -> DType:
 def rand(
     *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Uniform numbers from [0, 1), which does not contain 1 in any dtype. Raises DTypeError for integers."""
+    """Uniform numbers from [0, 1), which does not contain 1 in any dtype. Raises DTypeError for integers.
+
+    They follow `manual_seed`; a process that calls neither it nor `seed` draws the same numbers each time it is run.
+    """
     shape, wanted = parse_size("rand", size), _float_dtype("rand", dtype)
     return _draw(lambda g: uniform(g, shape, wanted), wanted, device, requires_grad, generator)
 
@@ -61,7 +64,10 @@ def rand(
 def randn(
     *size: Any, generator: Stream | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """Normal numbers of mean 0 and variance 1. Raises DTypeError for integers."""
+    """Normal numbers of mean 0 and variance 1. Raises DTypeError for integers.
+
+    They follow `manual_seed`; a process that calls neither it nor `seed` draws the same numbers each time it is run.
+    """
     shape, wanted = parse_size("randn", size), _float_dtype("randn", dtype)
     return _draw(lambda g: g.standard_normal(shape, draw_dtype(wanted)), wanted, device, requires_grad, generator)
 
