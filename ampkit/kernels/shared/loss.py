@@ -1,4 +1,6 @@
-"""The elementwise losses: the loss of each element is a function of functions.h, computed in float32, then summed."""
+"""The elementwise losses: the loss of each element is a function of functions.h, computed in float32, then summed; and
+the losses of class labels.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.ops.loss import bce, regression
 
 from .launcher import Launcher, supports, supports_backward
+from .registration import on
 
 Chooser = Callable[..., tuple[str, tuple[float, ...]]]  # the op's parameters -> function name, scalars
 
@@ -124,3 +127,37 @@ def _register_bce(launcher: Launcher) -> None:
 
     launcher.on(op, forward, supports)
     _on_backward(launcher, op, backward, _first_two)
+
+
+# losses of class labels
+
+
+def register_label_loss(
+    backend: str, op: Any, statistic: str, losses: Any, gradient: Any, fits: Any, readable: Any, min_elements: int = 0
+) -> None:
+    """Register cross_entropy or nll_loss.
+
+    losses(input, target, weight, ignore_index, reduction, *smoothing, dtype) -> (the loss; a number of each row, saved
+    as `statistic`; the divisor of a mean, for `gradient`). gradient(dy, saved, dtype, ...) -> that of the scores.
+    readable(dy, saved, dtype): its predicate.
+    """
+
+    def forward(
+        input: Array, target: Array, weight: Any, ignore_index: int, reduction: str, *smoothing: Any, dtype: DType
+    ) -> Any:
+        out, of_rows, total = losses(input, target, weight, ignore_index, reduction, *smoothing, dtype)
+        saved = Saved(input=input, target=target, weight=weight, total=total)
+        saved.__dict__[statistic] = of_rows
+        if statistic == "lse" and reduction == "mean" and weight is not None:
+            saved.out = out
+        return out, saved
+
+    def backward(dy: Array, saved: Saved, needs: Any, **options: Any) -> Any:
+        return gradient(dy, saved, needs[0], **options), None, None
+
+    def wanted(dy: Array, saved: Saved, needs: Any, **options: Any) -> bool:
+        known = needs[0] is not None and needs[2] is None and saved.__dict__[statistic].dtype == float32
+        return bool(known) and readable(dy, saved, needs[0])
+
+    on(op, backend, forward, fits, min_elements=min_elements)
+    on(op.backward_primitive, backend, backward, wanted)

@@ -25,6 +25,7 @@ from ampkit.backends.cpu.native.arrays import (
 )
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.loss import register_label_loss
 from ampkit.ops.loss.class_labels import checked_labels, class_axis, label_grads, label_weights, split_ignored
 from ampkit.ops.loss.cross_entropy import cross_entropy_, cross_entropy_probabilities, nll_loss
 
@@ -51,10 +52,9 @@ def _reduced(losses: HostArray, over: Any, reduction: str, like: HostArray, dtyp
         return np.asarray(total / over() if reduction == "mean" else total).astype(dtype)
 
 
-@cross_entropy_.on("cpu", when=_fits, min_elements=MIN_FUSED)
-def cross_entropy_cpu(
+def _cross_entropies(
     input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str,
-    label_smoothing: float, *, dtype: DType,
+    label_smoothing: float, dtype: DType,
 ) -> Any:  # fmt: skip
     (axis, classes), labels, totals = class_axis(input), _int64(target), np.empty(2)
     loss, lse = empty(labels.shape, float32), empty(labels.shape, float32)
@@ -64,31 +64,28 @@ def cross_entropy_cpu(
         out = in_format(loss.reshape(target.shape), dtype)
     else:
         out = np.asarray(totals[1 if reduction == "mean" else 0]).astype(dtype)
-    saved = Saved(input=input, target=target, weight=weight)
-    saved.lse = lse.reshape(*target.shape[:axis], 1, *target.shape[axis:])
-    if reduction == "mean" and weight is not None:
-        saved.out = out
-    return out, saved
+    return out, lse.reshape(*target.shape[:axis], 1, *target.shape[axis:]), None
 
 
 def _int64(labels: HostArray) -> HostArray:
     return np.ascontiguousarray(int64_keys(labels)).reshape(-1)
 
 
-def _back_fits(dy: Any, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float) -> bool:
-    known = needs[0] is not None and needs[2] is None and saved.lse.dtype == float32
-    return bool(known) and saved.input.size >= MIN_FUSED and _fits(saved.input, saved.target, saved.weight)
+def _back_fits(dy: Any, saved: Saved, dtype: DType) -> bool:
+    return saved.input.size >= MIN_FUSED and _fits(saved.input, saved.target, saved.weight)
 
 
-@cross_entropy_.on_backward("cpu", when=_back_fits)
-def cross_entropy_backward_cpu(
-    dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
-) -> Any:
-    x, dx, mean = saved.input, empty_like(saved.input, needs[0]), reduction == "mean"
+def _gradient(
+    dy: HostArray, saved: Saved, dtype: DType, ignore_index: int, reduction: str, label_smoothing: float
+) -> HostArray:
+    x, dx, mean = saved.input, empty_like(saved.input, dtype), reduction == "mean"
     labels, grad = _int64(saved.target), in_format(dy, float32).reshape(-1)
     lse = saved.lse.reshape(-1)
     _backward(need_view(_rows(dx)), _rows(x), lse, labels, grad, saved.weight, ignore_index, label_smoothing, mean)
-    return dx, None, None
+    return dx
+
+
+register_label_loss("cpu", cross_entropy_, "lse", _cross_entropies, _gradient, _fits, _back_fits, MIN_FUSED)
 
 
 def _label_grads(dy: HostArray, weight: Any, labels: Any, counted: Any, reduction: str, x: HostArray) -> Any:
@@ -139,9 +136,8 @@ def cross_entropy_probabilities_backward_cpu(
 # nll_loss
 
 
-@nll_loss.on("cpu", when=lambda x, *more, **params: x.dtype in FLOATS, min_elements=MIN_ELEMENTS)
-def nll_loss_cpu(
-    input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str, *, dtype: DType
+def _nll_losses(
+    input: HostArray, target: HostArray, weight: HostArray | None, ignore_index: int, reduction: str, dtype: DType
 ) -> Any:
     axis, classes = class_axis(input)
     labels, counted = checked_labels("nll_loss", target, classes, ignore_index, axis)
@@ -149,14 +145,19 @@ def nll_loss_cpu(
     found = in_format(np.take_along_axis(input, labels, axis), float32)
     loss = np.where(counted, -weights * found, np.float32(0))
     out = _reduced(loss.reshape(-1), lambda: weights.sum(dtype=np.float64), reduction, target, dtype)
-    return out, Saved(input=input, target=target, weight=weight, weights=weights)
+    return out, weights, None
 
 
-@nll_loss.on_backward("cpu", when=lambda dy, saved, needs, **more: needs[0] and not needs[2] and supported(saved.input))
-def nll_loss_backward_cpu(dy: HostArray, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
+def _nll_gradient(dy: HostArray, saved: Saved, dtype: DType, ignore_index: int, reduction: str) -> HostArray:
     x, axis = saved.input, class_axis(saved.input)[0]
     labels, counted = split_ignored(saved.target, ignore_index, axis)
     grad = _label_grads(dy, saved.weight, labels, counted, reduction, x)[0]
-    dx = zeros(x.shape, needs[0])
-    np.put_along_axis(dx, labels, in_format(-grad * in_format(saved.weights, float32), needs[0]), axis)
-    return dx, None, None
+    dx = zeros(x.shape, dtype)
+    np.put_along_axis(dx, labels, in_format(-grad * in_format(saved.weights, float32), dtype), axis)
+    return dx
+
+
+register_label_loss(
+    "cpu", nll_loss, "weights", _nll_losses, _nll_gradient, lambda x, *more, **params: x.dtype in FLOATS,
+    lambda dy, saved, dtype: supported(saved.input), MIN_ELEMENTS,
+)  # fmt: skip

@@ -16,11 +16,12 @@ from ampkit.backends.cuda.launch.row_alignment import empty_aligned
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
 from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.kernels.shared.loss import register_label_loss
 from ampkit.ops.loss.class_labels import label_error
 from ampkit.ops.loss.cross_entropy import cross_entropy_, nll_loss
 
 
-def _supports(input: Array) -> bool:
+def _supports(input: Array, *more: Any, **params: Any) -> bool:
     return input.ndim > 0 and supports_rows(input, input.shape[min(1, input.ndim - 1)])
 
 
@@ -67,9 +68,8 @@ def _raise_if_bad(where: str, target: Array, bad: Array, classes: int, ignore: i
     backends.backend_of(target).raise_if(target, bad.reshape(target.shape), label_error(where, classes, ignore))
 
 
-@cross_entropy_.on("cuda", when=lambda input, *more, **params: _supports(input))
-def cross_entropy_cuda(
-    input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, label_smoothing: float, *,
+def _cross_entropies(
+    input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, label_smoothing: float,
     dtype: DType,
 ) -> Any:  # fmt: skip
     backend, x, rows = backends.backend_of(input), _rows(input), target.size
@@ -82,23 +82,17 @@ def cross_entropy_cuda(
     launch("loss/cross_entropy", entry, rows, _threads(classes), x, labels, scale, loss, lse, counted, bad, *sizes)
     _raise_if_bad("cross_entropy", target, bad, classes, ignore_index)
     out, total = _reduced(loss, counted, target.shape, reduction, dtype)
-    saved = Saved(input=input, target=target, weight=weight, lse=lse, total=total)
-    if reduction == "mean" and weight is not None:
-        saved.out = out
-    return out, saved
+    return out, lse, total
 
 
-def _supports_grad(
-    dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
-) -> bool:
-    plain = "total" in vars(saved) and needs[2] is None and needs[0] == saved.input.dtype
+def _supports_grad(dy: Array, saved: Saved, dtype: DType) -> bool:
+    plain = "total" in vars(saved) and dtype == saved.input.dtype
     return plain and dy.dtype in STORED and _supports(saved.input)
 
 
-@cross_entropy_.on_backward("cuda", when=_supports_grad)
-def cross_entropy_backward_cuda(
-    dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str, label_smoothing: float
-) -> Any:
+def _gradient(
+    dy: Array, saved: Saved, dtype: DType, ignore_index: int, reduction: str, label_smoothing: float
+) -> Array:
     x, weight = _rows(saved.input), to_float32(saved.weight)
     dx, classes = _empty_gradient(x), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
@@ -116,9 +110,8 @@ def _empty_gradient(x: Array) -> Array:
     return empty_aligned(x, x.shape, x.dtype) if large else backends.backend_of(x).empty(x.shape, x.dtype)
 
 
-@nll_loss.on("cuda", when=lambda input, *more, **params: _supports(input))
-def nll_loss_cuda(
-    input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, *, dtype: DType
+def _nll_losses(
+    input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, dtype: DType
 ) -> Any:
     backend, x, rows = backends.backend_of(input), _rows(input), target.size
     classes, labels, scale = x.shape[-1], to_int64(target), to_float32(weight)
@@ -129,18 +122,17 @@ def nll_loss_cuda(
     launch("loss/cross_entropy", entry, blocks_for(rows, 128), 128, x, labels, scale, loss, counted, bad, *sizes)
     _raise_if_bad("nll_loss", target, bad, classes, ignore_index)
     out, total = _reduced(loss, counted, target.shape, reduction, dtype)
-    return out, Saved(input=input, target=target, weight=weight, weights=counted, total=total)
+    return out, counted, total
 
 
-def _supports_nll_grad(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> bool:
-    return _supports_grad(dy, saved, needs, ignore_index, reduction, 0.0)
-
-
-@nll_loss.on_backward("cuda", when=_supports_nll_grad)
-def nll_loss_backward_cuda(dy: Array, saved: Saved, needs: Any, ignore_index: int, reduction: str) -> Any:
+def _nll_gradient(dy: Array, saved: Saved, dtype: DType, ignore_index: int, reduction: str) -> Array:
     x, rows = saved.input, saved.weights.size
     dx = backends.backend_of(x).zeros((*x.shape[:1], *x.shape[2:], x.shape[1]) if x.ndim > 2 else x.shape, x.dtype)
     arrays = to_float32(dy), to_int64(saved.target), saved.weights, saved.total, dx
     sizes = np.int64(rows), np.int64(dx.shape[-1]), np.int64(ignore_index), np.bool_(reduction == "none")
     launch("loss/cross_entropy", typed("nll_loss_backward", x.dtype), blocks_for(rows, 128), 128, *arrays, *sizes)
     return _from_rows(dx)
+
+
+register_label_loss("cuda", cross_entropy_, "lse", _cross_entropies, _gradient, _supports, _supports_grad)
+register_label_loss("cuda", nll_loss, "weights", _nll_losses, _nll_gradient, _supports, _supports_grad)

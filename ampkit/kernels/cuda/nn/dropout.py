@@ -16,7 +16,8 @@ from ampkit.backends.cuda.array_layout import contiguous, supports_array
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, blocks_for, drawn, launch, typed
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.dropout import dropout_, dropout_scale, mask
+from ampkit.kernels.shared.dropout import register_dropout
+from ampkit.ops.nn.dropout import dropout_scale, mask
 
 THREADS = 256
 
@@ -36,22 +37,19 @@ def mask_cuda(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...
     return keep
 
 
-@dropout_.on("cuda", when=lambda input, *more, **params: supports_array(input), dtypes=eq)
-def dropout_cuda(input: Array, p: float, seed: int, call: int, shape: Any, *, dtype: DType) -> Any:
+def _dropped(input: Array, p: float, seed: int, call: int, dtype: DType) -> tuple[Array, Array]:
     backend: Any = backends.backend_of(input)
     x = contiguous(input)
-    if prod(shape or input.shape) != input.size:
-        keep = mask(input, p, seed, call, shape)
-        return _apply_mask(x, keep, p), Saved(keep=keep)
     keep, out = backend.empty(input.shape, np.dtype(bool)), backend.empty(input.shape, dtype)
     threshold_and_scale = np.uint32(round(p * 65536)), np.float32(dropout_scale(p))  # see random.keep_mask
     args = x, out, keep, np.int64(x.size), *threshold_and_scale, *drawn(backend, seed, call), _all_aligned(x, out, keep)
     launch("nn/dropout", typed("dropout_forward", dtype), blocks_for(x.size, THREADS * 16), THREADS, *args)
-    return out, Saved(keep=keep)
+    return out, keep
 
 
-def _apply_mask(values: Array, keep: Array, p: float) -> Array:
+def _masked(values: Array, keep: Array, p: float, dtype: DType) -> Array:
     """values * keep / (1 - p); an element of `keep` applies to values.size / keep.size consecutive values."""
+    values = contiguous(values)
     out, repeats = backends.backend_of(values).empty(values.shape, values.dtype), values.size // keep.size
     vectorize = _all_aligned(values, keep, out) & np.bool_(repeats == 1)
     args = values, keep, out, np.int64(values.size), np.int64(repeats), np.float32(dropout_scale(p)), vectorize
@@ -63,6 +61,6 @@ def _supports_backward(dy: Array, saved: Saved, needs: Any, **params: Any) -> bo
     return supports_array(dy) and needs[0] == dy.dtype and bool(saved.keep.flags.c_contiguous)
 
 
-@dropout_.on_backward("cuda", when=_supports_backward)
-def dropout_backward_cuda(dy: Array, saved: Saved, needs: Any, p: float, seed: int, call: int, shape: Any) -> Array:
-    return _apply_mask(contiguous(dy), saved.keep, p)
+register_dropout(
+    "cuda", _dropped, _masked, lambda input, *more, **params: supports_array(input), _supports_backward, dtypes=eq
+)
