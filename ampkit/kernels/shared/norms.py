@@ -9,10 +9,13 @@ import numpy as np
 
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
 from ampkit.ops.nn.layer_norm import rms_norm
+from ampkit.ops.nn.residual_norm import add_layer_norm_, results
 from ampkit.ops.nn.softmax import log_softmax, softmax
 
 from .launcher import Launcher
+from .registration import on
 
 Function = Callable[..., Any]
 EPS = float(np.finfo(np.float32).eps)
@@ -65,3 +68,73 @@ def register_norm(
 
     launcher.on(op, forward_of_rms if op is rms_norm else forward, fits, dtypes)
     launcher.on_backward(op, gradients, fits_backward, wants_cache)
+
+
+def register_residual_norm(
+    backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function, dtypes: Any = None,
+    wants_cache: bool = False, min_elements: int = 0,
+) -> None:  # fmt: skip
+    """Register residual + dropout(branch) followed by layer_norm.
+
+    normalized(residual, branch, weight, bias, normalized_shape, eps, p, draw, dtype of the norm, of the sum) -> the sum,
+    the norm, mean, rstd, the mask of dropout. gradients(dnorm, dsum, saved, needs, normalized_shape, p): None: no dsum.
+    """
+
+    def forward(
+        residual: Array, branch: Array, weight: Array | None, bias: Array | None, normalized_shape: Any, eps: float,
+        dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        given = residual, branch, weight, bias, normalized_shape, eps, dropout_p, draw
+        total, norm, mean, rstd, keep = normalized(*given, normed or dtype, dtype)
+        return results(total, norm, normed, keep, Saved(input=total, weight=weight, mean=mean, rstd=rstd))
+
+    def backward(
+        dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any,
+        **cache: Any,
+    ) -> Any:  # fmt: skip
+        dsum, dnorm = (None, dy) if normed is None else dy
+        return gradients(dnorm, dsum, saved, needs, normalized_shape, dropout_p, **cache)
+
+    def fits_backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
+        grads = dy if type(dy) is tuple else (dy,)
+        return bool(saved.rstd.dtype == float32) and readable(grads, saved, needs)
+
+    on(add_layer_norm_, backend, forward, fits, dtypes=dtypes, min_elements=min_elements)
+    on(add_layer_norm_.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
+
+
+def register_batch_norm(
+    backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function, updated: Function,
+    updates: Function, dtypes: Any = None, wants_cache: bool = False, min_elements: int = 0,
+) -> None:  # fmt: skip
+    """Register batch_norm, with a residual and ReLU, and the update of running statistics, which `updated` is.
+
+    normalized(input, weight, bias, running (mean, variance) or None, residual, eps, relu, dtype) -> out, mean,
+    variance, rstd [C], and what else is saved by name. gradients(dy, dmean, dvar, saved, needs, relu) -> one for each
+    input; dmean and dvar are None with running statistics. readable(gradients, saved, needs).
+    """
+
+    def forward(
+        input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
+        residual: Array | None, eps: float, relu: bool, *, dtype: DType,
+    ) -> Any:  # fmt: skip
+        running = None if running_mean is None else (running_mean, running_var)
+        out, mean, variance, rstd, more = normalized(input, weight, bias, running, residual, eps, relu, dtype)
+        saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean)
+        saved.__dict__.update(more, rstd=rstd.reshape(-1, 1))
+        if residual is not None:
+            saved.out = out
+        elif relu:
+            saved.bias = bias
+        return (out, mean, variance, saved) if running is None else (out, saved)
+
+    def backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, **cache: Any) -> Any:
+        grads = dy if saved.running_mean is None else (dy, None, None)
+        return gradients(*grads, saved, needs, relu, **cache)
+
+    def fits_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
+        return readable(dy if saved.running_mean is None else (dy,), saved, needs)
+
+    on(batch_norm_, backend, forward, fits, dtypes=dtypes, min_elements=min_elements)
+    on(batch_norm_.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
+    on(update_running_statistics, backend, updated, updates)

@@ -19,7 +19,7 @@ from ampkit.backends.cpu.native.arrays import (
 )
 from ampkit.base.dtypes import DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
+from ampkit.kernels.shared.norms import register_batch_norm
 
 from ..pointwise import elementwise
 
@@ -105,35 +105,21 @@ def gradients(
     return [dx, dw, db]
 
 
-@batch_norm_.on("cpu", when=lambda *arguments: fits(*arguments[:6]), min_elements=MIN_FUSED)
-def batch_norm_cpu(
-    input: HostArray, weight: HostArray | None, bias: HostArray | None, running_mean: HostArray | None,
-    running_var: HostArray | None, residual: HostArray | None, eps: float, relu: bool, *, dtype: DType,
+def _normalized_batch(
+    input: HostArray, weight: HostArray | None, bias: HostArray | None, running: Any, residual: HostArray | None,
+    eps: float, relu: bool, dtype: DType,
 ) -> Any:  # fmt: skip
-    given = None
-    if running_mean is not None and running_var is not None:
-        given = in_format(running_mean, float32), in_format(running_var, float32)
-    out, mean, variance, rstd = normalized(input, weight, bias, eps, dtype, given=given, relu=relu, residual=residual)
-    saved = Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var, mean=mean)
-    saved.rstd = rstd.reshape(-1, 1)
-    if residual is not None:
-        saved.out = out
-    elif relu:
-        saved.bias = bias
-    return (out, saved) if given else (out, mean, variance, saved)
+    given: Any = None if running is None else tuple([in_format(each, float32) for each in running])
+    return *normalized(input, weight, bias, eps, dtype, given=given, relu=relu, residual=residual), {}
 
 
-def _back_fits(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
-    running = saved.running_mean is not None
-    grads, bias = (dy,) if running else dy, getattr(saved, "bias", None)
-    out = getattr(saved, "out", None)
+def _readable(grads: Any, saved: Saved, needs: Any) -> bool:
+    bias, out = getattr(saved, "bias", None), getattr(saved, "out", None)
     known = fits(saved.input, saved.weight, bias) and supported(*grads, out, saved.mean) and saved.rstd.dtype == float32
     return bool(known) and grads[0].size >= MIN_FUSED
 
 
-@batch_norm_.on_backward("cpu", when=_back_fits)
-def batch_norm_backward_cpu(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> Any:
-    dy, dmean, dvar = dy if saved.running_mean is None else (dy, None, None)
+def _gradients_of_batch(dy: HostArray, dmean: Any, dvar: Any, saved: Saved, needs: Any, relu: bool) -> Any:
     dresidual = None
     if "out" in vars(saved):  # what the ReLU lets pass is the gradient of the residual, and of the norm
         (dy,), relu = elementwise.backward("Relu", dy, (saved.out,), (dy.dtype,)), False
@@ -149,11 +135,14 @@ def batch_norm_backward_cpu(dy: Any, saved: Saved, needs: Any, eps: float, relu:
     return dx, *[in_format(d, need) if need else None for d, need in zip(each, needs[1:5], strict=True)], dresidual
 
 
-@update_running_statistics.on(
-    "cpu", when=lambda *arrays: supported(*arrays[:4]) and {a.dtype for a in arrays[:4]} == {float32}
-)
-def update_running_statistics_cpu(
+def _updated(
     running_mean: HostArray, running_var: HostArray, mean: HostArray, var: HostArray, unbiased: float, momentum: float
 ) -> None:
     """The reference's bits; what is not finite is seen at once, for nobody waits for this CPU."""
     _update(running_mean, running_var, mean, var, unbiased, momentum, 1 - momentum)
+
+
+register_batch_norm(
+    "cpu", _normalized_batch, _gradients_of_batch, lambda *arguments: fits(*arguments[:6]), _readable, _updated,
+    lambda *arrays: supported(*arrays[:4]) and {a.dtype for a in arrays[:4]} == {float32}, min_elements=MIN_FUSED,
+)  # fmt: skip

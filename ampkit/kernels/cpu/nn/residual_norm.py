@@ -5,38 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from ampkit.backends.cpu.native.arrays import MIN_FUSED, HostArray, empty, supported
-from ampkit.base.dtypes import DType, float32
+from ampkit.base.dtypes import DType
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.random import keep_mask
+from ampkit.kernels.shared.norms import register_residual_norm
 from ampkit.ops.nn.dropout import dropout_scale
-from ampkit.ops.nn.residual_norm import add_layer_norm_, results
 
 from .layer_norm import norm_gradients, normalized, weight_of
 
 
-@add_layer_norm_.on("cpu", when=lambda x, y, w, b, *more: supported(x, y, w, b), min_elements=MIN_FUSED)
-def add_layer_norm_cpu(
-    residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, normalized_shape: Any,
-    eps: float, dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
+def _normalized(
+    residual: HostArray, branch: HostArray, weight: HostArray | None, bias: HostArray | None, shape: Any, eps: float,
+    p: float, draw: Any, normed: DType, dtype: DType,
 ) -> Any:  # fmt: skip
-    keep = None if draw is None else keep_mask(draw[0], draw[1], dropout_p, branch.shape)
+    keep = None if draw is None else keep_mask(draw[0], draw[1], p, branch.shape)
     total = empty(residual.shape, dtype)
-    more = total, branch, keep, dropout_scale(dropout_p)
-    norm, mean, rstd = normalized(residual, normalized_shape, weight, bias, eps, normed or dtype, True, *more)
-    return results(total, norm, normed, keep, Saved(input=total, weight=weight, mean=mean, rstd=rstd))
+    more = total, branch, keep, dropout_scale(p)
+    return total, *normalized(residual, shape, weight, bias, eps, normed, True, *more), keep
 
 
-def _back_fits(dy: Any, saved: Saved, needs: Any, **more: Any) -> bool:
-    grads = dy if type(dy) is tuple else (dy,)
-    fit = grads[0].size >= MIN_FUSED and saved.rstd.dtype == float32
-    return bool(fit) and supported(*grads, saved.total, weight_of(saved))
-
-
-@add_layer_norm_.on_backward("cpu", when=_back_fits)
-def add_layer_norm_backward_cpu(
-    dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any
-) -> Any:
-    dsum, dnorm = (None, dy) if normed is None else dy
-    more = dsum, needs[1], saved.keep, dropout_scale(dropout_p)
-    dx, dw, db, dbranch = norm_gradients(dnorm, saved.total, saved, (needs[0], *needs[2:]), normalized_shape, *more)
+def _gradients(dnorm: HostArray, dsum: HostArray | None, saved: Saved, needs: Any, shape: Any, p: float) -> Any:
+    more = dsum, needs[1], saved.keep, dropout_scale(p)
+    dx, dw, db, dbranch = norm_gradients(dnorm, saved.total, saved, (needs[0], *needs[2:]), shape, *more)
     return dx, dbranch, dw, db
+
+
+def _readable(grads: Any, saved: Saved, needs: Any) -> bool:
+    return grads[0].size >= MIN_FUSED and supported(*grads, saved.total, weight_of(saved))
+
+
+register_residual_norm(
+    "cpu", _normalized, _gradients, lambda x, y, w, b, *more: supported(x, y, w, b), _readable, min_elements=MIN_FUSED
+)

@@ -19,7 +19,7 @@ from ampkit.backends.cuda.array_layout import cast, contiguous, supports_array, 
 from ampkit.backends.cuda.nvrtc import blocks_for, launch, typed
 from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.batch_norm import batch_norm_, update_running_statistics
+from ampkit.kernels.shared.norms import register_batch_norm
 
 THREADS = 256
 BLOCKS = 1056  # per launch: eight per multiprocessor of an H100
@@ -94,68 +94,57 @@ def _fits(input: Array, weight: Any, bias: Any, mean: Any, var: Any, residual: A
     return supports_array(input) and (residual is None or residual.dtype == input.dtype)
 
 
-@batch_norm_.on("cuda", when=_fits, dtypes=eq)
-def batch_norm_cuda(
-    input: Array, weight: Array | None, bias: Array | None, running_mean: Array | None, running_var: Array | None,
-    residual: Array | None, eps: float, relu: bool, *, dtype: DType,
+def _normalized(
+    input: Array, weight: Array | None, bias: Array | None, running: Any, residual: Array | None, eps: float,
+    relu: bool, dtype: DType,
 ) -> Any:  # fmt: skip
-    layout, saved = Layout(input), Saved(input=input, weight=weight, running_mean=running_mean, running_var=running_var)
+    layout = Layout(input)
     x, out = layout.dense(input), layout.empty(input)
     added = () if residual is None else (layout.dense(residual),)
     config = layout.walk(x, out, *added)
-    if running_mean is None:
-        var, scale, offset = _batch_stats(layout, config, x, (to_float32(weight), to_float32(bias)), eps, saved)
+    affine = to_float32(weight), to_float32(bias)
+    if running is None:
+        mean, var, rstd, center, centered_mean, scale, offset = _batch_stats(layout, config, x, affine, eps)
     else:
-        scale, offset = _coeffs(layout, (to_float32(running_var), to_float32(weight), to_float32(bias)), eps, saved)
-    operands = (x, *(added or (None,)), saved.center, scale, offset, out, np.bool_(relu))
-    layout.launch("batch_norm_forward", config, *operands)
-    result = layout.channels_second(out)
-    if added:
-        saved.out = result
-    elif relu:
-        saved.bias, saved.gate = bias, (scale, offset)
-    return (result, saved) if running_mean is not None else (result, saved.mean, var, saved)
+        (mean, var), centered_mean = running, None
+        rstd, scale, offset = _coeffs(layout, (to_float32(var), *affine), eps)
+        center = to_float32(mean)
+    layout.launch("batch_norm_forward", config, x, *(added or (None,)), center, scale, offset, out, np.bool_(relu))
+    more: dict[str, Any] = {"center": center, "centered_mean": centered_mean}
+    if relu and not added:
+        more["gate"] = scale, offset
+    return layout.channels_second(out), mean, var, rstd, more
 
 
-def _batch_stats(
-    layout: Layout, config: Any, x: Array, affine: Any, eps: float, saved: Saved
-) -> tuple[Array, Array, Array]:
-    """Batch variance, scale and offset, each [C] float32; mean, rstd, center, centered_mean are stored in `saved`."""
+def _batch_stats(layout: Layout, config: Any, x: Array, affine: Any, eps: float) -> list[Array]:
+    """Batch mean, variance, rstd, center, centered mean, scale and offset, each [C] float32."""
     parts, channels = layout.parts(x, config, 3), layout.channels
     layout.launch("batch_norm_moments", config, x, parts, partials=3)
     found = _channel_vectors(x, 7, channels)
-    saved.mean, var, rstd, saved.center, saved.centered_mean, scale, offset = found
     sizes = np.int32(channels), np.int64(layout.spatial), np.int32(config[2]), np.float32(eps)
     entry = typed("batch_norm_statistics", x.dtype)
     launch("nn/batch_norm", entry, blocks_for(channels, 4), 128, x, parts, *affine, *found, *sizes)
-    saved.rstd = rstd.reshape(-1, 1)
-    return var, scale, offset
+    return found
 
 
-def _coeffs(layout: Layout, args: Any, eps: float, saved: Saved) -> tuple[Array, Array]:
-    """Scale and offset [C] float32 from (running_var, weight, bias); the statistics are stored in `saved`."""
+def _coeffs(layout: Layout, args: Any, eps: float) -> list[Array]:
+    """1 / deviation, scale and offset [C] float32 from (running_var, weight, bias)."""
     channels = layout.channels
-    rstd, scale, offset = _channel_vectors(args[0], 3, channels)
+    found = _channel_vectors(args[0], 3, channels)
     sizes = np.int32(channels), np.float32(eps)
-    launch(
-        "nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *args, rstd, scale, offset, *sizes
-    )
-    saved.mean, saved.rstd = saved.running_mean, rstd.reshape(-1, 1)
-    saved.center, saved.centered_mean = to_float32(saved.running_mean), None
-    return scale, offset
+    launch("nn/batch_norm", "batch_norm_coefficients", blocks_for(channels, 128), 128, *args, *found, *sizes)
+    return found
 
 
-def _supports_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
-    grad, x = dy[0] if type(dy) is tuple else dy, saved.input
-    known = "centered_mean" in vars(saved) and supports_array(x) and grad.dtype == x.dtype
+def _readable(grads: Any, saved: Saved, needs: Any) -> bool:
+    x = saved.input
+    known = "centered_mean" in vars(saved) and supports_array(x) and grads[0].dtype == x.dtype
     return known and {needs[0], needs[5]} <= {None, x.dtype}
 
 
-@batch_norm_.on_backward("cuda", when=_supports_backward, wants_cache=True)
-def batch_norm_backward_cuda(
-    dy: Any, saved: Saved, needs: Any, eps: float, relu: bool, versions: Any, grad_buffers: Any
+def _gradients(
+    grad: Array, dmean: Any, dvar: Any, saved: Saved, needs: Any, relu: bool, versions: Any, grad_buffers: Any
 ) -> Any:
-    grad, *of_statistics = dy if type(dy) is tuple else (dy, None, None)
     layout = Layout(saved.input)
     grad, x = layout.dense(grad), layout.dense(saved.input)
     dx = layout.empty(saved.input) if needs[0] else None
@@ -168,7 +157,7 @@ def batch_norm_backward_cuda(
     grad = grad if dresidual is None else dresidual
     sums = [_sum_output(x, need, buf, layout.channels) for need, buf in zip(needs[1:3], grad_buffers[1:3], strict=True)]
     dot, scale, x_coef, constant = _channel_vectors(x, 4, layout.channels)
-    weight, dstatistics = to_float32(saved.weight), tuple(to_float32(d) for d in of_statistics)
+    weight, dstatistics = to_float32(saved.weight), (to_float32(dmean), to_float32(dvar))
     args = parts, weight, saved.rstd, saved.centered_mean, *dstatistics, *sums, dot, scale, x_coef, constant
     sizes = np.int32(layout.channels), np.float32(layout.values), np.int32(config[2])
     launch("nn/batch_norm", "batch_norm_weight_backward", blocks_for(layout.channels, 4), 128, *args, *sizes)
@@ -198,10 +187,14 @@ def _can_update(running_mean: Array, running_var: Array, mean: Array, var: Array
     return mean.size > 0 and all(a.dtype == float32 and bool(a.flags.c_contiguous) for a in arrays)
 
 
-@update_running_statistics.on("cuda", when=_can_update)
-def update_running_statistics_cuda(
+def _updated(
     running_mean: Array, running_var: Array, mean: Array, var: Array, unbiased: float, momentum: float
 ) -> None:
     numbers = map(np.float32, (1 - momentum, momentum, unbiased))
     args = running_mean, running_var, mean, var, np.int32(mean.size), *numbers
     launch("nn/batch_norm", "batch_norm_update", 1, min(1024, -(-mean.size // 32) * 32), *args)
+
+
+register_batch_norm(
+    "cuda", _normalized, _gradients, _fits, _readable, _updated, _can_update, dtypes=eq, wants_cache=True
+)

@@ -18,8 +18,9 @@ from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED, drawn, typed
 from ampkit.base.dtypes import LOW, Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.core.casts import widen
+from ampkit.kernels.shared.norms import register_residual_norm
 from ampkit.ops.nn.dropout import dropout_scale
-from ampkit.ops.nn.residual_norm import add_layer_norm_, results, saved_of_norm
+from ampkit.ops.nn.residual_norm import saved_of_norm
 
 
 def _supports_dtypes(residual: DType, branch: DType, norm: DType) -> bool:
@@ -33,15 +34,13 @@ def _fits(residual: Array, branch: Array, *more: Any) -> bool:
     return 0 < residual.size <= MAX_ELEMENTS and _supports_dtypes(residual.dtype, branch.dtype, residual.dtype)
 
 
-@add_layer_norm_.on("cuda", when=_fits, dtypes=eq)
-def add_layer_norm_cuda(
+def _normalized(
     residual: Array, branch: Array, weight: Array | None, bias: Array | None, normalized_shape: Any, eps: float,
-    dropout_p: float, draw: Any, normed: DType | None, *, dtype: DType,
+    p: float, draw: Any, normed: DType, dtype: DType,
 ) -> Any:  # fmt: skip
     backend: Any = backends.backend_of(residual)
     cols = cols_of(residual, normalized_shape)
-    rows, out_dtype = residual.size // cols, normed or dtype
-    stored = out_dtype if _supports_dtypes(dtype, branch.dtype, out_dtype) else dtype
+    rows, stored = residual.size // cols, normed if _supports_dtypes(dtype, branch.dtype, normed) else dtype
     x, y = contiguous(residual), contiguous(branch)
     total, norm = backend.empty(x.shape, dtype), backend.empty(x.shape, stored)
     mean, rstd = (backend.empty((rows, 1), float32) for _ in range(2))
@@ -51,25 +50,22 @@ def add_layer_norm_cuda(
     config = grid(total, cols, plan)
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached), np.float32(eps)
     args = x, y, *scales, total, norm, mean, rstd, *sizes
-    drop = np.uint32(round(dropout_p * 65536)), np.float32(dropout_scale(dropout_p))  # see random.keep_mask
+    drop = np.uint32(round(p * 65536)), np.float32(dropout_scale(p))  # see random.keep_mask
     entry = typed("add_layer_norm_forward", dtype, branch.dtype, stored, *plan)
     config.launch("nn/residual_norm", entry, *args, keep, *drop, *drawn(backend, *(draw or (0, 0))))
-    return results(total, norm, normed, keep, Saved(input=total, weight=weight, mean=mean, rstd=rstd))
+    return total, norm, mean, rstd, keep
 
 
-def _supports_backward(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
+def _readable(grads: Any, saved: Saved, needs: Any) -> bool:
     total, (dresidual, dbranch, *scales) = saved.total, needs
-    known = supports_array(total) and saved.rstd.dtype == float32
-    known = known and dresidual in (None, total.dtype) and all(n is None or n in STORED for n in scales)
+    known = supports_array(total) and dresidual in (None, total.dtype) and all(n is None or n in STORED for n in scales)
     return known and bool(dresidual or dbranch) and _supports_dtypes(total.dtype, dbranch or total.dtype, total.dtype)
 
 
-@add_layer_norm_.on_backward("cuda", when=_supports_backward, wants_cache=True)
-def add_layer_norm_backward_cuda(
-    dy: Any, saved: Saved, needs: Any, normalized_shape: Any, eps: float, dropout_p: float, draw: Any, normed: Any,
-    versions: Any, grad_buffers: Any,
+def _gradients(
+    dnorm: Array, dsum: Array | None, saved: Saved, needs: Any, normalized_shape: Any, p: float, versions: Any,
+    grad_buffers: Any,
 ) -> Any:  # fmt: skip
-    dsum, dnorm = (None, dy) if normed is None else dy
     norm_saved, cols = saved_of_norm(saved), cols_of(saved.total, normalized_shape)
     total, backend = norm_saved.input, backends.backend_of(saved.total)
     rows = total.size // cols
@@ -86,9 +82,12 @@ def add_layer_norm_backward_cuda(
     sizes = np.int64(rows), np.int64(cols), np.int64(config.cached)
     args = grad, dsum, total, weight, norm_saved.mean, norm_saved.rstd, dresidual, dbranch, *sums, *sizes
     entry = typed("add_layer_norm_backward", total.dtype, branch, dnorm.dtype, *plan)
-    config.launch("nn/residual_norm", entry, *args, saved.keep, np.float32(dropout_scale(dropout_p)))
+    config.launch("nn/residual_norm", entry, *args, saved.keep, np.float32(dropout_scale(p)))
     if not config.sums:
         first, second = (widen(each, float32).reshape(-1, cols) for each in (grad, total))
         weight_columns(first, second, [norm_saved.mean, norm_saved.rstd], parts)
     lead = total.ndim - (1 if isinstance(normalized_shape, int) else len(normalized_shape))
     return dresidual, dbranch, *weight_sums(parts, needs[2:], grad_buffers[2:], total.shape[lead:])
+
+
+register_residual_norm("cuda", _normalized, _gradients, _fits, _readable, eq, wants_cache=True)
