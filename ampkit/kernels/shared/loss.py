@@ -81,8 +81,7 @@ def _on_backward(launcher: Launcher, op: Any, run: Any, when: Any) -> None:
     def fits(dy: Array, saved: Any, needs: Any, **params: Any) -> bool:
         return saved.input.size >= launcher.min_elements and when(dy, saved, needs, **params)
 
-    run.__name__ = f"{op.name}_backward_{launcher.backend}"
-    op.on_backward(launcher.backend, when=fits)(run)
+    on(op.backward_primitive, launcher.backend, run, fits)
 
 
 # Binary cross entropies. The references compute the gradients of their weights.

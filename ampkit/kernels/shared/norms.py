@@ -76,8 +76,8 @@ def register_residual_norm(
 ) -> None:  # fmt: skip
     """Register residual + dropout(branch) followed by layer_norm.
 
-    normalized(residual, branch, weight, bias, normalized_shape, eps, p, draw, dtype of the norm, of the sum) -> the sum,
-    the norm, mean, rstd, the mask of dropout. gradients(dnorm, dsum, saved, needs, normalized_shape, p): None: no dsum.
+    normalized(residual, branch, weight, bias, normalized_shape, eps, p, draw, dtype of the norm, of the sum) -> sum,
+    norm, mean, rstd, mask of dropout. gradients(dnorm, dsum, saved, needs, normalized_shape, p); dsum may be None.
     """
 
     def forward(

@@ -11,5 +11,6 @@ def on(primitive: Any, backend: str, run: Callable[..., Any], when: Any = None, 
 
     -> the Kernel, whose `backward` registers a backward of its own.
     """
-    run.__name__ = f"{primitive.name}_{backend}"
-    return primitive.on(backend, when, **options)(run)
+    kernel = primitive.on(backend, when, **options)(run)
+    kernel.name = f"{primitive.name}_{backend}"
+    return kernel

@@ -50,7 +50,7 @@ def outcomes(arrays, dtype, mask=None, **options):
 
 def check(arrays, dtype, mask=None, **options):
     name, found = outcomes(arrays, dtype, mask, **options)
-    assert name == "attention_cpu"
+    assert name == "scaled_dot_product_attention_cpu"
     with reference_only():
         _, truth = outcomes(arrays, float64, mask, **options)
     for got, want in zip(found, truth, strict=True):

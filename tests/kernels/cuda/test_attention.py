@@ -12,7 +12,7 @@ from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import StateError
 from ampkit.core.autograd.tape import grad
 
-BODY = "attention_cuda"
+BODY = "scaled_dot_product_attention_cuda"
 SITUATIONS = {
     "plain": ((2, 3, 16, 8), (2, 3, 16, 8), (2, 3, 16, 8), {}),
     "causal": ((2, 3, 17, 16), (2, 3, 17, 16), (2, 3, 17, 16), {"is_causal": True}),

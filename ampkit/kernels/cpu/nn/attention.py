@@ -25,7 +25,7 @@ from ampkit.backends.cpu.threads import get_num_threads
 from ampkit.base.dtypes import DType, float32
 from ampkit.base.memory_format import inverse
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
+from ampkit.kernels.shared.attention import register_attention
 from ampkit.ops.nn.attention import self_attention_ as self_attention
 from ampkit.ops.nn.attention import split_qkv
 
@@ -201,13 +201,12 @@ def _sum_repeated_heads(gradient: HostArray, array: HostArray) -> HostArray:
     return gradient if several == 1 else gradient.reshape(-1, several, *gradient.shape[1:]).sum(1)
 
 
-@attention.on("cpu", when=_fits)
-def attention_cpu(
-    query: HostArray, key: HostArray, value: HostArray, added: Any, allowed: Any, dropout_p: float, draw: Any,
-    is_causal: bool, scale: float | None, enable_gqa: bool, *, dtype: DType,
+def _attended(
+    query: HostArray, key: HostArray, value: HostArray, mask: Any, p: float, draw: Any, causal: bool, scale: float,
+    grouped: bool, dtype: DType,
 ) -> Any:  # fmt: skip
     keys, values = (_repeat_heads(query, array) for array in (key, value))
-    masks = _masks(query, key, is_causal, dropout_p, draw, allowed if added is None else added)
+    masks = _masks(query, key, causal, p, draw, mask)
     a = _TiledAttention(query, keys, values, masks, scale)
     found, statistics = a.forward(dtype)
     operands = query, key, value
@@ -217,19 +216,15 @@ def attention_cpu(
     named = dict(zip(("query", "key", "value"), parts, strict=True))
     orders = [memory_order(x.strides) for x in operands]
     out = _in_axis_order(found.reshape(*query.shape[:-1], value.shape[-1]), orders[0], dtype)
-    saved = Saved(**named, added=added, allowed=allowed, out=out, statistics=statistics, orders=orders)
-    return out, saved
+    return out, {**named, "statistics": statistics, "orders": orders}
 
 
-@attention_cpu.backward
-def attention_cpu_backward(
-    dy: HostArray, saved: Saved, needs: Any, dropout_p: float, draw: Any, is_causal: bool, scale: float | None,
-    enable_gqa: bool,
-) -> Any:  # fmt: skip
+def _gradients_of(
+    dy: HostArray, saved: Saved, mask: Any, needs: Any, p: float, draw: Any, causal: bool, scale: float
+) -> Any:
     operands = saved.query, saved.key, saved.value
     keys, values = (_repeat_heads(saved.query, array) for array in operands[1:])
-    mask = saved.allowed if saved.added is None else saved.added
-    masks = _masks(saved.query, saved.key, is_causal, dropout_p, draw, mask)
+    masks = _masks(saved.query, saved.key, causal, p, draw, mask)
     a = _TiledAttention(saved.query, keys, values, masks, scale)
     # sums are float32 before they are rounded
     dtype = a.dtype if a.in_one_tile and a.key.size == saved.key.size else float32
@@ -243,7 +238,10 @@ def attention_cpu_backward(
     ]
     if dmask is not None:
         dmask = in_format(dmask, needs[3]).reshape(*saved.query.shape[:-1], saved.key.shape[-2])
-    return *gradients, dmask, None
+    return *gradients, dmask
+
+
+register_attention("cpu", _attended, _gradients_of, _fits)
 
 
 # self_attention: query, key and value are one array

@@ -4,14 +4,6 @@ oneDNN can apply GELU to a product, but does not return the product, which the g
 into 0.
 """
 
-from __future__ import annotations
+from ampkit.kernels.shared.fused import register_by_op
 
-from ampkit.ops.nn.fused import (
-    linear_gelu_linear,
-    linear_gelu_linear_backward_by_op,
-    linear_gelu_linear_by_op,
-    saved_hidden,
-)
-
-linear_gelu_linear.on("cpu", wants_cache=True)(linear_gelu_linear_by_op)
-linear_gelu_linear.on_backward("cpu", when=saved_hidden, wants_cache=True)(linear_gelu_linear_backward_by_op)
+register_by_op("cpu")

@@ -24,7 +24,7 @@ from ampkit.backends.determinism import are_deterministic_algorithms_enabled
 from ampkit.base.dtypes import LOW, Array, DType, bfloat16, float16, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
-from ampkit.ops.nn.attention import scaled_dot_product_attention_ as attention
+from ampkit.kernels.shared.attention import register_attention
 from ampkit.ops.nn.dropout import mask
 
 OLDEST = (8, 0)  # compute capability that cuDNN's attention needs
@@ -54,45 +54,37 @@ def _fits(
     return rows > 0 and largest <= MAX_ELEMENTS and gpu.capability >= OLDEST and not gpu.cudnn.unavailable_reason()
 
 
-@attention.on("cuda", when=_fits, dtypes=eq)
-def attention_cuda(
-    query: Array, key: Array, value: Array, added: Any, allowed: Any, dropout_p: float, draw: Any, is_causal: bool,
-    scale: float | None, enable_gqa: bool, *, dtype: DType,
+def _attended(
+    query: Array, key: Array, value: Array, given: Any, p: float, draw: Any, causal: bool, scale: float, grouped: bool,
+    dtype: DType,
 ) -> Any:  # fmt: skip
     q, k, v = (_dense(array) for array in (query, key, value))
-    bias, visible = _mask(added, allowed, q.shape[2:3] + k.shape[2:3], dtype)
+    bias, visible = _mask(given, q.shape[2:3] + k.shape[2:3], dtype)
     out = _empty_like(q, (*q.shape[:-1], v.shape[-1]))
     lse = backends.backend_of(q).empty((*q.shape[:-1], 1), float32)
-    dropped = _dropout(q, k, dropout_p, draw)
-    call = AttentionArrays(q, k, v, bias, dropped, out, lse, is_causal, _scale(query, scale))
+    call = AttentionArrays(q, k, v, bias, _dropout(q, k, p, draw), out, lse, causal, scale)
     if not library_of(q).attention_forward(call):
         raise UnsupportedError
     if visible is not None:
         np.copyto(out, 0, where=~visible)
         np.copyto(lse, np.inf, where=~visible)
-    sums, out = lse.reshape(_lse_shape(query, key, enable_gqa)), _from_4d(out, query.ndim)
-    return out, Saved(query=query, key=key, value=value, added=added, allowed=allowed, lse=sums, out=out)
+    return _from_4d(out, query.ndim), {"lse": lse.reshape(_lse_shape(query, key, grouped))}
 
 
-@attention_cuda.backward
-def attention_cuda_backward(
-    dy: Array, saved: Saved, needs: Any, dropout_p: float, draw: Any, is_causal: bool, scale: float | None,
-    enable_gqa: bool,
-) -> Any:  # fmt: skip
+def _gradients(dy: Array, saved: Saved, given: Any, needs: Any, p: float, draw: Any, causal: bool, scale: float) -> Any:
     if needs[3] or dy.dtype != saved.query.dtype:  # the reference computes it from the same saved arrays
         raise UnsupportedError
     q, k, v = (_dense(array) for array in (saved.query, saved.key, saved.value))
-    bias, _ = _mask(saved.added, saved.allowed, q.shape[2:3] + k.shape[2:3], q.dtype)
+    bias, _ = _mask(given, q.shape[2:3] + k.shape[2:3], q.dtype)
     lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_empty_like(x, x.shape) for x in (q, k, v))
-    dropped = _dropout(q, k, dropout_p, draw)
-    options = is_causal, _scale(saved.query, scale)
-    call = AttentionArrays(q, k, v, bias, dropped, _to_4d(saved.out), lse, *options, _dense(dy), gradients)
+    arrays = q, k, v, bias, _dropout(q, k, p, draw), _to_4d(saved.out), lse
+    call = AttentionArrays(*arrays, causal, scale, _dense(dy), gradients)
     if not attention_slices.attention_backward(library_of(q), call):
-        _warn_of_reference(q, k, dropout_p)
+        _warn_of_reference(q, k, p)
         raise UnsupportedError
     inputs = saved.query, saved.key, saved.value
     dq, dk, dv = (_as_needed(*each) for each in zip(gradients, inputs, needs[:3], strict=True))
-    return dq, dk, dv, None, None
+    return dq, dk, dv, None
 
 
 def _warn_of_reference(query: Array, key: Array, dropout_p: float) -> None:
@@ -107,10 +99,6 @@ def _warn_of_reference(query: Array, key: Array, dropout_p: float) -> None:
     said += f"the reference runs, with several arrays of scores, {size:.1f} MiB each"
     cure = "\nhelp: use_deterministic_algorithms(False)" + ", or dropout_p=0" * bool(dropout_p)
     warnings.warn(said + cure * deterministic, RuntimeWarning, stacklevel=2)
-
-
-def _scale(query: Array, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
 
 
 def _to_4d(array: Array) -> Array:
@@ -138,15 +126,14 @@ def _empty_like(array: Array, shape: tuple[int, ...]) -> Array:
     return out.transpose(*(order.index(axis) for axis in range(3)), 3)
 
 
-def _mask(added: Any, allowed: Any, scores: tuple[int, int], dtype: DType) -> tuple[Any, Any]:
+def _mask(mask: Any, scores: tuple[int, int], dtype: DType) -> tuple[Any, Any]:
     """The bias of the scores, four axes in `dtype`, and which rows are not fully masked, bool [..., 1]."""
-    mask = added if allowed is None else allowed
     if mask is None:
         return None, None
     mask = _to_4d(mask)
     if mask.shape[3] != scores[1]:
         mask = np.broadcast_to(mask, (*mask.shape[:3], scores[1]))
-    if allowed is None:
+    if mask.dtype != np.bool_:
         wide = mask.astype(float32)
         visible, bias = wide.max(3, keepdims=True) != -np.inf, np.maximum(wide, MASKED[dtype])
     else:
@@ -175,3 +162,6 @@ def _lse_shape(query: Array, key: Array, grouped: bool) -> tuple[int, ...]:
 def _as_needed(gradient: Array, like: Array, need: DType | None) -> Array | None:
     """`gradient` with the rank of `like`, cast to `need`; None if it is not needed."""
     return None if need is None else cast(_from_4d(gradient, like.ndim), need)
+
+
+register_attention("cuda", _attended, _gradients, _fits, dtypes=eq)
