@@ -15,6 +15,7 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.argument_checks import check_index_range
+from ampkit.ops.indexing.deterministic_scatter import add_at
 from ampkit.ops.indexing.gather_scatter import gather, scatter_, scatter_add, trim_to_index
 from ampkit.ops.indexing.index_select import index_select
 from ampkit.ops.nn.embedding import check_indices, embedding
@@ -124,6 +125,26 @@ def register_gather_scatter(along: AlongAxis) -> None:
     on(scatter_.backward_primitive, along.backend, scatter_backward, backward_fits)
     on(scatter_add, along.backend, scatter_add_, scatter_add_fits)
     on(scatter_add.backward_primitive, along.backend, scatter_add_backward, backward_fits)
+
+
+def register_add_at(
+    backend: str, flat: Any, summed: Any, fits: Any, min_elements: int = 0, plain: Any = lambda index, ndim: index
+) -> Callable[..., Array]:
+    """Register add_at, the gradient of x[index]; returns the kernel, which also takes the dtype of the result.
+
+    flat: see `row_index`. summed(values, keys, sizes, dtype): the sums [before, rows, behind] of values by key.
+    plain(index, ndim): the index without what `row_index` does not take.
+    """
+
+    def added(values: Array, index: Any, shape: tuple[int, ...], dtype: DType | None = None) -> Array:
+        """Zeros of `shape` with `values` added at [index]."""
+        keys, sizes, result = row_index(plain(index, len(shape)), shape, flat)
+        if result != values.shape:
+            raise UnsupportedError
+        return summed(values, keys, sizes, values.dtype if dtype is None else dtype).reshape(shape)
+
+    on(add_at, backend, added, fits, min_elements=min_elements)
+    return added
 
 
 class RowIndex(NamedTuple):

@@ -16,7 +16,7 @@ from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.dispatch import reference_only
 from ampkit.core.policy import Policy
 from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, INT8, RECIPES, Quantization
-from ampkit.kernels.cpu.linalg.quantization import _decode, scaled_mm_cpu
+from ampkit.kernels.cpu.linalg.quantization import _decode
 from ampkit.ops.linalg.quantization import (
     Quantized,
     dequantize,
@@ -271,7 +271,8 @@ def test_products_of_integers_are_exact():
 def test_no_product_is_left_to_numpy_on_any_cpu(first, second):
     a, b, bias = quantized(matrix((70, 200)), first), quantized(matrix((50, 200), 1), second), matrix((1, 50), 2)[0]
     for dtype, added in product((bfloat16, float16, float32), (None, bias)):
-        assert scaled_mm_cpu.run(a.codes, a, b, dtype, added).dtype == dtype  # raises UnsupportedError otherwise
+        kernel = scaled_mm_.select("cpu", a.codes, a, b, dtype, added)
+        assert kernel.run(a.codes, a, b, dtype, added).dtype == dtype  # raises UnsupportedError otherwise
 
 
 def threaded(run):

@@ -9,8 +9,7 @@ import numpy as np
 from ampkit.backends.cpu.native.arrays import MIN_ELEMENTS, HostArray, reshape_view, supported
 from ampkit.base.dtypes import DType
 from ampkit.base.errors import UnsupportedError
-from ampkit.kernels.shared.indexing import row_index
-from ampkit.ops.indexing.deterministic_scatter import add_at
+from ampkit.kernels.shared.indexing import register_add_at
 
 from .gather_scatter import summed_rows
 
@@ -28,15 +27,12 @@ def flat_keys(arrays: list[HostArray], lengths: tuple[int, ...]) -> HostArray:
     return keys
 
 
-def rows_added(values: HostArray, index: Any, shape: tuple[int, ...], dtype: DType) -> HostArray:
-    """Zeros of `shape` with `values` added at [index]."""
-    found = row_index(index, shape, flat_keys)
-    if found.result != values.shape:
-        raise UnsupportedError
-    rows = reshape_view(values, (found.sizes[0], len(found.keys), found.sizes[2]))
-    return summed_rows(rows, found.keys, found.sizes[1], dtype).reshape(shape)
+def _summed(values: HostArray, keys: HostArray, sizes: tuple[int, int, int], dtype: DType) -> HostArray:
+    return summed_rows(reshape_view(values, (sizes[0], len(keys), sizes[2])), keys, sizes[1], dtype)
 
 
-@add_at.on("cpu", when=lambda values, index, shape: supported(values) and values.size > 0, min_elements=MIN_ELEMENTS)
-def add_at_cpu(values: HostArray, index: Any, shape: tuple[int, ...]) -> Any:
-    return rows_added(values, index, shape, values.dtype)
+def _fits(values: HostArray, index: Any, shape: tuple[int, ...]) -> bool:
+    return supported(values) and values.size > 0
+
+
+rows_added = register_add_at("cpu", flat_keys, _summed, _fits, MIN_ELEMENTS)

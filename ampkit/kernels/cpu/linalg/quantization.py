@@ -21,15 +21,13 @@ from ampkit.base.dtypes import DType, bfloat16, float32, int8, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.formats import FORMATS
 from ampkit.core.policy.recipe import E2M1, INT8, Quantization
+from ampkit.kernels.shared.quantization import register_quantization
 from ampkit.ops.linalg.quantization import (
     DTYPES,
     HADAMARD,
     Draw,
     Quantized,
     block_extents,
-    dequantize_,
-    quantize_,
-    scaled_mm_,
 )
 
 # The numbers of `Format` and `Scaling` in include/quantized.h.
@@ -44,8 +42,7 @@ _dequantize = Function("dequantize_matrix", "aaaiiiiif", ctypes.c_int64)
 _scale_sums = Function("scale_sums", "aaaaad")
 
 
-@quantize_.on("cpu", when=lambda array, *rest: array.ndim == 2 and array.size > 0 and supported(array))
-def quantize_cpu(
+def _quantized(
     array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None, read_soon: bool = False
 ) -> Any:
     down = array.strides[1] != array.itemsize == array.strides[0]
@@ -70,7 +67,7 @@ def quantize_cpu(
     )  # fmt: skip
     if beyond:
         if codes is None:
-            return quantize_cpu.run(array, how, scale, draw)
+            return _quantized(array, how, scale, draw)
         values = None
     turned = [None if each is None else each.T for each in (codes, found, values)] if down else [codes, found, values]
     return *turned[:2], factor, largest, turned[2]
@@ -93,7 +90,7 @@ def _is_known(codes: HostArray, *rest: Any) -> bool:
     return codes.ndim == 2 and library() is not None
 
 
-def _decode(quantized: Quantized, dtype: DType, scaled: bool) -> tuple[HostArray, bool]:
+def _decode(quantized: Quantized, dtype: DType, scaled: bool = True) -> tuple[HostArray, bool]:
     """The values of codes, times their scales if `scaled`, in float32 also times the factor.
 
     -> them, and whether bfloat16 does not hold one of them.
@@ -108,11 +105,6 @@ def _decode(quantized: Quantized, dtype: DType, scaled: bool) -> tuple[HostArray
         _FORMATS[how.format], _SCALINGS[how.scale], *_blocks(how, quantized.shape, down), down, factor,
     )  # fmt: skip
     return out.T if down else out, bool(beyond)
-
-
-@dequantize_.on("cpu", when=lambda codes, *rest: _is_known(codes) and codes.size > 0)
-def dequantize_cpu(codes: HostArray, quantized: Quantized) -> HostArray:
-    return _decode(quantized, float32, True)[0]
 
 
 class _Operand(NamedTuple):
@@ -154,16 +146,15 @@ def _wide(quantized: Quantized) -> HostArray:
     return values if quantized.factor is None else values * quantized.factor
 
 
-@scaled_mm_.on("cpu", when=_is_known)
-def scaled_mm_cpu(
-    codes: HostArray, a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None, buffer: HostArray | None = None
+def _multiplied(
+    a: Quantized, b: Quantized, dtype: DType, bias: HostArray | None, buffer: HostArray | None, of_integers: bool
 ) -> HostArray:
     shape = a.shape[0], b.shape[0]
     out = empty(shape, dtype) if buffer is None or (buffer.shape, buffer.dtype) != (shape, dtype) else buffer
     if 0 in (*a.shape, *b.shape):  # nothing to sum
         out[...] = 0 if bias is None else bias
         return out
-    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+    if of_integers:
         return _integer_product(out, a, b, bias)
     try:
         return _product(out, a, b, bias)
@@ -220,3 +211,10 @@ def _for_each(quantized: Quantized) -> HostArray:
     # A factor for each row.
     height = block_extents(quantized.how, quantized.shape)[0]
     return quantized.scales[:, 0].repeat(height)[: quantized.shape[0]] if height > 1 else quantized.scales[:, 0]
+
+
+register_quantization(
+    "cpu", _quantized, lambda matrix, dtype: _decode(matrix, dtype)[0], _multiplied,
+    lambda array, *rest: array.ndim == 2 and array.size > 0 and supported(array),
+    lambda codes, *rest: _is_known(codes) and codes.size > 0, _is_known,
+)  # fmt: skip

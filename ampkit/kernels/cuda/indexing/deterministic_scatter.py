@@ -13,10 +13,10 @@ from ampkit.backends.cuda.array_layout import contiguous
 from ampkit.backends.cuda.launch import segment_sum
 from ampkit.backends.cuda.launch.row_copy import can_gather_rows, gather_rows
 from ampkit.backends.cuda.nvrtc import MAX_ELEMENTS, STORED
-from ampkit.base.dtypes import Array, int32, int64
+from ampkit.base.dtypes import Array, DType, int32, int64
 from ampkit.base.errors import UnsupportedError
-from ampkit.kernels.shared.indexing import row_index
-from ampkit.ops.indexing.deterministic_scatter import add_at, last_per_key
+from ampkit.kernels.shared.indexing import register_add_at
+from ampkit.ops.indexing.deterministic_scatter import last_per_key
 
 
 def _flat_keys(arrays: list[Array], lengths: tuple[int, ...]) -> Array:
@@ -33,12 +33,17 @@ def _without_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
     return tuple([each for part in parts for each in (full if part is ... else (part,))])
 
 
-@add_at.on("cuda", when=lambda values, index, shape: values.dtype in STORED and values.size > 0)
-def add_at_cuda(values: Array, index: Any, shape: tuple[int, ...]) -> Array:
-    keys, (outer, rows, _), result = row_index(_without_ellipsis(index, len(shape)), shape, _flat_keys)
-    if result != values.shape or not segment_sum.fits(values, keys, rows, values.dtype):
+def _summed(values: Array, keys: Array, sizes: tuple[int, int, int], dtype: DType) -> Array:
+    if not segment_sum.fits(values, keys, sizes[1], dtype):
         raise UnsupportedError
-    return segment_sum.sums(values, keys, rows, values.dtype, outer=outer).reshape(shape)
+    return segment_sum.sums(values, keys, sizes[1], dtype, outer=sizes[0])
+
+
+def _is_stored(values: Array, index: Any, shape: tuple[int, ...]) -> bool:
+    return values.dtype in STORED and values.size > 0
+
+
+register_add_at("cuda", _flat_keys, _summed, _is_stored, plain=_without_ellipsis)
 
 
 def _fits(rows: Array, keys: Array, cells: int) -> bool:

@@ -16,26 +16,21 @@ from ampkit.backends.cuda.libs.narrow import Codes
 from ampkit.backends.cuda.libs.narrow_paths import Path, path_of
 from ampkit.base.dtypes import Array, DType, bfloat16, float32
 from ampkit.base.errors import UnsupportedError
-from ampkit.core.policy.recipe import INT8, Quantization
+from ampkit.core.policy.recipe import Quantization
+from ampkit.kernels.shared.quantization import register_quantization
 from ampkit.ops.linalg.quantization import (
     DTYPES,
     Draw,
     Quantized,
     block_extents,
-    dequantize_,
-    quantize_,
     quantize_both_,
-    scaled_mm_,
 )
 
 from . import quantization_launches as launches
 from .quantization_launches import RowFactors
 
 
-@quantize_.on("cuda", when=lambda array, how, *rest: launches.has_kernel(array, how))
-def quantize_cuda(
-    array: Array, how: Quantization, scale: Array | None, draw: Draw | None, read_soon: bool = False
-) -> Any:
+def _quantized(array: Array, how: Quantization, scale: Array | None, draw: Draw | None, read_soon: bool = False) -> Any:
     found, _, largest = launches.quantize(array, how, None, scale, (draw, None))
     return *(found or ()), largest
 
@@ -57,24 +52,18 @@ def _is_known(codes: Array, quantized: Quantized, *rest: Any) -> bool:
     return codes.ndim == 2 and 0 not in quantized.shape
 
 
-def _decoded(quantized: Quantized, dtype: DType, scaled: bool, factor: bool) -> Array:
+def _decoded(quantized: Quantized, dtype: DType, scaled: bool = True, factor: bool = True) -> Array:
     how, block = quantized.how, block_extents(quantized.how, quantized.shape)
     scales, of_all = quantized.scales if scaled else None, quantized.factor if factor else None
     return launches.dequantize(quantized.codes, scales, of_all, how, block, quantized.shape, dtype)
 
 
-@dequantize_.on("cuda", when=_is_known)
-def dequantize_cuda(codes: Array, quantized: Quantized) -> Array:
-    return _decoded(quantized, float32, True, True)
-
-
-@scaled_mm_.on("cuda", when=lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b))
-def scaled_mm_cuda(
-    codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
+def _multiplied(
+    a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None, of_integers: bool
 ) -> Array:
-    backend: Any = backends.backend_of(codes)
+    backend: Any = backends.backend_of(a.codes)
     result = _Result(dtype, bias, buffer)
-    if a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None:
+    if of_integers:
         return _integer_product(a, b, result)
     path = path_of(a.how, b.how, backend.capability, backend.cublaslt.version)
     if path.modes is not None:
@@ -163,7 +152,7 @@ def _wide_product(a: Quantized, b: Quantized, result: _Result) -> Array:
     left = _operand(a)
     right = left and _operand(b)
     if left is None or right is None:
-        return _product(_decoded(a, float32, True, True), _decoded(b, float32, True, True), result)
+        return _product(_decoded(a, float32), _decoded(b, float32), result)
     factors = [factor for factor in (left.factor, right.factor) if factor is not None]
     if left.rows is right.rows is None and not factors:
         return _product(left.values, right.values, result)
@@ -178,3 +167,9 @@ def _product(a: Array, b: Array, result: _Result) -> Array:
     if bias is None or (bias.dtype == gemm.output_dtype(a.dtype, dtype) == dtype):
         return gemm.product(a, b.T, dtype, result.buffer, bias)
     return result.of_sums(gemm.product(a, b.T, float32))
+
+
+register_quantization(
+    "cuda", _quantized, _decoded, _multiplied, lambda array, how, *rest: launches.has_kernel(array, how), _is_known,
+    lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b),
+)  # fmt: skip
