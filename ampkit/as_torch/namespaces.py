@@ -20,8 +20,8 @@ _DISTRIBUTIONS = (
     "bernoulli beta binomial categorical cauchy chi2 continuous_bernoulli dirichlet distribution exp_family "
     "exponential fishersnedecor gamma generalized_pareto geometric gumbel half_cauchy half_normal independent "
     "inverse_gamma kumaraswamy laplace lkj_cholesky log_normal logistic_normal lowrank_multivariate_normal "
-    "mixture_same_family multinomial multivariate_normal negative_binomial normal one_hot_categorical pareto poisson studentT "
-    "transformed_distribution uniform von_mises weibull wishart"
+    "mixture_same_family multinomial multivariate_normal negative_binomial normal one_hot_categorical pareto "
+    "poisson studentT transformed_distribution uniform von_mises weibull wishart"
 )
 _LAYERS = (
     "activation adaptive batchnorm channelshuffle container conv distance dropout flatten fold instancenorm lazy "

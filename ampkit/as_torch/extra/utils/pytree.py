@@ -157,16 +157,16 @@ def _register_builtin(kind: Any, children: Any, keys: Any, context: Any, unflatt
     _private_register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=with_keys)
 
 
-_BY_INDEX = (iter, lambda d: map(SequenceKey, range(len(d))))
-_BY_KEY = (lambda d: d.values(), lambda d: map(MappingKey, d))
-_register_builtin(list, *_BY_INDEX, lambda d: None, lambda values, _: list(values))
-_register_builtin(tuple, *_BY_INDEX, lambda d: None, lambda values, _: tuple(values))
-_register_builtin(deque, *_BY_INDEX, lambda d: d.maxlen, lambda values, maxlen: deque(values, maxlen=maxlen))
+_by_index = (iter, lambda d: map(SequenceKey, range(len(d))))
+_by_key = (lambda d: d.values(), lambda d: map(MappingKey, d))
+_register_builtin(list, *_by_index, lambda d: None, lambda values, _: list(values))
+_register_builtin(tuple, *_by_index, lambda d: None, lambda values, _: tuple(values))
+_register_builtin(deque, *_by_index, lambda d: d.maxlen, lambda values, maxlen: deque(values, maxlen=maxlen))
 _register_builtin(namedtuple, iter, lambda d: map(GetAttrKey, d._fields), type, lambda values, kind: kind(*values))
-_register_builtin(dict, *_BY_KEY, list, lambda values, keys: dict(zip(keys, values, strict=True)))
-_register_builtin(OrderedDict, *_BY_KEY, list, lambda values, keys: OrderedDict(zip(keys, values, strict=True)))
+_register_builtin(dict, *_by_key, list, lambda values, keys: dict(zip(keys, values, strict=True)))
+_register_builtin(OrderedDict, *_by_key, list, lambda values, keys: OrderedDict(zip(keys, values, strict=True)))
 _register_builtin(
-    defaultdict, *_BY_KEY, lambda d: [d.default_factory, list(d)],
+    defaultdict, *_by_key, lambda d: [d.default_factory, list(d)],
     lambda values, context: defaultdict(context[0], zip(context[1], values, strict=True)),
 )  # fmt: skip
 
