@@ -10,16 +10,15 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..backends import Array, Backend
+from ..backends import Array
 from ..backends.launch_queue import queue
 from ..base import dtypes, observe
 from ..base.errors import ArgumentError, DTypeError, switch
-from ..base.limits import Limits
 from ..core.arguments import shown
 from ..core.autograd.grad_mode import enable_grad
 from ..core.capture.code_names import is_library
@@ -28,12 +27,11 @@ from ..core.fp_errors import ignore_fp_errors
 from ..core.parameter import Parameter
 from . import argument_checks as checks
 from . import differentiable
-from .argument_checks import IMPLEMENTATION_FLAGS, STEP_FLAGS, LimitsByName, to_python
+from .argument_checks import IMPLEMENTATION_FLAGS, to_python
 from .flat.arena import Span, adopt, gradients_of, spans
-from .flat.follow import follow
-from .flat.groups import Groups
+from .flat.groups import Groups, OptimizerGroups
 from .flat.memory import read_scalar
-from .flat.moments import need_state_dtype, storage_of
+from .flat.moments import storage_of
 from .flat.segment import Segment
 from .optimizer_hooks import OptimizerHooks, counted, with_hooks
 from .param_group import ParamGroup
@@ -50,7 +48,7 @@ from .state import (
 )
 
 
-class Optimizer(OptimizerHooks):
+class Optimizer(OptimizerGroups, OptimizerHooks):
     """The base of optimizers; PyTorch's interface.
 
     A subclass names its `moments` and the hyperparameters that schedules may set (`device_keys`), annotates its
@@ -67,24 +65,15 @@ class Optimizer(OptimizerHooks):
 
     moments: tuple[str, ...] = ()
     non_negative: tuple[str, ...] = ()  # those of them that are never below 0
-    device_keys: tuple[str, ...] = ("lr",)
     stepped_keys: tuple[str, ...] = ()  # those of device_keys that a step changes
-    # Of the hyperparameters that have PyTorch's names; those in the annotations of a subclass's constructor are added.
-    limits: ClassVar[LimitsByName] = {
-        **dict.fromkeys(("lr", "eps", "weight_decay", "momentum"), Limits(ge=0)),
-        "betas": (Limits(ge=0, lt=1), Limits(ge=0, lt=1)),
-    }
-    flags: ClassVar[frozenset[str]] = frozenset({"maximize", "stochastic_rounding"})  # options that are True or False
     counts_steps = True  # whether the state of a parameter has a "step"
     needs_closure = False  # whether `step` takes a closure only, which a GradScaler cannot pass on
     not_loaded: frozenset[str] = checks.NOT_LOADED  # options of a saved group that loading ignores
     by_element = False  # whether an update of an element reads no other, so that ranks can share parameters out
-    differentiable = False  # see differentiable.py
     calls = 0  # skipped steps included, those of a recorded step not
     recorded = False  # whether a recorded step calls it
     schedules_made = 0  # schedules that multiply the same learning rates, once there are several
     _schedule: Any = None
-    _groups: Groups
     steps: Array  # on the device; skipped steps are not counted
     custom_state: dict[Parameter, dict[str, Any]]  # of a subclass with its own `step`
     named_state: dict[str, Any]  # what was stored in `state` under other keys than parameters
@@ -170,12 +159,6 @@ class Optimizer(OptimizerHooks):
                 return self.segments()
         return segments
 
-    def follow_parameters(self) -> None:
-        """Give parameters that have other memory now, by `p.data = ...`, segments there; see flat/follow.py."""
-        self._check_groups()
-        for group in self.param_groups:
-            follow(self, group)
-
     def advance(self, present: list[Span], all_finite: Array | None) -> None:
         """Take one step with the spans `present`, if `all_finite`; a skipped step changes and counts nothing."""
         uses(self)
@@ -225,73 +208,7 @@ class Optimizer(OptimizerHooks):
             elif (gradient := parameter._grad) is not None:
                 gradient.zero_()
 
-    # groups
-
-    @property
-    def param_groups(self) -> list[ParamGroup]:
-        """The groups. Dicts that replace some of them, or all, become groups, with the state of their parameters."""
-        return self._groups
-
-    @param_groups.setter
-    def param_groups(self, groups: Sequence[Any]) -> None:
-        if not isinstance(groups, (list, tuple)):
-            raise DTypeError(f"{type(self).__name__}.param_groups", "a list of parameter groups", shown(groups))
-        self._groups.replace(groups)
-
-    def _check_groups(self) -> list[ParamGroup]:
-        # The groups, once the parameters in their lists are those that the arenas have.
-        groups = self.param_groups
-        return groups.check() if type(groups) is Groups else groups
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group: a dict with "params" and options. Parameters of other groups do not move."""
-        self._check_groups()
-        self._append(*self._need_group(param_group, [p for group in self.param_groups for p in group["params"]]))
-
-    def check_options(self, options: dict[str, Any]) -> None:
-        """Raise ArgumentError for hyperparameters out of range; `options` may be some of them."""
-        where = type(self).__name__
-        checks.check_limits(where, options, self.limits)
-        checks.need_flags(where, options, sorted(self.flags))
-        checks.need_implementation_flags(where, **{key: options[key] for key in STEP_FLAGS if key in options})
-        need_state_dtype(where, options.get("state_dtype", "float32"))
-
-    def _need_group(self, group: Any, taken: list[Parameter]) -> tuple[list[Parameter], dict[str, Any]]:
-        where = f"{type(self).__name__}, parameter group"
-        parameters = checks.group_parameters(group, where, taken, self.differentiable)
-        given = {k: checks.hyperparameter(v, self.differentiable) for k, v in group.items() if k != "params"}
-        options = {**self.defaults, **given}
-        self.check_options(checks.in_numbers(options))
-        if options.get("differentiable", False) != self.differentiable:
-            needs = f"differentiable={self.differentiable} in every group"
-            raise ArgumentError(where, needs, options["differentiable"], "give it to the constructor")
-        checks.need_divisible(where, type(self), parameters, storage_of(options).state_dtype)
-        if not self.differentiable:
-            checks.need_updatable_where_shared(where, parameters, options.get("stochastic_rounding", False))
-        checks.need_state_dtype(where, parameters, storage_of(options).state_dtype, self.differentiable)
-        return parameters, options
-
-    def _append(self, parameters: list[Parameter], options: dict[str, Any]) -> None:
-        first = sum(len(group["params"]) for group in self.param_groups)
-        members = [] if self.differentiable else parameters
-        segments = adopt(self, members, first, storage_of(options))
-        group = ParamGroup({"params": parameters, **options}, segments, self.device_keys, weakref.ref(self))
-        self._groups.add(group)
-
-    def _backend(self) -> Backend:
-        arenas = (arena for group in self._held_groups() for arena in group.arenas)
-        return next((arena.backend for arena in arenas), backends.get(None))
-
-    def _held_groups(self) -> list[ParamGroup]:
-        groups = self.param_groups
-        return groups.held if type(groups) is Groups else groups
-
-    def _parameters(self) -> Iterator[Any]:
-        return (parameter for group in self.param_groups for parameter in group["params"])
-
-    def segments(self) -> list[Segment]:
-        """The segments of its parameters."""
-        return [segment for group in self._held_groups() for segment in group.segments]
+    # schedules and recorded steps
 
     @property
     def schedule(self) -> Any:
