@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import backends
 from ..base.dtypes import Array, DType, bfloat16, float16, float32, float64, int32, int64
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from ..core.fp_errors import ignore_fp_errors
 
 EXPONENTS, BIAS = 256, 127
@@ -75,7 +75,9 @@ def magnitude_bits(values: Array) -> Array:
     return np.bitwise_or(bits, (widened != wide) & (wide == wide))
 
 
-def _count_exponents(values: Array, counts: Array) -> None:
+@primitive("amp.exponents")
+def count_exponents(values: Array, counts: Array) -> None:
+    """Add to counts [SIZE] int64 (see the module) values of any shape, strides and floating-point dtype."""
     if values.size == 0:
         return
     backend = backends.backend_of(values)
@@ -89,17 +91,11 @@ def _count_exponents(values: Array, counts: Array) -> None:
     counts[LARGEST:] = np.maximum(counts[LARGEST:], finite)
 
 
-# (values of any shape, strides and floating-point dtype; counts [SIZE] int64): add to counts, see the module
-count_exponents = Primitive("count_exponents", "amp.exponents", _count_exponents)
-
-
-def _count_exponents_of_segments(values: Array, segments: Segments, counts: Array) -> None:
+@primitive("amp.exponents")
+def count_exponents_of_segments(values: Array, segments: Segments, counts: Array) -> None:
+    """`count_exponents` of each segment, (start, stop) in values [n]; counts [segments, SIZE] int64."""
     for (start, stop), row in zip(segments, counts, strict=True):
         count_exponents(values[start:stop], row)
-
-
-# (values [n]; segments, each (start, stop) in it; counts [segments, SIZE] int64): count_exponents of each segment
-count_exponents_of_segments = Primitive("count_exponents_of_segments", "amp.exponents", _count_exponents_of_segments)
 
 
 class Losses(NamedTuple):
@@ -121,7 +117,13 @@ def losses(counts: np.ndarray[Any, Any], name: str) -> Losses:
 # updates that 16-bit weights would lose
 
 
-def _count_lost_updates(before: Array, after: Array, counts: Array) -> None:
+@primitive("amp.exponents")
+def count_lost_updates(before: Array, after: Array, counts: Array) -> None:
+    """Add to counts [3] int64 how many weights an update changed, and how many it would not have changed in 16 bits.
+
+    Flat weights before and after it, float32 or float64. A float16 and a bfloat16 weight would not have changed where
+    round(round(weight) + update) == round(weight).
+    """
     backend = backends.backend_of(before)
     with ignore_fp_errors():
         update = np.subtract(after, before)
@@ -136,15 +138,8 @@ def _lost(backend: Any, before: Array, update: Array, dtype: DType) -> Array:
     return np.count_nonzero((moved == weight) & (update != 0))
 
 
-# (weights before and after an update, flat, float32 or float64; counts [3] int64): add how many weights changed, and
-# of how many a float16 and a bfloat16 weight would not have: round(round(weight) + update) == round(weight)
-count_lost_updates = Primitive("count_lost_updates", "amp.exponents", _count_lost_updates)
-
-
-def _lost_updates_of_segments(before: Array, after: Array, segments: Segments, counts: Array) -> None:
+@primitive("amp.exponents")
+def lost_updates_of_segments(before: Array, after: Array, segments: Segments, counts: Array) -> None:
+    """`count_lost_updates` of each segment, (start, stop) in flat weights; counts [segments, 3] int64."""
     for (start, stop), row in zip(segments, counts, strict=True):
         count_lost_updates(before[start:stop], after[start:stop], row)
-
-
-# (weights before and after an update [n]; segments, each (start, stop) in them; counts [segments, 3] int64)
-lost_updates_of_segments = Primitive("lost_updates_of_segments", "amp.exponents", _lost_updates_of_segments)

@@ -16,7 +16,7 @@ import numpy as np
 from .. import backends
 from ..backends import Array
 from ..base import dtypes, observe
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor
 from ..optim.flat.arena import Span
@@ -24,7 +24,12 @@ from ..optim.flat.memory import chunks, read_scalar
 from ..optim.flat.segment import Segment
 
 
-def _unscale(gradient: Array, inverse_scale: Array | None, scratch: Array) -> Array:
+@primitive("amp.found_inf")
+def unscale(gradient: Array, inverse_scale: Array | None, scratch: Array) -> Array:
+    """Multiply the flat gradient in place, in one pass; inverse_scale: 0-d; scratch: bool.
+
+    -> the index of the first value that is not finite then, the size if all are.
+    """
     first = np.add(backends.backend_of(gradient).zeros((), dtypes.int64), gradient.size)
     for chunk in chunks(gradient.size):
         values, nonfinite = gradient[chunk], scratch[: chunk.stop - chunk.start]
@@ -33,11 +38,6 @@ def _unscale(gradient: Array, inverse_scale: Array | None, scratch: Array) -> Ar
         np.logical_not(np.isfinite(values, out=nonfinite), out=nonfinite)
         first = np.minimum(first, np.where(nonfinite.any(), chunk.start + np.argmax(nonfinite), gradient.size))
     return first
-
-
-# (flat gradient, 0-d inverse of the scale or None, bool scratch): multiply in place, in one pass -> the index of the
-# first value that is not finite then, the size if all are
-unscale = Primitive("unscale", "amp.found_inf", _unscale)
 
 
 class OptState(Enum):

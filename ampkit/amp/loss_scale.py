@@ -11,7 +11,7 @@ from .. import backends
 from ..backends import Array, Backend
 from ..base.dtypes import finfo, float32, int32
 from ..base.errors import ArgumentError, StateError
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.saved_state import need_keys
 from ..optim.flat.memory import read_scalar
@@ -21,7 +21,8 @@ LARGEST = finfo(float32).max
 _ABOVE_ONE, _BELOW_ONE = math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0)
 
 
-def _update_scale(
+@primitive("amp.found_inf")
+def update_scale(
     scale: Array,
     growth_tracker: Array,
     hysteresis_tracker: Array,
@@ -33,6 +34,7 @@ def _update_scale(
     min_scale: float,
     max_scale: float,
 ) -> None:
+    """Grow, back off or stay, in place on the device."""
     overflows_left = np.where(found_inf, np.maximum(hysteresis_tracker - 1, 0), hysteresis)
     steps = np.where(found_inf, 0, growth_tracker + 1)
     grows = steps >= growth_interval
@@ -42,10 +44,6 @@ def _update_scale(
     scale[...] = np.where(found_inf, lowered, np.where(grows, grown, scale))
     growth_tracker[...] = np.where(grows, 0, steps)
     hysteresis_tracker[...] = overflows_left
-
-
-# (scale, growth tracker, hysteresis tracker, found_inf, constants): grow, back off or stay, in place on the device
-update_scale = Primitive("update_scale", "amp.found_inf", _update_scale)
 
 
 class ScaleState(NamedTuple):

@@ -11,7 +11,7 @@ from ..base.dtypes import Array, DType, float64
 from ..base.errors import ArgumentError
 from ..base.limits import AtLeastOne, Limits, NotNegative, NotPositive
 from ..base.registry import register_optimizer
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from .argument_checks import hyperparameters, need_number
 from .clip import power_sum
 from .flat.arena import Span
@@ -21,7 +21,8 @@ from .optimizer import Optimizer
 from .param_group import ParamGroup
 
 
-def _adafactor_update(
+@primitive("optim.adafactor")
+def adafactor_update(
     master: Array,
     gradient: Array,
     rows: Array,
@@ -37,6 +38,7 @@ def _adafactor_update(
     weight_decay: float,
     maximize: bool,
 ) -> None:
+    """The update of one parameter; columns None: of a vector; copies: flat."""
     kind, backend = master.dtype, backends.backend_of(master)
     flat, count = master.reshape(-1), (steps + 1).astype(float64)
     wide = backend.empty((min(CHUNK, master.size),), float64)
@@ -74,10 +76,6 @@ def rescaled(estimate: Array, least: float) -> Array:
 def floor_of(least: float, kind: DType) -> float:
     """The least mean square, and what of it `kind` holds: below, a gradient of 0 would be 0 / 0."""
     return max(least * least, float(np.finfo(kind).tiny))
-
-
-# (master, gradient, rows, columns or None, steps, lr, all_finite or None, flat copies, options): one parameter's update
-adafactor_update = Primitive("adafactor_update", "optim.adafactor", _adafactor_update)
 
 
 class Adafactor(Optimizer):

@@ -14,7 +14,7 @@ from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError, NonFiniteError, ShapeError, StateError, switch
 from ..core.autograd.scale_tag import count_scaled
 from ..core.capture.recorder import asks_gradients, recorders
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.tensor import Tensor, note_changes
 from ..ops.argument_checks import check_all
@@ -26,7 +26,9 @@ from .flat.segment import Segment
 _CURE = "call scaler.unscale_(optimizer) first"
 
 
-def _power_sum(values: Array, order: float, scratch: Array) -> Array:
+@primitive("optim.elementwise")
+def power_sum(values: Array, order: float, scratch: Array) -> Array:
+    """The float64 sum of |v|^order of flat values, or the largest |v| for infinity."""
     # Summed in float64, where the square of a float32 cannot overflow.
     total = backends.backend_of(values).zeros((), dtypes.float64)
     for part in chunks(values.size):
@@ -41,16 +43,12 @@ def _power_sum(values: Array, order: float, scratch: Array) -> Array:
     return total
 
 
-def _scale_gradients(values: Array, factor: Array, all_finite: Array) -> None:
+@primitive("optim.elementwise")
+def scale_gradients(values: Array, factor: Array, all_finite: Array) -> None:
+    """In place: flat values times factor, or zeros where not all_finite."""
     bits, by = flag_mask(all_finite, values.dtype), factor.astype(values.dtype)
     for part in chunks(values.size):
         np.multiply(mask_bits(values[part], bits, values[part]), by, out=values[part])
-
-
-# (flat values, p, scratch) -> sum of |v|^p, or largest |v| for inf; float64
-power_sum = Primitive("power_sum", "optim.elementwise", _power_sum)
-# (flat values, factor, all_finite): values times factor, or zeros where not all_finite; in place
-scale_gradients = Primitive("scale_gradients", "optim.elementwise", _scale_gradients)
 
 
 def clip_grad_norm_(

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..backends import Array
 from ..core.autograd.traced_array import TracedArray
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from .flat.arena import Span
 from .flat.memory import RandomBits, chunks, narrow
 from .flat.moments import Moment, part, store, values_of
@@ -55,7 +55,9 @@ class Step(NamedTuple):
         return 1.0 if self.l2 else 1 - self.values["lr"] * self.options["weight_decay"]
 
 
-def _update(weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step) -> None:
+@primitive("optim.elementwise")
+def update(weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step) -> None:
+    """One pass over flat master weights, in place; moments may be None; copies: 16-bit, flat."""
     scalars = scalars_of(step, gradient.dtype)
     for chunk in chunks(weights.size):
         update_chunk(weights, gradient, moments, copies, step, scalars, chunk)
@@ -94,10 +96,6 @@ def _effective_gradient(p: Array, g: Array, step: Step) -> Array:
     # Of what is minimized, L2 penalty included; without either it is the memory of the gradient itself.
     g = -g if step.options.get("maximize") else g
     return g + p * step.l2 if step.l2 else g
-
-
-# (flat master weights, gradient, moments or None, 16-bit copies, Step): one pass, in place
-update = Primitive("update", "optim.elementwise", _update)
 
 
 class Elementwise(Optimizer):

@@ -12,7 +12,7 @@ from ..backends import Array
 from ..base import dtypes
 from ..base.limits import NotNegative, Probability
 from ..base.registry import register_optimizer
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from .argument_checks import hyperparameters
 from .clip import power_sum
 from .elementwise import Elementwise, Step, scalars_of
@@ -21,9 +21,11 @@ from .flat.memory import CHUNK, chunks, narrow, select_into
 from .param_group import ParamGroup
 
 
-def _lamb_update(
+@primitive("optim.lamb")
+def lamb_update(
     master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
 ) -> None:
+    """Update, in place, the parameters that have `slices` of the flat masters, and their flat 16-bit copies."""
     kind, backend, all_finite = master.dtype, backends.backend_of(master), step.all_finite
     numbers = scalars_of(step, kind)
     wide = backend.empty((min(CHUNK, master.size),), dtypes.float64)
@@ -56,10 +58,6 @@ def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
     *_, correction, root, eps, decay = numbers
     move = m / correction / (np.sqrt(v) / root + eps)
     return move + p * decay if decay else move
-
-
-# (masters, gradients, means, squares, a slice per parameter, copies, Step): in place
-lamb_update = Primitive("lamb_update", "optim.lamb", _lamb_update)
 
 
 class LAMB(Elementwise):

@@ -14,7 +14,7 @@ from ..base import dtypes
 from ..base.errors import ArgumentError, DTypeError
 from ..core.autograd.grad_mode import no_grad
 from ..core.capture.recorder import uses
-from ..core.dispatch import Primitive
+from ..core.dispatch import primitive
 from ..core.fp_errors import ignore_fp_errors
 from ..core.policy import delayed
 from ..core.tensor import Tensor
@@ -33,7 +33,12 @@ __all__ = [
 WeightRule = Callable[[Any], Any]  # number of weights averaged so far -> weight of the new ones in the average
 
 
-def _lerp(average: Array, current: Array, part: Any, fresh: Array | None, stepped: Array | None) -> None:
+@primitive("optim.elementwise")
+def lerp(average: Array, current: Array, part: Any, fresh: Array | None, stepped: Array | None) -> None:
+    """average += part (current - average), flat and in place, where stepped is true or None.
+
+    Where fresh is true the average is taken as 0, whatever it holds.
+    """
     kind = average.dtype
     bits, take = flag_mask(stepped, kind), where_flag(stepped, part, 0.0, kind)
     old = None if fresh is None else flag_mask(np.logical_not(fresh), kind)
@@ -42,11 +47,6 @@ def _lerp(average: Array, current: Array, part: Any, fresh: Array | None, steppe
         a, b = average[piece], scratch[: piece.stop - piece.start]
         np.subtract(current[piece], mask_bits(a, old, a), out=b)
         np.add(a, mask_bits(np.multiply(b, take, out=b), bits, b), out=a)
-
-
-# (flat average, flat current, weight, fresh or None, stepped or None), in place: average += weight (current - average)
-# where stepped is true or None; where fresh is true the average is taken as 0, whatever it holds
-lerp = Primitive("lerp", "optim.elementwise", _lerp)
 
 
 def _lerp_into(

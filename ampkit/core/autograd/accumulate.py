@@ -13,7 +13,7 @@ from ampkit.base.errors import DTypeError, ShapeError
 
 from ..blocked_sum import blocked_sum
 from ..casts import cast, cast_unread, is_traced
-from ..dispatch import Primitive
+from ..dispatch import primitive
 
 
 def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: DType | None) -> Any:
@@ -27,19 +27,19 @@ def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: D
     if getattr(gradient, "shape", None) != shape:
         lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
-        gradient = (_sum_over if is_traced(gradient) else sum_over)(gradient, axes).reshape(shape)
+        gradient = (sum_over.reference.run if is_traced(gradient) else sum_over)(gradient, axes).reshape(shape)
     for dtype in dtypes:
         if dtype is not None and gradient.dtype != dtype:
             gradient = cast_unread(gradient, dtype)
     return gradient
 
 
-def _sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
+@primitive("reduction.reductions")
+def sum_over(gradient: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over `axes`, which stay with length 1."""
     return blocked_sum(cast(gradient, accumulator(gradient.dtype)), axes, True)
 
 
-# (gradient, axes): summed over them, which stay with length 1
-sum_over = Primitive("sum_over", "reduction.reductions", _sum_over)
 sum_over.writes = False
 
 
@@ -126,11 +126,13 @@ def sum_gradients(held: Any, gradient: Any, read: bool = True) -> Any:
         cure = "cast it once: x = x.to(ampkit.bfloat16)"
         raise DTypeError("backward", "one gradient", f"several to add in {name_of(held.dtype)}", cure)
     if is_traced(held) or is_traced(gradient):
-        return _add(held, gradient)
+        return sum_of_two.reference.run(held, gradient)
     return sum_of_two(held, gradient) if read else sum_of_two.launch(held, gradient)
 
 
-def _add(held: Any, gradient: Any) -> Any:
+@primitive("autograd.accumulate")
+def sum_of_two(held: Any, gradient: Any) -> Any:
+    """The sum of two gradients of one shape, in the dtype of the first."""
     # In the accumulator dtype, rounded once. NumPy computes the same, by slow conversions of single elements.
     dtype = held.dtype
     wide = accumulator(dtype)
@@ -138,6 +140,4 @@ def _add(held: Any, gradient: Any) -> Any:
     return cast(np.asarray(total) if isinstance(total, np.generic) else total, dtype)
 
 
-# (gradient, another of its shape): their sum, like the first
-sum_of_two = Primitive("sum_of_two", "autograd.accumulate", _add)
 sum_of_two.writes = False

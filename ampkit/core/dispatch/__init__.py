@@ -194,6 +194,11 @@ class Primitive:
             queue.after()
 
 
+def primitive(module: str, name: str | None = None) -> Callable[[Function], Primitive]:
+    """Decorate the reference of a Primitive, whose name is by default the function's."""
+    return lambda reference: Primitive(name or reference.__name__, module, reference)
+
+
 def call(function: Function, args: Sequence[Any], params: dict[str, Any]) -> Any:
     """Call a kernel or a predicate of a primitive that takes these arguments as they are."""
     return function(*args, **params)

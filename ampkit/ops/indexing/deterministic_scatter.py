@@ -9,7 +9,7 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.base.dtypes import accumulator
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 
 
 def assign_last_wins(out: Any, index: Any, values: Any) -> None:
@@ -64,13 +64,11 @@ def _flat_keys(arrays: list[tuple[Any, int]], named: tuple[int, ...]) -> tuple[A
     return np.broadcast_to(keys, named).reshape(-1), cells
 
 
-def _last_per_key(rows: Any, keys: Any, cells: int) -> Any:
+@primitive("indexing.deterministic_scatter")
+def last_per_key(rows: Any, keys: Any, cells: int) -> Any:
+    """rows [outer, n, width], each replaced by the last of its key; keys [n] in [0, cells)."""
     order = np.argsort(keys, kind="stable")
     return np.take(rows, order[np.searchsorted(keys[order], keys, "right") - 1], 1)
-
-
-# (rows [outer, n, width], keys [n] in [0, cells), cells) -> like rows: each row replaced by the last of its key.
-last_per_key = Primitive("last_per_key", "indexing.deterministic_scatter", _last_per_key)
 
 
 def _broadcast_values(values: Any, shape: tuple[int, ...]) -> Any:
@@ -90,7 +88,9 @@ def index_on_device_of(values: Any, index: Any) -> Any:
     return there.constant(index) if isinstance(index, np.ndarray) else index
 
 
-def _add_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
+@primitive("indexing.deterministic_scatter")
+def add_at(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros with values added at [index]."""
     if type(values) is not np.ndarray:  # CuPy's add.at supports few dtypes and adds in any order
         wide = values.astype(accumulator(values.dtype))
         return segment_reduce(np.add, wide, index, shape, 0).astype(values.dtype)
@@ -124,7 +124,3 @@ def scan_by_key(ufunc: Any, values: Any, keys: Any) -> Any:
         joined = np.where(same, ufunc(values[step:], values[:-step]), values[step:])
         values, step = np.concatenate([values[:step], joined]), 2 * step
     return values
-
-
-# (values, index, shape): zeros with values added at [index]
-add_at = Primitive("add_at", "indexing.deterministic_scatter", _add_at)

@@ -14,7 +14,7 @@ from ampkit.core.autograd.recompute import is_recomputing
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.casts import cast
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 from ampkit.core.dispatch.batching.array import innermost
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
@@ -228,16 +228,18 @@ def gate_for_residual(saved):
     return np.where(plain(saved.out) <= 0, -np.inf, np.inf)
 
 
+@primitive("nn.batch_norm")
 @ignore_fp_errors()
-def _update(running_mean: Any, running_var: Any, mean: Any, var: Any, unbiased: float, momentum: float) -> None:
+def update_running_statistics(
+    running_mean: Any, running_var: Any, mean: Any, var: Any, unbiased: float, momentum: float
+) -> None:
+    """Update the running statistics in place, unless the statistics of the batch are not all finite.
+
+    That is decided on the device; the host reads no value. unbiased: the factor of `var`.
+    """
     finite = np.isfinite(mean).all() & np.isfinite(var).all()
     for running, batch in ((running_mean, mean), (running_var, var * unbiased)):
         running[...] = np.where(finite, (1 - momentum) * running + momentum * batch, running)
-
-
-# (running_mean, running_var, mean, var, unbiased, momentum): update the first two in place, unless the statistics of
-# the batch are not all finite. That is decided on the device; the host reads no value. unbiased: the factor of `var`.
-update_running_statistics = Primitive("update_running_statistics", "nn.batch_norm", _update)
 
 
 def check_scales(where: str, shape: tuple[int, ...], **scales: Any) -> None:

@@ -11,7 +11,7 @@ from ampkit import backends
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 from ampkit.core.op import Array, Index, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -76,12 +76,10 @@ dropout2d = _channel_dropout("dropout2d", (3, 4), "[N, C, H, W] or [C, H, W]")
 dropout3d = _channel_dropout("dropout3d", (4, 5), "[N, C, D, H, W] or [C, D, H, W]")
 
 
-def _mask(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
+@primitive("nn.dropout", name="dropout_mask")
+def mask(like: Array, p: float, seed: int, call: int, shape: tuple[int, ...]) -> Array:
     """The keep mask, booleans on the device of `like`: a function of the draw (seed, call), equal on every device."""
     return backends.backend_of(like).asarray(random.keep_mask(seed, call, p, shape))
-
-
-mask = Primitive("dropout_mask", "nn.dropout", _mask)
 
 
 @op(cast=Cast.KEEP, integers="refuse")

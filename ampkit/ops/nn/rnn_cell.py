@@ -13,7 +13,7 @@ import numpy as np
 from ampkit.base.dtypes import Array
 from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.casts import cast, to_accumulator
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 
 
 def write_rounded(array: Array, *outs: Array | None) -> None:
@@ -24,7 +24,12 @@ def write_rounded(array: Array, *outs: Array | None) -> None:
         out[...] = rounded
 
 
-def _matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+@primitive("nn.rnn")
+def matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
+    """out = a @ b + bias, or with `accumulate` out += a @ b.
+
+    a [M, K], b [K, N], out [M, N], bias [N] in out's dtype.
+    """
     product = to_accumulator(a) @ to_accumulator(b)
     if bias is not None:
         product += bias
@@ -34,28 +39,23 @@ def _matmul_into(a: Array, b: Array, out: Array, bias: Array | None = None, accu
         write_rounded(product, out)
 
 
-# (a [M, K], b [K, N], out [M, N], bias [N] in out's dtype or None, accumulate): out = a @ b + bias, or with
-# `accumulate` out += a @ b.
-matmul_into = Primitive("matmul_into", "nn.rnn", _matmul_into)
+@primitive("nn.rnn")
+def matmul_by(weight: Array, rows: int) -> Callable[..., None]:
+    """`matmul_into` with this weight [K, N] as a function (a, out, bias, accumulate).
 
+    For contiguous a of at most `rows` rows. It is called at every step; a kernel packs the weight once.
+    """
 
-def _matmul_by(weight: Array, rows: int) -> Callable[..., None]:
     def times(a: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
         matmul_into(a, weight, out, bias, accumulate)
 
     return times
 
 
-# (weight [K, N], rows): `matmul_into` with this weight as a function (a, out, bias, accumulate), for contiguous a of at
-# most `rows` rows. It is called at every step; a kernel packs the weight once.
-matmul_by = Primitive("matmul_by", "nn.rnn", _matmul_by)
-
-
-def _column_sums(rows: Array) -> Array:
+@primitive("nn.rnn")
+def column_sums(rows: Array) -> Array:
+    """[M, N] -> [N], in the accumulator dtype."""
     return blocked_sum(to_accumulator(rows), 0)
-
-
-column_sums = Primitive("column_sums", "nn.rnn", _column_sums)  # [M, N] -> [N], in the accumulator dtype
 
 
 def _sigmoid(x: Array) -> None:
@@ -75,26 +75,29 @@ def split_gates(gates: Array, count: int) -> list[Array]:
 # tanh or ReLU: Elman 1990
 
 
-def _rnn_step(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
+@primitive("nn.rnn")
+def rnn_step(gates: Array, hidden: Array, out: Array | None, relu: bool) -> None:
+    """gates [n, H]: in, the pre-activation; out, the state. hidden, out: written, the rounded state."""
     np.maximum(gates, 0, out=gates) if relu else np.tanh(gates, out=gates)
     write_rounded(gates, hidden, out)
 
 
-def _rnn_step_backward(state: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
+@primitive("nn.rnn")
+def rnn_step_backward(state: Array, dy: Array, dh: Array, dgates: Array, relu: bool) -> None:
+    """state: gates as `rnn_step` left them; dy, dh [n, H]; dgates [n, H]: written."""
     dstate = dh + to_accumulator(dy)
     write_rounded(dstate * (state > 0) if relu else dstate * (1 - state * state), dgates)
-
-
-# (gates [n, H]: in, the pre-activation; out, the state. hidden, out or None: written, the rounded state. relu)
-rnn_step = Primitive("rnn_step", "nn.rnn", _rnn_step)
-# (state: gates as `rnn_step` left them; dy, dh [n, H]; dgates [n, H]: written; relu)
-rnn_step_backward = Primitive("rnn_step_backward", "nn.rnn", _rnn_step_backward)
 
 
 # LSTM: Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
 
 
-def _lstm_step(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
+@primitive("nn.rnn")
+def lstm_step(gates: Array, cell: Array, previous_cell: Array, hidden: Array | None, out: Array) -> None:
+    """gates [n, 4 H]: in, the pre-activations; out, the gates i, f, g, o. cell [n, H]: updated in place.
+
+    previous_cell, hidden, out [n, H]: written.
+    """
     i, f, g, o = split_gates(gates, 4)
     new = np.tanh(g)
     _sigmoid(gates)  # of all four, although g is replaced: whole rows are faster than parts of them
@@ -105,9 +108,14 @@ def _lstm_step(gates: Array, cell: Array, previous_cell: Array, hidden: Array | 
     write_rounded(o * np.tanh(cell), hidden, out)
 
 
-def _lstm_step_backward(
+@primitive("nn.rnn")
+def lstm_step_backward(
     gates: Array, previous_cell: Array, dy: Array | None, dh: Array, dc: Array, dgates: Array
 ) -> None:
+    """gates, previous_cell as `lstm_step` left them; dy, dh [n, H]; dgates [n, 4 H]: written.
+
+    dc [n, H]: in, of the new cell state; out, of the previous one.
+    """
     i, f, g, o = split_gates(gates, 4)
     tanh_cell = np.tanh(f * previous_cell + i * g)
     dhidden = dh if dy is None else dh + to_accumulator(dy)
@@ -125,20 +133,18 @@ def _lstm_step_backward(
         write_rounded(wide, dgates)
 
 
-# (gates [n, 4 H]: in, the pre-activations; out, the gates i, f, g, o. cell [n, H]: updated in place. previous_cell,
-# hidden or None, out [n, H]: written)
-lstm_step = Primitive("lstm_step", "nn.rnn", _lstm_step)
-# (gates, previous_cell as `lstm_step` left them; dy or None, dh [n, H]; dc [n, H]: in, of the new cell state; out, of
-# the previous one; dgates [n, 4 H]: written)
-lstm_step_backward = Primitive("lstm_step_backward", "nn.rnn", _lstm_step_backward)
-
-
 # GRU: Cho et al. 2014, with the reset gate after the product
 
 
-def _gru_step(
+@primitive("nn.rnn")
+def gru_step(
     gates: Array, hidden_gates: Array, state: Array, hidden_n: Array, hidden: Array | None, out: Array
 ) -> None:
+    """gates [n, 3 H]: in, the products with the input; out, the gates r, z, n.
+
+    hidden_gates [n, 3 H]: the products with the state. state [n, H]: updated in place. hidden_n [n, H]: written, the
+    last third of hidden_gates. hidden, out [n, H]: written, the rounded state.
+    """
     r, z, n = split_gates(gates, 3)
     two = 2 * r.shape[1]
     rz = gates[:, :two] + hidden_gates[:, :two]  # a copy: whole rows are faster than parts of them
@@ -153,9 +159,15 @@ def _gru_step(
     write_rounded(state, hidden, out)
 
 
-def _gru_step_backward(
+@primitive("nn.rnn")
+def gru_step_backward(
     gates: Array, hidden_n: Array, previous: Array, dy: Array, dh: Array, dx_gates: Array, dh_gates: Array
 ) -> None:
+    """gates, hidden_n as `gru_step` left them; previous [n, H]: the state before the step; dy [n, H].
+
+    dh [n, H]: in, of the new state; out, of the previous one without what the products pass on. dx_gates, dh_gates
+    [n, 3 H]: written.
+    """
     r, z, n = split_gates(gates, 3)
     dr, dz, dn = split_gates(dx_gates, 3)
     dh += to_accumulator(dy)
@@ -167,12 +179,3 @@ def _gru_step_backward(
     dh_gates[:, :two] = dx_gates[:, :two]
     write_rounded(dn_wide * r, dh_gates[:, two:])
     dh *= z
-
-
-# (gates [n, 3 H]: in, the products with the input; out, the gates r, z, n. hidden_gates [n, 3 H]: the products with the
-# state. state [n, H]: updated in place. hidden_n [n, H]: written, the last third of hidden_gates. hidden or None,
-# out [n, H]: written, the rounded state)
-gru_step = Primitive("gru_step", "nn.rnn", _gru_step)
-# (gates, hidden_n as `gru_step` left them; previous [n, H]: the state before the step; dy [n, H]; dh [n, H]: in, of the
-# new state; out, of the previous one without what the products pass on; dx_gates, dh_gates [n, 3 H]: written)
-gru_step_backward = Primitive("gru_step_backward", "nn.rnn", _gru_step_backward)

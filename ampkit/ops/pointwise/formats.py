@@ -16,7 +16,7 @@ from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, switch
 from ampkit.base.formats import decode_reference, encode_reference, is_packed, values_of
 from ampkit.core import random
 from ampkit.core.autograd.traced_array import plain
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -26,7 +26,14 @@ from ampkit.core.tensor import Tensor
 __all__ = ["cast_to"]
 
 
-def _encode(values: Array, dtype: DType, saturate: bool, draw: tuple[int, int] | None) -> Array:
+@primitive("pointwise.formats")
+def encode(values: Array, dtype: DType, saturate: bool, draw: tuple[int, int] | None) -> Array:
+    """Codes uint8 [...] of values [...] in a dtype of NARROW; of float4_e2m1fn_x2 [..., n / 2], n even.
+
+    values: float64, float32, float16 or bfloat16. saturate: whether what is beyond the largest magnitude, and inf,
+    becomes the largest. draw: (seed, call) of a Stream's `take`, whose word i rounds element i stochastically, or None:
+    to nearest, ties to even.
+    """
     words: Any = None
     if draw is not None:
         words = backends.backend_of(values).constant(random_words(*draw, values.size).reshape(values.shape))
@@ -34,20 +41,12 @@ def _encode(values: Array, dtype: DType, saturate: bool, draw: tuple[int, int] |
         return encode_reference(values, dtype, saturate, words)
 
 
-# (values [...] float64, float32, float16 or bfloat16; a dtype of NARROW; saturate: whether what is beyond the largest
-# magnitude, and inf, becomes the largest; draw: (seed, call) of a Stream's `take`, whose word i rounds element i
-# stochastically, or None: to nearest, ties to even) -> uint8 codes [...]; of float4_e2m1fn_x2 [..., n / 2], n even
-encode = Primitive("encode", "pointwise.formats", _encode)
-
-
-def _decode(codes: Array, dtype: DType, to: DType) -> Array:
+@primitive("pointwise.formats")
+def decode(codes: Array, dtype: DType, to: DType) -> Array:
+    """Values [...] in a floating-point dtype of uint8 codes [...]; of float4_e2m1fn_x2 [..., 2 n]."""
     with ignore_fp_errors():
         table = backends.backend_of(codes).constant(values_of(dtype).astype(to))
         return decode_reference(codes, dtype, table)
-
-
-# (uint8 codes [...]; a dtype of NARROW; a floating-point dtype) -> values [...]; of float4_e2m1fn_x2 [..., 2 n]
-decode = Primitive("decode", "pointwise.formats", _decode)
 
 
 def cast_to(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampkit.base.dtypes import DType, float32, int8, uint8
 from ampkit.base.errors import NonFiniteError
-from ampkit.core.dispatch import Primitive, overrides
+from ampkit.core.dispatch import overrides, primitive
 from ampkit.core.op import Array, op
 from ampkit.core.policy import Cast
 from ampkit.core.tensor import Tensor
@@ -61,11 +61,10 @@ def not_a_number() -> NonFiniteError:
     return NonFiniteError("quantize_per_tensor", "activations without NaN", "some that are NaN", cure)
 
 
-def _values(codes: Array, qparams: QParams) -> Array:
+@primitive("quantized.codes")
+def dequantize_per_tensor(codes: Array, qparams: QParams) -> Array:
+    """The float32 values of int8 codes."""
     return (codes.astype(float32) - np.float32(qparams.zero_point)) * np.float32(qparams.scale)
-
-
-dequantize_per_tensor = Primitive("dequantize_per_tensor", "quantized.codes", _values)
 
 
 class QuantizedTensor(Tensor):

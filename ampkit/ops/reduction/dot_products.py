@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.core.blocked_sum import BLOCK, blocked_sum
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 
 _EINSUM_RUN = 1024  # products per einsum call: its vectorized sum is accurate up to this length
 
@@ -36,12 +36,10 @@ def dot_along(a: Any, b: Any, axis: int) -> Any:
     return dot_last(a, b) if axis in (-1, a.ndim - 1) else blocked_sum(a * b, axis, True)
 
 
-def _matmul_arrays(a: Any, b: Any, out: Any = None) -> Any:
+@primitive("reduction.dot_products")
+def matmul_arrays(a: Any, b: Any, out: Any = None) -> Any:
+    """The product of float arrays a [..., M, K] and b [..., K, N]."""
     return a @ b if out is None else np.matmul(a, b, out=out)
-
-
-# (a [..., M, K], b [..., K, N], out or None): the product of float arrays
-matmul_arrays = Primitive("matmul_arrays", "reduction.dot_products", _matmul_arrays)
 
 
 def flatten_spatial(array: Any) -> Any:

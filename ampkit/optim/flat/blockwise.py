@@ -19,7 +19,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import Array, float32, int32, uint8
 from ampkit.core import random
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 
 from .memory import RandomBits
@@ -127,13 +127,20 @@ class Blockwise:
         return Blockwise(self.codes.copy(), self.scales.copy(), self.code)
 
 
-def _decode(codes: Array, scales: Array, code: Code) -> Array:
+@primitive("optim.elementwise")
+def decode(codes: Array, scales: Array, code: Code) -> Array:
+    """The float32 values, flat, of codes and scales."""
     values = backends.backend_of(codes).asarray(code.values)
     return values[codes.astype(np.int64)] * np.repeat(scales, BLOCK)[: codes.size]
 
 
+@primitive("optim.elementwise")
 @ignore_fp_errors()  # of 0 / 0 in a block of zeros
-def _encode(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
+def encode(values: Array, codes: Array, scales: Array, code: Code, random_bits: RandomBits | None) -> None:
+    """Write the codes and scales of flat float32 values; a block with NaN or infinity becomes NaN.
+
+    random_bits: None rounds to nearest.
+    """
     backend, sizes = backends.backend_of(values), np.abs(values)
     padded = backend.zeros((len(scales) * BLOCK,), float32)
     padded[: values.size] = sizes
@@ -156,9 +163,3 @@ def _words(backend: Any, random_bits: RandomBits | None, count: int) -> Any:
         return NEAREST
     seed, call, start = random_bits
     return backend.asarray(random.random_bits(seed, call, count, start).astype(np.int32))
-
-
-decode = Primitive("decode", "optim.elementwise", _decode)  # (codes, scales, Code) -> float32 values, flat
-# (flat float32 values, codes out, scales out, Code, RandomBits or None for to nearest). A block with NaN or infinity
-# becomes NaN.
-encode = Primitive("encode", "optim.elementwise", _encode)

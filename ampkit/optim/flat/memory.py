@@ -10,7 +10,7 @@ import numpy as np
 from ampkit import backends
 from ampkit.base.dtypes import Array, DType, bfloat16, float16, float32, int16, int32, int64
 from ampkit.core import random
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 
 # Elements of a chunk: with moments and scratch 1.5 MB of float32, the size of a level-2 cache.
 CHUNK = 65536
@@ -30,11 +30,10 @@ def read_scalar(array: Array) -> Any:
 # rounding
 
 
-def _narrow(values: Array, out: Array) -> None:
+@primitive("optim.elementwise")
+def narrow(values: Array, out: Array) -> None:
+    """Round flat values to nearest even, into flat 16-bit memory."""
     out[...] = backends.backend_of(values).cast(values, out.dtype)
-
-
-narrow = Primitive("narrow", "optim.elementwise", _narrow)  # (flat values, flat 16-bit out): round to nearest even
 
 
 class RandomBits(NamedTuple):
@@ -53,7 +52,12 @@ class RandomBits(NamedTuple):
         return self._replace(call=self.call + draws)
 
 
-def _round_stochastically(values: Array, out: Array, random_bits: RandomBits) -> None:
+@primitive("optim.elementwise")
+def round_stochastically(values: Array, out: Array, random_bits: RandomBits) -> None:
+    """Round flat float32 values to one of the two neighbours with probability proportional to nearness.
+
+    The expected value is the input; finite values stay finite. out: flat, 16-bit.
+    """
     backend = backends.backend_of(values)
     seed, call, start = random_bits
     words = backend.asarray(random.random_bits(seed, call, values.size, start).astype(np.int32))
@@ -82,10 +86,6 @@ def _round_subnormal(magnitude: Array, words: Array) -> Array:
 _ROUNDING: dict[DType, tuple[int, int]] = {bfloat16: (16, 0x7F7F0000), float16: (13, 0x477FE000)}
 # bit patterns of float32: 2^-14, the smallest normal float16, and infinity
 _FLOAT16_NORMAL, _INFINITY = 0x38800000, 0x7F800000
-
-# (flat float32 values, flat 16-bit out, RandomBits): round to one of the two neighbours with probability proportional
-# to nearness, so that the expected value is the input; finite values stay finite
-round_stochastically = Primitive("round_stochastically", "optim.elementwise", _round_stochastically)
 
 
 # select: `flag` is a 0-d bool array on the device, or None for true; NaN and infinity are discarded, not multiplied

@@ -21,7 +21,7 @@ from ampkit.base import dtypes
 from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core.arguments import checked_constructor, is_number, is_whole, shown
 from ampkit.core.capture.code_names import is_library
-from ampkit.core.dispatch import Primitive
+from ampkit.core.dispatch import primitive
 from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.saved_state import need_count, need_keys, need_like, unchanged_on_error
 from ampkit.core.tensor import Tensor
@@ -32,14 +32,12 @@ from ..optimizer import Optimizer
 from ..param_group import ParamGroup
 
 
-def _advance_schedule(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+@primitive("optim.elementwise")
+def advance_schedule(count: Array, seen: Array, steps: Array, table: Array, row: Array) -> None:
+    """In place: count += steps > seen; seen = steps, the real ones; row = table[count]."""
     np.add(count, np.greater(steps, seen), out=count)
     seen[...] = steps
     row[...] = np.take(table, count, axis=0)
-
-
-# (count, seen, real steps, table, row), in place: count += steps > seen; seen = steps; row = table[count]
-advance_schedule = Primitive("advance_schedule", "optim.elementwise", _advance_schedule)
 
 
 def _position_of_a_schedule(scheduler: LRScheduler) -> int:
