@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+
+_Class = TypeVar("_Class", bound=Callable[..., Any])
 
 Samples = Literal["images", "rows", "pixel labels", "tokens", "masked tokens", "speech"]
 Loading = Literal["arrays", "generated", "images", "dataset", "text", "stream"]
@@ -182,22 +184,24 @@ def one_group(model: Any) -> list[dict[str, Any]]:
 
 
 def register_optimizer(
-    build: Callable[..., Any],
+    build: _Class,
     *,
     name: str | None = None,
     groups: Callable[[Any], list[dict[str, Any]]] = one_group,
     exclude: tuple[str, ...] = (),
     types: Mapping[str, Any] | None = None,
     check: Callable[[Any], Iterator[Fault]] = lambda section: iter(()),
-) -> None:
+) -> _Class:
     """Make the class `build` the optimizer of recipes with its name in lower case; its parameters are the keys.
 
-    name: another name. groups: of a model, the parameter groups that `build` takes, without those that are not trained.
-    exclude: parameters that are no keys. types: of keys with narrower bounds in a recipe than in the constructor,
-    where a value that PyTorch accepts diverges or trains nothing. check: yields a Fault for each mistake in a section.
+    -> the class, so that it can decorate one. name: another name. groups: of a model, the parameter groups that `build`
+    takes, without those that are not trained. exclude: parameters that are no keys. types: of keys with narrower bounds
+    in a recipe than in the constructor, where a value that PyTorch accepts diverges or trains nothing. check: yields a
+    Fault for each mistake in a section.
     """
     name = name or build.__name__.lower()
     OPTIMIZERS[name] = OptimizerEntry(name, build, exclude, types or {}, check, groups)
+    return build
 
 
 def register_schedule(build: Callable[..., Any], *, warms_up: bool = True) -> None:

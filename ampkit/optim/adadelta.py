@@ -14,6 +14,7 @@ from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
+@register_optimizer
 class Adadelta(Elementwise):
     """v <- rho v + (1 - rho) g^2; u <- sqrt(a + eps) / sqrt(v + eps) g; a <- rho a + (1 - rho) u^2; p <- p - lr u.
 
@@ -56,6 +57,3 @@ class Adadelta(Elementwise):
         moved *= hold
         moved += move * move * take
         p -= move * rate
-
-
-register_optimizer(Adadelta)

@@ -14,6 +14,7 @@ from .argument_checks import hyperparameters
 from .elementwise import Elementwise, Step
 
 
+@register_optimizer
 class Adagrad(Elementwise):
     """s <- s + g^2; p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps), s from initial_accumulator_value on.
 
@@ -56,6 +57,3 @@ class Adagrad(Elementwise):
         total += start
         total += g * g
         p -= g / (np.sqrt(total) + eps) * rate
-
-
-register_optimizer(Adagrad)

@@ -18,6 +18,7 @@ from .flat.segment import Segment
 from .param_group import ParamGroup
 
 
+@register_optimizer
 class ASGD(Elementwise):
     """p <- (1 - lambd eta) p - eta g; ax <- ax + mu (p - ax); then eta = lr / (1 + lambd lr t)^alpha.
 
@@ -80,6 +81,3 @@ class ASGD(Elementwise):
         for segment in span.segments:
             select_into(segment.state_array("eta", ()), eta, all_finite)
             select_into(segment.state_array("mu", ()), mu, all_finite)
-
-
-register_optimizer(ASGD)

@@ -60,6 +60,7 @@ def move(p: Array, m: Array, v: Array, numbers: Sequence[Any]) -> Array:
     return move + p * decay if decay else move
 
 
+@register_optimizer
 class LAMB(Elementwise):
     """u <- (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p; p <- p - lr |p| / |u| u, per parameter.
 
@@ -101,6 +102,3 @@ class LAMB(Elementwise):
         slices = [slice(s.start - span.start, s.stop - span.start) for s in segments if s.stop > s.start]
         moments, step = [span.moment(name) for name in self.moments], self.step_inputs(group, span, all_finite)
         lamb_update(span.master, span.gradient, *moments, slices, span.copies, step)
-
-
-register_optimizer(LAMB)

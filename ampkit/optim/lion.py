@@ -15,6 +15,7 @@ from .elementwise import Elementwise, Step
 from .flat.moments import StateDtype
 
 
+@register_optimizer
 class Lion(Elementwise):
     """p <- (1 - lr weight_decay) p - lr sign(b1 m + (1 - b1) g); m <- b2 m + (1 - b2) g.
 
@@ -56,6 +57,3 @@ class Lion(Elementwise):
         p *= decay_factor
         p -= np.sign(m + (g - m) * ahead) * rate
         m += (g - m) * new
-
-
-register_optimizer(Lion)

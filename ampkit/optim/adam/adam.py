@@ -18,6 +18,7 @@ from ..flat.moments import StateDtype
 from ..param_group import ParamGroup
 
 
+@register_optimizer
 class Adam(Elementwise):
     """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; p <- p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
 
@@ -77,6 +78,7 @@ class Adam(Elementwise):
         p -= m / (np.sqrt(v) / root + eps) * rate
 
 
+@register_optimizer
 class AdamW(Adam):
     """Adam whose weight decay is no part of the gradient: p <- (1 - lr weight_decay) p, then Adam's step.
 
@@ -111,6 +113,7 @@ class AdamW(Adam):
             raise ArgumentError("AdamW", "decoupled_weight_decay True", "False", "use Adam")
 
 
+@register_optimizer
 class Adamax(Elementwise):
     """m <- b1 m + (1 - b1) g; u <- max(b2 u, |g| + eps); p <- p - lr / (1 - b1^t) m / u.
 
@@ -151,8 +154,3 @@ class Adamax(Elementwise):
         m += (g - m) * new
         np.maximum(largest * hold, np.abs(g) + eps, out=largest)
         p -= m / largest * rate
-
-
-register_optimizer(Adam)
-register_optimizer(AdamW)
-register_optimizer(Adamax)

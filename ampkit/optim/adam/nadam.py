@@ -20,6 +20,7 @@ from ..flat.segment import Segment
 from ..param_group import ParamGroup
 
 
+@register_optimizer
 class NAdam(Elementwise):
     """p <- p - lr ((1 - mu_t) / (1 - M_t) g + mu_(t+1) / (1 - M_(t+1)) m) / (sqrt(v / (1 - b2^t)) + eps).
 
@@ -96,6 +97,3 @@ class NAdam(Elementwise):
 
 def _momentum(first: Array, step: Step, ahead: int) -> Array:
     return first * (1 - 0.5 * np.power(0.96, (step.steps + ahead) * step.options["momentum_decay"]))
-
-
-register_optimizer(NAdam)

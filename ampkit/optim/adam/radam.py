@@ -16,6 +16,7 @@ from ..elementwise import Elementwise, Step
 from ..flat.moments import StateDtype
 
 
+@register_optimizer
 class RAdam(Elementwise):
     """Adam's step times r(t) where the variance is known from enough steps; before, p <- p - lr m / (1 - b1^t).
 
@@ -77,6 +78,3 @@ def _rectified(second: Array, count: Array) -> tuple[Array, Array]:
     safe = np.where(known, length, 6.0)
     ratio = (safe - 4) * (safe - 2) * most / ((most - 4) * (most - 2) * safe)
     return known, np.where(known, np.sqrt(np.where(known, ratio, 1.0) * (1 - power)), 1.0)
-
-
-register_optimizer(RAdam)

@@ -60,6 +60,7 @@ def _count(group: ParamGroup, all_finite: Array | None) -> None:
                 select_into(held[name], value, flag)
 
 
+@register_optimizer
 class AdamWScheduleFree(Elementwise):
     """z <- z - lr (g / (sqrt(v / (1 - b2^t)) + eps) + weight_decay y); x <- (1 - c) x + c z; y = (1 - b1) z + b1 x.
 
@@ -271,6 +272,3 @@ def averaged(optimizer: Any) -> Iterator[bool]:
     finally:
         if switches:
             optimizer.train()
-
-
-register_optimizer(AdamWScheduleFree)

@@ -91,6 +91,7 @@ def refresh(slot: Slot, dtype: DType) -> None:
         slot.bases[axis][...] = call_lapack("SOAP", "finite second moments", np.linalg.qr, product[:, order])[0]
 
 
+@register_optimizer
 class SOAP(Optimizer):
     """Adam in the eigenbasis of Shampoo's moments of each axis: L <- b L + (1 - b) g g^T, and R of g^T g for a matrix.
 
@@ -185,6 +186,3 @@ def _axes(shape: tuple[int, ...], group: Mapping[str, Any]) -> list[int]:
 def _is_finite(gradient: Array) -> bool:
     with backends.device_guard(gradient):
         return bool(read_scalar(np.isfinite(gradient).all()))
-
-
-register_optimizer(SOAP)
