@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...base.errors import FileError
 from ...base.files import reason
@@ -22,11 +23,7 @@ def snapshot(where: str, name: str) -> Path:
     Raises FileError without the client, without network for files that are not in the cache, and for a model that is
     not there.
     """
-    missing = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
-    try:
-        from huggingface_hub import errors
-    except ImportError:
-        raise FileError(where, "a file or folder", missing, "pip install 'ampkit[hub]', or download it") from None
+    errors = _client_errors(where, name)
     cached = None
     try:
         cached = _fetched(partial(_fetch, name, cached=True))
@@ -47,13 +44,18 @@ def snapshot(where: str, name: str) -> Path:
     return found
 
 
-def file(where: str, name: str, file: str) -> Path:
-    """A file of the model `name`, owner/model, from the cache or else the network. Raises FileError as `snapshot`."""
-    got = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
+def _client_errors(where: str, name: str) -> Any:
     try:
         from huggingface_hub import errors
     except ImportError:
-        raise FileError(where, "a file or folder", got, "pip install 'ampkit[hub]', or download it") from None
+        missing = f"{name!r}, which is no path; for a model of the hub huggingface_hub is missing"
+        raise FileError(where, "a file or folder", missing, "pip install 'ampkit[hub]', or download it") from None
+    return errors
+
+
+def file(where: str, name: str, file: str) -> Path:
+    """A file of the model `name`, owner/model, from the cache or else the network. Raises FileError as `snapshot`."""
+    errors = _client_errors(where, name)
     try:
         with _without_warnings():
             found = _fetch(name, file, cached=True) or _fetch(name, file, cached=False)
