@@ -168,10 +168,7 @@ def gather(
     """Write the `tensor` of rank r into gather_list[r] of the rank `dst`; the others give no list."""
     here, tensor = group_or_world("gather", group), need_tensor("gather", tensor)
     to = here.rank_of("gather", dst)
-    _need_only("gather", "gather_list", gather_list, here.rank() == to)
-    received: list[Tensor | None] = [None] * here.size()
-    if gather_list is not None:
-        received[:] = _need_list("gather", "gather_list", gather_list, tensor, here.size())
+    received = _of_root("gather", "gather_list", gather_list, tensor, here, to)
     sent = [tensor if rank == to else None for rank in range(here.size())]
     return _exchange(here, f"gather({describe(tensor.array)}, to {dst})", sent, received, async_op)
 
@@ -183,10 +180,7 @@ def scatter(
     """Overwrite the `tensor` of rank r with scatter_list[r] of the rank `src`; the others give no list."""
     here, tensor = group_or_world("scatter", group), need_tensor("scatter", tensor)
     source = here.rank_of("scatter", src)
-    _need_only("scatter", "scatter_list", scatter_list, here.rank() == source)
-    sent: list[Tensor | None] = [None] * here.size()
-    if scatter_list is not None:
-        sent[:] = _need_list("scatter", "scatter_list", scatter_list, tensor, here.size())
+    sent = _of_root("scatter", "scatter_list", scatter_list, tensor, here, source)
     received = [tensor if rank == source else None for rank in range(here.size())]
     return _exchange(here, f"scatter({describe(tensor.array)}, from {src})", sent, received, async_op)
 
@@ -365,10 +359,14 @@ def _need_list(where: str, name: str, tensors: Sequence[Tensor], like: Tensor, c
     return found
 
 
-def _need_only(where: str, name: str, given: Any, is_root: bool) -> None:
-    if is_root != (given is not None):
+def _of_root(
+    where: str, name: str, given: Sequence[Tensor] | None, like: Tensor, here: ProcessGroup, root: int
+) -> list[Any]:
+    # The list that the rank `root` alone gives; None for each tensor on others.
+    if (here.rank() == root) != (given is not None):
         needs = f"{name} on the one rank that has all parts, None on others"
         raise ArgumentError(where, needs, "None" if given is None else "a list")
+    return [None] * here.size() if given is None else _need_list(where, name, given, like, here.size())
 
 
 def _split(where: str, name: str, tensor: Tensor, sizes: Sequence[int] | None, count: int) -> list[Tensor]:
