@@ -9,6 +9,7 @@ scope takes the value from below, wherever it is in force.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
@@ -67,6 +68,15 @@ class ScopedVariable(Generic[_T]):
             scope.end(before)
         else:
             self._variable.set(before)
+
+    @contextmanager
+    def holding(self, value: _T) -> Iterator[None]:
+        """Within the block the variable has this value."""
+        scope = self.enter(value)
+        try:
+            yield
+        finally:
+            self.leave(scope)
 
     def leave_in_any_order(self, scope: Scope[_T]) -> None:
         """End the block of this scope; blocks that began later, and are open, stay in force."""

@@ -7,8 +7,8 @@ execution. So the state of a stream is two integers, and resuming or recomputing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from os import urandom
 from typing import Any
 
@@ -169,14 +169,9 @@ def split_into(count: int) -> list[Stream]:
     return [OnlyStream(int(word)) for word in philox(*default.take()).random_raw(count)]
 
 
-@contextmanager
-def drawing_from(stream: Stream) -> Iterator[None]:
+def drawing_from(stream: Stream) -> AbstractContextManager[None]:
     """A context in which the default stream is `stream`, in this thread."""
-    scope = _splits.enter(stream)
-    try:
-        yield
-    finally:
-        _splits.leave(scope)
+    return _splits.holding(stream)
 
 
 def next_draw(stream: Stream | None = None) -> np.random.Generator:

@@ -7,8 +7,8 @@ in the accumulator dtype, and its result is rounded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from typing import Any
@@ -30,14 +30,9 @@ _reference_only = ScopedVariable("ampkit.reference_only", False)
 _reference_scope = _reference_only.scope
 
 
-@contextmanager
-def reference_only() -> Iterator[None]:
+def reference_only() -> AbstractContextManager[None]:
     """Within the block every primitive runs its reference: faster kernels are switched off."""
-    scope = _reference_only.enter(True)
-    try:
-        yield
-    finally:
-        _reference_only.leave(scope)
+    return _reference_only.holding(True)
 
 
 def is_reference_only() -> bool:

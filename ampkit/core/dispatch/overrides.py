@@ -80,10 +80,11 @@ def has_overrides(items: Iterable[Any]) -> bool:
     return bool(in_force and _modes.scope().value) or any(map(overrides, items))
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
+def flat(values: Iterable[Any]) -> Iterator[Any]:
+    """The items of lists and tuples within each other, in order."""
     for value in values:
         if isinstance(value, (list, tuple)):
-            yield from _flat(value)
+            yield from flat(value)
         else:
             yield value
 
@@ -101,18 +102,15 @@ def call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], releva
     relevant: the arguments that are asked, by default all. Raises TypeError where all of them decline.
     """
     found: list[Any] = []
-    for item in _flat([*args, *kwargs.values()] if relevant is None else relevant):
+    for item in flat([*args, *kwargs.values()] if relevant is None else relevant):
         if overrides(item) and all(type(item) is not type(other) for other in found):
             before = (i for i, other in enumerate(found) if issubclass(type(item), type(other)))
             found.insert(next(before, len(found)), item)
     types = tuple([type(item) for item in found])
     modes = _modes.scope().value
     if modes:
-        scope = _modes.enter(modes[:-1])
-        try:
+        with _modes.holding(modes[:-1]):
             result = modes[-1].__torch_function__(function, types, args, kwargs)
-        finally:
-            _modes.leave(scope)
         if result is not NotImplemented:
             return result
     for item in found:

@@ -181,11 +181,8 @@ def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized
 def cached() -> Iterator[None]:
     """Within the block, compute each parametrized tensor once, when it is first read."""
     outer = _cache.scope().value
-    scope = _cache.enter({} if outer is None else outer)
-    try:
+    with _cache.holding({} if outer is None else outer):
         yield
-    finally:
-        _cache.leave(scope)
 
 
 def _several(found: Any) -> tuple[Tensor, ...]:

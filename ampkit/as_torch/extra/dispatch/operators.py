@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from ....autograd import Function
 from ....base.missing_names import missing_name
 from ....core.autograd.grad_mode import is_grad_enabled
+from ....core.dispatch.overrides import flat
 from ....core.policy import is_autocast_enabled
 from ....core.tensor import Tensor
 from . import schema as schemas
@@ -38,7 +39,7 @@ class Operator:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         positional, by_name = (list(args), kwargs) if self.schema is None else self.schema.bind(args, kwargs)
-        tensors = [value for value in _flat([*positional, *by_name.values()]) if isinstance(value, Tensor)]
+        tensors = [value for value in flat([*positional, *by_name.values()]) if isinstance(value, Tensor)]
         kind = tensors[0].device.type if tensors else "cpu"
         if is_autocast_enabled(kind):
             kernel = self._kernel(f"Autocast{kind.upper()}", "Autocast")
@@ -73,7 +74,7 @@ class Operator:
 
         def forward(ctx: Any, *given: Any) -> Any:
             *args, by_name = given
-            tensors = [value for value in _flat(args) if isinstance(value, Tensor)]
+            tensors = [value for value in flat(args) if isinstance(value, Tensor)]
             output = self._run(tensors[0].device.type if tensors else "cpu", args, by_name)
             if setup_context is not None:
                 if by_name:
@@ -116,14 +117,6 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<operator {self._qualname}>"
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
 
 
 def operator(name: str) -> Operator:

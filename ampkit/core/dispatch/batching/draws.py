@@ -29,9 +29,8 @@ def level(made: Level) -> Iterator[None]:
             raise OneByOneError("a draw")
 
     random.before_draw.append(draw)
-    scope = _running.enter((*_running.scope().value, made))
     try:
-        yield
+        with _running.holding((*_running.scope().value, made)):
+            yield
     finally:
-        _running.leave(scope)
         random.before_draw.remove(draw)
