@@ -92,8 +92,7 @@ def _master(parameter: Any) -> str:
 
 def _gradient(parameter: Any) -> DType:
     segment = parameter._arena_segment
-    found: DType = parameter.array.dtype if segment is None else segment.arena.dtype
-    return found
+    return parameter.array.dtype if segment is None else segment.arena.dtype
 
 
 def _moments(optimizer: Optimizer) -> str:

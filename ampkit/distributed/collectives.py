@@ -288,8 +288,7 @@ def irecv(tensor: Tensor, src: int | None = None, group: ProcessGroup | None = N
 def barrier(group: ProcessGroup | None = None, async_op: bool = False) -> Work | None:
     """Return when every rank has called it."""
     here, call = group_or_world("barrier", group), _call("barrier()")
-    ended: Work | None = here.run(lambda: here.transport.barrier(call), async_op)
-    return ended
+    return here.run(lambda: here.transport.barrier(call), async_op)
 
 
 # Python objects, as pickles: only of ranks of the same run, which execute the same code
@@ -315,8 +314,7 @@ def gathered_objects(group: ProcessGroup, obj: Any, call: Call) -> list[Any]:
         via.exchange(call, [pickled] * via.size, received)
         return [pickle.loads(values.tobytes()) for values in received]
 
-    found: list[Any] = group.run(run, False)
-    return found
+    return group.run(run, False)
 
 
 def broadcast_object_list(

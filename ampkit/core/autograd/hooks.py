@@ -171,8 +171,7 @@ def hooks_of(leaf: Tensor) -> LeafHooks:
         leaf._hooks = LeafHooks()
         _hooked.add(id(leaf))
         weakref.finalize(leaf, _forget, id(leaf))
-    found: LeafHooks = leaf._hooks
-    return found
+    return leaf._hooks
 
 
 def registered(leaf: Tensor) -> dict[int, Callable[..., Any]]:

@@ -42,8 +42,7 @@ class Member:
 
     @property
     def sharding(self) -> Sharding:
-        found: Sharding = self.sharded._sharding
-        return found
+        return self.sharded._sharding
 
     def show(self, parameter: Parameter) -> None:
         """Let the modules have `parameter`, `full` or `sharded`."""

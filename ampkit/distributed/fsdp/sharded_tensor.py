@@ -132,8 +132,7 @@ class ShardedTensor(Tensor):
     @property
     def full_shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
-        shape: tuple[int, ...] = self._sharding.shape
-        return shape
+        return self._sharding.shape
 
     def to_local(self) -> Tensor:
         """This rank's rows as a plain tensor, which shares the memory."""

@@ -202,8 +202,7 @@ def rpc_sync(to: Any, func: Any, args: Any = None, kwargs: Any = None, timeout: 
 
 def rpc_async(to: Any, func: Any, args: Any = None, kwargs: Any = None, timeout: float = -1.0) -> Future[Any]:
     """Begin `rpc_sync`. -> a Future of the result, whose `wait` raises what rpc_sync would."""
-    found: Future[Any] = _call(to, "rpc_async", func, args, kwargs, timeout)
-    return found
+    return _call(to, "rpc_async", func, args, kwargs, timeout)
 
 
 def remote(to: Any, func: Any, args: Any = None, kwargs: Any = None, timeout: float = -1.0) -> RRef[Any]:
@@ -211,8 +210,7 @@ def remote(to: Any, func: Any, args: Any = None, kwargs: Any = None, timeout: fl
 
     As torch.distributed.rpc.remote. `to_here` and other uses of the RRef raise what the function raised.
     """
-    found: RRef[Any] = _call(to, "remote", func, args, kwargs, timeout)
-    return found
+    return _call(to, "remote", func, args, kwargs, timeout)
 
 
 def _call(to: Any, how: str, func: Any, args: Any, kwargs: Any, timeout: float) -> Any:

@@ -96,8 +96,7 @@ class RRef(Generic[_T]):
         """
         if self._held is not None:
             return self._waited("RRef.to_here()", self._held, timeout)
-        found: _T = self._agent.request(self._owner, "RRef.to_here()", timeout, "fetch", self).wait()
-        return found
+        return self._agent.request(self._owner, "RRef.to_here()", timeout, "fetch", self).wait()
 
     def _waited(self, says: str, held: Value, timeout: float) -> Any:
         seconds = self._agent.limit(says, timeout)

@@ -39,8 +39,7 @@ def redistribute(
     arriving = _of_gradient(target) if gradient is None else gradient
     if group.size() == 1 or (source == target and arriving == _of_gradient(source)):
         return local
-    moved: Tensor = _Redistribute.apply(local, group, source, target, arriving, length)
-    return moved
+    return _Redistribute.apply(local, group, source, target, arriving, length)
 
 
 def _of_gradient(placement: Placement) -> Placement:

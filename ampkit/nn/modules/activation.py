@@ -210,8 +210,7 @@ class _AlongDim(UnaryOpModule, op=ops.softmax):
         dim = int(getattr(input, "ndim", 0) not in (0, 1, 3))
         name = type(self).__name__
         warnings.warn(f"{name} without dim takes {dim} here, as PyTorch does: say {name}(dim=...)", stacklevel=3)
-        found: Tensor = self._op(input, dim)
-        return found
+        return self._op(input, dim)
 
 
 class Softmax(_AlongDim, op=ops.softmax):

@@ -92,8 +92,7 @@ def conv_norm_add_relu(
 
 def linear_gelu(input: Tensor, linear: Module) -> Tensor:
     """gelu of `linear` of input."""
-    found: Tensor = linear.run(input, "gelu") if linear._runs_fused else ops.gelu(linear(input))
-    return found
+    return linear.run(input, "gelu") if linear._runs_fused else ops.gelu(linear(input))
 
 
 def norm_add_relu(input: Tensor, norm: Module, residual: Tensor, relu: Module) -> Tensor:

@@ -64,8 +64,7 @@ class ParametrizationList(ModuleList):
     @property
     def legacy_names(self) -> dict[str, str]:
         """For each original, the suffix of the Parameter's name in the state dicts of older versions."""
-        found: dict[str, str] = getattr(self[0], "legacy_names", {})
-        return found
+        return getattr(self[0], "legacy_names", {})
 
     def forward(self) -> Tensor:
         """The parametrizations applied to the originals."""

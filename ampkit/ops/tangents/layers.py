@@ -56,8 +56,7 @@ def attention(
 
 def _scores(query: Tensor, key: Tensor, scale: float | None) -> Tensor:
     scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
-    made: Tensor = matmul(query * scale, key.mT)
-    return made
+    return matmul(query * scale, key.mT)
 
 
 def _attended(
@@ -110,8 +109,7 @@ def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor |
     axes = len(geometry.input_size)
     lead = call.shape[: len(call.shape) - axes]
     places = flat_indices(argmax, geometry).reshape(*lead, math.prod(geometry.output_size))
-    made: Tensor = gather(x.flatten(-axes), -1, Tensor(places)).reshape(call.shape)
-    return made
+    return gather(x.flatten(-axes), -1, Tensor(places)).reshape(call.shape)
 
 
 def feed_forward(call: TangentCall, approximate: str) -> Tensor | None:

@@ -18,8 +18,7 @@ def itself(call: TangentCall, **params: Any) -> Tensor | None:
         if tangent is None and (index is None if not is_float else call.given(i)):
             return None
         inputs.append(tangent if is_float else Tensor(index))
-    made: Tensor = signature.call(call.op, inputs, call.node.params)
-    return made
+    return signature.call(call.op, inputs, call.node.params)
 
 
 def rows(call: TangentCall, padding_idx: int | None) -> Tensor | None:

@@ -234,8 +234,7 @@ class LRScheduler:
             return self._told_rates
         combined = None if self._combined_by is None else self._combined_by()
         if combined is not None:
-            rates: list[float] = combined.last_lr_of(self)
-            return rates
+            return combined.last_lr_of(self)
         if self._shared():
             return [group["lr"] for group in self.optimizer.param_groups]
         row = backends.backend_of(self._row).to_numpy(self._row).tolist()

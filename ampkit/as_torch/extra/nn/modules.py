@@ -72,8 +72,7 @@ _ConvNd, _IncompatibleKeys, NonDynamicallyQuantizableLinear = _Conv, Keys, Linea
 
 
 def _get_activation_fn(activation: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(ops, activation)
-    return found
+    return getattr(ops, activation)
 
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:

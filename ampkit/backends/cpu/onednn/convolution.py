@@ -148,8 +148,7 @@ def _packed_call(create: Callable[..., Call], c: Conv, *options: bool) -> _Packe
         reorder = packing_reorder(chosen, dense) if is_gradient else packing_reorder(dense, chosen)
         return _PackedCall(call, reorder, chosen.nbytes, chosen.interned_id)
 
-    found: _PackedCall | None = cached(("conv", create, c, options), build)
-    return found
+    return cached(("conv", create, c, options), build)
 
 
 def _in_float32(c: Conv) -> Conv:

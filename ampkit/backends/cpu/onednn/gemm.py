@@ -154,8 +154,7 @@ def packed_matmul(
             return None
         return PackedMatmul(run, packing_reorder(ours, theirs), (ours.interned_id, theirs.interned_id), theirs.nbytes)
 
-    packed: PackedMatmul | None = cached(("packed", *map(signature, (a, b, out, bias)), accumulate), build)
-    return packed
+    return cached(("packed", *map(signature, (a, b, out, bias)), accumulate), build)
 
 
 def pack(packed: PackedMatmul, b: HostArray) -> HostArray:

@@ -143,8 +143,7 @@ if hasattr(os, "register_at_fork"):  # a lock held by another thread at a fork w
 
 def engine() -> Handle:
     """The engine that primitives run on: this CPU."""
-    found: Handle = _need().engine
-    return found
+    return _need().engine
 
 
 def _need() -> Library:

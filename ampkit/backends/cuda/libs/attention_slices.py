@@ -23,8 +23,7 @@ def attention_backward(library: Any, call: AttentionArrays) -> bool:
     if needed is None:
         return False
     if needed <= WORKSPACE or call.key.shape[:2] == (1, 1):
-        done: bool = library.attention_backward(call)
-        return done
+        return library.attention_backward(call)
     return all(attention_backward(library, part) for part in split(call, needed))
 
 
