@@ -206,12 +206,20 @@ class Distribution:
             raise UndefinedError(f"{name}.expand", "an expand method beside the constructor of the subclass", "none")
         return self.__new__(type(self)) if _instance is None else _instance
 
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        """The same distribution for a larger batch."""
+    def _to_fill(self, _instance: Any) -> Any:
         if _instance is not None and not isinstance(_instance, Distribution):
             raise DTypeError("Distribution.expand", "_instance as a Distribution", shown(_instance))
-        new: Any = object.__new__(type(self)) if _instance is None else _instance
-        batch = Shape(batch_shape)
+        return object.__new__(type(self)) if _instance is None else _instance
+
+    def _filled(self, batch_shape: Sequence[int], _instance: Any) -> Any:
+        # What `expand` returns, but for the parameters, which the subclass expands.
+        new = self._to_fill(_instance)
+        new.__dict__.update(self.__dict__, _batch_shape=Shape(batch_shape))
+        return new
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """The same distribution for a larger batch."""
+        new, batch = self._to_fill(_instance), Shape(batch_shape)
         for name, value in self.__dict__.items():
             is_parameter = name in self.arg_constraints
             if is_parameter and isinstance(value, Tensor):
@@ -315,13 +323,9 @@ class Independent(Distribution):
         return self.base_dist.enumerate_support(expand)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        if _instance is not None and not isinstance(_instance, Distribution):
-            raise DTypeError("Distribution.expand", "_instance as a Distribution", shown(_instance))
-        new: Any = object.__new__(type(self)) if _instance is None else _instance
-        new.__dict__.update(self.__dict__)
+        new = self._filled(batch_shape, _instance)
         batch = (*batch_shape, *self.event_shape[: self.reinterpreted_batch_ndims])
         new.base_dist = self.base_dist.expand(batch)
-        new._batch_shape = Shape(batch_shape)
         return new
 
     def __repr__(self) -> str:

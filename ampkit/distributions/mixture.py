@@ -8,7 +8,6 @@ from typing import Any, Self
 from .. import ops
 from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from ..core.tensor_base import Shape
 from . import constraints
 from .discrete import Categorical
 from .distribution import Distribution
@@ -77,12 +76,10 @@ class MixtureSameFamily(Distribution):
         return drawn.gather(axis, index.expand((*chosen.shape, 1, *self._event_shape))).squeeze(axis)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        new = object.__new__(type(self)) if _instance is None else _instance
-        new.__dict__.update(self.__dict__)
+        new = self._filled(batch_shape, _instance)
         k = self._component_distribution.batch_shape[-1]
         new._component_distribution = self._component_distribution.expand((*batch_shape, k))
         new._mixture_distribution = self._mixture_distribution.expand(tuple(batch_shape))
-        new._batch_shape = Shape(batch_shape)
         return new
 
     def __repr__(self) -> str:

@@ -8,7 +8,6 @@ from typing import Any, Self
 from .. import linalg, ops
 from ..base.errors import ArgumentError
 from ..core.tensor import Tensor
-from ..core.tensor_base import Shape
 from . import constraints, draws
 from .distribution import LOG_2PI, Distribution, lazy_property
 from .kl import register_kl
@@ -133,15 +132,11 @@ class MultivariateNormal(OfCovariance):
         return found.expand(tuple(self.batch_shape))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        new = object.__new__(type(self)) if _instance is None else _instance
-        n = self.event_shape[0]
-        new._unbroadcasted_scale_tril = self._unbroadcasted_scale_tril
+        new, n = self._filled(batch_shape, _instance), self.event_shape[0]
         new.loc = self.loc.expand((*batch_shape, n))
         for name in ("covariance_matrix", "precision_matrix", "scale_tril"):
             if name in self.__dict__:
                 new.__dict__[name] = self.__dict__[name].expand((*batch_shape, n, n))
-        new._batch_shape, new._event_shape = Shape(batch_shape), self._event_shape
-        new._validate_args = self._validate_args
         return new
 
 

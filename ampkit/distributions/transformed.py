@@ -10,7 +10,6 @@ from .. import ops
 from ..base.errors import ArgumentError, StateError
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
-from ..core.tensor_base import Shape
 from . import constraints, draws, transforms
 from .continuous import Normal
 from .distribution import Distribution, Independent, parameters, sum_rightmost
@@ -51,8 +50,7 @@ class TransformedDistribution(Distribution):
     has_rsample = property(lambda self: self.base_dist.has_rsample)
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
-        new = object.__new__(type(self)) if _instance is None else _instance
-        new.__dict__.update(self.__dict__)
+        new = self._filled(batch_shape, _instance)
         shape = (*batch_shape, *self.event_shape)
         for t in reversed(self.transforms):
             shape = t.inverse_shape(shape)
@@ -61,7 +59,6 @@ class TransformedDistribution(Distribution):
             if isinstance(self.__dict__.get(name), Tensor):
                 value, n = self.__dict__[name], constraint.event_dim
                 new.__dict__[name] = value.expand((*batch_shape, *value.shape[value.ndim - n :]))
-        new._batch_shape = Shape(batch_shape)
         return new
 
     @constraints.dependent_property(is_discrete=False)
