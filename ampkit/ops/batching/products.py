@@ -175,11 +175,7 @@ def addmm(call: Call) -> Done | None:
     given, a, b = (expand(x, call.level) for x in call.arrays)
     (data,) = aligned([given], call.level, 2)
     ran = Ran(products.baddbmm, [data, a.data, b.data], call.params, _undropped(call))
-
-    def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
-        return [None if g is None else call.up(g) for g in ran.backward([dys[0].data], needs)]
-
-    return Done(call.up(ran.out), backward, {"mat1": call.arrays[1], "mat2": call.arrays[2]})
+    return Done(call.up(ran.out), ran.lifted(call), {"mat1": call.arrays[1], "mat2": call.arrays[2]})
 
 
 def einsum(call: Call) -> Done | None:
@@ -192,8 +188,4 @@ def einsum(call: Call) -> Done | None:
     has = [call.is_batched(i) or bool(call.wants[i]) for i in range(len(arrays))]
     equation = ",".join([free[0] * h + part for h, part in zip(has, parts, strict=True)]) + f"->{free[0]}{out}"
     ran = Ran(einsum_, [a.data if h else a for h, a in zip(has, arrays, strict=True)], (equation,), _undropped(call))
-
-    def backward(dys: list[Any], needs: Any, summing: bool) -> Sequence[Any]:
-        return [None if g is None else call.up(g) for g in ran.backward([dys[0].data], needs)]
-
-    return Done(call.up(ran.out), backward, {"operands": tuple(call.arrays)})
+    return Done(call.up(ran.out), ran.lifted(call), {"operands": tuple(call.arrays)})

@@ -72,10 +72,7 @@ def _adaptive_average(axes: int, doc: str) -> Op:
         means = _window_means(input, size, adaptive_size(output_size, size, name))
         return stored_like(plain(input), means), Saved(size=size)
 
-    @pool.check
-    def check(input, output_size):
-        _check(name, axes, input, output_size)
-
+    pool.check(lambda input, output_size: _check(name, axes, input, output_size))
     pool.backward(adaptive_avg_pool_backward)
     return pool
 

@@ -120,6 +120,10 @@ class Ran:
         dy = dys[0] if len(dys) == 1 else tuple(dys)
         return run_backward(self.op, self.kernel, dy, self.saved, needs, self.params, self.plan.compute)
 
+    def lifted(self, call: Call) -> Callable[[list[Any], Any, bool], Sequence[Any]]:
+        """The backward of `call`, where the samples are the first axis of the operands and of the one output."""
+        return lambda dys, needs, _: [None if g is None else call.up(g) for g in self.backward([dys[0].data], needs)]
+
 
 def _zeros(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.zeros_like(like, dtype, shape=shape) if dtype in DIFFERENTIABLE else None
