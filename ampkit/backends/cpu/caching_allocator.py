@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 from math import prod
 from threading import RLock
@@ -85,18 +86,20 @@ class CachingAllocator:
         self.used = self.cached = self.peak = 0
         self.window, self._allocations = window, 0
         self._most = self._most_before = 0  # that was used in this window of allocations, and in the one before
-        self.lock = RLock()  # that may be taken again: the collector runs `release` within any allocation
+        self.lock = RLock()  # that may be taken again: finalizers free and allocate in the middle of both
+        self._released: deque[_Buffer] = deque()
+        self._releasing = False
 
     def allocate(self, nbytes: int) -> _Lease:
         """Return uint8 memory of at least `nbytes`, aligned to CACHE_LINE, released with its last reference."""
         size = -(-nbytes // _PAGE) * _PAGE
         with self.lock:
             free = self.free_lists.get(size)
-            if free:
-                buffer = free.pop()
-                self.cached -= size
-            else:
+            buffer = free.pop() if free else None
+            if buffer is None:
                 buffer = _aligned(_Buffer((size + CACHE_LINE,), np.uint8), size)
+            else:
+                self.cached -= size
             self._count(size)
         return buffer.view(_Lease)
 
@@ -115,32 +118,44 @@ class CachingAllocator:
         if used > self._most:
             self._most = used
         self._allocations += 1
-        if self._allocations == self.window:
+        if self._allocations == self.window:  # what is then too much, the next release frees
             self._most, self._most_before, self._allocations = self.used, self._most, 0
-            self._trim()
 
     def release(self, buffer: _Buffer) -> None:
-        """Count a buffer as free, and keep one that is pooled for reuse."""
-        size = buffer.nbytes
+        """Count a buffer as free, and keep one that is pooled for reuse.
+
+        One that is released in the middle of a release waits for its end: the free lists change in one call at a time.
+        """
         with self.lock:
-            self.used -= size
-            if type(buffer) is _Buffer:
-                free = self.free_lists.pop(size, None)
-                if free is None:
-                    free = []
-                free.append(buffer)
-                self.free_lists[size] = free
-                self.cached += size
-                if 4 * (self.used + self.cached) > 5 * self._most:
-                    self._trim()
+            self._released.append(buffer)
+            while self._released and not self._releasing:
+                self._releasing = True
+                try:
+                    while self._released:
+                        self._keep(self._released.popleft())
+                finally:
+                    self._releasing = False
+
+    def _keep(self, buffer: _Buffer) -> None:
+        size = buffer.nbytes
+        self.used -= size
+        if type(buffer) is _Buffer:
+            free = self.free_lists.pop(size, None)
+            if free is None:
+                free = []
+            free.append(buffer)
+            self.free_lists[size] = free
+            self.cached += size
+            if 4 * (self.used + self.cached) > 5 * self._most:
+                self._trim()
 
     def _trim(self) -> None:
         limit = 5 * max(self._most, self._most_before)
         while 4 * (self.used + self.cached) > limit and self.free_lists:
             size = next(iter(self.free_lists))
             free = self.free_lists[size]
-            if free:
-                free.pop()
+            dropped = free.pop() if free else None
+            if dropped is not None:
                 self.cached -= size
             if not free:
                 del self.free_lists[size]
@@ -166,7 +181,7 @@ _allocator = CachingAllocator()
 
 
 def _unlock() -> None:
-    _allocator.lock = RLock()  # another thread may have held it at the fork
+    _allocator.lock, _allocator._releasing = RLock(), False  # another thread may have held it at the fork
 
 
 if hasattr(os, "register_at_fork"):

@@ -169,15 +169,60 @@ def test_threads_count_right_and_never_share_memory():
     assert held.cached == sum(size * len(free) for size, free in held.free_lists.items()) <= 1.25 * held.peak
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_finalizers_may_free_and_allocate_between_any_two_lines_of_it(times, monkeypatch):
+    def interrupted(at):
+        """Free and allocate arrays, and others between two lines of the allocator, `at` lines on. -> whether it was."""
+        held = caching_allocator.CachingAllocator(window=3)
+        monkeypatch.setattr(caching_allocator, "_allocator", held)
+        others, ran, lines = [caching_allocator.empty(LARGE, float32) for _ in range(times)], [], [at]
+
+        def finalizer():
+            others.clear()
+            ran.append(caching_allocator.empty(LARGE, bfloat16))
+
+        def follow(frame, event, _):
+            if frame.f_code.co_filename != caching_allocator.__file__:
+                return None
+            lines[0] -= event == "line"
+            if lines[0] < 0 and not ran:
+                sys.settrace(None)
+                finalizer()
+            return follow
+
+        array, small = caching_allocator.empty(LARGE, float32), caching_allocator.empty(LARGE, bfloat16)
+        sys.settrace(follow)
+        try:
+            del array
+            array = caching_allocator.empty(LARGE, float32)
+            del small, array
+        finally:
+            sys.settrace(before)
+        live = sum(one.nbytes for one in (*others, *ran))
+        kept = sum(buffer.nbytes for free in held.free_lists.values() for buffer in free)
+        assert (held.used, held.cached) == (live, kept)
+        assert kept == sum(size * len(free) for size, free in held.free_lists.items())
+        was = bool(ran)
+        del others[:], ran[:]  # into this allocator, not into the next one
+        return was
+
+    before, at = sys.gettrace(), 0
+    while interrupted(at):
+        at += 1
+    assert at > 30
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_can_allocate_whatever_a_thread_was_doing():
-    with caching_allocator._allocator.lock:
+    held = caching_allocator._allocator
+    with held.lock:
+        held._releasing = True
         pid = os.fork()
         if pid == 0:
             thread = threading.Thread(target=caching_allocator.empty, args=(LARGE, float32), daemon=True)
             thread.start()
             thread.join(10)
-            os._exit(thread.is_alive())
+            os._exit(thread.is_alive() or held.used > 0)
     assert os.waitpid(pid, 0)[1] == 0
 
 
