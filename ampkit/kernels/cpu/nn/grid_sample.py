@@ -31,7 +31,10 @@ def _fits(input: HostArray, grid: HostArray, *more: Any) -> bool:
 
 @lru_cache(1024)
 def _options(size: tuple[int, ...], mode: str, padding: str, corners: Any) -> HostArray:
-    """What the kernels read: the numbers of mode and padding, align_corners, and depth, height and width."""
+    """What the kernels read: the numbers of mode and padding, align_corners, and depth, height and width.
+
+    Held while they do: another thread may crowd it out of the cache.
+    """
     three = (1,) * (3 - len(size)) + size
     return np.array([MODES.index(mode), PADDINGS.index(padding), bool(corners), *three], np.int64)
 
@@ -66,8 +69,8 @@ def _points(grid: HostArray) -> Any:
 
 @grid_sample.on("cpu", when=_fits)
 def grid_sample_cpu(input: HostArray, grid: HostArray, *options: Any, dtype: DType) -> Any:
-    out = empty((*input.shape[:2], *grid.shape[1:-1]), dtype)
-    _forward(_flat_to_write(out), _flat(_stored(input)), _points(grid), address(_options(input.shape[2:], *options)))
+    out, read = empty((*input.shape[:2], *grid.shape[1:-1]), dtype), _options(input.shape[2:], *options)
+    _forward(_flat_to_write(out), _flat(_stored(input)), _points(grid), address(read))
     return out, Saved(input=input, grid=grid)
 
 
@@ -78,7 +81,8 @@ def _backward_fits(dy: HostArray, saved: Saved, needs: Any, **options: Any) -> b
 @grid_sample.on_backward("cpu", when=_backward_fits)
 def grid_sample_backward_cpu(dy: HostArray, saved: Saved, needs: Any, **options: Any) -> Any:
     x, grid, dx, dgrid = saved.input, saved.grid, None, None
-    given = (_flat(dy), _points(grid), address(_options(x.shape[2:], *options.values())))
+    read = _options(x.shape[2:], *options.values())
+    given = (_flat(dy), _points(grid), address(read))
     if needs[0]:
         total = (empty if _has_planes(x) else empty_channels_last)(x.shape, float32)
         _input_gradient(_flat_to_write(total), *given)

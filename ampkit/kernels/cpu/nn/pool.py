@@ -44,7 +44,10 @@ def _is_large(array: HostArray, size: tuple[int, ...], needs: Any) -> bool:
 
 @lru_cache(1024)
 def _table(w: ConvGeometry) -> HostArray:
-    """The geometry as the kernel reads it: six numbers for each of depth, height and width."""
+    """The geometry as the kernel reads it: six numbers for each of depth, height and width.
+
+    Held while a kernel reads it: another thread may crowd it out of the cache.
+    """
     before = [before for before, _ in w.padding]
     axes = [*zip(w.input_size, w.output_size, w.kernel, w.stride, w.dilation, before, strict=True)]
     return np.array([*[(1, 1, 1, 1, 1, 0)] * (3 - len(axes)), *axes], np.int64)
@@ -53,8 +56,8 @@ def _table(w: ConvGeometry) -> HostArray:
 def maxima(images: HostArray, w: ConvGeometry, dtype: DType, last: bool) -> tuple[HostArray, HostArray]:
     """The maximum of each window of `images` [N, C, *size], and its position in the window: uint8."""
     best, taps = (empty_images((*images.shape[:2], *w.output_size), kind, last) for kind in (dtype, uint8))
-    written = [planes_to_write(array, last) for array in (best, taps)]
-    _forward(*written, planes(images, last), images.shape[1] if last else 1, address(_table(w)))
+    written, table = [planes_to_write(array, last) for array in (best, taps)], _table(w)
+    _forward(*written, planes(images, last), images.shape[1] if last else 1, address(table))
     return best, taps
 
 
@@ -62,8 +65,8 @@ def _maxima_gradient(grad: HostArray, taps: HostArray, w: ConvGeometry, dtype: D
     # As dy is stored, where both orders are one for the positions: a maximum of all pixels, or a single channel.
     last = channels_are_last(taps) or (channels_are_last(grad) and not taps.flags.c_contiguous)
     out = empty_images((*grad.shape[:2], *w.input_size), dtype, last)
-    flat = [planes(array, last) for array in (grad, taps)]
-    _backward(planes_to_write(out, last), *flat, grad.shape[1] if last else 1, address(_table(w)))
+    flat, table = [planes(array, last) for array in (grad, taps)], _table(w)
+    _backward(planes_to_write(out, last), *flat, grad.shape[1] if last else 1, address(table))
     return out
 
 
