@@ -112,7 +112,18 @@ newaxis = None
 
 
 def load_run(run, weights="last", *, average=True, device=None):  # noqa: F811  # a parameter
-    """The model of a run directory, ready to use: see `ampkit.run.trained.load_run`, which this is."""
+    """The model of a run directory, with its weights and what it takes to use it: a `ampkit.run.trained.Trained`.
+
+        found = ampkit.load_run("runs/digits_cnn-bfloat16-20261129-101500")
+        found.predict(found.images(["one.png"]))
+
+    run: the directory of a run, or what `ampkit export` wrote of one, which has one set of weights. weights: those of
+    the last checkpoint, or of the best evaluation. average: take the moving average where the run
+    keeps one. device: by default the one it was trained on. Raises FileError for a directory without a checkpoint that
+    can be used, ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
+    -> found(batch), predict(batch), generate(prompt, count), text(...), evaluate(), and images(paths) or rows(files) as
+    a batch; with found.model, recipe, step, averaged, classes, mean, std and path.
+    """
     from .run import trained  # only here: recipes take as long to import as all else
 
     return trained.load_run(run, weights, average=average, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -85,7 +86,8 @@ def signature_fields(
 def _meanings(source: Callable[..., Any]) -> dict[str, str]:
     doc = inspect.getdoc(source) or ""
     other = re.search(r"\bsee (\w+)", doc)
-    related = getattr(source, "__globals__", {}).get(other[1]) if other else None
+    beside = vars(sys.modules[source.__module__]) if inspect.isclass(source) else getattr(source, "__globals__", {})
+    related = beside.get(other[1]) if other else None
     return key_meanings(inspect.getdoc(related)) | key_meanings(doc) if related else key_meanings(doc)
 
 

@@ -25,7 +25,8 @@ class OptimizerKeys(Section):
     denominator. weight_decay: of the weights, as part of the gradient or, if decoupled, apart from it. momentum: decay
     rate of the running sum of gradients. amsgrad: divide by the largest second moment so far. decoupled_weight_decay:
     shrink the weights by lr weight_decay, as AdamW. stochastic_rounding: round 16-bit parameters stochastically, and
-    store no float32 master weights.
+    store no float32 master weights. state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8"
+    (docs/optimizers.md).
     """
 
 

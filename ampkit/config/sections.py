@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping
 from functools import reduce
@@ -15,11 +16,12 @@ from pydantic import Field, model_validator
 from .. import data, models
 from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
-from ..base.registry import FROM_DATA, DatasetEntry
+from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
 from ..core.policy.recipe import FAMILIES
 from ..data.augment import AUGMENTATIONS, AugmentedImages
-from .derived import derive_section, signature_fields
+from ..models.weights.tables import LAYOUTS
+from .derived import derive_section, key_meanings, signature_fields
 from .field_types import Device, FilePath, Section, Threads, Workers
 from .finetune_sections import Finetune, Lora
 from .optimizer_sections import OPTIMIZERS as OPTIMIZERS
@@ -29,8 +31,7 @@ from .optimizer_sections import SCHEDULES as SCHEDULES
 class Pretrained(Section):
     """Keys of every model.
 
-    weights: to start from: a file, a folder or owner/model of the Hugging Face Hub, see docs/pretrained-weights.md; a
-    run that is resumed has its own.
+    weights: to start from: a file, a folder or owner/model of the Hugging Face Hub; a run that is resumed has its own.
     """
 
     weights: FilePath | None = None
@@ -110,16 +111,33 @@ def _import_all(package: ModuleType) -> None:
 
 _import_all(models)
 _import_all(data)
-MODELS = {
-    name: derive_section(
-        name,
+
+
+def _model_section(entry: ModelEntry) -> type[Section]:
+    return derive_section(
+        entry.name,
         entry.signature,
         exclude={*FROM_DATA, *Pretrained.model_fields, *entry.exclude},
         defaults=entry.defaults,
         base=Pretrained,
+        extra={"weights": (FilePath | None, Field(None, description=_weights_in_words(entry)))},
     )
-    for name, entry in MODEL_ENTRIES.items()
-}
+
+
+def _weights_in_words(entry: ModelEntry) -> str:
+    """What model.weights takes: of which layouts, as the docstring of the model or the table of layouts says."""
+    if (own := key_meanings(inspect.getdoc(entry.signature)).get("weights")) is not None:
+        return own
+    build: Any = entry.build
+    made = build if inspect.isclass(build) else inspect.signature(build).return_annotation
+    kind = getattr(made, "__name__", str(made))
+    known = " or ".join(dict.fromkeys(layout.name for layout in LAYOUTS if layout.model == kind))
+    of = f"in the layout of {known}, or with the model's own names" if known else "with the model's own names"
+    meaning = key_meanings(inspect.getdoc(Pretrained))["weights"]
+    return f"{meaning.partition(';')[0]}, {of};{meaning.partition(';')[2]}"
+
+
+MODELS = {name: _model_section(entry) for name, entry in MODEL_ENTRIES.items()}
 DATASETS = {name: _data_section(entry) for name, entry in DATASET_ENTRIES.items()}
 
 

@@ -90,8 +90,9 @@ class GPT(nn.Module):
     """A GPT-2 language model: idx [N, T] of integers -> logits of the next token [N, T, vocab_size].
 
     With targets [N, T] (-100 is ignored): (logits, mean cross entropy). vocab_size: number of tokens. block_size: the
-    longest sequence. n_layer: blocks. n_head: attention heads of a block. n_embd: the width of a token. dropout: the
-    probability of a zero. bias: of Linear and LayerNorm. tie_weights: the head shares the embedding's Parameter.
+    longest sequence, in tokens. n_layer: blocks. n_head: attention heads of a block. n_embd: the width of a token.
+    dropout: the probability of a zero. bias: of Linear and LayerNorm. tie_weights: the head shares the embedding's
+    Parameter.
     Weights are initialized from N(0, 0.02^2), those of c_proj with standard deviation 0.02/sqrt(2 n_layer), biases with
     zeros. Raises ArgumentError unless the sizes are positive integers and n_head divides n_embd; ShapeError for idx
     that is empty or longer than block_size, DTypeError for idx that is no integers.

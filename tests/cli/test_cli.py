@@ -559,14 +559,18 @@ def test_keys_lists_type_default_and_meaning(ampkit, monkeypatch):
     assert "optimizer.lr" not in out
 
 
-def test_keys_lists_every_section_and_every_key_but_those_of_optimizers_has_a_meaning(ampkit, monkeypatch):
+def test_keys_lists_every_section_and_every_key_has_a_meaning(ampkit, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     _, out, _ = ampkit("keys", "--all")
     for name in ("train.steps", "amp.dtype", "schedule.warmup", "optimizer.betas", "data.folder", "model.n_embd"):
         assert name in out
-    for section, kinds in SECTIONS.items():
-        if section != "optimizer":
-            assert not [(name, key.name) for name, kind in kinds.items() for key in keys(kind) if not key.meaning]
+    for kinds in SECTIONS.values():
+        assert not [(name, key.name) for name, kind in kinds.items() for key in keys(kind) if not key.meaning]
+    weights = {
+        name: key.meaning for name, kind in SECTIONS["model"].items() for key in keys(kind) if key.name == "weights"
+    }
+    assert "Hugging Face's GPT-2" in weights["gpt"] and "torchvision's VGG" in weights["vgg16"]
+    assert all("layout" in meaning or "own names" in meaning for meaning in weights.values())
 
 
 def test_keys_alone_is_an_overview_of_a_screen(ampkit, monkeypatch):

@@ -74,9 +74,10 @@ class Muon(Optimizer):
     dimensions, as a convolution's, counts as the matrix [out, all others]; PyTorch takes matrices alone.
     f: with adjust_lr_fn "original", or None, sqrt(max(1, m / n)) for a matrix [m, n]; with "match_rms_adamw" 0.2
     sqrt(max(m, n)), for which the learning rate and weight decay of AdamW fit. maximize=True climbs.
-    lr: learning rate, before f. ns_coefficients: of the polynomial. ns_steps: iterations, up to 99. eps: the least norm
-    that the momentum is divided by. adjust_lr_fn: how the learning rate follows from a matrix's shape. ns_dtype: of the
-    iteration; PyTorch's is bfloat16, whose singular values were off by up to 0.04 (docs/optimizers.md).
+    lr: learning rate, before f. nesterov: look ahead along the momentum. ns_coefficients: of the polynomial. ns_steps:
+    iterations, up to 99. eps: the least norm that the momentum is divided by. adjust_lr_fn: how the learning rate
+    follows from a matrix's shape. ns_dtype: of the iteration; PyTorch's is bfloat16, whose singular values were off by
+    up to 0.04 (docs/optimizers.md).
     Computed in float32, float64 for float64 parameters, whose iteration is in float64 too.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).
@@ -164,8 +165,9 @@ class MuonWithAuxAdam(Muon):
             {"params": hidden, "use_muon": True, "lr": 0.02}, {"params": others, "use_muon": False, "lr": 1e-3}
         ])
 
-    The options of Muon are the defaults of its groups. adam_lr: learning rate of AdamW's, None for lr, which fits with
-    adjust_lr_fn="match_rms_adamw". betas: decay rates of AdamW's running means. adam_eps: added to AdamW's denominator.
+    The options of Muon are the defaults of its groups; see Muon. adam_lr: learning rate of AdamW's, None for lr, which
+    fits with adjust_lr_fn="match_rms_adamw". betas: decay rates of AdamW's running means. adam_eps: added to AdamW's
+    denominator.
     Raises ArgumentError for options out of range, for a group that does not say use_muon, and as Muon.
     The names and the division are those of Jordan et al. 2024, https://github.com/KellerJordan/Muon.
     """

@@ -22,6 +22,7 @@ from ..metrics import RunningSums
 from ..metrics_log import ResumePoint
 from ..ranks import Ranks
 from ..step import Batch
+from .argument_names import known_names
 from .callbacks import Callback, ModelCheckpoint, Monitor, check
 from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, iterator, on_device
@@ -58,6 +59,7 @@ class Trainer(TrainingLoop):
     Raises ArgumentError or DTypeError for arguments that do not fit.
     """
 
+    @known_names
     def __init__(
         self,
         model: nn.Module,
@@ -123,6 +125,7 @@ class Trainer(TrainingLoop):
         """The epoch of the next batch, from 0."""
         return 0 if self._epochs is None else self._epochs.epoch
 
+    @known_names
     def fit(
         self,
         train_dataloaders: Batches,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import signal
 
 import numpy as np
@@ -540,3 +542,21 @@ def test_a_policy_with_a_recipe_trains_and_one_that_quantizes_a_norm_is_refused(
     wrong = ampkit.Policy("bfloat16", modules={"1": "mxfp8"})
     with pytest.raises(ConfigError, match="a weight matrix, whose products mxfp8 quantizes, got a BatchNorm1d"):
         Trainer(model, optimizer, loss, precision=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("epochs", "max_epochs=... of the Trainer"), ("learning_rate", "the learning rate is the optimizer's"),
+     ("max_epoch", "did you mean 'max_epochs'?"), ("zzz", "it has model, optimizer, loss, max_epochs")],
+)  # fmt: skip
+def test_an_argument_of_another_library_names_the_one_here(name, says):
+    with pytest.raises(
+        TypeError, match=re.escape(f"Trainer() got an unexpected keyword argument '{name}'\nhelp: {says}")
+    ):
+        trainer(**{name: 3})
+
+
+def test_fit_names_the_argument_of_the_trainer():
+    with pytest.raises(TypeError, match=r"Trainer.fit\(\) got .* 'epochs'\nhelp: max_epochs=... of the Trainer"):
+        trainer().fit(in_order(), epochs=3)
+    assert [*inspect.signature(Trainer.fit).parameters] == ["self", "train_dataloaders", "val_dataloaders", "ckpt_path"]
