@@ -102,7 +102,8 @@ def _supervise(command: list[str], ranks: int, restart: int, signals: train.Sign
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(max(1, usable_cpus() // ranks))}
     environment = {**os.environ, **threads, RESTARTS: str(restart)}
     # In a process group of its own: Ctrl-C would reach it twice, and the second one ends it without a checkpoint.
-    with subprocess.Popen(command, env=environment, process_group=0) as process:
+    ends = launcher.ends_with(os.getpid())
+    with subprocess.Popen(command, env=environment, process_group=0, preexec_fn=ends) as process:
         stopped = False
 
         def stop() -> None:

@@ -117,6 +117,22 @@ def test_a_killed_run_ends_with_the_command_that_resumes_it(status, stopped, cap
     assert "to resume" not in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux ends a process with its parent")
+def test_ranks_end_with_a_launch_that_is_killed(launch, tmp_path):
+    (tmp_path / "script.py").write_text("import os, time; open(f'{os.getpid()}.pid', 'w'); time.sleep(60)\n")
+    process = launch("--sockets", "-n", "2", "script.py")
+    while process.poll() is None and len(ranks := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=20)
+    deadline = time.monotonic() + 10
+    while (left := [each for each in ranks if Path(f"/proc/{each}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert not left
+
+
 @mpi
 def test_a_run_whose_rank_is_killed_resumes_and_ends_as_if_it_had_not_been(launch, tmp_path):
     setting = ["train.epochs=", "train.steps=300", "train.log_every=20", "train.checkpoint_every=20"]
