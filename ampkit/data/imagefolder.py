@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ConfigError, FileError, check_choice
+from ..base.errors import ConfigError, DTypeError, FileError, check_choice
 from ..base.limits import Channels, Classes, Fraction, ImageShape, Positive, Seed, Size, Spreads, UnitInterval
 from ..base.registry import Fault, Splits, register_dataset
 from .images import checking, files
@@ -70,6 +70,9 @@ class ImageFolder:
         return len(self.paths)
 
     def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        if not isinstance(indices, np.ndarray):
+            cure = "DataLoader(ampkit.data.augment.AugmentedImages(images, images.labels), ...) gives images and labels"
+            raise DTypeError("ImageFolder", "an array of indices", f"a {type(indices).__name__}", cure)
         return self.read(indices, (np.random.default_rng(index) for index in indices.tolist()))
 
     def read(self, indices: NDArray[np.int64], draws: Iterable[np.random.Generator]) -> NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from traced_memory import memory_below
 
-from ampkit.base.errors import FileError
+from ampkit.base.errors import DTypeError, FileError
 from ampkit.data.augment import AugmentedImages
 from ampkit.data.imagefolder import ImageFolder, read
 from ampkit.data.images import files as imagefolder
@@ -48,6 +48,13 @@ def test_a_folder_feeds_pictures_to_a_loader(folder):
     ((x, y),) = DataLoader(AugmentedImages(found, found.labels), 3, num_workers=2)
     np.testing.assert_allclose(x.numpy()[1], COLOR.transpose(2, 0, 1) / 255, atol=1e-6)
     assert y.numpy().tolist() == [0, 1, 1]
+
+
+def test_a_loader_of_the_folder_alone_names_what_gives_labels_too(folder):
+    with pytest.raises(
+        DTypeError, match=r"needs an array of indices, got a int\nhelp: DataLoader\(ampkit.data.augment"
+    ):
+        next(iter(DataLoader(ImageFolder(folder, (3, 2, 4)), 2)))
 
 
 def test_gray_images_have_one_channel(tmp_path):
