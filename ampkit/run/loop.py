@@ -94,12 +94,10 @@ class Run(TrainingLoop):
         return [next(self._batches) for _ in range(count)]
 
     def ended_a_pass(self) -> bool:
-        """Whether a pass over a stream, whose length is not known, ended on some rank with the newest step or in it."""
-        if not (places := self._pipeline.places):  # no stream: the ranks need not ask each other
-            return False
+        """Whether a pass over a stream, whose length is not known, ended with the newest step or within it."""
         count = self.settings.accumulate
-        place = places.get(self.done * count)
-        return self.ranks.any(place is not None and place["epoch"] > 0 and place["position"] < count)
+        place = self._pipeline.places.get(self.done * count)
+        return place is not None and place["epoch"] > 0 and place["position"] < count
 
     def _draw_apart(self) -> None:
         if not self.recipe.parallel.deterministic:

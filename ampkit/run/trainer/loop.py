@@ -96,7 +96,7 @@ class TrainingLoop(SavedTraining):
         raise NotImplementedError
 
     def ended_a_pass(self) -> bool:
-        """Whether a pass over the data, after which to evaluate, ended on some rank with the newest step or in it."""
+        """Whether a pass over the data, after which to evaluate, ended with the newest step or within it."""
         return False
 
     def held_out(self) -> Iterator[Batch]:
@@ -181,7 +181,7 @@ class TrainingLoop(SavedTraining):
         if self._ended is None or self._ended[0] != self.done:
             with observe.timed("next_batch"):
                 start = time.perf_counter()
-                self._ended = self.done, self.ended_a_pass()
+                self._ended = self.done, self.ranks.any(self.ended_a_pass())
                 self.seconds += time.perf_counter() - start
         return self._ended[1]
 

@@ -289,8 +289,8 @@ class Trainer(TrainingLoop):
         return self._wrapped("val_dataloaders", self._held_out)
 
     def ended_a_pass(self) -> bool:
-        """Whether an epoch ended on some rank with the newest step or within it."""
-        return self._epochs is not None and self.ranks.any(self._epochs.has_ended(self.settings.accumulate))
+        """Whether an epoch ended with the newest step or within it."""
+        return self._epochs is not None and self._epochs.has_ended(self.settings.accumulate)
 
     def checkpoints_by_default(self) -> bool:
         """Whether a checkpoint is due now: after each evaluation, or where there is none after each epoch."""
