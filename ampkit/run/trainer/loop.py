@@ -78,7 +78,6 @@ class TrainingLoop(SavedTraining):
         self.callback_metrics: dict[str, float] = {}
         self.notice: Callable[[str], None] = lambda text: None
         self.resumed: Checkpoint | None = None
-        self._ended: tuple[int, bool] | None = None  # the newest step, and whether it ended a pass over the data
         self._replica, self._joined = self.model, False  # the model whose gradients are averaged over the ranks
         self._deterministic: DeterministicDataParallel | None = None  # or what computes them
         self._guard, self._replay = Guard(settings.device), Replay(self)
@@ -137,7 +136,6 @@ class TrainingLoop(SavedTraining):
 
     def __iter__(self) -> Iterator[Row]:
         self._join()
-        self._ended = None  # a state of another training may have been loaded meanwhile
         try:
             yield from self._rows()
         finally:
@@ -175,15 +173,7 @@ class TrainingLoop(SavedTraining):
     def evaluates_here(self) -> bool:
         """Whether the settings ask for an evaluation after the newest step, which is not the last."""
         every = self.settings.eval_every
-        return self._pass_has_ended() if every is None else self.done % every == 0
-
-    def _pass_has_ended(self) -> bool:
-        if self._ended is None or self._ended[0] != self.done:
-            with observe.timed("next_batch"):
-                start = time.perf_counter()
-                self._ended = self.done, self.ranks.any(self.ended_a_pass())
-                self.seconds += time.perf_counter() - start
-        return self._ended[1]
+        return self.ended_a_pass() if every is None else self.done % every == 0
 
     def _evaluate(self) -> EvalRow | None:
         with averaged(self.optimizer), shared_memory(self._device) if self._records else nullcontext():

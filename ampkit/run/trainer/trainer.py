@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from ... import nn, ops
 from ...amp.grad_scaler import GradScaler
+from ...base import observe
 from ...base.errors import ArgumentError, StateError, switch
 from ...base.progress import displayed
 from ...core import random
@@ -112,6 +114,7 @@ class Trainer(TrainingLoop):
         self.checkpoints = self._directory.checkpoints
         self._epochs: Epochs | None = None
         self._held_out: Batches | None = None
+        self._ended = 0, False  # the newest step, and whether a pass over data of unknown length ended with it
 
     # PyTorch Lightning's names
 
@@ -189,6 +192,7 @@ class Trainer(TrainingLoop):
         if self._epochs is None or not same or resumes:
             self._epochs = Epochs(train, self.max_epochs)
         self._held_out, self.stopping, self.should_stop = val, False, False
+        self._ended = 0, False
         self.optimizer.zero_grad()  # of a step that did not come to its end
 
     def _length_of_training(self) -> int | None:
@@ -290,7 +294,15 @@ class Trainer(TrainingLoop):
 
     def ended_a_pass(self) -> bool:
         """Whether an epoch ended with the newest step or within it."""
-        return self._epochs is not None and self._epochs.has_ended(self.settings.accumulate)
+        if self._epochs is None or self._epochs.length is not None:
+            return self._epochs is not None and self._epochs.has_ended(self.settings.accumulate)
+        if self._ended[0] != self.done:
+            start = time.perf_counter()
+            with observe.timed("next_batch"):
+                ended = self._epochs.has_ended(self.settings.accumulate)
+            self.seconds += time.perf_counter() - start
+            self._ended = self.done, self.ranks.any(ended)  # once: all ranks ask together
+        return self._ended[1]
 
     def checkpoints_by_default(self) -> bool:
         """Whether a checkpoint is due now: after each evaluation, or where there is none after each epoch."""
