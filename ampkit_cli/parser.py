@@ -8,6 +8,8 @@ import re
 import sys
 from typing import Any, NoReturn
 
+_FEW = 5  # choices that a message lists
+
 
 class MistakeError(Exception):
     """What is wrong with a command line; `choices` are the words that could have stood in place of `word`."""
@@ -32,8 +34,12 @@ class Parser(argparse.ArgumentParser):
         cure = f"`{self.prog} --help` lists what there is"
         if match := re.fullmatch(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL):
             what, word, choices = match[1], match[2], tuple(re.findall(r"[\w-]+", match[3]))
-            raise MistakeError(f"unknown {what} {word!r}", word, choices, cure)
-        raise MistakeError(message, *self._unknown_option(), cure)
+            few = f"one of {', '.join(choices)}" if len(choices) <= _FEW else cure
+            raise MistakeError(f"unknown {what} {word!r}", word, choices, few)
+        word, known = self._unknown_option()
+        if word and self._subparsers is not None:  # no command was found, since an option stands in its place
+            message = f"unknown argument {word!r}"
+        raise MistakeError(message, word, known, cure)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # argparse says only which argument is missing, not which of those given it did not know.

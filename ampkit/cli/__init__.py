@@ -73,9 +73,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     try:
         options, rest = parser().parse_known_args(arguments)
     except MistakeError as error:
-        cutoff = 0.75 if error.word.startswith("-") else 0.5  # the mistake may be another one than the unknown option
-        cure = did_you_mean(error.word, error.choices, cutoff=cutoff) or error.cure
-        raise ConfigError(str(error), cure=cure) from None
+        cutoff = 0.75 if error.word.startswith("-") else 0.6  # the mistake may be another one than the unknown option
+        near = did_you_mean(error.word, error.choices, cutoff=cutoff)
+        raise ConfigError(str(error), cure=near or error.cure) from None
     # argparse takes no positional arguments after an option: key=value may stand anywhere.
     unknown = [word for word in rest if word.startswith("-") or not hasattr(options, "overrides")]
     if unknown:

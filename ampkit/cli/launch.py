@@ -88,6 +88,8 @@ def _commands(words: list[str], parse: Callable[[Sequence[str]], argparse.Namesp
         got = repr(words[0]) if words else "nothing"
         raise ConfigError("launch", "`train RECIPE.toml` or a SCRIPT.py", got, "ampkit launch -n 2 train RECIPE.toml")
     if words[0] != "train":
+        if not Path(words[0]).is_file():
+            raise ConfigError("launch", "a script that is there", repr(words[0]))
         return words, words
     asked = parse(words)
     dtype = config.load(asked.recipe, train.overrides(asked)).amp.precision

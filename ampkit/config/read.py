@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,7 +17,7 @@ from ..base.files import content, reason
 from ..base.registry import Fault
 from .recipe import Recipe, misfits
 from .sections import SECTIONS
-from .suggestions import did_you_mean, keys_named
+from .suggestions import did_you_mean, is_key, keys_named
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(annotation)
@@ -131,14 +132,15 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _near(path: Path) -> str | None:
-    own = [file.relative_to(RECIPES).with_suffix("").as_posix() for file in RECIPES.rglob("*.toml")]
+def _near(path: Path) -> str:
+    own = sorted(file.relative_to(RECIPES).with_suffix("").as_posix() for file in RECIPES.rglob("*.toml"))
     if not path.suffix and (found := did_you_mean(path.as_posix(), own)):
         return found
-    try:
-        return did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
-    except (OSError, ValueError):  # a folder that cannot be read, or none
-        return None
+    found = None
+    with suppress(OSError, ValueError):  # a folder that cannot be read, or none
+        found = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml") if file.is_file()])
+    with_ampkit = ", ".join(name for name in own if "/" not in name)
+    return found or f"recipes that come with ampkit: {with_ampkit}; `ampkit init NAME` writes one"
 
 
 def _prepare(tables: dict[str, Any], override: str) -> None:
@@ -155,7 +157,8 @@ def _apply(tables: dict[str, Any], override: str) -> Iterator[Fault]:
     key, sign, value = override.partition("=")
     *above, last = parts = key.strip().split(".")
     if not sign or not all(parts) or len(parts) > _MAX_PARTS or len(key) > 100 * _MAX_PARTS:
-        yield Fault("override", "key=value, as in amp.dtype=float16", _short(override))
+        hint = None if sign else _meant(override.strip())
+        yield Fault("override", "key=value, as in amp.dtype=float16", _short(override), hint)
         return
     table: Any = tables
     for depth, part in enumerate(above, 1):
@@ -170,6 +173,13 @@ def _apply(tables: dict[str, Any], override: str) -> Iterator[Fault]:
         table[last] = _value(value.strip())
     except (ValueError, RecursionError) as error:
         yield Fault(key.strip(), "a value that TOML can hold", f"one that it cannot: {reason(error)}")
+
+
+def _meant(word: str) -> str | None:
+    """What a word without `=` probably was to be."""
+    if found := [word] if is_key(word) else keys_named(word):
+        return f"write {' or '.join(f'{key}=VALUE' for key in found)}"
+    return "one recipe at a time" if len(word) < 100 and _is_file(_located(Path(word))) else None
 
 
 def _value(text: str) -> Any:

@@ -290,7 +290,8 @@ def _export(folder: Path) -> Checkpoint:
 
 def _checkpoint(directory: Path, weights: str) -> Checkpoint:
     if not directory.is_dir():
-        raise FileError("load_run", "the directory of a run", f"{str(directory)!r}, which is none")
+        cure = "`ampkit train` names it at its end"
+        raise FileError("load_run", "the directory of a run", f"{str(directory)!r}, which is none", cure)
     folder = directory / "checkpoints" if (directory / "checkpoints").is_dir() else directory
     checkpoints = Checkpoints(folder)
     found = checkpoints.last()

@@ -134,7 +134,14 @@ def low(dtype: Any, where: str) -> DType:
     """`dtype` as a 16-bit DType. Raises DTypeError for another dtype; its help line says what to write instead."""
     name = dtype
     if not isinstance(dtype, str) or dtype not in FAMILIES:
-        if (found := parse(dtype)) in LOW:
+        try:
+            found = parse(dtype)
+        except DTypeError:
+            if not isinstance(dtype, str):
+                raise
+            near = did_you_mean(dtype, [*(each.name for each in LOW), *FAMILIES])
+            raise DTypeError(where, "float16 or bfloat16", repr(dtype), near) from None
+        if found in LOW:
             return found
         name = found.name
     cure = f'use autocast(policy=Policy("{name}"))' if name in FAMILIES else "use enabled=False"
