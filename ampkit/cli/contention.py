@@ -1,4 +1,4 @@
-"""Whether other programs take the CPU cores from a run's threads, by Linux's account of each thread."""
+"""Whether other processes take the CPU cores from a run's threads, by Linux's account of each thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 Account = Mapping[str, tuple[float, float]]
 
 _ENOUGH = 3.0  # seconds that threads were ready to run, after which the share that they waited says something
-_MUCH = 0.25  # on an idle machine it is below 0.05; beside one program on each core it is about 0.5
+_MUCH = 0.25  # beside one busy process on each core it is about 0.5
 
 
 def account() -> Account:
@@ -46,6 +46,6 @@ class Contention:
         if waited < _MUCH * (ran + waited):
             return ""
         return (
-            f"other programs compete for the CPU cores: this run's {self._threads} threads spend "
+            f"other processes compete for the CPU cores: this run's {self._threads} threads spend "
             f"{waited / (ran + waited):.0%} of their time waiting for one; train.threads=1 may be faster"
         )

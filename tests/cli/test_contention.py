@@ -1,4 +1,4 @@
-"""Whether `ampkit train` says that other programs take the cores from its threads."""
+"""Whether `ampkit train` says that other processes take the cores from its threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_threads_that_wait_much_for_a_core_are_told_of_once_and_with_the_cure():
     early, line, later = notices(2, {"1": (1.0, 1.5)}, {"1": (2.0, 1.0), "2": (0.5, 0.5)}, {"1": (9.0, 9.0)})
     assert early == later == ""
     assert line == (
-        "other programs compete for the CPU cores: this run's 2 threads spend 33% of their time waiting for one; "
+        "other processes compete for the CPU cores: this run's 2 threads spend 33% of their time waiting for one; "
         "train.threads=1 may be faster"
     )
 
