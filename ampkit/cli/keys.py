@@ -36,10 +36,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print_keys(word: str | None, console: Console) -> None:
+    first: dict[str, str] = {}  # of the sections shown, a key
     for section, kinds in SECTIONS.items():
         for name, kind in kinds.items():
             if word in (None, section, name):
-                console.print(display.key_table(section, name, keys(kind)))
+                found = list(keys(kind))
+                console.print(display.key_table(section, name, found))
+                if found:
+                    first.setdefault(section, found[0].name)
+    if len(first) == 1:
+        section, key = first.popitem()
+        how = f"`ampkit train RECIPE {section}.{key}=VALUE`, or `{key} = VALUE` below `[{section}]` in the recipe"
+        display.print_line(console, f"to set a key: {how}")
 
 
 def _overview() -> Table:

@@ -84,6 +84,11 @@ def signature_fields(
 
 
 def _meanings(source: Callable[..., Any]) -> dict[str, str]:
+    if isinstance(source, type):  # a class whose docstring leaves out what that of its base says
+        meanings: dict[str, str] = {}
+        for kind in reversed(source.__mro__):
+            meanings |= key_meanings(kind.__doc__) if kind.__module__.startswith(__package__.partition(".")[0]) else {}
+        return meanings
     doc = inspect.getdoc(source) or ""
     other = re.search(r"\bsee (\w+)", doc)
     beside = vars(sys.modules[source.__module__]) if inspect.isclass(source) else getattr(source, "__globals__", {})

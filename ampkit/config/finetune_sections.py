@@ -17,7 +17,8 @@ class Finetune(Section):
 
     freeze: paths of modules or parameters that are not trained, with all below; `*` stands for any one part of a path;
     their batch norms stay in eval mode. layer_decay: the learning rate of a layer over that of the next; the top has
-    optimizer.lr. lr_factors: of the learning rate, by path; the last pattern that matches counts.
+    optimizer.lr. lr_factors: factors of the learning rate, by the path of a module; the last pattern that matches
+    counts.
     """
 
     freeze: list[str] = Field(default=[])
@@ -28,10 +29,10 @@ class Finetune(Section):
 class Lora(Section):
     """Low-rank adaptation: the weights are frozen, and a product of two small matrices beside each is trained.
 
-    r: rank of the products; unset, there are none. lora_alpha: a product counts times lora_alpha / r. lora_dropout: the
-    probability of a zero in its input. target_modules: the modules to adapt, by path or by the end of it; "all-linear":
-    every Linear but the output layer. modules_to_save: modules that are trained whole, as a new head. use_rslora:
-    divide lora_alpha by the root of r.
+    r: rank of the products; unset, there are none. lora_alpha: a product counts times lora_alpha / r. lora_dropout:
+    the probability of a zero in the input of these products. target_modules: the modules to adapt, by path or by the
+    end of it; "all-linear": every Linear but the output layer. modules_to_save: modules that are trained whole, as a
+    new head. use_rslora: divide lora_alpha by the root of r.
     """
 
     r: Count | None = None

@@ -148,16 +148,17 @@ RecipeName = Literal["delayed", "current", "rowwise", "rowwise_with_gw_hp", "blo
 class Amp(Section):
     """autocast, its policy and the loss scale.
 
-    dtype: of autocast; "float32" turns it off; float8, float4 and int8 are bfloat16 whose linear layers are quantized.
-    recipe: how they are, see docs/recipes-below-16-bits.md; by default "current", "nvfp4" and "int8". output_layer:
-    "low" keeps the model's last layer in 16 bits under a recipe, where modules has no entry for it; "recipe" quantizes
-    it, too. parameters: "low" stores them in 16 bits, without a float32 copy where the optimizer rounds stochastically;
-    buffers stay float32.
-    policy: "fast" stores norms and softmax in 16 bits. overrides: a cast category for each op named. modules: the dtype
-    of products in a module and below it, or their recipe, by its path; `*` stands for any one part of a path.
-    init_scale: the first loss scale. growth_factor: of the scale after growth_interval steps without overflow.
-    backoff_factor: of the scale after an overflow. growth_interval: steps. min_scale: training fails below it.
-    max_scale: the scale never exceeds it. hysteresis: overflows in a row before the scale falls.
+    dtype: what autocast runs products in; "float32" turns it off; float8, float4 and int8 are bfloat16 whose linear
+    layers are quantized. recipe: how linear layers are quantized, see docs/recipes-below-16-bits.md; by default
+    "current" of float8, "nvfp4" of float4, "int8" of int8. output_layer: "low" keeps the model's last layer in 16 bits
+    under a recipe, where modules has no entry for it; "recipe" quantizes it, too. parameters: "low" stores parameters
+    in 16 bits, without a float32 copy where the optimizer rounds stochastically; buffers stay float32. policy: "fast"
+    stores norms and softmax in 16 bits. overrides: a cast category for each op named. modules: the dtype of products
+    in a module and below it, or their recipe, by its path; `*` stands for any one part of a path. init_scale: the
+    first loss scale. growth_factor: what the loss scale is multiplied by after growth_interval steps without overflow.
+    backoff_factor: what it is multiplied by after an overflow. growth_interval: steps in a row without overflow after
+    which the scale grows. min_scale: the scale below which training fails. max_scale: the largest scale. hysteresis:
+    overflows in a row before the scale falls.
     """
 
     dtype: Literal["float32", Low, "float8", "float4", "int8"] = "float32"
@@ -195,13 +196,13 @@ class Debug(Section):
 class Parallel(Section):
     """How several ranks train together, see docs/distributed.md.
 
-    wire_dtype: in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients in a
-    message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
+    wire_dtype: the dtype in which gradients travel to where they are added up in float32. bucket_mb: MiB of gradients
+    in a message. sync_batchnorm: let batch normalization use the statistics of the whole batch, not of a rank's part.
     stage: what the ranks share out: 0 nothing; 2 rows of parameters, gradients and the optimizer's state, with whole
-    parameters from forward to backward; 3 with whole ones only while their module computes.
-    tensor: how many ranks divide the layers of the model; the groups of so many share the data out.
-    deterministic: give the same bits on any number of ranks and threads, accumulated or not. microbatches: parts of an
-    update's samples whose gradients are computed one by one for that, a power of 2.
+    parameters from forward to backward; 3 with whole ones only while their module computes. tensor: how many ranks
+    divide the layers of the model; the groups of so many share the data out. deterministic: give the same bits on any
+    number of ranks and threads, accumulated or not. microbatches: with deterministic, the parts of an update's samples
+    whose gradients are computed one by one, a power of 2.
     """
 
     wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -217,16 +218,17 @@ class Train(Section):
     """How long, from which seed, on which device.
 
     steps: updates of the weights. epochs: passes over the training data, in place of steps. bench_steps: updates of
-    `ampkit bench` in each precision; unset, as many as of a training. seed: of the weights, the order of the data and
-    dropout. device: where to train. grad_clip: the largest norm of the gradients. accumulate: batches whose gradients
-    are averaged for an update. ema: the decay of an exponential moving average of the weights, which evaluations then
-    use. log_every: steps between rows of metrics. eval_every: steps between evaluations; unset, one at the end, and of
-    a stream, whose length is not known, one after each pass over it. monitor: the score of evaluations that says which
-    is best. patience: evaluations in a row without a better one, after which training ends; unset, it goes on.
-    eval_batches: held-out batches of an evaluation; unset, all. checkpoint_every: steps between checkpoints; unset, one
-    after each evaluation; the end, Ctrl-C and the best evaluation so far always leave one. keep: the newest checkpoints
-    that are kept. keep_best: those of the best evaluations, kept beside them. threads: of matrix products; unset, as
-    many as are set, which config.toml records. compile: record a step once and replay it. loggers: where rows of
+    `ampkit bench` in each precision; unset, as many as of a training. seed: of the random numbers: first weights, the
+    order of the data, dropout. device: where to train: cpu, cuda or cuda:<index>. grad_clip: the largest norm of the
+    gradients. accumulate: batches whose gradients are averaged for an update. ema: the decay of an exponential moving
+    average of the weights, which evaluations then use. log_every: steps between rows of metrics. eval_every: steps
+    between evaluations; unset, one at the end, and of a stream, whose length is not known, one after each pass over it.
+    monitor: the score of evaluations that says which is best. patience: evaluations in a row without a better one,
+    after which training ends; unset, it goes on. eval_batches: held-out batches of an evaluation; unset, all.
+    checkpoint_every: steps between checkpoints; unset, one after each evaluation; the end, Ctrl-C and the best
+    evaluation so far always leave one. keep: how many of the newest checkpoints are kept. keep_best: how many
+    checkpoints of the best evaluations are kept beside them. threads: threads of matrix products; unset, one per core,
+    or OMP_NUM_THREADS; config.toml records it. compile: record a step once and replay it. loggers: where rows of
     metrics go beside metrics.jsonl: csv, tensorboard, wandb, mlflow, trackio.
     """
 

@@ -584,6 +584,12 @@ def test_keys_lists_every_section_and_every_key_has_a_meaning(ampkit, monkeypatc
     assert all("layout" in meaning or "own names" in meaning for meaning in weights.values())
 
 
+def test_keys_of_a_section_says_how_a_key_is_set(ampkit):
+    for word, key in (("schedule", "schedule.warmup"), ("muon", "optimizer.lr")):
+        _, out, _ = ampkit("keys", word)
+        assert out.splitlines()[-1].startswith(f"to set a key: `ampkit train RECIPE {key}=VALUE`, or `")
+
+
 def test_keys_alone_is_an_overview_of_a_screen(ampkit, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     _, out, _ = ampkit("keys")

@@ -44,8 +44,8 @@ def test_it_asks_what_is_open_and_takes_what_is_typed(init):
 def test_every_key_stands_there_with_its_default_and_its_meaning(init, tmp_path):
     init("new", "--yes")
     text = (tmp_path / "new.toml").read_text()
-    assert 'dtype = "bfloat16"  # of autocast; "float32" turns it off' in text
-    assert "# seed = 0  # of the weights, the order of the data and dropout (integer, at least 0)" in text
+    assert 'dtype = "bfloat16"  # what autocast runs products in; "float32" turns it off' in text
+    assert "# seed = 0  # of the random numbers: first weights, the order of the data, dropout (integer" in text
     (tmp_path / "all.toml").write_text(re.sub(r"^# (\w+ = (?! ))", r"\1", text, flags=re.MULTILINE))
     assert config.load("all.toml") == config.load("new.toml")
 

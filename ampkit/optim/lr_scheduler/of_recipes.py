@@ -57,7 +57,7 @@ def wsd(
 ) -> LRScheduler:
     """Warmup, stable, decay: the learning rate as it is, then down in a last share of the run; `WarmupStableDecayLR`.
 
-    decay: the share of the steps after the warmup in which the learning rate falls. decay_type: of its fall.
+    decay: the share of the steps after the warmup in which the learning rate falls. decay_type: the shape of its fall.
     min_lr_ratio: the share of the learning rate that is left at the end.
     """
     falling = max(1, round(steps * decay))

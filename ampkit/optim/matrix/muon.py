@@ -74,10 +74,10 @@ class Muon(Optimizer):
     dimensions, as a convolution's, counts as the matrix [out, all others]; PyTorch takes matrices alone.
     f: with adjust_lr_fn "original", or None, sqrt(max(1, m / n)) for a matrix [m, n]; with "match_rms_adamw" 0.2
     sqrt(max(m, n)), for which the learning rate and weight decay of AdamW fit. maximize=True climbs.
-    lr: learning rate, before f. nesterov: look ahead along the momentum. ns_coefficients: of the polynomial. ns_steps:
-    iterations, up to 99. eps: the least norm that the momentum is divided by. adjust_lr_fn: how the learning rate
-    follows from a matrix's shape. ns_dtype: of the iteration; PyTorch's is bfloat16, whose singular values were off by
-    up to 0.04 (docs/optimizers.md).
+    lr: learning rate, before f. nesterov: look ahead along the momentum. ns_coefficients: those of the iteration's
+    polynomial. ns_steps: iterations for the orthogonal factor, up to 99. eps: the least norm that the momentum is
+    divided by. adjust_lr_fn: how the learning rate follows from a matrix's shape. ns_dtype: in which the iteration
+    runs; PyTorch's is bfloat16, whose singular values were off by up to 0.04 (docs/optimizers.md).
     Computed in float32, float64 for float64 parameters, whose iteration is in float64 too.
     stochastic_rounding=True stores no float32 master weights of 16-bit parameters (docs/numerics.md).
     state_dtype: of the moments, "float32", "bfloat16", "float8" or "int8" (docs/optimizers.md).

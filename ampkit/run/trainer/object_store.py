@@ -47,11 +47,7 @@ class Store:
 
             self._fs, self._root = url_to_fs(self.url)
         except ImportError as error:
-            cure = (
-                "pip install 'ampkit[store]'"
-                if error.name == "fsspec"
-                else "pip install s3fs, gcsfs or adlfs"
-            )
+            cure = "pip install 'ampkit[store]'" if error.name == "fsspec" else "pip install s3fs, gcsfs or adlfs"
             raise ConfigError("--run-dir", "fsspec and its driver for the URL", reason(error), cure) from None
         except ValueError as error:
             raise ConfigError("--run-dir", "a URL that fsspec knows, such as s3://bucket/run", reason(error)) from None
