@@ -75,9 +75,9 @@ def _step_of(name: str, count: int) -> Callable[..., None]:
     state, stored, _ = _PLACES[name]
     entry = name.replace("_step", "" if name.endswith("backward") else "_forward")
 
-    def step(*arrays: Array | None) -> None:
-        sizes: Any = arrays[state]
-        _launch(entry, arrays[stored], sizes.size, *arrays, np.uint32(sizes.size), np.uint32(sizes.shape[1]))
+    def step(*arrays: Any) -> None:
+        given: Any = arrays[state]
+        _launch(entry, arrays[stored], given.size, *arrays, np.uint32(given.size), np.uint32(given.shape[1]))
 
     return step
 
@@ -86,10 +86,12 @@ def _fits_of(name: str) -> Callable[..., bool]:
     _, stored, alike = _PLACES[name]
 
     def fits(*arrays: Any) -> bool:
-        same = all(arrays[i] is None or arrays[i].dtype == arrays[stored].dtype for i in alike)
-        return same and _supports(*arrays)
+        for i in alike:
+            if arrays[i] is not None and arrays[i].dtype != arrays[stored].dtype:
+                return False
+        return _supports(*arrays)
 
-    return fits
+    return fits if alike else _supports
 
 
 def _is_profitable(input: Array, *others: Array | None) -> bool:

@@ -60,9 +60,12 @@ def _is_rule(
     step: Step,
 ) -> bool:  # fmt: skip
     """Whether the update is exactly that of the optimizer `rule`, not of a subclass that changes it, and supported."""
-    same = step.rule.update_elements is rule.update_elements and step.rule.scalars is rule.scalars
-    plain = all(moment is None or moment.dtype == float32 for moment in moments)
-    return same and plain and _fits(weights, gradient, moments, copies, step)
+    if step.rule.update_elements is not rule.update_elements or step.rule.scalars is not rule.scalars:
+        return False
+    for moment in moments:
+        if moment is not None and moment.dtype != float32:
+            return False
+    return _fits(weights, gradient, moments, copies, step)
 
 
 def _fits(weights: Array, gradient: Array, moments: Sequence[Moment | None], copies: list[Array], step: Step) -> bool:
@@ -111,8 +114,8 @@ def _updated(
     """Update by the rule's scalars in one launch, which decodes, updates and rounds moments of fewer bits."""
     width, last = width_of(float32, weights, *flats, *copies), (numbers, step.all_finite, np.float32(step.l2))
     if not scales:
-        name = "update", rule, weights.dtype, width
-        return _launch_update("optim/update", name, width, weights, flats, copies, step, *last)
+        plain = "update", rule, weights.dtype, width
+        return _launch_update("optim/update", plain, width, weights, flats, copies, step, *last)
     kept = next(flat.dtype for flat in flats[1:] if flat is not None)
     name = "update_rounded", rule, weights.dtype, kept, width
     return _launch_update("optim/rounded_moments", name, 8, weights, flats, copies, step, *scales, *codes, *last)
