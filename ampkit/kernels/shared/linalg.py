@@ -13,6 +13,7 @@ from ampkit.base.dtypes import Array, DType, accumulator
 from ampkit.core.autograd.saved import Saved
 from ampkit.ops.linalg import matmul
 from ampkit.ops.linalg.einsum import einsum_, matrix_product, matrix_product_gradients, parse_equation
+from ampkit.ops.nn import fused
 
 from .registration import on
 
@@ -188,6 +189,13 @@ def register_outer_backward(backend: str, product: Any, fits: Any, turned: bool)
         return da, db if db is None else db.reshape(-1)
 
     on(matmul.outer.backward_primitive, backend, backward, fits)
+
+
+def register_by_op(backend: str) -> None:
+    """Register linear_gelu_linear as the kernels of its parts, for what kernels registered before do not take."""
+    op = fused.linear_gelu_linear
+    on(op, backend, fused.linear_gelu_linear_by_op, wants_cache=True)
+    on(op.backward_primitive, backend, fused.linear_gelu_linear_backward_by_op, fused.saved_hidden, wants_cache=True)
 
 
 def register_einsum(backend: str, multiply: Any, fits: Any, backward_fits: Any, *reshape: Any) -> None:

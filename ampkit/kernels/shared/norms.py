@@ -71,8 +71,8 @@ def register_norm(
 
 
 def register_residual_norm(
-    backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function, dtypes: Any = None,
-    wants_cache: bool = False, min_elements: int = 0,
+    backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function,
+    wants_cache: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Register residual + dropout(branch) followed by layer_norm.
 
@@ -99,13 +99,13 @@ def register_residual_norm(
         grads = dy if type(dy) is tuple else (dy,)
         return bool(saved.rstd.dtype == float32) and readable(grads, saved, needs)
 
-    on(add_layer_norm_, backend, forward, fits, dtypes=dtypes, min_elements=min_elements)
+    on(add_layer_norm_, backend, forward, fits, **options)
     on(add_layer_norm_.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
 
 
 def register_batch_norm(
     backend: str, normalized: Function, gradients: Function, fits: Function, readable: Function, updated: Function,
-    updates: Function, dtypes: Any = None, wants_cache: bool = False, min_elements: int = 0,
+    updates: Function, wants_cache: bool = False, **options: Any,
 ) -> None:  # fmt: skip
     """Register batch_norm, with a residual and ReLU, and the update of running statistics, which `updated` is.
 
@@ -135,6 +135,6 @@ def register_batch_norm(
     def fits_backward(dy: Any, saved: Saved, needs: Any, eps: float, relu: bool) -> bool:
         return readable(dy if saved.running_mean is None else (dy,), saved, needs)
 
-    on(batch_norm_, backend, forward, fits, dtypes=dtypes, min_elements=min_elements)
+    on(batch_norm_, backend, forward, fits, **options)
     on(batch_norm_.backward_primitive, backend, backward, fits_backward, wants_cache=wants_cache)
     on(update_running_statistics, backend, updated, updates)

@@ -4,6 +4,6 @@ oneDNN can apply GELU to a product, but does not return the product, which the g
 into 0.
 """
 
-from ampkit.kernels.shared.fused import register_by_op
+from ampkit.kernels.shared.linalg import register_by_op
 
 register_by_op("cpu")

@@ -21,17 +21,8 @@ _ONE_PASS = (
 )
 _SINES = ("sin", "cos", "sin_backward", "cos_backward")
 _MANY_PASSES = (
-    *(
-        "gelu",
-        "binary_cross_entropy_with_logits",
-        "softmax",
-        "log_softmax",
-        "layer_norm",
-        "rms_norm",
-        "group_norm",
-        "adaptive_max_pool",
-    ),
-    *(f"{kind}_pool{axes}d" for kind in ("max", "avg", "adaptive_avg") for axes in (2, 3)),
+    *("gelu", "binary_cross_entropy_with_logits", "softmax", "log_softmax", "layer_norm", "rms_norm", "group_norm"),
+    *("adaptive_max_pool", *(f"{kind}_pool{axes}d" for kind in ("max", "avg", "adaptive_avg") for axes in (2, 3))),
 )
 _MIN_OF = {name: MIN_FUSED for op in _MANY_PASSES for name in (op, f"{op}_backward")}
 _MIN_FLOAT32: dict[str, float] = {**dict.fromkeys(_ONE_PASS, 1 << 16), **dict.fromkeys(_SINES, inf)}

@@ -14,7 +14,7 @@ from ampkit.backends.cuda.libs.gemm import fits, with_gelu, with_gelu_backward
 from ampkit.base.dtypes import LOW, Array, DType
 from ampkit.core import dispatch
 from ampkit.core.autograd.saved import Saved
-from ampkit.kernels.shared.fused import register_by_op
+from ampkit.kernels.shared.linalg import register_by_op
 from ampkit.ops.linalg.matmul import as_matrix, linear
 from ampkit.ops.nn.fused import (
     first_linear_backward,
@@ -31,11 +31,7 @@ def _fits(approximate: str, rows: Array, *others: Array | None) -> bool:
     return supported and all(each is None or each.ndim > 1 or bool(each.flags.c_contiguous) for each in others)
 
 
-def _forward_fits(input: Array, weight: Array, bias: Array | None, weight2: Any, bias2: Any, approximate: str) -> bool:
-    return _fits(approximate, input, weight, bias)
-
-
-@linear_gelu_linear.on("cuda", when=_forward_fits, wants_cache=True, dtypes=eq)
+@linear_gelu_linear.on("cuda", when=lambda *args: _fits(args[5], *args[:3]), wants_cache=True, dtypes=eq)
 def linear_gelu_linear_cuda(
     input: Array, weight: Array, bias: Array | None, weight2: Array, bias2: Array | None, approximate: str,
     *, dtype: DType, versions: Any,

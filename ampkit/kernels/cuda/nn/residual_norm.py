@@ -90,4 +90,4 @@ def _gradients(
     return dresidual, dbranch, *weight_sums(parts, needs[2:], grad_buffers[2:], total.shape[lead:])
 
 
-register_residual_norm("cuda", _normalized, _gradients, _fits, _readable, eq, wants_cache=True)
+register_residual_norm("cuda", _normalized, _gradients, _fits, _readable, wants_cache=True, dtypes=eq)

@@ -22,10 +22,8 @@ ROW_BLOCKS = 4096  # blocks of sums over rows, at most
 ROWS_PER_PART = 64  # rows that a thread adds up for a column, or as many more as leave PARTS parts
 
 
-def _fits(
-    master: Array, gradient: Array, rows: Array, columns: Array | None, steps: Array, lr: Array,
-    all_finite: Array | None, copies: list[Array], **options: Any,
-) -> bool:  # fmt: skip
+def _fits(master: Array, *args: Any, **options: Any) -> bool:
+    (gradient, rows, columns), copies = args[:3], args[-1]
     supported = master.dtype == float32 and 0 < master.size <= MAX_ELEMENTS
     return supported and in_order(master, gradient, rows, columns, *copies)
 

@@ -27,31 +27,27 @@ def _fits(master: Array, gradient: Array, mean: Array, square: Array, slices: An
     return step.rule.scalars is LAMB.scalars and master.dtype == float32 and in_order(master, gradient, mean, square)
 
 
-def _update_few(
-    master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
-) -> None:
-    backend, low_copies, number = backends.backend_of(master), copies_16bit(copies), len(slices)
-    width = width_of(float32, master, gradient, mean, square, *low_copies)
-    parts = grid_for(max(bounds.stop - bounds.start for bounds in slices), width, PARTS)
-    table = np.zeros(1, _TABLE)
-    table["start"][0, :number] = [bounds.start for bounds in slices]
-    table["stop"][0, :number] = [bounds.stop for bounds in slices]
-    sums, rates = backend.empty((number * parts * 2,), float64), backend.empty((number,), float32)
-    common = table, step.steps, step.values["betas"], step.all_finite
-    options = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
-    args: tuple[Any, ...] = master, gradient, mean, square, sums, *common, *options, np.bool_(step.options["maximize"])
-    launch("optim/lamb", typed("lamb_moments", width), (parts, number), BLOCK, *args)
-    args = sums, rates, step.values["lr"], step.all_finite, np.int32(parts)
-    launch("optim/lamb", "lamb_trust_ratio", number, BLOCK, *args)
-    args = master, mean, square, *low_copies, rates, *common, *options
-    launch("optim/lamb", typed("lamb_update", width), (parts, number), BLOCK, *args)
-
-
 def _updated(
     master: Array, gradient: Array, mean: Array, square: Array, slices: list[slice], copies: list[Array], step: Step
 ) -> None:
+    backend, low_copies = backends.backend_of(master), copies_16bit(copies)
+    width = width_of(float32, master, gradient, mean, square, *low_copies)
+    options = np.float32(step.options["eps"]), np.float32(step.options["weight_decay"])
+    maximize = np.bool_(step.options["maximize"])
     for first in range(0, len(slices), SEGMENTS):
-        _update_few(master, gradient, mean, square, slices[first : first + SEGMENTS], copies, step)
+        few = slices[first : first + SEGMENTS]
+        number, parts = len(few), grid_for(max(bounds.stop - bounds.start for bounds in few), width, PARTS)
+        table = np.zeros(1, _TABLE)
+        table["start"][0, :number] = [bounds.start for bounds in few]
+        table["stop"][0, :number] = [bounds.stop for bounds in few]
+        sums, rates = backend.empty((number * parts * 2,), float64), backend.empty((number,), float32)
+        common = table, step.steps, step.values["betas"], step.all_finite, *options
+        args: tuple[Any, ...] = master, gradient, mean, square, sums, *common, maximize
+        launch("optim/lamb", typed("lamb_moments", width), (parts, number), BLOCK, *args)
+        args = sums, rates, step.values["lr"], step.all_finite, np.int32(parts)
+        launch("optim/lamb", "lamb_trust_ratio", number, BLOCK, *args)
+        args = master, mean, square, *low_copies, rates, *common
+        launch("optim/lamb", typed("lamb_update", width), (parts, number), BLOCK, *args)
 
 
 register_whole(lamb_update, "cuda", _updated, _fits)
