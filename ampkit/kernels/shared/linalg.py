@@ -1,4 +1,5 @@
-"""Registers matrix products as kernels: linear, products of two operands, addmm and baddbmm, einsum. What a backend
+"""Registers matrix products as kernels: linear, products of two operands, addmm and baddbmm, einsum, products of
+quantized matrices, and the feed-forward layer by its parts. What a backend
 gives is a product of matrices; the operands of the gradients' products are the same for all.
 """
 
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampkit import backends
-from ampkit.base.dtypes import Array, DType, accumulator
+from ampkit.base.dtypes import Array, DType, accumulator, float32
 from ampkit.core.autograd.saved import Saved
+from ampkit.core.policy.recipe import INT8
 from ampkit.ops.linalg import matmul
 from ampkit.ops.linalg.einsum import einsum_, matrix_product, matrix_product_gradients, parse_equation
+from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, scaled_mm_
 from ampkit.ops.nn import fused
 
 from .registration import on
@@ -211,3 +214,23 @@ def register_einsum(backend: str, multiply: Any, fits: Any, backward_fits: Any, 
 
     on(einsum_, backend, forward, fits)
     on(einsum_.backward_primitive, backend, backward, backward_fits)
+
+
+def register_quantization(
+    backend: str, quantized: Any, decoded: Any, multiplied: Any, quantizes: Any, decodes: Any, multiplies: Any
+) -> None:
+    """Register quantized matrices and their products, whose sums are exact for rows of integers.
+
+    quantized: called as `quantize_`. decoded(matrix, dtype) -> its values. multiplied(a, b, dtype, bias, buffer,
+    whether the sums are of integers, with one scale for each row); the predicates are called as the primitives.
+    """
+
+    def multiply(
+        codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
+    ) -> Array:
+        of_integers = a.how.format == INT8 and a.how.block[1] is b.how.block[1] is None
+        return multiplied(a, b, dtype, bias, buffer, of_integers)
+
+    on(quantize_, backend, quantized, quantizes)
+    on(dequantize_, backend, lambda codes, matrix: decoded(matrix, float32), decodes)
+    on(scaled_mm_, backend, multiply, multiplies)

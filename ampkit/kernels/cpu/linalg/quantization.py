@@ -21,7 +21,7 @@ from ampkit.base.dtypes import DType, bfloat16, float32, int8, uint8
 from ampkit.base.errors import UnsupportedError
 from ampkit.base.formats import FORMATS
 from ampkit.core.policy.recipe import E2M1, INT8, Quantization
-from ampkit.kernels.shared.quantization import register_quantization
+from ampkit.kernels.shared.linalg import register_quantization
 from ampkit.ops.linalg.quantization import (
     DTYPES,
     HADAMARD,

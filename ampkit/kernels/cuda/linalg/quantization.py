@@ -17,7 +17,7 @@ from ampkit.backends.cuda.libs.narrow_paths import Path, path_of
 from ampkit.base.dtypes import Array, DType, bfloat16, float32
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.policy.recipe import Quantization
-from ampkit.kernels.shared.quantization import register_quantization
+from ampkit.kernels.shared.linalg import register_quantization
 from ampkit.ops.linalg.quantization import (
     DTYPES,
     Draw,
