@@ -1,6 +1,6 @@
 """Registers matrix products as kernels: linear, products of two operands, addmm and baddbmm, einsum, products of
-quantized matrices, and the feed-forward layer by its parts. What a backend
-gives is a product of matrices; the operands of the gradients' products are the same for all.
+quantized matrices, the feed-forward layer by its parts. What a backend gives is a product of matrices; the operands of
+the gradients' products are the same for all.
 """
 
 from __future__ import annotations
