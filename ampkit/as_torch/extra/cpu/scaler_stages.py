@@ -1,7 +1,5 @@
 """`torch.amp.grad_scaler`: the stages of an optimizer between two steps, which libraries import."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 __all__ = ["OptState"]

@@ -1,7 +1,5 @@
 """`torch.distributed.tensor`: a placement of PyTorch's own, beside those of `ampkit.distributed.tensor`."""
 
-from __future__ import annotations
-
 from ampkit.distributed.placements import Shard
 
 __all__ = ["_StridedShard"]

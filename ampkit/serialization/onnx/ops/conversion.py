@@ -1,7 +1,5 @@
 """Casts, copies, and copies to a device."""
 
-from __future__ import annotations
-
 from ..registry import MOVED, map_formulas
 
 map_formulas(

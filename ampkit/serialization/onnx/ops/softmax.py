@@ -1,7 +1,5 @@
 """Softmax, its logarithm, and log-sum-exp."""
 
-from __future__ import annotations
-
 from ..registry import map_formulas
 from .reduction import axes_of
 
