@@ -24,6 +24,7 @@ class Transform:
     """
 
     bijective = False
+    _made_of: tuple[str, ...] = ()  # the arguments of the constructor before cache_size, by attribute
     domain: constraints.Constraint
     codomain: constraints.Constraint
     sign: Any = property(lambda self: self._no_sign())
@@ -56,6 +57,9 @@ class Transform:
         """The same transform with a cache of 0 or 1 pairs."""
         if self._cache_size == cache_size:
             return self
+        kind: Any = next(each for each in type(self).__mro__ if "_made_of" in vars(each))
+        if kind is not Transform:
+            return kind(*[getattr(self, name) for name in kind._made_of], cache_size=cache_size)
         if type(self).__init__ is Transform.__init__:
             return type(self)(cache_size=cache_size)
         raise UndefinedError(f"{type(self).__name__}.with_cache", "the method in the subclass", "none")
@@ -155,6 +159,8 @@ class InverseTransform(Transform):
 class ComposeTransform(Transform):
     """Several transforms, one after the other, the first of `parts` first."""
 
+    _made_of = ("parts",)
+
     def __init__(self, parts: Sequence[Transform], cache_size: int = 0):
         super().__init__(cache_size)
         self.parts = [part.with_cache(cache_size) for part in parts] if cache_size else list(parts)
@@ -184,9 +190,6 @@ class ComposeTransform(Transform):
     @property
     def inv(self) -> Transform:
         return ComposeTransform([part.inv for part in reversed(self.parts)])
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        return self if self._cache_size == cache_size else ComposeTransform(self.parts, cache_size)
 
     def __call__(self, x: Tensor) -> Tensor:
         for part in self.parts:
@@ -240,6 +243,8 @@ identity_transform = ComposeTransform([])
 class IndependentTransform(Transform):
     """`base_transform`, of values with `reinterpreted_batch_ndims` axes more: log-determinants are summed over them."""
 
+    _made_of = ("base_transform", "reinterpreted_batch_ndims")
+
     def __init__(self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0):
         super().__init__(cache_size)
         self.base_transform = base_transform.with_cache(cache_size) if cache_size else base_transform
@@ -251,11 +256,6 @@ class IndependentTransform(Transform):
     codomain = property(
         lambda self: constraints.independent(self.base_transform.codomain, self.reinterpreted_batch_ndims)
     )
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        if self._cache_size == cache_size:
-            return self
-        return IndependentTransform(self.base_transform, self.reinterpreted_batch_ndims, cache_size)
 
     def _call(self, x: Tensor) -> Tensor:
         return self.base_transform(x)
@@ -279,6 +279,7 @@ class IndependentTransform(Transform):
 class ReshapeTransform(Transform):
     """The trailing axes of x, of shape `in_shape`, read as `out_shape`."""
 
+    _made_of = ("in_shape", "out_shape")
     bijective = True
 
     def __init__(self, in_shape: Sequence[int], out_shape: Sequence[int], cache_size: int = 0):
@@ -290,9 +291,6 @@ class ReshapeTransform(Transform):
 
     domain = property(lambda self: constraints.independent(constraints.real, len(self.in_shape)))
     codomain = property(lambda self: constraints.independent(constraints.real, len(self.out_shape)))
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        return self if self._cache_size == cache_size else ReshapeTransform(self.in_shape, self.out_shape, cache_size)
 
     def _call(self, x: Tensor) -> Tensor:
         return x.reshape(self.forward_shape(x.shape))
@@ -341,6 +339,8 @@ class _Joined(Transform):
 class CatTransform(_Joined):
     """Transforms of the parts, of `lengths`, of a tensor along `dim`."""
 
+    _made_of = ("transforms", "dim", "lengths")
+
     def __init__(
         self, tseq: Sequence[Transform], dim: int = 0, lengths: Sequence[int] | None = None, cache_size: int = 0
     ):
@@ -351,11 +351,6 @@ class CatTransform(_Joined):
     length = property(lambda self: sum(self.lengths))
     domain = property(lambda self: constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths))
     codomain = property(lambda self: constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths))
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        if self._cache_size == cache_size:
-            return self
-        return CatTransform(self.transforms, self.dim, self.lengths, cache_size)
 
     def _parts(self, x: Tensor) -> Sequence[Tensor]:
         return x.split(self.lengths, self.dim)
@@ -378,14 +373,13 @@ class CatTransform(_Joined):
 class StackTransform(_Joined):
     """Transforms of the slices of a tensor along `dim`."""
 
+    _made_of = ("transforms", "dim")
+
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0):
         super().__init__(tseq, dim, cache_size)
 
     domain = property(lambda self: constraints.stack([t.domain for t in self.transforms], self.dim))
     codomain = property(lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim))
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        return self if self._cache_size == cache_size else StackTransform(self.transforms, self.dim, cache_size)
 
     def _parts(self, x: Tensor) -> Sequence[Tensor]:
         return x.unbind(self.dim)

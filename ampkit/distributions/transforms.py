@@ -122,6 +122,7 @@ class AbsTransform(_WithoutParameters):
 class PowerTransform(Transform):
     """y = x ** exponent, of positive numbers; exponent a number or a tensor."""
 
+    _made_of = ("exponent",)
     bijective = True
     domain = codomain = constraints.positive
 
@@ -130,9 +131,6 @@ class PowerTransform(Transform):
         self.exponent = exponent if isinstance(exponent, Tensor) else ops.tensor(float(exponent))
 
     sign = property(lambda self: self.exponent.sign())
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        return self if self._cache_size == cache_size else PowerTransform(self.exponent, cache_size)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PowerTransform) and bool((self.exponent == other.exponent).all())
@@ -157,6 +155,7 @@ class PowerTransform(Transform):
 class AffineTransform(Transform):
     """y = loc + scale * x, numbers or tensors; event_dim: trailing axes that are one value."""
 
+    _made_of = ("loc", "scale", "_event_dim")
     bijective = True
 
     def __init__(self, loc: Tensor | float, scale: Tensor | float, event_dim: int = 0, cache_size: int = 0):
@@ -174,11 +173,6 @@ class AffineTransform(Transform):
         if isinstance(self.scale, Tensor):
             return self.scale.sign()
         return (self.scale > 0) - (self.scale < 0)
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        if self._cache_size == cache_size:
-            return self
-        return AffineTransform(self.loc, self.scale, self._event_dim, cache_size)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AffineTransform):
@@ -215,6 +209,7 @@ class AffineTransform(Transform):
 class CumulativeDistributionTransform(Transform):
     """y = the cdf of a distribution over numbers at x."""
 
+    _made_of = ("distribution",)
     bijective, sign = True, 1
     codomain = constraints.unit_interval
 
@@ -223,11 +218,6 @@ class CumulativeDistributionTransform(Transform):
         self.distribution = distribution
 
     domain = property(lambda self: self.distribution.support)
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        if self._cache_size == cache_size:
-            return self
-        return CumulativeDistributionTransform(self.distribution, cache_size)
 
     def _call(self, x: Tensor) -> Tensor:
         return self.distribution.cdf(x)
