@@ -12,8 +12,8 @@ from .registration import on
 
 
 def register_unscale(backend: str, unscaled: Any, fits: Any) -> None:
-    """Register unscaling. fits(gradient, inverse): whether the loop reads them, where gradients are float32."""
-    on(unscale, backend, unscaled, lambda gradient, by, flags: gradient.dtype == float32 and fits(gradient, by))
+    """Register unscaling of float32 gradients; fits: called as the primitive."""
+    on(unscale, backend, unscaled, fits)
 
 
 def register_counts(backend: str, counted: Any, lost: Any, countable: Any, fits: Any) -> None:

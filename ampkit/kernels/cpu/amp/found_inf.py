@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from ampkit.backends.cpu.native.arrays import Function, HostArray, supported
+from ampkit.base.dtypes import float32
 from ampkit.kernels.shared.amp import register_unscale
 
 _unscale = Function("unscale", "afi", c_int64)
 
 
-def _fits(gradient: HostArray, inverse: HostArray | None) -> bool:
+def _fits(gradient: HostArray, inverse: HostArray | None, scratch: Any) -> bool:
     flat = type(gradient) is np.ndarray and gradient.ndim == 1 and gradient.flags.c_contiguous
-    return flat and supported(gradient)
+    return flat and gradient.dtype == float32 and supported(gradient)
 
 
 def _unscaled(gradient: HostArray, inverse: HostArray | None, scratch: Any) -> Any:

@@ -21,8 +21,8 @@ def _unscaled(gradient: Array, inverse: Array | None, flags: Array) -> Array:
     return first
 
 
-def _fits(gradient: Array, inverse: Array | None) -> bool:
-    return (inverse is None or bool(inverse.dtype == float32)) and in_order(gradient)
+def _fits(gradient: Array, inverse: Array | None, flags: Array) -> bool:
+    return gradient.dtype == float32 and (inverse is None or inverse.dtype == float32) and in_order(gradient)
 
 
 register_unscale("cuda", _unscaled, _fits)
