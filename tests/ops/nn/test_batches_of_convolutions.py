@@ -62,15 +62,18 @@ def test_an_image_has_the_same_bits_in_any_batch(case, dtype):
     assert_same_bits_in_any_batch(case, dtype)
 
 
-@pytest.mark.parametrize("case", ["winograd", "strided", "transposed"])
-def test_an_image_has_the_same_bits_in_any_batch_on_one_and_two_threads(case):
+@pytest.fixture(params=[1, 2])
+def threads(request):
     before = ampkit.get_num_threads()
-    try:
-        for threads in (1, 2):
-            ampkit.set_num_threads(threads)
-            assert_same_bits_in_any_batch(case, float32, "channels last")
-    finally:
-        ampkit.set_num_threads(before)
+    ampkit.set_num_threads(request.param)
+    yield request.param
+    ampkit.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, float16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("case", CASES)
+def test_an_image_has_the_same_bits_in_any_batch_on_one_and_two_threads(case, dtype, threads):
+    assert_same_bits_in_any_batch(case, dtype, "channels last")
 
 
 @pytest.mark.parametrize("block", [1, 3000, 30000])

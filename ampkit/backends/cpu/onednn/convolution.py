@@ -40,7 +40,7 @@ from .primitive import (
     primitive_desc,
 )
 
-# An implementation of input gradients with strides that orders its sums by how the batch divides among the threads.
+# Implementations of input gradients with strides that order their sums by how the batch divides among the threads.
 _BY_BATCH = "brgconv_strided"
 
 
@@ -105,7 +105,7 @@ def _input_gradient_call(c: Conv) -> Call:
     handles = [to.handle, kernels.handle, of.handle]
     given = [DIRECT_CONVOLUTION, *handles, *onednn_geometry(c.geometry), _forward_hint(c), attributes()]
     uses = [(DIFF_DST, of), (WEIGHTS, None), (DIFF_SRC, to)]
-    return Call("convolution_backward_data", given, uses, avoid=_BY_BATCH if c.dtype == float32 else "")
+    return Call("convolution_backward_data", given, uses, avoid=_BY_BATCH)
 
 
 def _weight_gradient_call(c: Conv) -> Call:
