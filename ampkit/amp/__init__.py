@@ -17,13 +17,13 @@ from ..base.errors import DeviceError, DTypeError
 from ..core import policy
 from ..core.nested import tensors_in, with_tensors
 from ..core.policy import autocast
-from ..core.policy.recipe import Operands, Quantization, Recipe, recipe
+from ..core.policy.recipe import Operands, Quantization, QuantizationRecipe, recipe
 from ..core.tensor import Tensor
 from .grad_scaler import GradScaler
 
 __all__ = [
-    "GradScaler", "Operands", "Quantization", "Recipe", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available",
-    "recipe",
+    "GradScaler", "Operands", "Quantization", "QuantizationRecipe", "autocast", "custom_bwd", "custom_fwd",
+    "is_autocast_available", "recipe",
 ]  # fmt: skip
 
 

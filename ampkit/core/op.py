@@ -43,7 +43,7 @@ from .dispatch.batching import call as batched
 from .dispatch.batching import rules, second, spread
 from .dispatch.batching.array import used
 from .policy import Cast, region
-from .policy.recipe import Recipe
+from .policy.recipe import QuantizationRecipe
 from .signature import Signature, number_and_type
 from .tensor import Tensor
 
@@ -81,7 +81,7 @@ class Op:
         self.saved_for: dict[str, tuple[str, ...]] = {}
         self.stand_ins: dict[str, Callable[[Any], Array]] = {}
         # Of a product that recipes quantize: recipe -> (the call's inputs -> the Kernel that runs them).
-        self.quantized: Callable[[Recipe], Callable[[Any], Kernel]] | None = None
+        self.quantized: Callable[[QuantizationRecipe], Callable[[Any], Kernel]] | None = None
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
         pointwise = self.ours and self.forward.module.startswith("pointwise.")
         self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None

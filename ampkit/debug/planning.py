@@ -24,7 +24,7 @@ from ..core.module_path import current, current_path, follow, matches, path_in_w
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
-from ..core.policy.recipe import FAMILIES, Recipe
+from ..core.policy.recipe import FAMILIES, QuantizationRecipe
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
@@ -80,7 +80,7 @@ def plan(
     return found
 
 
-def _units(recipes: Iterable[Recipe], used: Iterable[Any]) -> list[str]:
+def _units(recipes: Iterable[QuantizationRecipe], used: Iterable[Any]) -> list[str]:
     """A line for each recipe on each GPU among `used`, or several where products differ: what multiplies its codes."""
     notes = []
     for gpu in (backend for backend in used if hasattr(backend, "product_units")):
@@ -143,7 +143,7 @@ class _Recorder:
 
     def __init__(self, plan: PrecisionPlan):
         self.plan, self.rows, self.backward, self.last = plan, list[PlanRow](), list[PlanRow](), "the first op"
-        self.recipes: dict[str, Recipe] = {}  # those that ran, by name
+        self.recipes: dict[str, QuantizationRecipe] = {}  # those that ran, by name
         self._casts: list[Event] = []  # those of the operands of the op that runs next
         self._memory = SavedMemory()
 
@@ -219,7 +219,7 @@ def _reason(event: Event, path: str | None) -> tuple[str | None, str]:
 _BACKWARD = "input_gradient", "weight_gradient"
 
 
-def _recipe_of(policy: Policy | None, path: str | None) -> Recipe | None:
+def _recipe_of(policy: Policy | None, path: str | None) -> QuantizationRecipe | None:
     found = policy if policy is None or path is None else policy.in_module(path)
     return None if found is None else found.recipe
 

@@ -152,6 +152,23 @@ def test_the_package_has_no_unlisted_names():
     assert all(inspect.ismodule(vars(ampkit)[name]) for name in unlisted if not hasattr(builtins, name))
 
 
+PACKAGES = """
+    amp autograd config data data.transforms debug distributed distributed.checkpoint distributed.rpc distributed.tensor
+    distributions func models nn nn.quantization nn.utils ops optim optim.lr_scheduler run serialization testing utils.data
+""".split()
+# Names that two packages of PyTorch or torchvision have; `normal` of ampkit.testing draws an input of a Case.
+TWICE = {"Transform", "get_worker_info", "grad", "load", "normal", "save", "scatter"}
+
+
+def test_no_two_public_classes_or_functions_bear_one_name():
+    homes = {}
+    for module in [ampkit, *(importlib.import_module(f"ampkit.{name}") for name in PACKAGES)]:
+        for name in getattr(module, "__all__", ()):
+            if inspect.isclass(found := getattr(module, name)) or inspect.isfunction(found):
+                homes.setdefault(name, set()).add(found.__module__)
+    assert {name for name, places in homes.items() if len(places) > 1} == TWICE
+
+
 def test_a_star_import_replaces_no_builtin():
     assert not {"bool", "float", "int", "sum", "abs", "all", "any", "round", "pow"} & set(ampkit.__all__)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ampkit import Policy, config
-from ampkit.core.policy.recipe import RECIPES, Recipe
+from ampkit.core.policy.recipe import RECIPES, QuantizationRecipe
 from ampkit.debug.policy_search.formats import FORMATS
 from ampkit.debug.policy_search.sensitivity import Evaluation, Sensitivity, sensitivities
 from ampkit.optim.matrix.hidden import output_layer
@@ -23,7 +23,7 @@ from ampkit.run.search.turns import Training, batches_at
 
 FILE = Path(__file__).parents[2] / "recipes" / "text_gpt.toml"
 PARTS = ("all layers", "all but the output layer", "the output layer alone")
-_NONE = Recipe("none", None, None, None)  # quantizes nothing, and runs the same kernels as a recipe does
+_NONE = QuantizationRecipe("none", None, None, None)  # quantizes nothing, and runs the same kernels as a recipe does
 
 
 def policies(name: str, output: str) -> list[Policy]:

@@ -16,7 +16,7 @@ import numpy as np
 from ... import backends
 from ...base.dtypes import Array, float32
 from ...base.errors import ArgumentError, ShapeError
-from .recipe import LARGEST, Quantization, Recipe
+from .recipe import LARGEST, Quantization, QuantizationRecipe
 
 INPUT, WEIGHT, GRAD_OUTPUT = range(3)  # the rows of `values`
 _NAME = "_delayed_scaling"  # the attribute of a Parameter
@@ -73,7 +73,7 @@ class DelayedScaling:
         """What values are multiplied by in this step: [1, 1] float32, a copy."""
         return self.values[row : row + 1, :1].copy()
 
-    def record(self, row: int, largest: Array, how: Quantization, recipe: Recipe) -> None:
+    def record(self, row: int, largest: Array, how: Quantization, recipe: QuantizationRecipe) -> None:
         """Add the largest magnitude [1, 1] of this step, and set the scale of the next one.
 
         The scale stays where no step had a value other than 0. Infinities and NaN count as 0.
@@ -108,7 +108,7 @@ def _from_tensor(values: Any) -> DelayedScaling:
     return DelayedScaling(values.array)
 
 
-def scaling_of(weight: Any, recipe: Recipe) -> DelayedScaling:
+def scaling_of(weight: Any, recipe: QuantizationRecipe) -> DelayedScaling:
     """The state of a weight, made with scales of 1 at the first use.
 
     Raises ArgumentError for a weight that is no Parameter, which has no next step.

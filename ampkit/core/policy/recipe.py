@@ -1,4 +1,4 @@
-"""Recipe: how the operands of a matrix product are quantized to formats below 16 bits.
+"""QuantizationRecipe: how the operands of a matrix product are quantized to formats below 16 bits.
 
 A linear layer runs three products in a training step, and each has two operands:
 
@@ -93,7 +93,7 @@ class Operands(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class QuantizationRecipe:
     """How the three products of a linear layer are quantized; None for a product in the 16-bit dtype.
 
     name: as in `Policy("float8", recipe=name)`. history: the number of steps whose largest magnitudes delayed scaling
@@ -113,27 +113,28 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ConfigError("Recipe, name", "text", repr(self.name))
+            raise ConfigError("QuantizationRecipe, name", "text", repr(self.name))
         if type(self.history) is not int or self.history < 1:
-            raise ConfigError("Recipe, history", "an integer from 1", repr(self.history))
+            raise ConfigError("QuantizationRecipe, history", "an integer from 1", repr(self.history))
         if type(self.margin) is not int or not -_MOST_MARGIN <= self.margin <= _MOST_MARGIN:
             needs = f"an integer from -{_MOST_MARGIN} to {_MOST_MARGIN}"
-            raise ConfigError("Recipe, margin", needs, repr(self.margin))
+            raise ConfigError("QuantizationRecipe, margin", needs, repr(self.margin))
         for product in ("forward", "input_gradient", "weight_gradient"):
-            operands = getattr(self, product)
+            operands, where = getattr(self, product), f"QuantizationRecipe, {product}"
             if operands is None:
                 continue
             if not isinstance(operands, Operands) or not all(isinstance(how, Quantization) for how in operands):
-                raise ConfigError(f"Recipe, {product}", "Operands of two Quantizations, or None", repr(operands))
+                raise ConfigError(where, "Operands of two Quantizations, or None", repr(operands))
             first, second = operands
             if first.hadamard is not second.hadamard:
-                raise ConfigError(f"Recipe, {product}", "the Hadamard transform of both operands or none", "one")
+                raise ConfigError(where, "the Hadamard transform of both operands or none", "one")
             if (first.format == INT8) is not (second.format == INT8):
-                raise ConfigError(f"Recipe, {product}", "int8 for both operands or none", "one")
+                raise ConfigError(where, "int8 for both operands or none", "one")
         for tensor, ways in self.by_tensor.items():
             if len({*ways}) > 1 and any(how.delayed for how in ways):
                 cure = "give both products the same Quantization, or None to one"
-                raise ConfigError("Recipe", f"one way to quantize the {tensor}, whose scale is delayed", "two", cure)
+                needs = f"one way to quantize the {tensor}, whose scale is delayed"
+                raise ConfigError("QuantizationRecipe", needs, "two", cure)
 
     def in_words(self, *products: str) -> str:
         """The formats of the operands of some products: "forward e4m3 1 x 32 by e4m3 1 x 32"."""
@@ -148,7 +149,7 @@ class Recipe:
         for product in ("forward", "input_gradient", "weight_gradient"):
             ways = getattr(self, product) or ()
             rows.append((product, *(f"{how.in_words}, scales {how.scale}" for how in ways)) if ways else (product, _16))
-        return heading(f"Recipe {self.name}") + table(("product", "first operand", "second operand"), rows)
+        return heading(f"QuantizationRecipe {self.name}") + table(("product", "first operand", "second operand"), rows)
 
     @property
     def by_tensor(self) -> dict[str, list[Quantization]]:
@@ -180,12 +181,12 @@ def _alike(
     grad: Quantization,
     grad_for_weight: Quantization | None = None,
     input_for_weight: Quantization | None = None,
-) -> Recipe:
+) -> QuantizationRecipe:
     forward, backward = Operands(input, weight), Operands(grad, weight)
-    return Recipe(name, forward, backward, Operands(grad_for_weight or grad, input_for_weight or input))
+    return QuantizationRecipe(name, forward, backward, Operands(grad_for_weight or grad, input_for_weight or input))
 
 
-def _presets() -> dict[str, Recipe]:
+def _presets() -> dict[str, QuantizationRecipe]:
     row = Quantization(E4M3, (1, None), "power_of_2", epsilon=1e-12)
     whole = Quantization(E4M3, (None, None), "power_of_2", epsilon=1e-12)
     strip = Quantization(E4M3, (1, 128), "power_of_2")
@@ -202,7 +203,7 @@ def _presets() -> dict[str, Recipe]:
         _alike("current", *(Quantization(f) for f in (E4M3, E4M3, E5M2))),
         # torchao's Float8LinearConfig: "rowwise" and "rowwise_with_gw_hp".
         _alike("rowwise", row, row, row),
-        Recipe("rowwise_with_gw_hp", Operands(row, row), Operands(row, whole), None),
+        QuantizationRecipe("rowwise_with_gw_hp", Operands(row, row), Operands(row, whole), None),
         # Transformer Engine's Float8BlockScaling, after DeepSeek-V3 (arXiv:2412.19437, 3.3), with powers of two.
         _alike("blockwise", strip, Quantization(E4M3, (128, 128), "power_of_2"), strip),
         # OCP Microscaling Formats 1.0; Transformer Engine's MXFP8BlockScaling.
@@ -224,13 +225,13 @@ FAMILIES = {
 }
 
 
-def recipe(name: str | Recipe) -> Recipe:
-    """The preset of a name, "mxfp8"; a Recipe as it is.
+def recipe(name: str | QuantizationRecipe) -> QuantizationRecipe:
+    """The preset of a name, "mxfp8"; a QuantizationRecipe as it is.
 
     "delayed", "current", "rowwise", "rowwise_with_gw_hp", "blockwise" and "mxfp8" have 8-bit floats, "nvfp4" has 4-bit
     ones, "int8" integers. Raises ConfigError for another name.
     """
-    if isinstance(name, Recipe):
+    if isinstance(name, QuantizationRecipe):
         return name
     if not isinstance(name, str) or name not in RECIPES:
         near = did_you_mean(name, RECIPES) if isinstance(name, str) else None
@@ -238,7 +239,7 @@ def recipe(name: str | Recipe) -> Recipe:
     return RECIPES[name]
 
 
-def of_family(word: str, given: Any) -> Recipe:
+def of_family(word: str, given: Any) -> QuantizationRecipe:
     """The recipe that `Policy(word, recipe=given)` means; without one, the first of the family.
 
     Raises ConfigError for a recipe of another family.
@@ -250,7 +251,7 @@ def of_family(word: str, given: Any) -> Recipe:
     return found
 
 
-def family_of(found: Recipe) -> str | None:
+def family_of(found: QuantizationRecipe) -> str | None:
     """The word in FAMILIES that a preset belongs to; None for any other recipe."""
     return next(
         (word for word, names in FAMILIES.items() if RECIPES.get(found.name) is found and found.name in names), None

@@ -13,7 +13,7 @@ from ...base.errors import ConfigError, DeviceError
 from ...base.scoped import Scope, ScopedVariable
 from .. import module_path
 from ..module_path import ModuleCall, match_once, matches
-from .recipe import Recipe
+from .recipe import QuantizationRecipe
 from .table import Policy
 
 DEFAULT = {"cpu": bfloat16, "cuda": float16}
@@ -128,7 +128,7 @@ def need_products(rules: Iterable[Policy], patterns: Container[str], model: Any)
     A recipe would do nothing with them, as with norms.
     """
     for pattern, found in [entry for rule in rules for entry in rule.modules]:
-        if pattern not in patterns or not isinstance(found, Recipe):
+        if pattern not in patterns or not isinstance(found, QuantizationRecipe):
             continue
         matched = [module for path, module in model.named_modules() if path and matches(pattern, path)]
         if not any(weight.ndim > 1 for each in matched for weight in each.parameters()):

@@ -14,7 +14,7 @@ from ...base.near_names import did_you_mean
 from .. import module_path
 from ..module_path import matches
 from .category import Cast, categories, need_op
-from .recipe import FAMILIES, RECIPES, Recipe, family_of, of_family
+from .recipe import FAMILIES, RECIPES, QuantizationRecipe, family_of, of_family
 from .recipe import recipe as named
 
 _FAST = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "softplus"})
@@ -24,7 +24,7 @@ class Policy:
     """The dtype table of mixed precision: `Policy("float16", softmax="low", gelu="float32")`.
 
     dtype: float16 or bfloat16, the dtype of LOW ops; or "float8", "float4" or "int8": bfloat16, and the products of
-    `linear` are quantized as `recipe` says, a Recipe or the name of one ("current", "mxfp8"; see `recipe`).
+    `linear` are quantized as `recipe` says, a QuantizationRecipe or the name of one ("current", "mxfp8"; see `recipe`).
     modules: by the path of a module in the model, as in `named_modules`, what its LOW ops and those below it run in:
     float16, bfloat16, or float32, in which they return float32, all without a recipe; or the name of a recipe. `*`
     stands for one part of a path and `**` for any number of them, `"blocks.*.attn"`; where several paths match, the
@@ -38,21 +38,21 @@ class Policy:
     __slots__ = ("low_dtype", "modules", "overrides", "preset", "recipe")
     low_dtype: DType  # NumPy's; float32 in the modules that `modules` gives it
     overrides: tuple[tuple[str, Cast], ...]
-    modules: tuple[tuple[str, DType | Recipe], ...]
+    modules: tuple[tuple[str, DType | QuantizationRecipe], ...]
     preset: str
-    recipe: Recipe | None
+    recipe: QuantizationRecipe | None
     _known: ClassVar[dict[tuple[Any, ...], Policy]] = {}
 
     def __new__(
-        cls, dtype: Any = "float16", /, *, recipe: str | Recipe | None = None, modules: Mapping[str, Any] | None = None,
-        **overrides: str,
+        cls, dtype: Any = "float16", /, *, recipe: str | QuantizationRecipe | None = None,
+        modules: Mapping[str, Any] | None = None, **overrides: str,
     ) -> Policy:  # fmt: skip
         return cls._made("", dtype, recipe, modules, overrides)
 
     @classmethod
     def fast(
-        cls, dtype: Any = "float16", /, *, recipe: str | Recipe | None = None, modules: Mapping[str, Any] | None = None,
-        **overrides: str,
+        cls, dtype: Any = "float16", /, *, recipe: str | QuantizationRecipe | None = None,
+        modules: Mapping[str, Any] | None = None, **overrides: str,
     ) -> Policy:  # fmt: skip
         """The preset in which norms, softmax and softplus are LOW: 16-bit outputs, float32 arithmetic; see Policy.
 
@@ -101,7 +101,7 @@ class Policy:
             raise DTypeError("Policy.in_module", "the path of a module", f"a {type(path).__name__}")
         for pattern, found in reversed(self.modules):
             if matches(pattern, path):
-                quantized = isinstance(found, Recipe)
+                quantized = isinstance(found, QuantizationRecipe)
                 dtype = found if not quantized else self.low_dtype if self.low_dtype in LOW else bfloat16
                 return Policy._intern(self.preset, dtype, self.overrides, self.modules, found if quantized else None)
         return self
@@ -151,7 +151,7 @@ def low(dtype: Any, where: str) -> DType:
 _FOLLOWS = "policies by module"  # why calls of modules are followed
 
 
-def _module_dtypes(modules: Any) -> tuple[tuple[str, DType | Recipe], ...]:
+def _module_dtypes(modules: Any) -> tuple[tuple[str, DType | QuantizationRecipe], ...]:
     if modules is not None and not isinstance(modules, Mapping):
         cure = 'modules={"head": "float32"}'
         raise ConfigError("Policy, modules", "a dict from module paths to dtypes", repr(modules), cure)
@@ -163,8 +163,8 @@ def _module_dtypes(modules: Any) -> tuple[tuple[str, DType | Recipe], ...]:
     return tuple(found)
 
 
-def _module_dtype(pattern: str, word: Any) -> DType | Recipe:
-    if isinstance(word, Recipe) or word in RECIPES or word in FAMILIES:
+def _module_dtype(pattern: str, word: Any) -> DType | QuantizationRecipe:
+    if isinstance(word, QuantizationRecipe) or word in RECIPES or word in FAMILIES:
         return of_family(word, None) if word in FAMILIES and word not in RECIPES else named(word)
     if isinstance(word, str) and (near := did_you_mean(word, RECIPES)) is not None:
         raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, repr(word), near)

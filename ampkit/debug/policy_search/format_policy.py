@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...base.errors import ArgumentError
 from ...base.search import search
 from ...core.policy import Policy
-from ...core.policy.recipe import CODE_BITS, Recipe
+from ...core.policy.recipe import CODE_BITS, QuantizationRecipe
 from .choices import module_entries
 from .operands import LayerLosses
 
@@ -37,14 +37,14 @@ class Option(NamedTuple):
     cost: Cost
 
 
-def cost(losses: LayerLosses, recipe: Recipe | None) -> Cost:
+def cost(losses: LayerLosses, recipe: QuantizationRecipe | None) -> Cost:
     """The cost of a layer by `recipe`; None: in 16 bits."""
     work = sum(size * _bits(recipe, product) / 16 for product, size in losses.work.items())
     by_recipe = {product: losses.products.get((product, recipe.name if recipe else "")) for product in losses.kept}
     return Cost(work, sum(losses.kept[p] if found is None else found.kept for p, found in by_recipe.items()))
 
 
-def _bits(recipe: Recipe | None, product: str) -> int:
+def _bits(recipe: QuantizationRecipe | None, product: str) -> int:
     operands = None if recipe is None else getattr(recipe, product)
     return 16 if operands is None else max(CODE_BITS[how.format] for how in operands)
 
@@ -95,7 +95,9 @@ def least_error(options: Sequence[Option], wide: Mapping[str, Cost], memory: flo
     return {layer: recipe for layer, recipe in found.items() if recipe}, solver
 
 
-def policy_of(dtype: str, recipes: Mapping[str, Recipe], chosen: Mapping[str, str], layers: Iterable[str]) -> Policy:
+def policy_of(
+    dtype: str, recipes: Mapping[str, QuantizationRecipe], chosen: Mapping[str, str], layers: Iterable[str]
+) -> Policy:
     """The policy that runs the layers `chosen` by their recipes, and the others of `layers` in `dtype`."""
     words = {layer: chosen.get(layer, dtype) for layer in layers}
     if len(set(words.values())) == 1:

@@ -10,7 +10,7 @@ from ...base.byte_sizes import bytes_in_words
 from ...base.errors import ArgumentError
 from ...base.html import ShowsItsText
 from ...core.policy import Policy
-from ...core.policy.recipe import Recipe
+from ...core.policy.recipe import QuantizationRecipe
 from .formats import FORMATS, Laboratory, lab
 from .sensitivity import Evaluation, Loss, Sensitivity, sensitivities
 from .tuning import Progress, as_toml, percent, within
@@ -78,7 +78,7 @@ class FormatTuning(ShowsItsText):
 
 def tune_formats(
     model: Any, batches: Iterable[Any], loss: Loss, dtype: Any = "bfloat16", *,
-    formats: Sequence[str | Recipe] = FORMATS, error: float | None = None, memory: float | None = None,
+    formats: Sequence[str | QuantizationRecipe] = FORMATS, error: float | None = None, memory: float | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
 ) -> FormatTuning:  # fmt: skip
     """Which layer to run by which recipe below 16 bits: the least work within a budget.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...base.errors import ArgumentError, NonFiniteError
 from ...base.html import ShowsItsText
 from ...core.policy import Policy
-from ...core.policy.recipe import Recipe
+from ...core.policy.recipe import QuantizationRecipe
 from ...core.policy.recipe import recipe as named
 from ...nn.modules.linear import Linear
 from ...optim.matrix.hidden import output_layer
@@ -26,7 +26,7 @@ from .tuning import Progress, percent
 
 FORMATS = ("current", "rowwise", "blockwise", "mxfp8", "nvfp4", "int8")
 # Quantizes nothing. Under it no op runs several linear layers as one, so that each product can be seen.
-_NONE = Recipe("none", None, None, None)
+_NONE = QuantizationRecipe("none", None, None, None)
 
 
 class LayerLoss(NamedTuple):
@@ -61,7 +61,7 @@ class Laboratory(ShowsItsText):
     """
 
     dtype: str
-    recipes: dict[str, Recipe]
+    recipes: dict[str, QuantizationRecipe]
     wide: dict[str, Cost]
     layers: tuple[LayerLoss, ...]
     formats: tuple[FormatLoss, ...]
@@ -129,7 +129,7 @@ def _times(speed: float | None) -> str:
 
 def lab(
     model: Any, batches: Iterable[Any], loss: Loss, dtype: Any = "bfloat16", *,
-    formats: Sequence[str | Recipe] = FORMATS, show: Callable[[Progress], None] = lambda progress: None,
+    formats: Sequence[str | QuantizationRecipe] = FORMATS, show: Callable[[Progress], None] = lambda progress: None,
 ) -> Laboratory:  # fmt: skip
     """Which layers survive which format below 16 bits: the loss and gradients of `model` by recipes, per layer.
 
@@ -142,7 +142,7 @@ def lab(
     Raises ArgumentError without a batch or a layer that runs `linear`, ConfigError for an unknown recipe, DTypeError
     for parameters that are not float32, NonFiniteError if the 16-bit policy is not finite.
     """
-    if isinstance(formats, (str, Recipe)):
+    if isinstance(formats, (str, QuantizationRecipe)):
         raise ArgumentError("debug.lab", "formats as a list of names", repr(formats), "write formats=[...]")
     asked = {found.name: found for found in map(named, formats)}
     recipes = [_stateless(each) for each in asked.values()]
@@ -190,7 +190,7 @@ def lab(
     return Laboratory(base.dtype.name, asked, wide_costs, per_layer, tuple(per_format), output)
 
 
-def _alone(layer: str, recipe: Recipe, layers: Sequence[str]) -> dict[str, Recipe]:
+def _alone(layer: str, recipe: QuantizationRecipe, layers: Sequence[str]) -> dict[str, QuantizationRecipe]:
     # The recipe for the products of the module itself, not for those of the modules in it.
     return {layer: recipe, **{each: _NONE for each in layers if each.startswith(f"{layer}.")}}
 
@@ -199,15 +199,15 @@ def _of(losses: LayerLosses, name: str) -> dict[str, ProductLoss]:
     return {product: loss for (product, recipe), loss in losses.products.items() if recipe == name}
 
 
-def _stateless(recipe: Recipe) -> Recipe:
+def _stateless(recipe: QuantizationRecipe) -> QuantizationRecipe:
     return replace(named("current"), name="delayed") if recipe == named("delayed") else recipe
 
 
-def _has(recipe: Recipe, product: str | None) -> bool:
+def _has(recipe: QuantizationRecipe, product: str | None) -> bool:
     return product is None or getattr(recipe, product) is not None
 
 
-def _only(recipe: Recipe, product: str | None) -> Recipe:
+def _only(recipe: QuantizationRecipe, product: str | None) -> QuantizationRecipe:
     if product is None:
         return recipe
     others: dict[str, Any] = {each: None for each in PRODUCTS if each != product}

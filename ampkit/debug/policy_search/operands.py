@@ -11,7 +11,7 @@ from ...base.dtypes import LOW, Array, float32
 from ...base.observe import BACKWARD, Event, observing
 from ...core import module_path
 from ...core.casts import cast
-from ...core.policy.recipe import LARGEST, Operands, Quantization, Recipe
+from ...core.policy.recipe import LARGEST, Operands, Quantization, QuantizationRecipe
 from ...ops.linalg.quantization import dequantize, hadamard, quantize, scaled_mm
 from ..repeat.unchanged import unchanged
 from .sensitivity import Evaluation
@@ -47,7 +47,7 @@ class LayerLosses(NamedTuple):
 
 
 def operand_losses(
-    evaluation: Evaluation, batch: Sequence[Any], policy: Any, recipes: Sequence[Recipe]
+    evaluation: Evaluation, batch: Sequence[Any], policy: Any, recipes: Sequence[QuantizationRecipe]
 ) -> dict[str, LayerLosses]:
     """By the path of each module that runs `linear`, what each recipe does to its products on `batch`.
 
@@ -82,7 +82,7 @@ def _kept(losses: LayerLosses, key: tuple[str, str]) -> int:
     return losses.products[key].kept if key in losses.products else 0
 
 
-def _of_layer(event: Event, recipes: Sequence[Recipe]) -> LayerLosses:
+def _of_layer(event: Event, recipes: Sequence[QuantizationRecipe]) -> LayerLosses:
     saved, (grad,), edge = vars(event.node.saved), event.operands, event.node.edges[1]
     input, weight = saved.get("input"), saved.get("weight")
     rows, pairs = grad.reshape(-1, grad.shape[-1]), dict[str, tuple[Array, Array]]()

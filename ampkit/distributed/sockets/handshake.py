@@ -29,7 +29,7 @@ UNIX: int = getattr(socket, "AF_UNIX", -1)
 ROOM = 4 << 20  # bytes under way in memory: ranks that share a core then wait for each other less often
 
 
-class RefusedError(Exception):
+class HandshakeError(Exception):
     """The other side does not have this side's key."""
 
 
@@ -38,25 +38,25 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 def ask(connection: socket.socket, key: bytes) -> None:
-    """The handshake of the side that connects. Raises RefusedError, and OSError for what is no rank of ampkit."""
+    """The handshake of the side that connects. Raises HandshakeError, and OSError for what is no rank of ampkit."""
     greeting = read(connection, len(GREETING) + NONCE)
     if not greeting.startswith(GREETING):
         raise OSError("another program")
     nonces = greeting[len(GREETING) :] + (mine := secrets.token_bytes(NONCE))
     connection.sendall(mine + _proof(key, b"asks", nonces))
     if not hmac.compare_digest(read(connection, PROOF), _proof(key, b"answers", nonces)):
-        raise RefusedError
+        raise HandshakeError
 
 
 def answer(connection: socket.socket, key: bytes) -> None:
-    """The handshake of the side that accepts. Raises RefusedError, and OSError."""
+    """The handshake of the side that accepts. Raises HandshakeError, and OSError."""
     connection.settimeout(SECONDS)
     connection.sendall(GREETING + (mine := secrets.token_bytes(NONCE)))
     received = read(connection, NONCE + PROOF)
     nonces = mine + received[:NONCE]
     if not hmac.compare_digest(received[NONCE:], _proof(key, b"asks", nonces)):
         connection.sendall(bytes(PROOF))
-        raise RefusedError
+        raise HandshakeError
     connection.sendall(_proof(key, b"answers", nonces))
 
 
@@ -100,7 +100,7 @@ def connected(host: str, port: int, key: bytes, seconds: float, on: str = "") ->
 
     seconds: for each answer of the other side.
 
-    Raises RefusedError, and OSError where there is no listener.
+    Raises HandshakeError, and OSError where there is no listener.
     """
     connection = _opened(host, port, seconds, on)
     try:
@@ -188,8 +188,8 @@ class Listener:
             answer(connection, self._key)
             hello = read_text(connection)
             prepared(connection)
-        except (OSError, RefusedError) as error:
-            self.refused += isinstance(error, RefusedError)
+        except (OSError, HandshakeError) as error:
+            self.refused += isinstance(error, HandshakeError)
             connection.close()
         else:
             self._admitted(connection, hello)

@@ -15,7 +15,7 @@ from threading import Condition
 from typing import Any
 
 from ..transport import Call, DistError, absent, call_site, mismatch
-from .handshake import SECONDS, Listener, RefusedError, connected, is_loopback, write_text
+from .handshake import SECONDS, HandshakeError, Listener, connected, is_loopback, write_text
 from .messages import Mailbox
 from .rendezvous import Meeting, meet
 
@@ -82,7 +82,7 @@ class Peers:
         try:
             made = connected(host, port, self._key, SECONDS, on)
             write_text(made, {"rank": self.rank, "channel": name})
-        except (OSError, RefusedError) as error:
+        except (OSError, HandshakeError) as error:
             if self._mail is not None and self._mail.wait_until(lambda: rank in self.mail.ended, 1.0):
                 raise mismatch(call, rank, self._mail.ended[rank]) from None
             got = f"{host}:{port}: {error or type(error).__name__}"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ...base.errors import StateError, error_with_text
 from ..transport import Call, DistError, absent, call_site, mismatch
-from .handshake import Listener, RefusedError, connected, is_loopback, machine, read_text, write_text
+from .handshake import HandshakeError, Listener, connected, is_loopback, machine, read_text, write_text
 
 PORTS = 8  # that rank 0 tries
 PERIOD, LONGEST_PERIOD = 0.02, 0.5  # seconds between two attempts to reach rank 0
@@ -171,7 +171,7 @@ def _reached(meeting: Meeting, call: Call, timeout: float) -> socket.socket:
         for port in meeting.ports:
             try:
                 return connected(meeting.host, port, meeting.key, min(left, GRACE))
-            except RefusedError:
+            except HandshakeError:
                 refused = f"{meeting.host}:{port}"
             except OSError as error:  # not yet there, or another program
                 last = str(error)

@@ -19,7 +19,7 @@ from ampkit.core.casts import cast
 from ampkit.core.dispatch import Kernel, run_op, run_op_backward
 from ampkit.core.policy import delayed
 from ampkit.core.policy.delayed import GRAD_OUTPUT, INPUT, WEIGHT, DelayedScaling, scaling_of
-from ampkit.core.policy.recipe import E2M1, Quantization, Recipe
+from ampkit.core.policy.recipe import E2M1, Quantization, QuantizationRecipe
 
 from ..reduction.reductions import sum
 from .matmul import as_matrix, linear
@@ -27,7 +27,7 @@ from .quantization import Quantized, dequantize, quantize, quantize_both, scaled
 
 
 @cache
-def _by(recipe: Recipe) -> Callable[[Any], Kernel]:
+def _by(recipe: QuantizationRecipe) -> Callable[[Any], Kernel]:
     return lambda inputs: _LinearCall(recipe, inputs).kernel()
 
 
@@ -41,7 +41,7 @@ class _LinearCall:
     an evaluation, delayed scaling records nothing.
     """
 
-    def __init__(self, recipe: Recipe, inputs: Any):
+    def __init__(self, recipe: QuantizationRecipe, inputs: Any):
         input, weight, _ = inputs
         self.recipe, self.trains = recipe, grad_scope().value
         self.needs_input = self.trains and getattr(input, "_tape_edge", None) is not None

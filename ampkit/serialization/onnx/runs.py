@@ -45,7 +45,7 @@ class ModelCall:
 
 
 @dataclass
-class Run:
+class TracedRun:
     """A run: what it read and returned, its graph, and the values of the graph that are its outputs."""
 
     inputs: list[Tensor]
@@ -76,7 +76,7 @@ class Runs:
         self.names = arguments.chosen_names("input_names", input_names, parameters)
         self.dynamic = arguments.dynamic_axes_of(dynamic, self.names, parameters, call.inputs)
 
-    def all(self) -> tuple[Run, list[tuple[Axis, Run]]]:
+    def all(self) -> tuple[TracedRun, list[tuple[Axis, TracedRun]]]:
         """The first run, and for each dynamic size one on another length. Raises ArgumentError where a run on other
         values of the inputs differs from the first, and for a model that takes no other length."""
         with _as_in_use(self._call.model):
@@ -86,7 +86,7 @@ class Runs:
             sizes = arguments.sizes_of(self.dynamic, dict(zip(self.names, inputs, strict=True)))
             return first, [self._on_other_length(inputs, size, places) for size, places in sizes.items()]
 
-    def input_values(self, run: Run) -> list[tuple[Value, list[int | str]]]:
+    def input_values(self, run: TracedRun) -> list[tuple[Value, list[int | str]]]:
         """The inputs as values of the graph, each with its shape, which has names for dynamic axes."""
         found = []
         for name, tensor in zip(self.names, run.inputs, strict=True):
@@ -94,7 +94,7 @@ class Runs:
             found.append((Value(name, tensor.array.dtype, shape), [axes.get(i, n) for i, n in enumerate(shape)]))
         return found
 
-    def _run(self, inputs: list[Tensor]) -> Run:
+    def _run(self, inputs: list[Tensor]) -> TracedRun:
         model, copies = self._call.model, [tensor.clone() for tensor in inputs]  # the model may change its inputs
         weights = dict(model.named_parameters()) | dict(model.named_buffers())
         trace = Trace(dict(zip(self.names, copies, strict=True)), weights)
@@ -104,7 +104,7 @@ class Runs:
         if not arrays:
             raise DTypeError(WHERE, "a model that returns Tensors", f"a {type(returned).__name__}")
         trace.end(arrays)
-        return Run(inputs, returned, [_to_numpy(array) for array in arrays], *translate(trace, self._opset))
+        return TracedRun(inputs, returned, [_to_numpy(array) for array in arrays], *translate(trace, self._opset))
 
     def _of_two_at_least(self) -> list[Tensor]:
         """The inputs with dynamic axes of at least two: an axis of one broadcasts, and shows nothing of others."""
@@ -115,7 +115,7 @@ class Runs:
                     found[i] = arguments.resized(found[i], axis, 2)
         return found
 
-    def _need_same_values(self, first: Run) -> None:
+    def _need_same_values(self, first: TracedRun) -> None:
         try:
             other = self._run([arguments.with_other_values(tensor) for tensor in first.inputs])
         except AmpkitError as error:
@@ -131,7 +131,7 @@ class Runs:
 
     def _on_other_length(
         self, inputs: Sequence[Tensor], size: str, places: Sequence[tuple[str, int, int]]
-    ) -> tuple[Axis, Run]:
+    ) -> tuple[Axis, TracedRun]:
         (name, at, length), refused = places[0], None
         for other in (length + 1, 2 * length, length - 1):
             changed = list(inputs)
