@@ -154,7 +154,8 @@ def test_the_package_has_no_unlisted_names():
 
 PACKAGES = """
     amp autograd config data data.transforms debug distributed distributed.checkpoint distributed.rpc distributed.tensor
-    distributions func models nn nn.quantization nn.utils ops optim optim.lr_scheduler run serialization testing utils.data
+    distributions func models nn nn.quantization nn.utils ops optim optim.lr_scheduler run serialization testing
+    utils.data
 """.split()
 # Names that two packages of PyTorch or torchvision have; `normal` of ampkit.testing draws an input of a Case.
 TWICE = {"Transform", "get_worker_info", "grad", "load", "normal", "save", "scatter"}
