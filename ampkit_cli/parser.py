@@ -59,6 +59,10 @@ class Parser(argparse.ArgumentParser):
         """Whether this is a command with a recipe and its keys."""
         return any(action.dest == "recipe" for action in self._actions)
 
+    def takes_keys(self) -> bool:
+        """Whether keys of a recipe may be given."""
+        return any(action.dest == "overrides" for action in self._actions)
+
     def _unknown_option(self) -> tuple[str, tuple[str, ...]]:
         known = self.flags()
         unknown = [word for word in self._given if word.startswith("-") and word.partition("=")[0] not in known]

@@ -91,6 +91,8 @@ def _cure_of(word: str, rest: Sequence[str], command: Parser) -> str:
     after = rest[rest.index(word) + 1 :]
     value = value or (after[0] if after and not after[0].startswith("-") else "...")
     if found := ([name] if is_key(name) else keys_named(name)):
+        if not command.takes_keys():
+            return f"`{command.prog}` takes no keys of a recipe; `{command.prog} --help` lists what it takes"
         return f"keys of a recipe are written {' or '.join(f'{key}={value}' for key in found)}"
     return did_you_mean(word.partition("=")[0], command.flags()) or f"`{command.prog} --help` lists them"
 

@@ -145,6 +145,8 @@ def _train(run: Run, directory: RunDirectory, signals: Signals, options: argpars
     except NonFiniteError as error:
         return display.print_error(f"failed: {error}" + (f"\n{where}" if log.size else ""), 1)
     except FileError as error:  # a full disk, or a sample that cannot be read
+        saved = run.checkpoints is not None and any(run.checkpoints.directory.glob("step-*.json"))
+        onward = onward if saved else f"no checkpoint was saved before it; {onward}, from step 1"
         return display.print_error(f"failed: {error}" + (f"\nhelp: {onward}" if log.size else ""), 1)
     if run.stopping and not run.finished:
         line = f"interrupted after step {run.done} of {run.steps}; {where}"

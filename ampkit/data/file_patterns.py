@@ -21,7 +21,8 @@ def find(patterns: Patterns, where: str, what: str, suffixes: Collection[str]) -
     for each in map(str, [patterns] if isinstance(patterns, str | Path) else patterns):
         matches = _matches(each, where, suffixes)
         if not matches:
-            raise FileError(where, what, f"{each!r}, where there are none")
+            is_name = not Path(each).exists() and not set("*?[") & set(each)
+            raise FileError(where, what, f"{each!r}, {'which does not exist' if is_name else 'where there are none'}")
         found += matches
     if not found:
         raise FileError(where, what, "none")

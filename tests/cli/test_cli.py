@@ -328,14 +328,15 @@ def full_after(rows):
 def test_a_disk_that_is_full_is_one_line_and_the_run_goes_on_without_loss(ampkit, monkeypatch, tmp_path):
     command = ["train", MLP, *SHORT, "train.log_every=1", "train.steps=9", "train.checkpoint_every=2"]
     ampkit(*command, "--run-dir", "whole")
-    for at in (0, 5):
+    for at in (0, 1, 5):
         with monkeypatch.context() as patched:
             patched.setattr("ampkit.run.metrics_log.os.write", full_after(at))
             status, _, err = ampkit(*command, "--run-dir", f"run{at}")
         assert (status, err.count("\n") <= 2) == (1, True)
         assert "metrics: needs a file that can be written, got" in err
         assert Path(f"run{at}").exists() == (at > 0)
-        assert ("help: to resume: ampkit train" in err) == (at > 0)
+        assert ("to resume: ampkit train" in err) == (at > 0)
+        assert ("help: no checkpoint was saved before it; " in err) == (at == 1)
         assert ampkit(*command, "--resume", "--run-dir", f"run{at}")[0] == 0
         assert lines(tmp_path / f"run{at}") == lines(tmp_path / "whole")
         assert equal(ending(tmp_path / f"run{at}"), ending(tmp_path / "whole"))
@@ -689,6 +690,11 @@ def test_a_command_without_its_recipe_names_the_recipe_alone(ampkit, command):
 def test_an_option_of_another_tool_is_answered_with_the_key_of_a_recipe(words, cure, capsys):
     assert cli.main(["train", "digits_cnn", *words]) == 2
     assert capsys.readouterr().err.endswith(f"help: {cure}\n")
+
+
+def test_a_command_without_a_recipe_says_that_it_takes_no_keys(capsys):
+    assert cli.main(["evaluate", "runs/digits", "data.files=test.csv"]) == 2
+    assert "help: `ampkit evaluate` takes no keys of a recipe; " in capsys.readouterr().err
 
 
 def test_summary_lists_layers_and_the_memory_of_each_precision(ampkit):

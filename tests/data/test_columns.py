@@ -127,6 +127,7 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_column(path, column, va
         (lambda p: Columns(p, []), ArgumentError, "needs the names of columns"),
         (lambda p: Columns(p, "height"), ArgumentError, "needs the names of columns"),
         (lambda p: Columns(p.parent / "no*", ["height"]), FileError, "no*', where there are none"),
+        (lambda p: Columns(p.parent / "no.csv", ["height"]), FileError, "no.csv', which does not exist"),
         (lambda p: Columns(p.rename(p.with_suffix(".csv")), ["height"]), FileError, "ends in .parquet, .arrow"),
         (lambda p: p.write_bytes(b"PAR1?") and Columns(p, ["height"]), FileError, "file, got one that breaks"),
         (lambda p: Columns(write(p, table().slice(0, 0)), ["height"]), FileError, "at least one row, got none"),
