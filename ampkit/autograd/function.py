@@ -28,6 +28,7 @@ from .. import backends
 from ..base import observe
 from ..base.dtypes import DIFFERENTIABLE
 from ..base.errors import DTypeError, StateError
+from ..base.version_counter import is_unchanged
 from ..core import policy
 from ..core.autograd.grad_mode import enable_grad, is_grad_enabled, no_grad
 from ..core.autograd.node import Node, alias, attach, named_node_type
@@ -138,7 +139,7 @@ class FunctionCtx:
             item = item.array, item._version_counter, (item, 0)
         (kept, version, edge), array = item, unpack(item[0])
         packed = array is not kept
-        if version[0] > self._serial and not packed:
+        if version[0] > self._serial and not packed and not is_unchanged(array, version, self._serial):
             what, cure = f"a tensor that {self._name} saved changed in place since", "change it after backward"
             raise StateError("backward", "the values that the forward saved", what, cure)
         if type(edge) is int:

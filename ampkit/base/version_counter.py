@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
+
+Elements = tuple[int, tuple[int, ...], tuple[int, ...], int]
+_WORK: Any = 1000  # the steps in which NumPy looks for an element of both; without an answer by then they overlap
 
 
 class VersionCounter(list[int]):
@@ -12,10 +19,11 @@ class VersionCounter(list[int]):
     A second entry says that other code may write to the memory without notice (see Tensor.exposed): nothing is cached
     then. It is 0 for the memory of an array that a Parameter was made of, which an optimizer moves to its own.
     derived: the cache of `derived_value`. left: the version that a tensor left the memory with, for another one's, and
-    the one after that; None once it is back.
+    the one after that; None once it is back. parts: the last changes of parts of the memory, in their order: the
+    versions before and after, and which elements (see `elements`).
     """
 
-    __slots__ = ("_left", "derived")
+    __slots__ = ("_left", "_parts", "derived")
     derived: dict[Any, tuple[int, Any, Any]]
 
     @property
@@ -26,6 +34,15 @@ class VersionCounter(list[int]):
     @left.setter
     def left(self, value: tuple[int, int] | None) -> None:
         self._left = value
+
+    @property
+    def parts(self) -> deque[tuple[int, int, Elements]]:
+        """See the class."""
+        found: deque[tuple[int, int, Elements]] | None = getattr(self, "_parts", None)
+        if found is None:
+            found = deque(maxlen=256)  # a backward through older values raises
+            self._parts = found
+        return found
 
 
 def leave(version: list[int], now: int) -> None:
@@ -42,6 +59,44 @@ def come_back(version: list[int]) -> None:
         if version.left[1] == version[0]:
             version[0] = version.left[0]
         version.left = None
+
+
+def part_changed(version: list[int], now: int, array: Any) -> None:
+    """Advance to `now`, and note that only the elements of `array` changed: a part of the counter's memory."""
+    if isinstance(version, VersionCounter) and (where := elements(array)) is not None:
+        version.parts.append((version[0], now, where))
+    version[0] = now
+
+
+def is_unchanged(array: Any, version: Sequence[int], since: int) -> bool:
+    """Whether all changes of the counter's memory after time `since` are known to have left `array` as it was."""
+    now, held = version[0], elements(array)
+    if held is None or not isinstance(version, VersionCounter):
+        return now <= since
+    for before, after, where in reversed(version.parts):
+        if now <= since or after != now or np.may_share_memory(_stand_in(held), _stand_in(where), _WORK):
+            break
+        now = before
+    return now <= since
+
+
+def elements(array: Any) -> Elements | None:
+    """Which elements of memory an array shows: address, shape, strides and bytes of one; None if it has no address.
+
+    They are kept instead of the array, which would keep the memory from being freed.
+    """
+    if isinstance(array, np.ndarray):
+        start = array.__array_interface__["data"][0]
+    else:
+        start = getattr(getattr(array, "data", None), "ptr", None)
+    return None if start is None else (int(start), array.shape, array.strides, array.itemsize)
+
+
+def _stand_in(where: Elements) -> Any:
+    # An array of bytes in the same place, on whichever device, for NumPy to compare addresses; it is never read.
+    start, shape, strides, size = where
+    layout = {"shape": (*shape, size), "strides": (*strides, 1), "typestr": "|u1", "data": (start, True), "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=layout))
 
 
 def derived_value(version: Any, array: Any, key: Any, make: Callable[[], Any]) -> Any:

@@ -19,7 +19,7 @@ compared, and arrive as they are stored.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, update_wrapper
 from typing import Any, TypeAlias
@@ -30,6 +30,7 @@ from ..base import observe
 from ..base.array_kinds import on_device
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
+from ..base.version_counter import is_unchanged
 from . import dispatch, op_call, policy
 from .arguments import type_name
 from .autograd import double_backward, traced_array
@@ -210,16 +211,20 @@ class Op:
         serial = node.serial
         for position, version in enumerate(node.versions):
             if version[0] > serial:
-                self._need_not_saved(node, self.signature.name_of(position))
+                self._need_unchanged(node, self.signature.name_of(position), version)
         if node.result[0] > serial:
-            self._need_not_saved(node, "out")
+            self._need_unchanged(node, "out", node.result)
         if node.others and any(version[0] > serial for version in node.others):
             raise self.changed(f"an output of {self.name}")
 
-    def _need_not_saved(self, node: Node, name: str) -> None:
-        # For an input, or the output, that has changed since the forward; hooks that packed it have its former values.
-        if name in node.saved.__dict__ and name not in (node.packed or ()):
-            raise self.changed(f"`{name}` of {self.name}")
+    def _need_unchanged(self, node: Node, name: str, version: Sequence[int]) -> None:
+        # For an input, or the output, whose memory has changed since the forward. Hooks that packed it have its former
+        # values, and the change may have left what was saved as it was.
+        items = node.saved.__dict__
+        if name in items and name not in (node.packed or ()):
+            held = items[name] if type(items[name]) is tuple else (items[name],)
+            if not all(is_unchanged(one, version, node.serial) for one in held):
+                raise self.changed(f"`{name}` of {self.name}")
 
     def changed(self, what: str) -> StateError:
         """The error of a derivative that would read `what`, which has changed in place since."""

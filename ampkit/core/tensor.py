@@ -19,7 +19,7 @@ from ..base import dtypes, observe
 from ..base.dtypes import KNOWN, LOW, NARROW, Array, DType
 from ..base.errors import AmpkitError, DeviceError, DTypeError, ShapeError, StateError, switch
 from ..base.missing_names import missing_attribute
-from ..base.version_counter import VersionCounter, come_back, leave
+from ..base.version_counter import VersionCounter, come_back, leave, part_changed
 from .autograd.accumulate import is_dense, sum_gradients
 from .autograd.scale_tag import ScaleTag, combine_tags
 from .capture.recorder import recorders
@@ -391,9 +391,15 @@ class Tensor(TensorBase, TensorMethods):
         """A number that grows with each change in place of the memory, by PyTorch's name; of `data` too."""
         return self._version_counter[0]
 
-    def changed(self) -> None:
-        """Note an in-place change: cached casts become stale, and a backward through the old values raises."""
-        self._version_counter[0] = tick()
+    def changed(self, part: Array | None = None) -> None:
+        """Note an in-place change: cached casts become stale, and a backward through the old values raises.
+
+        part: a view of the memory, if only its elements changed: a backward that reads others goes on.
+        """
+        if part is None:
+            self._version_counter[0] = tick()
+        else:
+            part_changed(self._version_counter, tick(), part)
         for recorder in recorders:
             recorder.changed(self)
 

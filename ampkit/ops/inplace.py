@@ -292,7 +292,8 @@ def _assignable(value: Any) -> Any:
 
 
 def _assign(self: Tensor, parts: Any, value: Any) -> None:
-    first, parts = split_mixed_index(parts) if any(hasattr(part, "dtype") for part in parts) else (None, parts)
+    arrays = any(hasattr(part, "dtype") for part in parts)
+    first, parts = split_mixed_index(parts) if arrays else (None, parts)
     array = self.array
     need_room(array, value)
     if array.dtype in dtypes.NARROW:
@@ -301,7 +302,7 @@ def _assign(self: Tensor, parts: Any, value: Any) -> None:
     target = array if first is None else array[first]
     with ignore_fp_errors():
         assign_last_wins(target, parts, value)
-    self.changed()
+    self.changed(None if arrays else array[parts if ... in parts else (*parts, ...)])
 
 
 def _assign_recorded(self: Tensor, parts: Any, value: Any) -> None:

@@ -79,10 +79,16 @@ def write(self: Tensor, values: Any) -> Tensor:
         recorder.written(self, values)
     with ignore_fp_errors(), backends.device_guard(self.array):
         _assign(self.array, values)
-    self.changed()
+    self.changed(_part(self))
     if is_recorded(self):
         move(self, None)
     return self
+
+
+def _part(self: Tensor) -> Any:
+    # The elements of a view, which are not all of the memory.
+    views = self._view_links
+    return None if views is None or views.parent is None else self.array
 
 
 def _assign(target: Any, values: Any) -> None:
@@ -154,7 +160,7 @@ def take(self: Tensor, made: Tensor) -> Tensor:
         recorder.written(self, made.array)
     with ignore_fp_errors(), backends.device_guard(self.array):
         _assign(self.array, made.array)
-    self.changed()
+    self.changed(_part(self))
     if made._tape_edge is not None and self._tape_edge is None:
         self.exposed()  # a leaf until now: its memory may be known outside
     if made._tape_edge is not None or self._tape_edge is not None:
