@@ -14,21 +14,21 @@ import importlib
 import torch
 from ampkit.base.missing_names import known
 
-def answer(path, name, look):
+def answer(path, name, kind, look):
     try:
         look()
-    except (AttributeError, ImportError) as error:
+    except kind as error:
         if not str(error).startswith("ampkit has no torch.") or "\\nhelp: " not in str(error):
             print(path, name, type(error).__name__, error)
 
 for path in known()["modules"]:
-    answer(path, "", lambda: importlib.import_module(path))
+    answer(path, "", ImportError, lambda: importlib.import_module(path))
 for path in set(known()) - {"version", "modules", "torch.Tensor"}:
     for name in known()[path]:
-        answer(path, name, lambda: exec(f"from {path} import {name}", {}))
-        answer(path, name, lambda: getattr(importlib.import_module(path), name))
+        answer(path, name, ImportError, lambda: exec(f"from {path} import {name}", {}))
+        answer(path, name, AttributeError, lambda: getattr(importlib.import_module(path), name))
 for name in known()["torch.Tensor"]:
-    answer("torch.Tensor", name, lambda: getattr(torch.ones(2, 2), name))
+    answer("torch.Tensor", name, AttributeError, lambda: getattr(torch.ones(2, 2), name))
 """
 
 
