@@ -52,6 +52,7 @@ from .base.memory_format import (
     contiguous_format,
     preserve_format,
     sparse_coo,
+    sparse_csc,
     sparse_csr,
     strided,
 )

@@ -12,7 +12,7 @@ from typing import Any
 from .errors import ArgumentError, ShapeError
 
 # The values of `layout`: of arrays, and of sparse tensors.
-strided, sparse_coo, sparse_csr = "strided", "torch.sparse_coo", "torch.sparse_csr"
+strided, sparse_coo, sparse_csr, sparse_csc = "strided", "torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc"
 
 # The values of `memory_format`.
 contiguous_format, preserve_format = "contiguous_format", "preserve_format"

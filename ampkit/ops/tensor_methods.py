@@ -54,8 +54,8 @@ METHODS = [
     "nonzero", "norm", "outer", "permute", "pinverse", "positive", "prelu", "prod", "quantile", "ravel", "repeat",
     "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "select", "signbit", "slogdet", "softmax",
     "sort", "split", "squeeze", "std", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tensor_split",
-    "tile", "to", "to_sparse", "to_sparse_coo", "to_sparse_csr", "topk", "trace", "transpose", "unbind",
-    "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
+    "tile", "to", "to_sparse", "to_sparse_coo", "to_sparse_csc", "to_sparse_csr", "topk", "trace", "transpose",
+    "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
 ]  # fmt: skip
 
 

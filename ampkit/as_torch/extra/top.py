@@ -29,7 +29,7 @@ __all__ = [
     "Size", "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "_assert_async", "cdouble", "cfloat",
     "chalf", "compile", "complex32", "complex64", "complex128", "default_generator", "from_file", "get_rng_state",
     "is_autocast_available", "jagged", "layout", "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2",
-    "quint8", "seed", "set_rng_state", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr", "spmm",
+    "quint8", "seed", "set_rng_state", "sparse_bsc", "sparse_bsr", "spmm",
     "typename", "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
@@ -46,9 +46,7 @@ qint8, qint32, quint8, quint2x4, quint4x2 = (
 )
 
 # Layouts that no tensor has, and that libraries compare `x.layout` with.
-jagged, sparse_bsc, sparse_bsr, sparse_coo, sparse_csc, sparse_csr = (
-    f"torch.{name}" for name in ("jagged", "sparse_bsc", "sparse_bsr", "sparse_coo", "sparse_csc", "sparse_csr")
-)
+jagged, sparse_bsc, sparse_bsr = (f"torch.{name}" for name in ("jagged", "sparse_bsc", "sparse_bsr"))
 
 # Types for annotations and `isinstance`.
 layout = memory_format = str

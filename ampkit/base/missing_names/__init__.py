@@ -48,7 +48,7 @@ GROUPS = [
      "a subclass of `ampkit.distributions.Distribution` with `sample` and `log_prob`"),
     ("sparse and nested tensors", r".*sparse.*|.*(crow|ccol|col|row)_indices.*|indices(_copy)?|values(_copy)?|coalesce|"
      r"is_coalesced|dense_dim|to_dense|smm|spmm|dsmm|hsmm|hspmm|saddmm|sspaddmm|jagged|is_nested|to_padded_tensor",
-     "`ampkit.sparse` has the layouts COO and CSR; gradients of parameters are dense"),
+     "`ampkit.sparse` has the layouts COO, CSR and CSC; gradients of parameters are dense"),
     ("quantization, fp8 and integers of odd widths",
      r"q_.*|(?!nanq).*quant.*|qu?int.*|qscheme|per_(tensor|channel)_.*|int_repr|"
      r"fbgemm.*|bits?\d*(x\d)?|u?int[1-7]|uint(16|32|64)|float[48]_.*|.*choose_qparams.*|scaled_(grouped_)?mm|ScalingType|"

@@ -1,4 +1,4 @@
-"""Sparse tensors in PyTorch's layouts COO and CSR: `ampkit.sparse`.
+"""Sparse tensors in PyTorch's layouts COO, CSR and CSC: `ampkit.sparse`.
 
 adjacency = ampkit.sparse_coo_tensor(edges, weights, (n, n))
 hidden = ampkit.sparse.mm(adjacency, features)

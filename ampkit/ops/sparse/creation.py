@@ -8,7 +8,7 @@ import numpy as np
 
 from ampkit.base.dtypes import int64
 from ampkit.base.errors import ArgumentError, ShapeError
-from ampkit.base.memory_format import sparse_coo, sparse_csr
+from ampkit.base.memory_format import sparse_coo, sparse_csc, sparse_csr
 from ampkit.core.tensor import Tensor
 
 from ..argument_checks import check_index_range
@@ -17,9 +17,12 @@ from ..indexing.getitem import getitem
 from ..indexing.search import nonzero
 from ..pointwise.conversion import to
 from ..shape.join_split import stack
-from .tensor import SparseTensor
+from .tensor import COMPRESSED, SparseTensor
 
-__all__ = ["sparse_coo_tensor", "sparse_csr_tensor", "to_sparse", "to_sparse_coo", "to_sparse_csr"]
+__all__ = [
+    "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor", "to_sparse", "to_sparse_coo", "to_sparse_csc",
+    "to_sparse_csr",
+]  # fmt: skip
 
 
 def sparse_coo_tensor(
@@ -74,24 +77,51 @@ def sparse_csr_tensor(
 
     Raises RangeError and ArgumentError for indices that are out of range or do not rise.
     """
-    starts = to(as_tensor(crow_indices), int64).numpy(force=True)
-    columns = to(as_tensor(col_indices), int64)
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+    return _compressed(sparse_csr, crow_indices, col_indices, values, size, options)
+
+
+def sparse_csc_tensor(
+    ccol_indices: Any,
+    row_indices: Any,
+    values: Any,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    check_invariants: bool | None = None,
+) -> SparseTensor:
+    """A matrix of `values` [k]: those of column j from ccol_indices[j] to ccol_indices[j + 1], at rows row_indices.
+
+    Raises RangeError and ArgumentError for indices that are out of range or do not rise.
+    """
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "requires_grad": requires_grad}
+    return _compressed(sparse_csc, ccol_indices, row_indices, values, size, options)
+
+
+def _compressed(layout: str, begins: Any, others: Any, values: Any, size: Any, options: dict[str, Any]) -> SparseTensor:
+    # Of rows or columns: where each begins among the values, and the indices of these along the other axis.
+    axis = COMPRESSED[layout]
+    begin, other = (("crow", "col"), ("ccol", "row"))[axis]
+    where = f"sparse_{'csr' if axis == 0 else 'csc'}_tensor"
+    starts = to(as_tensor(begins), int64).numpy(force=True)
+    along = to(as_tensor(others), int64)
     if starts.ndim != 1 or not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any():
-        raise ArgumentError(
-            "sparse_csr_tensor", "crow_indices [n + 1] that begin with 0 and rise", f"{starts.tolist()}"
-        )
-    if columns.ndim != 1 or starts[-1] != columns.shape[0]:
-        got = f"{int(starts[-1])} and shape {tuple(columns.shape)}"
-        raise ShapeError("sparse_csr_tensor", "as many columns as the last of crow_indices", got)
-    rows = Tensor(np.repeat(np.arange(len(starts) - 1), np.diff(starts)).astype(np.int64)).to(columns.device)
+        raise ArgumentError(where, f"{begin}_indices [n + 1] that begin with 0 and rise", f"{starts.tolist()}")
+    if along.ndim != 1 or starts[-1] != along.shape[0]:
+        got = f"{int(starts[-1])} and shape {tuple(along.shape)}"
+        raise ShapeError(where, f"as many {other}_indices as the last of {begin}_indices", got)
+    n = len(starts) - 1
+    lines = Tensor(np.repeat(np.arange(n), np.diff(starts)).astype(np.int64)).to(along.device)
     if size is None:
-        size = (len(starts) - 1, int(columns.max().item()) + 1 if columns.numel() else 0)
-    if len(size) != 2 or size[0] != len(starts) - 1:
-        raise ShapeError("sparse_csr_tensor", f"a size [{len(starts) - 1}, M]", f"{tuple(size)}")
-    found = sparse_coo_tensor(
-        stack([rows, columns]), values, size, dtype=dtype, device=device, requires_grad=requires_grad
-    )
-    return SparseTensor(found._indices_held, found._held, found.shape, sparse_csr, True)
+        least = int(along.max().item()) + 1 if along.numel() else 0
+        size = (n, least) if axis == 0 else (least, n)
+    if len(size) != 2 or size[axis] != n:
+        needs = f"[{n}, M]" if axis == 0 else f"[N, {n}]"
+        raise ShapeError(where, f"a size {needs}", f"{tuple(size)}")
+    found = sparse_coo_tensor(stack([lines, along] if axis == 0 else [along, lines]), values, size, **options)
+    return SparseTensor(found._indices_held, found._held, found.shape, layout, True)
 
 
 def to_sparse(input: Tensor, layout: str | None = None) -> SparseTensor:
@@ -110,3 +140,8 @@ def to_sparse_coo(input: Tensor) -> SparseTensor:
 def to_sparse_csr(input: Tensor) -> SparseTensor:
     """`to_sparse` of a matrix in the layout sparse_csr."""
     return to_sparse(input, sparse_csr)
+
+
+def to_sparse_csc(input: Tensor) -> SparseTensor:
+    """`to_sparse` of a matrix in the layout sparse_csc."""
+    return to_sparse(input, sparse_csc)

@@ -48,7 +48,8 @@ def intersection(input: SparseTensor, other: SparseTensor) -> SparseTensor:
     layout, one, two = input.layout, input.coalesce(), other.coalesce()
     _, left, right = np.intersect1d(_flat(one), _flat(two), assume_unique=True, return_indices=True)
     indices = dense_index_select(one._indices_held, 1, _on(left, one))
-    return SparseTensor(indices, _at(one, left) * _at(two, right), input.shape, layout, True)
+    found = SparseTensor(indices, _at(one, left) * _at(two, right), input.shape, sparse_coo, True)
+    return found.to_sparse(layout)
 
 
 def sampled_addmm(

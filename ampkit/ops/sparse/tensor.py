@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
-from ampkit.base.memory_format import sparse_coo, sparse_csr
+from ampkit.base.memory_format import sparse_coo, sparse_csc, sparse_csr
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_base import Shape
 
@@ -23,13 +23,16 @@ from .product import sparse_mm
 
 __all__: list[str] = []  # `ampkit.sparse` has the class
 
+COMPRESSED = {sparse_csr: 0, sparse_csc: 1}  # by layout, the axis by which elements are ordered
+
 
 class SparseTensor:
-    """Elements `values` [k] at `indices` [d, k] of a tensor of d axes, in the layout sparse_coo or sparse_csr.
+    """Elements `values` [k] at `indices` [d, k] of a tensor of d axes, in one of three layouts.
 
     values are an ordinary tensor: gradients flow to it, and to the dense operand of a product. In sparse_coo elements
-    of equal indices are added; `coalesce` stores their sums. sparse_csr is for matrices, ordered by rows. Under a
-    policy the product with a dense matrix is in the category of `matmul`; the others are those of their dense op.
+    of equal indices are added; `coalesce` stores their sums. sparse_csr and sparse_csc are for matrices, ordered by
+    rows and by columns. Under a policy the product with a dense matrix is in the category of `matmul`; the others are
+    those of their dense op.
     Ops that are not defined for sparse tensors raise DTypeError, with `to_dense()` as the cure.
     """
 
@@ -108,7 +111,7 @@ class SparseTensor:
 
     def indices(self) -> Tensor:
         """The indices [d, k]. Raises StateError for a tensor that is not coalesced, or not sparse_coo."""
-        self._need_coo("indices")
+        self._need("indices", sparse_coo)
         return self._coalesced("indices")._indices_held
 
     def values(self) -> Tensor:
@@ -120,25 +123,35 @@ class SparseTensor:
             raise StateError(f"SparseTensor.{name}", "a coalesced tensor", "another", "x.coalesce(), or x._values()")
         return self
 
-    def _need_coo(self, name: str) -> None:
-        if self.layout != sparse_coo:
-            raise StateError(f"SparseTensor.{name}", "the layout sparse_coo", self.layout, "x.to_sparse_coo()")
-
     def crow_indices(self) -> Tensor:
         """Where each row begins among the elements of a matrix in sparse_csr: [n + 1], int64."""
-        self._need_csr("crow_indices")
-        counts = np.bincount(self._indices_held[0].numpy(force=True), minlength=self.shape[0])
-        ends = Tensor(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-        return ends.to(self.device)
+        return self._starts("crow_indices", sparse_csr)
 
     def col_indices(self) -> Tensor:
         """The columns of the elements of a matrix in sparse_csr: [k], int64."""
-        self._need_csr("col_indices")
+        self._need("col_indices", sparse_csr)
         return self._indices_held[1]
 
-    def _need_csr(self, name: str) -> None:
-        if self.layout != sparse_csr:
-            raise StateError(f"SparseTensor.{name}", "the layout sparse_csr", self.layout, "x.to_sparse_csr()")
+    def ccol_indices(self) -> Tensor:
+        """Where each column begins among the elements of a matrix in sparse_csc: [n + 1], int64."""
+        return self._starts("ccol_indices", sparse_csc)
+
+    def row_indices(self) -> Tensor:
+        """The rows of the elements of a matrix in sparse_csc: [k], int64."""
+        self._need("row_indices", sparse_csc)
+        return self._indices_held[0]
+
+    def _starts(self, name: str, layout: str) -> Tensor:
+        self._need(name, layout)
+        axis = COMPRESSED[layout]
+        counts = np.bincount(self._indices_held[axis].numpy(force=True), minlength=self.shape[axis])
+        ends = Tensor(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+        return ends.to(self.device)
+
+    def _need(self, name: str, layout: str) -> None:
+        if self.layout != layout:
+            wanted = layout.removeprefix("torch.")
+            raise StateError(f"SparseTensor.{name}", f"the layout {wanted}", self.layout, f"x.to_{wanted}()")
 
     def coalesce(self) -> SparseTensor:
         """With the sum of the elements of each index, in order of the indices. The tensor itself if it is so."""
@@ -163,29 +176,37 @@ class SparseTensor:
         """In a layout, by default sparse_coo."""
         if layout in (None, sparse_coo):
             return self.to_sparse_coo()
-        if layout != sparse_csr:
-            raise ArgumentError("to_sparse", f"layout {sparse_coo} or {sparse_csr}", repr(layout))
-        return self.to_sparse_csr()
+        if layout not in COMPRESSED:
+            raise ArgumentError("to_sparse", f"layout {sparse_coo}, {sparse_csr} or {sparse_csc}", repr(layout))
+        return self.to_sparse_csr() if layout == sparse_csr else self.to_sparse_csc()
 
     def to_sparse_coo(self) -> SparseTensor:
         """In the layout sparse_coo."""
-        return SparseTensor(self._indices_held, self._held, self.shape, sparse_coo, self._is_coalesced)
+        in_order = self._is_coalesced and self.layout != sparse_csc
+        return SparseTensor(self._indices_held, self._held, self.shape, sparse_coo, in_order)
 
     def to_sparse_csr(self) -> SparseTensor:
         """A matrix in the layout sparse_csr."""
         if self.ndim != 2:
             raise ShapeError("to_sparse_csr", "a matrix", f"shape {tuple(self.shape)}")
-        found = self.coalesce()
+        found = self.to_sparse_coo().coalesce()
         return SparseTensor(found._indices_held, found._held, self.shape, sparse_csr, True)
 
+    def to_sparse_csc(self) -> SparseTensor:
+        """A matrix in the layout sparse_csc."""
+        if self.ndim != 2:
+            raise ShapeError("to_sparse_csc", "a matrix", f"shape {tuple(self.shape)}")
+        return self if self.layout == sparse_csc else self.t().to_sparse_csr().t()
+
     def transpose(self, dim0: int, dim1: int) -> SparseTensor:
-        """With two axes exchanged."""
+        """With two axes exchanged; of a matrix in sparse_csr in sparse_csc, and the reverse."""
         order = list(range(self.ndim))
         a, b = (normalize_axis("transpose", d, self.ndim) for d in (dim0, dim1))
         order[a], order[b] = order[b], order[a]
         indices = stack([self._indices_held[d] for d in order])
-        found = SparseTensor(indices, self._held, [self.shape[d] for d in order], sparse_coo)
-        return found.to_sparse_csr() if self.layout == sparse_csr else found
+        exchanged = {sparse_csr: sparse_csc, sparse_csc: sparse_csr}
+        layout = self.layout if a == b else exchanged.get(self.layout, sparse_coo)
+        return SparseTensor(indices, self._held, [self.shape[d] for d in order], layout, layout != sparse_coo)
 
     def t(self) -> SparseTensor:
         """The transpose of a matrix."""
@@ -327,7 +348,7 @@ def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
             raise ShapeError("add", "sparse tensors of one shape", f"{input.shape} and {other.shape}")
         values = cat([input._held, other._held if alpha == 1 else other._held * alpha])
         found = SparseTensor(cat([input._indices_held, other._indices_held], 1), values, input.shape)
-        return found.to_sparse_csr() if input.layout == other.layout == sparse_csr else found
+        return found.to_sparse(input.layout if input.layout == other.layout else None)
     left, right = (x.to_dense() if isinstance(x, SparseTensor) else x for x in (input, other))
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
         raise DTypeError("add", "a tensor beside a sparse one", "a number", "x.to_dense() + number")

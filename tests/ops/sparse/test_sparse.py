@@ -157,9 +157,45 @@ def test_empty_tensors():
         (lambda: ampkit.sparse_coo_tensor([[0], [1]], [1.0, 2.0]), "sparse_coo_tensor: needs indices .d, k. and"),
         (lambda: ampkit.sparse_csr_tensor([0, 2, 1], [0, 1], [1.0, 2.0]), "crow_indices .n . 1. that begin with 0"),
         (lambda: sparse.softmax(made().sum(0), 0), "sparse.softmax: needs a matrix"),
+        (lambda: ampkit.sparse_csc_tensor([1, 2], [0], [1.0]), "ccol_indices .n . 1. that begin with 0 and rise"),
+        (lambda: ampkit.sparse_csc_tensor([0, 2], [0], [1.0]), "as many row_indices as the last of ccol_indices"),
+        (lambda: ampkit.sparse_csc_tensor([0, 1], [0], [1.0], (3, 2)), r"sparse_csc_tensor: needs a size .N, 1."),
+        (lambda: ampkit.sparse_csc_tensor([0, 1], [3], [1.0], (3, 1)), "needs indices from 0 to 2"),
+        (lambda: made().row_indices(), "row_indices: needs the layout sparse_csc"),
+        (lambda: made().to_sparse_csc().indices(), "indices: needs the layout sparse_coo"),
     ],
-    ids=range(10),
+    ids=range(16),
 )
 def test_what_is_wrong_is_said_in_one_line(call, line):
     with pytest.raises(ampkit.AmpkitError, match=line):
         call()
+
+
+def test_a_matrix_by_columns_is_that_by_rows_and_goes_back():
+    x = made()
+    columns = x.to_sparse_csc()
+    assert columns.layout == ampkit.sparse_csc and not columns.is_sparse and not columns.is_sparse_csr
+    assert columns.ccol_indices().tolist() == [0, 1, 3, 5] and columns.row_indices().tolist() == [1, 0, 3, 0, 1]
+    assert columns.values().tolist() == [-1.5, -0.75, 0.25, 1.5, 2.0]
+    again = ampkit.sparse_csc_tensor(columns.ccol_indices(), columns.row_indices(), columns.values(), SHAPE)
+    rows = x.to_sparse_csr()
+    for found in (columns, again, tensor(DENSE).to_sparse_csc(), x.to_sparse(ampkit.sparse_csc), rows.to_sparse_csc()):
+        close(found.to_dense(), DENSE)
+        close(found @ tensor(RIGHT), DENSE @ RIGHT)
+        assert found.to_sparse_csr().crow_indices().tolist() == [0, 2, 4, 4, 5]
+        assert found.to_sparse_csr().values().tolist() == rows.values().tolist()
+        assert found.to_sparse_coo().coalesce().indices().tolist() == x.coalesce().indices().tolist()
+        assert (found + found).layout == (found * rows).layout == (2 * found).layout == ampkit.sparse_csc
+        close((found * rows).to_dense(), DENSE**2)
+    assert (columns * rows).values().tolist() == (columns.values() ** 2).tolist()
+    assert columns.t().layout == ampkit.sparse_csr and rows.t().ccol_indices().tolist() == rows.crow_indices().tolist()
+    assert columns.transpose(0, 0).layout == ampkit.sparse_csc
+    close(columns.t().to_dense(), DENSE.T)
+    assert ampkit.sparse_csc_tensor([0, 1, 1], [2], [5.0]).to_dense().tolist() == [[0, 0], [0, 0], [5, 0]]
+
+
+def test_the_gradient_of_a_matrix_by_columns_reaches_the_values_that_it_was_made_of():
+    values = tensor(VALUES, requires_grad=True)
+    product = ampkit.sparse_coo_tensor(PLACES, values, SHAPE).to_sparse_csc() @ tensor(RIGHT)
+    (found,) = ampkit.grad(product.sin().sum(), values)
+    close(found, (np.cos(DENSE @ RIGHT) @ RIGHT.T)[tuple(PLACES)])
