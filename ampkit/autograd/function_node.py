@@ -65,11 +65,14 @@ class Call:
         given = [None if dy is None else dy.tensor for dy in dys]
         return [None if found is None else TracedArray(found) for found in self._gradients(node, given)]
 
-    def jvp(self, node: Node, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None] | None:
-        """The tangents of the outputs by the Function's own `jvp`; None if it has none."""
+    def jvp(self, node: Node, tangents: Sequence[Tensor | None], traced: bool) -> Sequence[Tensor | None] | None:
+        """The tangents of the outputs by the Function's own `jvp`; None if it has none, or is differentiated.
+
+        It reads constants: where the tangents are differentiated in their turn, its backward is.
+        """
         from .function import Function  # which imports this file
 
-        if self.function.jvp is Function.jvp:
+        if traced or self.function.jvp is Function.jvp:
             return None
         ctx: Any = node.saved
         ctx._runs_jvp = True

@@ -76,8 +76,8 @@ class Call:
         return any(id(leaf) in around or id(leaf) not in _primals for leaf in leaves)
 
     def gradients(self, seeds: Sequence[Any], retain: bool = True) -> list[Tensor]:
-        """The gradients of the inputs, given those of `outs`; zeros where no output depends on an input."""
-        pairs = [(out, seed) for out, seed in zip(self.outs, seeds, strict=True) if out.requires_grad]
+        """The gradients of the inputs, given those of `outs`, None for zeros; zeros where no output depends on one."""
+        pairs = [(o, seed) for o, seed in zip(self.outs, seeds, strict=True) if o.requires_grad and seed is not None]
         if not pairs:
             return [ops.zeros_like(tensor) for tensor in self.inputs]
         outs, given = [out for out, _ in pairs], [seed for _, seed in pairs]
@@ -85,9 +85,12 @@ class Call:
         found = grad(outs, self.inputs, given, retain or self.outer, traced, allow_unused=True)
         return [ops.zeros_like(x) if g is None else g for g, x in zip(found, self.inputs, strict=True)]
 
-    def tangents(self, directions: Sequence[Tensor], strict: bool = False) -> list[Tensor]:
-        """The tangents of `outs`, given those of the inputs; zeros, or strict StateError, where one depends on none."""
-        traced = is_grad_enabled() and (self.outer or any(direction.requires_grad for direction in directions))
+    def tangents(self, directions: Sequence[Tensor | None], strict: bool = False) -> list[Tensor]:
+        """The tangents of `outs`, given those of the inputs, or None for zeros.
+
+        They are zeros, or with strict a StateError, where an output depends on none of these.
+        """
+        traced = is_grad_enabled() and (self.outer or any(d is not None and d.requires_grad for d in directions))
         found = push_forward(self.outs, self.edges, directions, traced)
         if strict and any(t is None for t in found):
             raise StateError(self.where, "outputs that depend on the inputs, with strict=True", "one that does not")

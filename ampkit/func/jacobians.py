@@ -41,10 +41,10 @@ def jacrev(
         for place, out in enumerate(call.outs):
 
             def gradients(seed: Tensor, place: int = place) -> tuple[Tensor, ...]:
-                seeds = [seed if i == place else ops.zeros_like(each) for i, each in enumerate(call.outs)]
+                seeds = [seed if i == place else None for i in range(len(call.outs))]
                 return tuple(call.gradients(seeds))
 
-            rows = _mapped(gradients, out, chunk_size)
+            rows = _mapped(gradients, out, 0, chunk_size)
             columns = [_shaped(x, out, None if rows is None else rows[i]) for i, x in enumerate(call.inputs)]
             per_output.append(_structured(call, columns, argnums))
         found = _nested(call.out, per_output)
@@ -53,22 +53,26 @@ def jacrev(
     return derived
 
 
-def _mapped(function: Callable[..., Any], of: Tensor, chunk_size: int | None) -> tuple[Tensor, ...] | None:
-    # The function of each unit vector in the shape of a tensor, stacked; None where it has no elements.
-    if not of.numel():
-        return None
+def _mapped(
+    function: Callable[..., tuple[Tensor, ...]], of: Tensor, axis: int, chunk_size: int | None
+) -> tuple[Tensor, ...] | None:
+    # The function of each unit vector in the shape of a tensor, stacked along an axis, of a single one as it is; None
+    # where it has no elements.
+    if of.numel() <= 1:
+        return function(ops.ones_like(of)) if of.numel() else None
     units = Tensor(backends.backend_of(of.array).asarray(np.eye(of.numel(), dtype=np.float32)))
     units = units.to(of.dtype).reshape(of.numel(), *of.shape)
     try:
-        found: tuple[Tensor, ...] = vmap(function, randomness="same", chunk_size=chunk_size)(units)
+        found: tuple[Tensor, ...] = vmap(function, out_dims=axis, randomness="same", chunk_size=chunk_size)(units)
     except UnmappedError:  # of a Function that reads values in its backward
         rows = zip(*[function(unit) for unit in units], strict=True)
-        return tuple([ops.stack(list(column)) for column in rows])
+        return tuple([ops.stack(list(column), axis) for column in rows])
     return found
 
 
 def _shaped(x: Tensor, out: Tensor, rows: Tensor | None) -> Tensor:
-    return x.new_zeros((*out.shape, *x.shape)) if rows is None else rows.reshape(*out.shape, *x.shape)
+    shape = (*out.shape, *x.shape)
+    return x.new_zeros(shape) if rows is None else rows if rows.shape == shape else rows.reshape(*shape)
 
 
 def jacfwd(
@@ -92,13 +96,12 @@ def jacfwd(
         for place, x in enumerate(call.inputs):
 
             def tangents(unit: Tensor, place: int = place) -> tuple[Tensor, ...]:
-                directions = [unit if i == place else ops.zeros_like(each) for i, each in enumerate(call.inputs)]
+                directions = [unit if i == place else None for i in range(len(call.inputs))]
                 return tuple(call.tangents(directions))
 
-            found = _mapped(tangents, x, chunk_size)
+            found = _mapped(tangents, x, -1, chunk_size)
             for i, out in enumerate(call.outs):
-                made = None if found is None else ops.movedim(found[i], 0, -1)
-                columns[i].append(_shaped(x, out, made))
+                columns[i].append(_shaped(x, out, None if found is None else found[i]))
         jacobian = _nested(call.out, [_structured(call, each, argnums) for each in columns])
         return (jacobian, call.aux) if has_aux else jacobian
 

@@ -256,3 +256,36 @@ def test_what_depends_on_nothing_has_zeros():
     assert not func.grad(lambda x: ops.ones(()))(numbers(3)).numpy().any()
     assert func.jacrev(lambda x: x[:0])(numbers(3)).shape == (0, 3)
     assert func.jacfwd(lambda x: ops.ones(2))(numbers(0)).shape == (2, 0)
+
+
+def test_jacobians_hold_no_nan_of_zero_times_an_infinite_slope():
+    x, y = numbers(3), ops.zeros(3, dtype=ampkit.float64)
+    slope, steep = func.jacfwd(lambda x, y: 2 * x + y.sqrt(), (0, 1))(x, y)  # only y has an infinite slope
+    np.testing.assert_array_equal(slope.numpy(), 2 * np.eye(3))
+    assert np.isinf(np.diag(steep.numpy())).all()
+    slope, steep = func.jacrev(lambda y: (2 * y, y.sqrt()))(y)  # only the second output has
+    np.testing.assert_array_equal(slope.numpy(), 2 * np.eye(3))
+    assert np.isinf(np.diag(steep.numpy())).all()
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 4), (2, 3, 4)])
+def test_jacobians_along_parameters_are_finite_differences(shape):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    params, x = {name: p.detach() for name, p in model.named_parameters()}, numbers(*shape)
+
+    def call(params):
+        return func.functional_call(model, params, (x,)).sin()
+
+    reverse, forward = func.jacrev(call)(params), func.jacfwd(call)(params)
+    second = func.hessian(lambda p: call(p).square().sum())(params)
+    first = func.grad(lambda p: call(p).square().sum())
+    for name, p in params.items():
+        v = numbers(*p.shape, seed=3)
+        ends = [params | {name: p + step * v} for step in (1e-5, -1e-5)]
+        slope = (call(ends[0]) - call(ends[1])).numpy() / 2e-5
+        for jacobian in (reverse, forward):
+            np.testing.assert_allclose((jacobian[name] * v).sum((-1, -2)[: v.ndim]).numpy(), slope, atol=1e-8)
+        before, after = first(ends[1]), first(ends[0])
+        for other in params:
+            bend = (after[other] - before[other]).numpy() / 2e-5
+            np.testing.assert_allclose((second[other][name] * v).sum((-1, -2)[: v.ndim]).numpy(), bend, atol=1e-7)

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
 from ampkit import backends
 from ampkit.base.array_kinds import on_device
 from ampkit.base.dtypes import DIFFERENTIABLE, DType
@@ -22,7 +20,7 @@ from ampkit.base.errors import StateError
 
 from .. import fp_errors, policy
 from ..dispatch.batching.sums import kept_apart
-from ..dispatch.forward_rules import TangentCall, cast_to
+from ..dispatch.forward_rules import TangentCall, cast_to, itself
 from ..tensor import Edge, Tensor
 from .accumulate import reduce_to_input
 from .backward_pass import BackwardPass, edge_key
@@ -38,15 +36,18 @@ Tangents = list[Tensor | None]
 
 
 def push_forward(
-    outs: Sequence[Tensor], edges: Sequence[Edge], tangents: Sequence[Tensor], traced: bool
+    outs: Sequence[Tensor], edges: Sequence[Edge], tangents: Sequence[Tensor | None], traced: bool
 ) -> list[Tensor | None]:
     """The tangents of `outs`, given those of the tensors with these edges; None where nothing depends on them.
 
-    A tangent has its tensor's shape and dtype. traced: record the pass itself, so that tangents can be differentiated.
-    Nothing is freed. Raises StateError where the graph was freed, or a checkpointed function is on the way.
+    tangents: each has its tensor's shape and dtype; None for zeros, which cost nothing. traced: record the pass itself,
+    so that tangents can be differentiated. Nothing is freed. Raises StateError where the graph was freed, or a
+    checkpointed function is on the way.
     """
     known: dict[tuple[int, int], Tensor] = {}
     for edge, tangent in zip(edges, tangents, strict=True):
+        if tangent is None:
+            continue
         key = edge_key(edge)
         known[key] = known[key] + tangent if key in known else tangent
     ends = [out._tape_edge for out in outs]
@@ -113,9 +114,9 @@ def _push(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool)
 
 
 def _of_function(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
-    # A Function with a `jvp` of its own, which reads constants: its derivatives are those of its backward.
+    # A Function with a `jvp` of its own, or what only passes on or turns the axes of its tensor.
     own = getattr(node.op, "jvp", None)
-    found = None if own is None or traced else own(node, tangents)
+    found = None if own is None else own(node, tangents, traced)
     if found is None:
         return None
     return {i: _in(found[i], edge[3]) for i, edge in wanted.items() if found[i] is not None}
@@ -130,9 +131,9 @@ def _of_view(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bo
 
 
 def _by_rule(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bool) -> Any:
-    # The rule that the op has (see core/dispatch/forward_rules.py), which reads constants.
+    # The rule that the op has (see core/dispatch/forward_rules.py). All but one read constants.
     rule = getattr(node.op, "tangent", None)
-    if rule is None or traced or node.kernel.level is not None or 0 not in wanted:
+    if rule is None or 0 not in wanted or (rule is not itself and (traced or node.kernel.level is not None)):
         return None
     node.op._check_versions(node)
     call = TangentCall(node, tangents, wanted[0][2:])
@@ -152,7 +153,8 @@ def _of_one_number(node: Node, tangents: Tangents, wanted: dict[int, Edge], trac
         return None
     compute = node.plan.compute or node.plan.out
     needs = tuple([None if t is None else compute for t in tangents])
-    dy = np.ones(wanted[0][2], wanted[0][3], like=on_device(pushed[0].array))
+    dy = backends.backend_of(on_device(pushed[0].array)).zeros(*wanted[0][2:])
+    dy[...] = 1
     found = node.op.vjp(node, [dy], needs, BackwardPass([], traced=False, retain=True))
     total: Any = None
     for gradient, tangent in zip(found, tangents, strict=False):

@@ -153,6 +153,9 @@ class _Alias:
 
     replay = vjp
 
+    def jvp(self, node: Node, tangents: Sequence[Tensor | None], traced: bool) -> Sequence[Tensor | None]:
+        return tangents
+
     def needs(self, node: Node) -> tuple[DType | None, ...]:
         return (None,)
 

@@ -2,7 +2,7 @@
 
 A rule is a function `(call, **params)` -> the tangent of the first output, or None where it does not know the call;
 `op.tangent = rule` gives it to an op, and `ampkit/ops/tangents` has those of ampkit's ops. Rules read saved values as
-constants, so they run where the tangents are not differentiated in their turn.
+constants, so they run where the tangents are not differentiated in their turn; `itself`, which reads none, always.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..autograd.saved import Saved
 from ..autograd.traced_array import TracedArray
 from ..casts import cast
 from ..tensor import Tensor
-from .batching.array import BatchedArray
+from .batching.array import BatchedArray, innermost
 
-__all__ = ["TangentCall"]
+__all__ = ["TangentCall", "itself"]
 
 
 class TangentCall:
@@ -67,6 +67,22 @@ class TangentCall:
         needs[i] = dy.array.dtype
         saved, given = Saved(**{**self.items, **changed}), (dy.array, *others) if others else dy.array
         return Tensor(backward_of(self.op, given, saved, tuple(needs), self.plan.compute, **self.params)[i])
+
+
+def itself(call: TangentCall, **params: Any) -> Tensor | None:
+    """The rule of ops that are linear in their float tensors taken together: the op, of the tangents.
+
+    Each float tensor must have a tangent. Indices are those that the call was given, unless they are of each sample.
+    """
+    signature, inputs, level = call.op.signature, [], call.node.kernel.level
+    if level is not None and innermost(call.node.params) is not None:
+        return None
+    for i, (tangent, is_float) in enumerate(zip(call.tangents, signature.kinds(len(call.tangents)), strict=True)):
+        index = None if is_float or level is not None else getattr(call.node.saved, signature.names[i], None)
+        if tangent is None and (index is None if not is_float else call.given(i)):
+            return None
+        inputs.append(tangent if is_float else Tensor(index))
+    return signature.call(call.op, inputs, call.node.params)
 
 
 def backward_of(op: Any, dy: Any, saved: Saved, needs: tuple[Any, ...], compute: DType | None, **params: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ampkit.core.dispatch.forward_rules import TangentCall, backward_of
+from ampkit.core.dispatch.forward_rules import TangentCall, backward_of, itself
 from ampkit.core.op import Saved
 from ampkit.core.tensor import Tensor
 
@@ -99,6 +99,17 @@ def self_attention(call: TangentCall, num_heads: int, dropout_p: float, draw: An
     directions: list[Tensor | None] = [Tensor(each) for each in split_qkv(moved.array, num_heads)]
     heads = _attended(_scores(query, key, None), query, key, value, directions, None, is_causal, None)
     return heads.transpose(1, 2).reshape(call.shape)
+
+
+def linear_bias(call: TangentCall) -> Tensor | None:
+    """Of `linear` along its bias alone; else it is a product."""
+    x, weight, bias = call.tangents
+    return bias.expand(call.shape) if x is None and weight is None and bias is not None else None
+
+
+def embedding(call: TangentCall, padding_idx: int | None) -> Tensor | None:
+    """Of `embedding`, unless it has a row without a gradient."""
+    return None if padding_idx is not None else itself(call)
 
 
 def max_pool(call: TangentCall, return_indices: bool, **params: Any) -> Tensor | None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ampkit.core.dispatch.forward_rules import itself
 from ampkit.core.op import ops
 
-from . import layers, linear, norms
+from . import layers, norms
 
 RULES: dict[str, Any] = {
     # linear in their float tensors
-    "sum mean cumsum cat stack flip roll repeat repeat_interleave tril triu": linear.itself,
-    "index_select gather scatter_add index_add fold unfold": linear.itself,
-    "basic_getitem advanced_getitem put_into_zeros": linear.itself,
-    "avg_pool2d avg_pool3d": linear.itself,
-    "embedding": linear.rows,
+    "sum mean cumsum cat stack flip roll repeat repeat_interleave tril triu": itself,
+    "index_select gather scatter_add index_add fold unfold": itself,
+    "basic_getitem advanced_getitem put_into_zeros": itself,
+    "avg_pool2d avg_pool3d": itself,
+    "embedding": layers.embedding,
     # layers
+    "linear": layers.linear_bias,
     "layer_norm": norms.layer_norm,
     "rms_norm": norms.rms_norm,
     "group_norm": norms.group_norm,

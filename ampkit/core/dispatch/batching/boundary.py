@@ -47,6 +47,9 @@ class _Boundary:
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, ...]:
         return (TracedArray(_inverses[self](dys[0].tensor, *node.params)),)
 
+    def jvp(self, node: Node, tangents: list[Any], traced: bool) -> tuple[Tensor, ...]:
+        return (self(tangents[0], *node.params),)
+
 
 def _in(array: Any, dim: int, level: Level) -> Any:
     if is_inner(array, level):
@@ -79,6 +82,9 @@ class _Lift:
 
     def replay(self, node: Node, dys: list[Any], needs: Any, backward_pass: Any) -> tuple[Any, ...]:
         return (sum_traced_if_ended(dys[0], node.params[0]),)
+
+    def jvp(self, node: Node, tangents: list[Any], traced: bool) -> list[Any]:
+        return tangents  # broadcasting shows it to each sample
 
 
 _LIFT = _Lift()
