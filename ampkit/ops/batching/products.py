@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.core.blocked_sum import blocked_sum
 from ampkit.core.dispatch.batching.array import aligned, expand
 from ampkit.core.dispatch.batching.call import Call, Done, Ran
 from ampkit.core.dispatch.batching.rules import folded
@@ -45,8 +46,17 @@ def linear(call: Call) -> Done | None:
     return Done(call.up(ran.out), backward, saved)
 
 
-# the gradient of the input alone is rows of one product
-linear.over_samples = lambda node, needs, shape: not any(needs[1:])  # type: ignore[attr-defined]  # see spread.py
+def _linear_backward(dy: Any, saved: Any, needs: Any) -> tuple[Any, Any, Any]:
+    # Of a call that saw no samples, for gradients [size, ..., out]: rows of one product, and a product of each sample.
+    rows, dw = dy.reshape(len(dy), -1, dy.shape[-1]), None
+    dx = (products.as_matrix(dy) @ saved.weight).reshape(*dy.shape[:-1], -1) if needs[0] else None
+    if needs[1]:
+        x = products.as_matrix(saved.input)
+        dw = rows[:, 0, :, None] * x if len(x) == 1 else rows.swapaxes(1, 2) @ x
+    return dx, dw, blocked_sum(rows, 1) if needs[2] else None
+
+
+linear.over_samples = lambda node, shape: _linear_backward  # type: ignore[attr-defined]  # see spread.py
 
 
 def _linear_of_each(call: Call) -> tuple[Any, Any]:

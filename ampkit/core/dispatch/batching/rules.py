@@ -43,12 +43,13 @@ def elementwise(call: Call) -> Done | None:
     return _done(call, ran, BatchedArray(ran.hand_out(), level), backward, apart)
 
 
-def _is_elementwise(node: Any, needs: Any, shape: tuple[int, ...]) -> bool:
-    # Whether no input of a call broadcasts to the result's shape, so that an axis in front of its gradients does.
-    return all(edge is None or edge[2] == shape for edge in node.edges)
+def _over_samples(node: Any, shape: tuple[int, ...]) -> Any:
+    # The op's own backward, if no input broadcasts to the result's shape, so that an axis in front of gradients does.
+    alike = all(edge is None or edge[2] == shape for edge in node.edges)
+    return node.op.backward_primitive.reference.run if alike else None
 
 
-elementwise.over_samples = _is_elementwise  # type: ignore[attr-defined]  # see spread.py
+elementwise.over_samples = _over_samples  # type: ignore[attr-defined]  # see spread.py
 
 
 def _apart(name: str, level: Level, gradient: Any, rank: int, summing: bool) -> Any:

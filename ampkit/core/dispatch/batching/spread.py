@@ -45,13 +45,14 @@ def _at_one_level(dy: Any) -> bool:
     return type(dy) is BatchedArray and type(dy.data) is not BatchedArray
 
 
-def _backward_over_samples(op: Any, node: Any, over: Callable[..., bool], level: Level, by_ops: Any) -> Any:
-    # The reference of the backward on gradients with the samples in front, where that axis broadcasts: `over` says so.
+def _backward_over_samples(op: Any, node: Any, over: Callable[..., Any], level: Level, by_ops: Any) -> Any:
+    # `over` gives a backward, in plain array code, for gradients with the samples in front; None where there is none.
     def backward(dy: Any, saved: Any, needs: Any, **params: Any) -> Any:
-        if over(node, needs, dy.shape) and not runs_forward_again(op, node):
+        run = over(node, dy.shape)
+        if run is not None and not runs_forward_again(op, node):
             with ignore_fp_errors(), on_device_of((dy,), "backward"):
                 try:
-                    found = _reference_over(op, node, dy.data, saved, needs, params)
+                    found = _run_over(run, node, dy.data, saved, needs, params)
                 except ValueError:  # one that writes into memory of a sample's shape
                     found = None
             if found is not None and all(g is None or g.shape[:1] == (level.size,) for g in found):
@@ -61,10 +62,10 @@ def _backward_over_samples(op: Any, node: Any, over: Callable[..., bool], level:
     return backward
 
 
-def _reference_over(op: Any, node: Any, dy: Any, saved: Any, needs: Any, params: dict[str, Any]) -> list[Any]:
+def _run_over(run: Any, node: Any, dy: Any, saved: Any, needs: Any, params: dict[str, Any]) -> list[Any]:
     compute = node.plan.compute
     if compute is not None:
         dy, saved = widen(dy, compute), widen_saved(saved, compute)
-    found = op.backward_primitive.reference.run(dy, saved, needs, **params)
+    found = run(dy, saved, needs, **params)
     each = list(found) if isinstance(found, (tuple, list)) else [found]
     return [None if need is None else g for g, need in zip(each, needs, strict=False)]
