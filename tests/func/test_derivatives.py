@@ -289,3 +289,13 @@ def test_jacobians_along_parameters_are_finite_differences(shape):
         for other in params:
             bend = (after[other] - before[other]).numpy() / 2e-5
             np.testing.assert_allclose((second[other][name] * v).sum((-1, -2)[: v.ndim]).numpy(), bend, atol=1e-7)
+
+
+def test_a_factor_that_changed_in_place_since_has_no_tangents():
+    weight = numbers(2, 3, seed=1)
+    for call in (lambda x: ops.linear(x, weight), lambda x: x * weight):
+        _, push = func.linearize(call, numbers(2, 3))
+        push(numbers(2, 3))
+        weight.mul_(2)
+        with pytest.raises(StateError, match="changed in place since"):
+            push(numbers(2, 3))

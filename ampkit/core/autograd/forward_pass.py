@@ -170,7 +170,8 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
     users = getattr(node.op, "saved_for", {})
     if len(users) != 2 or [(name,) for name in users] != list(reversed(users.values())) or node.kernel.replays:
         return None
-    signature, values = node.op.signature, link_saved(node.op, node)
+    node.op._check_versions(node)
+    signature, values = node.op.signature, link_saved(node.op, node) if traced else vars(node.saved)
     a, b = (signature.names.index(name) for name in users)
     others, is_array = [i for i in range(len(tangents)) if i not in (a, b)], signature.kinds(len(tangents))
     added = [i for i in others if is_array[i]]
@@ -183,8 +184,10 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
         if in_dtype[changed] is None:
             continue
         value, edge = values.get(signature.names[fixed]), node.edges[fixed]
-        if value is None or (edge is not None and value.shape != edge[2]):  # a kernel kept it in another shape
+        if not hasattr(value, "dtype"):
             return None
+        if not traced:  # a kernel may have kept it in another shape
+            value = TracedArray(Tensor(value if edge is None or value.shape == edge[2] else value.reshape(edge[2])))
         inputs: Any = [None] * len(tangents)
         inputs[changed], inputs[fixed] = in_dtype[changed], _in(value.tensor, node.plan.stored[fixed])
         for i in added:

@@ -24,7 +24,7 @@ from ampkit.base.errors import AmpkitError
 from ... import dispatch
 from ...autograd.accumulate import reduce_to_input
 from ...autograd.grad_mode import grad_scope
-from ...autograd.saved import Saved
+from ...autograd.saved import NOTHING, Saved
 from ...cast_plan import CastPlan
 from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
@@ -174,6 +174,8 @@ def _run(
     call = Call(op, list(given), params, plan, level, wants)
     with on_device_of(call.arrays, op.name):
         done = batched(call)
+    if wants and not any(wants):  # nothing is recorded
+        return (*done.out, NOTHING) if type(done.out) is tuple else (done.out, NOTHING)
     outcome.append(done.replays)
     inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])
     outs = done.out if type(done.out) is tuple else (done.out,)
