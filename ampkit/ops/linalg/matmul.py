@@ -51,8 +51,10 @@ def linear_check(input, weight, bias):
 
 @linear.backward(input="weight", weight="input")
 def linear_backward(dy, saved, needs):
-    if dy.ndim == 1 and not any(needs[1:]):  # one product in a second derivative, without what makes rows of it
-        return dy @ saved.weight, None, None
+    if dy.ndim == 1:  # few ops in a second derivative, without those that make rows and sum over them
+        dx = dy @ saved.weight if needs[0] else None
+        dw = dy.reshape(-1, 1) * saved.input if needs[1] else None
+        return dx, dw, dy if needs[2] else None
     rows = as_matrix(dy)
     dx = (rows @ saved.weight).reshape(*dy.shape[:-1], saved.weight.shape[1]) if needs[0] else None
     dw = rows.T @ as_matrix(saved.input) if needs[1] else None
