@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import backends, ops
 from ..core.dispatch.batching.array import UnmappedError
-from ..core.nested import with_tensors
+from ..core.nested import tensors_in, with_tensors
 from ..core.tensor import Tensor
 from ..ops.argument_checks import check_all
 from .batching import vmap
@@ -17,6 +17,10 @@ from .call import Call, positions
 from .derivatives import Argnums
 
 __all__ = ["hessian", "jacfwd", "jacrev"]
+
+# Elements of an argument's tensors up to which one pass takes all of them: fewer ops then save more than zeros cost.
+# Measured with perceptrons of 17 to 3,152 parameters: 1.0 to 1.9 times as fast up to 400, slower from 800 on.
+TOGETHER = 400
 
 
 def jacrev(
@@ -44,7 +48,7 @@ def jacrev(
                 seeds = [seed if i == place else None for i in range(len(call.outs))]
                 return tuple(call.gradients(seeds))
 
-            rows = _mapped(gradients, out, 0, chunk_size)
+            rows = _mapped(gradients, [out], 0, chunk_size)
             columns = [_shaped(x, out, None if rows is None else rows[i]) for i, x in enumerate(call.inputs)]
             per_output.append(_structured(call, columns, argnums))
         found = _nested(call.out, per_output)
@@ -54,25 +58,48 @@ def jacrev(
 
 
 def _mapped(
-    function: Callable[..., tuple[Tensor, ...]], of: Tensor, axis: int, chunk_size: int | None
+    function: Callable[..., tuple[Tensor, ...]], of: Sequence[Tensor], axis: int, chunk_size: int | None
 ) -> tuple[Tensor, ...] | None:
-    # The function of each unit vector in the shape of a tensor, stacked along an axis, of a single one as it is; None
-    # where it has no elements.
-    if of.numel() <= 1:
-        return function(ops.ones_like(of)) if of.numel() else None
-    units = Tensor(backends.backend_of(of.array).asarray(np.eye(of.numel(), dtype=np.float32)))
-    units = units.to(of.dtype).reshape(of.numel(), *of.shape)
+    # The function of each unit vector of some tensors, stacked along an axis, of a single one as it is; None where they
+    # have no elements.
+    count = sum([each.numel() for each in of])
+    if count <= 1:
+        return function(*map(ops.ones_like, of)) if count else None
+    units, start = [], 0
+    for each in of:
+        rows = np.eye(count, each.numel(), -start, np.float32).reshape(count, *each.shape)
+        units.append(Tensor(backends.backend_of(each.array).asarray(rows)).to(each.dtype))
+        start += each.numel()
     try:
-        found: tuple[Tensor, ...] = vmap(function, out_dims=axis, randomness="same", chunk_size=chunk_size)(units)
+        found: tuple[Tensor, ...] = vmap(function, out_dims=axis, randomness="same", chunk_size=chunk_size)(*units)
     except UnmappedError:  # of a Function that reads values in its backward
-        rows = zip(*[function(unit) for unit in units], strict=True)
-        return tuple([ops.stack(list(column), axis) for column in rows])
+        made = [function(*[unit[row] for unit in units]) for row in range(count)]
+        return tuple([ops.stack(list(column), axis) for column in zip(*made, strict=True)])
     return found
+
+
+def _passes(call: Call) -> Iterator[list[int]]:
+    # The places of the inputs whose unit vectors one pass takes: those of an argument, where they are few and small.
+    first = 0
+    for n in call.numbers:
+        places = list(range(first, first + len(list(tensors_in(call.args[n])))))
+        first += len(places)
+        sizes = [call.inputs[place].numel() for place in places]
+        yield from [places] if sum(sizes) <= TOGETHER else [[place] for place in places]
 
 
 def _shaped(x: Tensor, out: Tensor, rows: Tensor | None) -> Tensor:
     shape = (*out.shape, *x.shape)
     return x.new_zeros(shape) if rows is None else rows if rows.shape == shape else rows.reshape(*shape)
+
+
+def _apart(of: Sequence[Tensor], out: Tensor, made: Tensor | None) -> list[Tensor]:
+    # The columns [*out, elements] of several inputs, for each of them.
+    if made is None or len(of) == 1:
+        return [_shaped(x, out, made) for x in of]
+    made = made if made.ndim > out.ndim else made.unsqueeze(-1)
+    parts = ops.split(made, [x.numel() for x in of], -1)
+    return [_shaped(x, out, part) for x, part in zip(of, parts, strict=True)]
 
 
 def jacfwd(
@@ -93,15 +120,16 @@ def jacfwd(
     def derived(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacfwd", func, numbers, args, kwargs, has_aux)
         columns: list[list[Tensor]] = [[] for _ in call.outs]  # per output, per input [*output, *input]
-        for place, x in enumerate(call.inputs):
+        for places in _passes(call):
 
-            def tangents(unit: Tensor, place: int = place) -> tuple[Tensor, ...]:
-                directions = [unit if i == place else None for i in range(len(call.inputs))]
-                return tuple(call.tangents(directions))
+            def tangents(*units: Tensor, first: int = places[0]) -> tuple[Tensor, ...]:
+                before, after = first, len(call.inputs) - first - len(units)
+                return tuple(call.tangents([*[None] * before, *units, *[None] * after]))
 
-            found = _mapped(tangents, x, -1, chunk_size)
+            of = [call.inputs[place] for place in places]
+            found = _mapped(tangents, of, -1, chunk_size)
             for i, out in enumerate(call.outs):
-                columns[i].append(_shaped(x, out, None if found is None else found[i]))
+                columns[i] += _apart(of, out, None if found is None else found[i])
         jacobian = _nested(call.out, [_structured(call, each, argnums) for each in columns])
         return (jacobian, call.aux) if has_aux else jacobian
 

@@ -299,3 +299,21 @@ def test_a_factor_that_changed_in_place_since_has_no_tangents():
         weight.mul_(2)
         with pytest.raises(StateError, match="changed in place since"):
             push(numbers(2, 3))
+
+
+def test_tensors_of_an_argument_without_elements_have_empty_columns():
+    given = {"none": numbers(0, 2), "one": numbers(), "more": numbers(2, seed=1), "empty": numbers(0)}
+    call = lambda p: p["one"] * p["more"].sum() + p["none"].sum()  # noqa: E731
+    for names in (["none", "one", "empty"], list(given)):
+        found = func.jacfwd(lambda some: call(given | some))({name: given[name] for name in names})
+        assert [found[name].shape for name in names] == [given[name].shape for name in names]
+        assert found["one"].item() == pytest.approx(float(given["more"].sum()))
+    np.testing.assert_array_equal(found["more"].numpy(), np.full(2, given["one"].item()))
+
+
+def test_many_elements_take_a_pass_for_each_tensor_with_the_same_result():
+    given = {"a": numbers(21, 20), "b": numbers(3, seed=1)}
+    call = lambda p: p["a"].sum(0)[:3].sin() * p["b"].cos()  # noqa: E731
+    found, reverse = func.jacfwd(call)(given), func.jacrev(call)(given)
+    for name in given:
+        np.testing.assert_allclose(found[name].numpy(), reverse[name].numpy(), rtol=0, atol=1e-12)
