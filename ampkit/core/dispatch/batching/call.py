@@ -56,12 +56,13 @@ class Done(NamedTuple):
 class Call:
     """One call of `op` on `arrays`, of which some are batched at `level`.
 
-    params: the op's other arguments, in their order. wants: per input, whether its gradient is wanted.
+    params: the op's other arguments, in their order. wants: per input, whether its gradient is wanted; empty where a
+    rule that calls the op does not say. records: whether a backward may follow.
     """
 
     def __init__(self, op: Any, arrays: list[Any], params: Sequence[Any], plan: CastPlan, level: Level, wants: Any):
         self.op, self.arrays, self.params, self.plan, self.level = op, arrays, tuple(params), plan, level
-        self.wants = wants
+        self.wants, self.records = wants, not wants or any(wants)
 
     def is_batched(self, i: int) -> bool:
         """Whether input `i` is one of each sample."""
@@ -174,7 +175,7 @@ def _run(
     call = Call(op, list(given), params, plan, level, wants)
     with on_device_of(call.arrays, op.name):
         done = batched(call)
-    if wants and not any(wants):  # nothing is recorded
+    if not call.records:
         return (*done.out, NOTHING) if type(done.out) is tuple else (done.out, NOTHING)
     outcome.append(done.replays)
     inputs = tuple([_Input(not call.is_batched(i), *_shape_and_dtype(a)) for i, a in enumerate(call.arrays)])

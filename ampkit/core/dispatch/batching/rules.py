@@ -114,6 +114,8 @@ def _in_front(call: Call, ran: Ran) -> Done | None:
 def _done(call: Call, ran: Ran, out: Any, backward: Any, apart: Callable[[Any], Any]) -> Done:
     # The outcome of a call that ran as a call of the same op. apart: what masks and places that it saved are of each
     # sample, or None.
+    if not call.records:
+        return Done(out, backward, {})
     kept = ran.saved.__dict__
     first = out[0] if type(out) is tuple else out
     saved = named_items(call, kept, first)
