@@ -1,7 +1,8 @@
-"""Arrays beside plain ones: those that hold an array of a device, and NumPy's masked arrays, which hide elements."""
+"""Arrays beside plain ones: those that hold an array of a device or stand for one, and NumPy's masked arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,27 @@ class OwnBackend:
     def backend(self) -> Any:
         """Their Backend."""
         raise NotImplementedError
+
+
+class Absent(OwnBackend):
+    """What a tensor holds whose values are elsewhere: their shape and dtype. Ops read what its `copy_in` returns.
+
+    data: an array like them. bring: gives the tensor the values.
+    """
+
+    def __init__(self, data: Any, backend: Any, bring: Callable[[], None]):
+        self.data, self._backend, self.bring = data, backend, bring
+        self.dtype, self.shape, self.ndim, self.size = data.dtype, data.shape, data.ndim, data.size
+        self.itemsize, self.nbytes, self.strides, self.flags = data.itemsize, data.nbytes, data.strides, data.flags
+
+    @property
+    def backend(self) -> Any:
+        return self._backend
+
+    @property
+    def device(self) -> Any:
+        """As a GPU's arrays have it."""
+        return self.data.device
 
 
 def on_device(array: Any) -> Any:

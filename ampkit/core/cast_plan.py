@@ -6,7 +6,7 @@ Made once per combination, and cached by the op.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..base import dtypes
@@ -101,6 +101,13 @@ def make_plan(
     return CastPlan(
         casts, compute, out, read, widens, narrows, backend, kernels, tapes, drops, quantized, choose=quantized
     )
+
+
+def asking_for(plan: CastPlan, absent: list[bool]) -> CastPlan:
+    """`plan` for inputs of which some are Absent: those are asked for in the dtype that they are read in."""
+    casts = plan.casts or (None,) * len(absent)
+    asked = zip(absent, plan.stored, casts, strict=True)
+    return replace(plan, casts=tuple([stored if is_absent else cast for is_absent, stored, cast in asked]))
 
 
 def _quantized(op: Any, rule: Policy | None, cast: Cast, out: DType) -> Any:

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 from .. import backends
 from ..backends.launch_queue import queue
 from ..base import observe
-from ..base.array_kinds import on_device
+from ..base.array_kinds import Absent, on_device
 from ..base.dtypes import DType, default_observers
 from ..base.errors import ArgumentError, DeviceError, DTypeError, StateError
 from ..base.version_counter import is_unchanged
@@ -38,7 +38,7 @@ from .autograd.backward_pass import BackwardPass
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
-from .cast_plan import CastPlan, make_plan
+from .cast_plan import CastPlan, asking_for, make_plan
 from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
 from .dispatch.batching import rules, second, spread
@@ -259,6 +259,9 @@ class Op:
         wanted = [isinstance(i, Tensor) and i._tape_edge is not None for i in inputs]
         answer = full[-1] if self.signature.typed else None
         plan = make_plan(self, rule, answer, key, wanted, backend)
+        absent = [isinstance(i, Tensor) and type(i._array) is Absent for i in inputs]
+        if any(absent):
+            plan = asking_for(plan, absent)
         if used and batched.innermost(held) is not None:
             plan = batched.plan_of(self, plan)
         self.plans[full] = plan

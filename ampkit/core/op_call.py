@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import backends
 from ..backends.launch_queue import queue
+from ..base.array_kinds import Absent
 from ..base.dtypes import DIFFERENTIABLE, FLOATS, NARROW, DType, bool_, rounded
 from ..base.errors import AmpkitError, ArgumentError, DTypeError, ShapeError
 from ..base.observe import FORWARD, notify_end, notify_start, observers, profilers
@@ -157,7 +158,7 @@ def _cast_inputs(inputs: Any, arrays: list[Any], casts: tuple[DType | None, ...]
             arrays[i] = rounded(array, dtype)
         elif array.dtype in NARROW:  # an op that moves bytes
             arrays[i] = array.view(dtype)
-        elif array.dtype != dtype:
+        elif array.dtype != dtype or type(array) is Absent:
             region = scope().value
             arrays[i] = inputs[i].copy_in(dtype, region is None or region.cache)
 

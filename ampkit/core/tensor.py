@@ -291,7 +291,7 @@ class Tensor(TensorBase, TensorMethods):
 
     def _new_grad_buffer(self, gradient: Array) -> Array:
         # In the order of axes of a dense leaf, as in PyTorch.
-        array, make = self.array, backends.backend_of(self.array).empty
+        array, make = self._array, backends.backend_of(self._array).empty
         if not array.flags.c_contiguous and is_dense(array):
             order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
             made = make(tuple([array.shape[axis] for axis in order]), self._grad_dtype())

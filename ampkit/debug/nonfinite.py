@@ -107,7 +107,7 @@ class NonFiniteTracker:
     def _new(self, event: Event, output: Any, parent: Origin | None = None) -> Origin:
         if self._tag is not None and event.name == "to" and event.phase == FORWARD:  # how traced gradients are cast
             event = event._replace(name="cast", phase=BACKWARD, tag=self._tag)
-        computed = [item for item in event.operands if isinstance(item, Tensor) and self._numbers.holds(item.array)]
+        computed = [item for item in event.operands if isinstance(item, Tensor) and self._numbers.holds(item._array)]
         made = Origin(
             event,
             output,
@@ -132,7 +132,7 @@ class NonFiniteTracker:
 
     def _first_seen(self, event: Event, array: Any) -> Origin:
         for operand, read in _operands(event):
-            if read is array and operand.array is not array and is_finite(operand.array):  # a weight's 16-bit copy
+            if read is array and operand._array is not array and is_finite(operand.array):  # a weight's 16-bit copy
                 cast = Event("cast", (operand.array,), array, FORWARD, operands=(operand,))
                 return Origin(cast, array, call_of(event), caster=event.name, model=self.model, policy=self._policy)
         return outside_origin(event, array, self.model)

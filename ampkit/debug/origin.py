@@ -152,7 +152,7 @@ def outside_origin(event: Event, array: Any, model: Any) -> Origin:
     unknown = "what code outside of ops computed"
     made = Origin(event, array, call_of(event), outside=unknown, model=model, where=caller())
     for operand in event.operands:
-        if isinstance(operand, Tensor) and memory_of(operand.array) is memory_of(array):
+        if isinstance(operand, Tensor) and memory_of(operand._array) is memory_of(array):
             kind, name = name_in_model(operand, model)
             if name:
                 made.outside = f"{kind} {name}"
@@ -172,7 +172,7 @@ def name_in_model(tensor: Tensor, model: Any) -> tuple[str, str]:
     if model is not None:
         for kind, found in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
             for name, held in found:
-                if held is tensor or held.array is tensor.array:
+                if held is tensor or held._array is tensor._array:
                     return kind, name
     return "", ""
 

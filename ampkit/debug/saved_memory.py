@@ -33,7 +33,7 @@ class SavedMemory:
 
 
 def _copies(weight: Parameter) -> Iterator[Any]:
-    yield weight.array
+    yield weight._array
     yield from (array for _, array in (weight._cast_copies or {}).values())
 
 

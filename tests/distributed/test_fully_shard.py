@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from contextlib import nullcontext
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -217,8 +218,9 @@ def test_no_full_parameter_lives_between_forward_and_backward(region, policy, mo
 
     def noted(self):
         for member in self.members if self.is_unsharded else ():
-            casts = (member.full._cast_copies or {}).values()
-            let_go.extend(weakref.ref(array) for array in (member.full.array, *(cast for _, cast in casts)))
+            casts = [cast for _, cast in (member.full._cast_copies or {}).values()]
+            held = casts if member.full.is_absent else [member.full.array, *casts]
+            let_go.extend(map(weakref.ref, held))
         reshard(self)
 
     monkeypatch.setattr(ShardedGroup, "reshard", noted)
@@ -235,6 +237,140 @@ def test_no_full_parameter_lives_between_forward_and_backward(region, policy, mo
         return all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
 
     assert on_ranks(1, program) == [True]
+
+
+def counted(group):
+    """The bytes of each gather of the group from now on."""
+    found, gather = [], group.gather_ranges
+
+    def gather_ranges(mine, whole, bounds, to=None):
+        found.append(bounds[-1] * mine.itemsize)
+        gather(mine, whole, bounds, to)
+
+    group.gather_ranges = gather_ranges
+    return found
+
+
+AS_STORED = MixedPrecisionPolicy(param_dtype=ampkit.float32, cast_forward_inputs=False)
+
+
+@pytest.mark.parametrize("region", [in_bfloat16, in_float16])
+def test_autocast_gathers_in_16_bits_what_products_read(region):
+    def step(model, group, number):
+        with region():
+            loss = loss_of(model, group, number)
+        loss.backward()
+        found = float(loss), [p.grad.numpy() for p in model.parameters()]
+        model.zero_grad()
+        return found
+
+    def program(group):
+        model, stored = shard(make(size=16), group), shard(make(size=16), group, mp_policy=AS_STORED)
+        expected, sizes, alike = {}, counted(group), []
+        for name, module in model.named_modules():
+            for kind, parameter in module._parameters.items():
+                rows = parameter._sharding
+                width = 2 if isinstance(module, nn.Linear) else 4  # norms and tables are read as they are stored
+                parts = [(end - begin) * rows.row_size * width for begin, end in pairwise(rows.bounds)]
+                passes = 2 if name.startswith("blocks.") else 1  # the root keeps its own for the backward
+                expected[name, kind] = passes * sum(-(-part // 16) * 16 for part in parts)
+        for number in range(3):
+            sizes.clear()
+            found = step(model, group, number)
+            taken = list(sizes)
+            other = step(stored, group, number)
+            alike.append(found[0] == other[0] and same(found[1], other[1]))
+        return alike, taken, sum(expected.values()), sum(sizes) - sum(taken)
+
+    for alike, taken, expected, _ in on_ranks(2, program):
+        assert alike == [True] * 3
+        assert (len(taken), sum(taken)) == (5, expected)  # two blocks twice, and the root
+
+
+class Reads(nn.Linear):
+    """A layer that reads its weight by a function of the test, from the second call on."""
+
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        x = super().forward(x)
+        self.found = x.float() if self.calls < 2 else self.read(x)
+        return self.found
+
+
+def off(module, x):
+    with ampkit.autocast(enabled=False):
+        return ops.linear(x.float(), module.weight)
+
+
+READS = {
+    "off": off,
+    "list": lambda m, x: ops.cat([m.weight, m.weight]),
+    "view": lambda m, x: m.weight.T.contiguous(),
+    "float32": lambda m, x: ops.sum(m.weight * m.weight),
+    "detach": lambda m, x: m.weight.detach() * 1,
+    "data": lambda m, x: m.weight.data + m.bias,
+    "numpy": lambda m, x: ampkit.tensor(m.weight.detach().numpy()),
+    "half": lambda m, x: m.weight.half(),
+    "text": lambda m, x: ampkit.tensor(float(len(str(m.weight)))),
+    "item": lambda m, x: ampkit.tensor(m.weight[1, 2].item()),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_reads_a_parameter_as_it_is_stored_after_all_gathers_it(read):
+    def program(group):
+        with ONE_BY_ONE:
+            ampkit.manual_seed(3)
+            plain, model = Reads(6, 6), Reads(6, 6)
+        model.load_state_dict(plain.state_dict())
+        fully_shard(model, mesh=group, reshard_after_forward=True)
+        x, sizes, found = ampkit.ones(2, 6), counted(group), []
+        for module in (plain, model):
+            module.read = READS[read].__get__(module)
+            with in_bfloat16():
+                results = [module(x) for _ in range(3)]
+            taken = list(sizes)
+            (ops.sum(results[-1]) + ops.sum(results[0])).backward()
+            gradient = module.weight.grad if module is plain else module.weight.grad.full_tensor()
+            found.append([*(each.detach().numpy() for each in results), gradient.numpy()])
+        assert same(*found)
+        return taken
+
+    for taken in on_ranks(2, program):
+        assert len(taken) > 3 and taken[0] < taken[-1]  # the third call knows what the second has read
+
+
+def test_a_read_on_one_rank_alone_is_an_error_that_names_the_other():
+    def program(group):
+        model = fully_shard(nn.Linear(6, 6), mesh=group)
+        if group.rank() == 0:
+            model.register_forward_pre_hook(lambda m, x: str(m.weight) and None)
+        with in_bfloat16(), pytest.raises(dist.DistError, match="the same call on every rank"):
+            ops.sum(model(ampkit.ones(2, 6))).backward()
+        return True
+
+    assert on_ranks(2, program, timeout=5) == [True, True]
+
+
+@pytest.mark.parametrize("reshards", [False, True])
+def test_two_policies_in_turn_have_the_bits_of_each(reshards):
+    def program(group):
+        x, found = ampkit.ones(2, 6) / 3, []
+        for sharded in (False, True):
+            with ONE_BY_ONE:
+                ampkit.manual_seed(3)
+                model = nn.Linear(6, 1)
+            model = fully_shard(model, mesh=group, reshard_after_forward=reshards) if sharded else model
+            results = []
+            for region in (in_bfloat16, in_float16, nullcontext, in_float16):
+                with region():
+                    results.append(model(x).float())
+            ops.sum(results[0] + results[1] + results[2] * results[3]).backward()
+            gradient = model.weight.grad.full_tensor() if sharded else model.weight.grad
+            found.append([*(each.detach().numpy() for each in results), gradient.numpy()])
+        return same(*found)
+
+    assert on_ranks(2, program) == [True, True]
 
 
 def bytes_of(model, optimizer):

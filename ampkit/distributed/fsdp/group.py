@@ -10,19 +10,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ... import backends
 from ...backends import Array
-from ...base.dtypes import LOW, DType, is_float, uint8
+from ...base.dtypes import LOW, DType, float32, is_float, uint8
 from ...base.errors import StateError
 from ...core.autograd import hooks
 from ...core.fp_errors import ignore_fp_errors
 from ...core.parameter import Parameter
+from ...core.tensor import Tensor
 from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
+from .full_parameter import FullParameter
 from .policy import MixedPrecisionPolicy
 from .sharded_tensor import ShardedParameter, Sharding, bounds_of, ranges_of
 
@@ -32,12 +35,15 @@ ALIGNMENT = 16  # bytes: of each parameter's rows in a message
 class Member:
     """A parameter of a group. sharded: this rank's rows, which the optimizer has. full: what the forward reads.
 
-    places: the modules and the names under which they have it.
+    places: the modules and the names under which they have it. is_read: whether its values were read as they are stored
+    where a policy had them gathered in 16 bits.
     """
 
     def __init__(self, sharded: ShardedParameter, places: Sequence[tuple[Any, str]]):
         self.sharded, self.places = sharded, list(places)
-        self.full = Parameter(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype))
+        # Of a Tensor: casts of an array that others may write to would not be kept.
+        self.full = FullParameter(Tensor(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype)))
+        self.is_read = False
         self.full._dotted_name = sharded._dotted_name
 
     @property
@@ -94,25 +100,29 @@ class ShardedGroup:
         """The versions of the rows that this rank has."""
         return [member.sharded._version_counter[0] for member in self.members]
 
-    def unshard(self) -> None:
-        """Gather the full parameters, unless they are there and no row has changed since."""
-        now = self.versions()
-        if not (self.is_unsharded and now == self._versions):
-            if now != self._versions:  # a backward through the values of before raises
-                for member in self.members:
-                    member.full.changed()
-            self._gather()
-            self.is_unsharded, self._versions = True, now
+    def unshard(self, low: DType | None = None) -> None:
+        """Gather the full parameters, unless they are there and no row has changed since.
+
+        low: the dtype in which a policy in force reads most float32 ones, which are gathered in it. Values that are
+        read as they are stored are gathered then, and from then on at once.
+        """
+        now, wanted = self.versions(), [(member, self._dtype_in(member, low)) for member in self.members]
+        if self.is_unsharded and now == self._versions:
+            wanted = [(member, dtype) for member, dtype in wanted if not member.full.has(dtype)]
+        elif now != self._versions:  # a backward through the values of before raises
+            for member in self.members:
+                member.full.changed()
+        self._gather(wanted)
+        self.is_unsharded, self._versions = True, now
         for member in self.members:
             if member.full.requires_grad != member.sharded.requires_grad:
                 member.full.requires_grad = member.sharded.requires_grad
 
-    def _gather(self) -> None:
-        if not self.members:
+    @ignore_fp_errors()
+    def _gather(self, pairs: Sequence[tuple[Member, DType]]) -> None:
+        if not pairs:
             return
-        first, ranks = self.members[0].sharded.array, range(self.shard.size())
-        kinds = [self._dtype_of(member.sharded.array.dtype) for member in self.members]
-        pairs = list(zip(self.members, kinds, strict=True))
+        first, ranks = pairs[0][0].sharded.array, range(self.shard.size())
         parts = [bounds_of([member.bytes_of(rank, dtype) for member, dtype in pairs]) for rank in ranks]
         bounds = bounds_of([part[-1] for part in parts])
         with backends.device_guard(first):
@@ -131,12 +141,24 @@ class ShardedGroup:
                     rows = full[member.sharding.rows_of(rank)]
                     begin = bounds[rank] + parts[rank][i]
                     rows.reshape(-1)[...] = whole[begin : begin + rows.nbytes].view(dtype)
-                member.full._cast_copies = None
-                member.full._hold(full)
+                if dtype == self._dtype_in(member, None):
+                    member.full._cast_copies = None
+                    member.full._hold(full)
+                else:
+                    like = _stand_in(first, full.shape, member.sharded.array.dtype)
+                    member.full.hold_copy(full, like, partial(self._bring, member))
 
-    def _dtype_of(self, dtype: DType) -> DType:
-        wanted = self.policy.param_dtype
-        return wanted if wanted is not None and is_float(dtype) else dtype
+    def _bring(self, member: Member) -> None:
+        # All ranks read the values, as they make the same calls of ops.
+        member.is_read, copies = True, member.full._cast_copies
+        self._gather([(member, self._dtype_in(member, None))])
+        member.full._cast_copies = copies
+
+    def _dtype_in(self, member: Member, low: DType | None) -> DType:
+        dtype: DType = member.sharded.array.dtype
+        if self.policy.param_dtype is not None:
+            return self.policy.param_dtype if is_float(dtype) else dtype
+        return low if low in LOW and dtype == float32 and not member.is_read else dtype
 
     def reshard(self) -> None:
         """Let go of the full parameters."""
@@ -144,7 +166,7 @@ class ShardedGroup:
             for member in self.members:
                 full = member.full
                 full._cast_copies = None
-                full._hold(_stand_in(member.sharded.array, member.sharding.shape, full.array.dtype))
+                full._hold(_stand_in(member.sharded.array, member.sharding.shape, full._array.dtype))
             self.is_unsharded = False
 
     def show_full(self) -> None:

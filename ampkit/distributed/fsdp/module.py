@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ... import backends
+from ...base.dtypes import DType
 from ...base.errors import ArgumentError, DTypeError, ShapeError, StateError, switch
 from ...core.autograd import hooks
 from ...core.autograd.grad_mode import is_grad_enabled
 from ...core.autograd.recompute import is_recomputing
 from ...core.nested import tensors_in, with_tensors
 from ...core.parameter import Parameter
+from ...core.policy import region
 from ...core.tensor import Tensor, tick
 from ...nn.hooks import BackwardHook
 from ...nn.module import Module
@@ -53,6 +56,7 @@ class State:
         self.group, self.reshards = group, reshards
         self.reshards_after_backward, self.stays = True, False  # the second: see `unsharded`
         self._depths: list[int] = []  # of the forwards under way
+        self._low: DType | None = None  # the 16 bits of the policy in force in the last forward
         self._pass: Any = None  # the backward pass at whose end `_end` is to be called
         self._since = 0
         for member in group.members:
@@ -70,7 +74,8 @@ class State:
         for member in self.group.members:
             if member.sharded.requires_grad and id(member.full) not in hooks.post_accumulate_hooks:
                 self._watch(member)
-        self.group.unshard()
+        self._low = self._low_dtype()
+        self.group.unshard(self._low)
         self.group.show_full()
         self._depths.append(_forwards.depth)
         _forwards.depth += 1
@@ -79,6 +84,13 @@ class State:
             args, kwargs = _cast((args, kwargs), policy.param_dtype)
         self._since = tick()
         return _watched((args, kwargs), self._inputs_complete)
+
+    def _low_dtype(self) -> DType | None:
+        entry = region()
+        if entry is None or not self.group.members:
+            return None
+        rule = entry.policies[backends.backend_of(self.group.members[0].sharded.array).name]
+        return None if rule is None else rule.low_dtype
 
     def after_forward(self, module: Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Show this rank's rows, cast the outputs, and let go of the full parameters."""
@@ -103,7 +115,7 @@ class State:
 
     def _unshard(self) -> None:
         self._at_end_of_pass()
-        self.group.unshard()
+        self.group.unshard(self._low)
 
     def _at_end_of_pass(self) -> None:
         running = hooks.passes.running
@@ -235,7 +247,8 @@ def fully_shard(
     mesh: of one dimension, the ranks that share out; of two, the second one does, and the first has copies. A group of
     processes stands for a mesh; None is all of them. reshard_after_forward: whether the full parameters are let go of
     between forward and backward (ZeRO stage 3), or kept (stage 2); None: kept of the outermost module alone.
-    mp_policy: the dtypes. ignored_params: parameters that stay whole, and are not reduced.
+    mp_policy: the dtypes; without param_dtype, float32 parameters that autocast casts are gathered in its 16 bits.
+    ignored_params: parameters that stay whole, and are not reduced.
     Raises StateError before init_process_group, and for parameters that another shared out module has; ShapeError for
     parameters without an axis; ArgumentError for a module without parameters; DistError where ranks have others.
     Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3; Zhao et al. 2023, arXiv:2304.11277.

@@ -15,6 +15,7 @@ class MixedPrecisionPolicy:
 
     param_dtype: in which floating-point parameters are gathered and the forward computes; its floating-point arguments
     are cast to it too (cast_forward_inputs). Each rank keeps and updates its rows as they were made, in float32 say.
+    Without it autocast decides: float32 parameters that operations read in its 16 bits alone are gathered in those.
     reduce_dtype: in which gradients travel to the rank that adds them up in float32; by default 16-bit param_dtype, or
     float32. output_dtype: to which floating-point results of the forward are cast.
     Raises DTypeError for anything but floating-point dtypes that have gradients.

@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import backends
 from ...backends import Array
+from ...base.array_kinds import Absent
 from ...base.dtypes import DType
 from ...core.autograd.node import Node
 from ...core.autograd.reachable import nodes_below
@@ -49,9 +50,7 @@ def pack_weights(group: ShardedGroup, outputs: Iterable[Tensor], since: int, uns
             return item  # what `pack` left as it is
         need_same_rows(group, item.versions)
         unshard()
-        full = item.member.full
-        array = full.array if full.array.dtype == item.dtype else full.copy_in(item.dtype, True)
-        return Tensor(_view(array, item))
+        return Tensor(_view(item.member.full.copy_in(item.dtype, True), item))
 
     roots = [node for tensor in outputs if (node := tensor._tape_node) is not None and node.serial > since]
     for node in nodes_below(roots, since):
@@ -66,8 +65,8 @@ def _memory(group: ShardedGroup) -> _Memory:
     found = []
     for member in group.members:
         casts = [array for _, array in (member.full._cast_copies or {}).values()]
-        for array in (member.full.array, *casts):
-            if array.flags.c_contiguous and array.size:
+        for array in (member.full._array, *casts):
+            if type(array) is not Absent and array.flags.c_contiguous and array.size:
                 found.append((address(array), address(array) + array.nbytes, member, array.dtype, array))
     return found
 
