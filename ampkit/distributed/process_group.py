@@ -138,10 +138,13 @@ class ProcessGroup:
 
         self.run(lambda: self.on_flat(action, array), False, array)
 
-    def gather_ranges(self, mine: Array, whole: Array | None, bounds: Sequence[int], to: int | None = None) -> None:
+    def gather_ranges(
+        self, mine: Array, whole: Array | None, bounds: Sequence[int], to: int | None = None,
+        in_background: bool = False,
+    ) -> Any:  # fmt: skip
         """Write the flat array `mine` of each rank r into elements bounds[r] to bounds[r + 1] of `whole`.
 
-        to: the one rank that has a `whole`; None: all do, of which `mine` may be a view.
+        to: the one rank that has a `whole`; None: all do, of which `mine` may be a view. -> a Work if `in_background`.
         """
         said = f"gather_ranges({mine.dtype.name}, {list(bounds)}, to {'all' if to is None else to})"
         call, via = Call(said, call_site()), self.transport_of(mine)
@@ -158,7 +161,7 @@ class ProcessGroup:
                 if whole is not None and flat is not None:
                     self.store(whole, flat)
 
-        self.run(action, False, mine)
+        return self.run(action, in_background, mine)
 
     def reduce_ranges(
         self, whole: Array, bounds: Sequence[int], mine: Array, op: ReduceOp = ReduceOp.SUM, in_background: bool = False

@@ -243,9 +243,9 @@ def counted(group):
     """The bytes of each gather of the group from now on."""
     found, gather = [], group.gather_ranges
 
-    def gather_ranges(mine, whole, bounds, to=None):
+    def gather_ranges(mine, whole, bounds, **options):
         found.append(bounds[-1] * mine.itemsize)
-        gather(mine, whole, bounds, to)
+        return gather(mine, whole, bounds, **options)
 
     group.gather_ranges = gather_ranges
     return found

@@ -8,7 +8,7 @@ accumulator dtype.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
 from .full_parameter import FullParameter
 from .policy import MixedPrecisionPolicy
+from .prefetch import prefetch
 from .sharded_tensor import ShardedParameter, Sharding, bounds_of, ranges_of
 
 ALIGNMENT = 16  # bytes: of each parameter's rows in a message
@@ -76,7 +77,8 @@ def _stand_in(like: Array, shape: tuple[int, ...], dtype: DType) -> Array:
 class ShardedGroup:
     """See the file. shard: the ranks that share the parameters out. replicate: those with the same rows, or None.
 
-    is_unsharded: whether the full parameters are there. syncs: whether backward reduces the gradients.
+    is_unsharded: whether the full parameters are there. syncs: whether backward reduces the gradients. followed_by: in
+    forward (False) and backward (True), the group that was gathered next and in which `low`, see Prefetch.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class ShardedGroup:
         self.members, self.shard, self.replicate, self.policy = list(members), shard, replicate, policy
         self.is_unsharded, self.syncs = False, True
         self._versions: list[int] = []  # of the rows that were gathered
+        self.followed_by: dict[bool, tuple[Callable[[], Any], DType | None]] = {}
         self._pending: list[tuple[Any, Array, list[tuple[Member, slice]], Any]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardedGroup:
@@ -100,28 +103,42 @@ class ShardedGroup:
         """The versions of the rows that this rank has."""
         return [member.sharded._version_counter[0] for member in self.members]
 
-    def unshard(self, low: DType | None = None) -> None:
+    def unshard(self, low: DType | None = None, in_turn: bool = False) -> None:
         """Gather the full parameters, unless they are there and no row has changed since.
 
         low: the dtype in which a policy in force reads most float32 ones, which are gathered in it. Values that are
-        read as they are stored are gathered then, and from then on at once.
+        read as they are stored are gathered then, and from then on at once. in_turn: whether forward or backward has
+        come to it, so that the next group is gathered ahead.
         """
-        now, wanted = self.versions(), [(member, self._dtype_in(member, low)) for member in self.members]
-        if self.is_unsharded and now == self._versions:
-            wanted = [(member, dtype) for member, dtype in wanted if not member.full.has(dtype)]
-        elif now != self._versions:  # a backward through the values of before raises
+        now, wanted = self.versions(), self._wanted(low)
+        if now != self._versions:  # a backward through the values of before raises
             for member in self.members:
                 member.full.changed()
-        self._gather(wanted)
+        if wanted:
+            self._hold(wanted, (prefetch.take(self, wanted, now) or self._gather(wanted))())
         self.is_unsharded, self._versions = True, now
+        if wanted and in_turn:
+            prefetch.follow(self, low)
         for member in self.members:
             if member.full.requires_grad != member.sharded.requires_grad:
                 member.full.requires_grad = member.sharded.requires_grad
 
+    def gather_ahead(self, low: DType | None) -> tuple[Any, ...] | None:
+        """Begin to gather in the background what `unshard` would: see Prefetch. None: nothing to gather so."""
+        wanted = self._wanted(low)
+        if not wanted or self.shard.size() == 1 or not self.shard.in_background(self.members[0].sharded.array):
+            return None
+        return wanted, self.versions(), self._gather(wanted, True)
+
+    def _wanted(self, low: DType | None) -> list[tuple[Member, DType]]:
+        # What is not there, in which dtype.
+        there = self.is_unsharded and self.versions() == self._versions
+        pairs = [(member, self._dtype_in(member, low)) for member in self.members]
+        return [(member, dtype) for member, dtype in pairs if not (there and member.full.has(dtype))]
+
     @ignore_fp_errors()
-    def _gather(self, pairs: Sequence[tuple[Member, DType]]) -> None:
-        if not pairs:
-            return
+    def _gather(self, pairs: Sequence[tuple[Member, DType]], in_background: bool = False) -> Callable[[], list[Array]]:
+        # -> what waits for the end and returns the full arrays.
         first, ranks = pairs[0][0].sharded.array, range(self.shard.size())
         parts = [bounds_of([member.bytes_of(rank, dtype) for member, dtype in pairs]) for rank in ranks]
         bounds = bounds_of([part[-1] for part in parts])
@@ -134,24 +151,36 @@ class ShardedGroup:
                 )
                 found = rows.reshape(-1).view(uint8)
                 mine[part.start : part.start + found.size] = found
-            self.shard.gather_ranges(mine, whole, bounds)
-            for i, (member, dtype) in enumerate(pairs):
-                full = backend.empty(member.sharding.shape, dtype)
-                for rank in ranks:
-                    rows = full[member.sharding.rows_of(rank)]
-                    begin = bounds[rank] + parts[rank][i]
-                    rows.reshape(-1)[...] = whole[begin : begin + rows.nbytes].view(dtype)
-                if dtype == self._dtype_in(member, None):
-                    member.full._cast_copies = None
-                    member.full._hold(full)
-                else:
-                    like = _stand_in(first, full.shape, member.sharded.array.dtype)
-                    member.full.hold_copy(full, like, partial(self._bring, member))
+            work = self.shard.gather_ranges(mine, whole, bounds, in_background=in_background)
+
+        def finish() -> list[Array]:
+            if work is not None:
+                work.wait()
+            with backends.device_guard(first):
+                made = [backend.empty(member.sharding.shape, dtype) for member, dtype in pairs]
+                for i, ((member, dtype), full) in enumerate(zip(pairs, made, strict=True)):
+                    for rank in ranks:
+                        rows = full[member.sharding.rows_of(rank)]
+                        begin = bounds[rank] + parts[rank][i]
+                        rows.reshape(-1)[...] = whole[begin : begin + rows.nbytes].view(dtype)
+            return made
+
+        return finish
+
+    def _hold(self, pairs: Sequence[tuple[Member, DType]], arrays: Sequence[Array]) -> None:
+        for (member, dtype), full in zip(pairs, arrays, strict=True):
+            if dtype == self._dtype_in(member, None):
+                member.full._cast_copies = None
+                member.full._hold(full)
+            else:
+                like = _stand_in(member.sharded.array, full.shape, member.sharded.array.dtype)
+                member.full.hold_copy(full, like, partial(self._bring, member))
 
     def _bring(self, member: Member) -> None:
         # All ranks read the values, as they make the same calls of ops.
         member.is_read, copies = True, member.full._cast_copies
-        self._gather([(member, self._dtype_in(member, None))])
+        stored = [(member, self._dtype_in(member, None))]
+        self._hold(stored, self._gather(stored)())
         member.full._cast_copies = copies
 
     def _dtype_in(self, member: Member, low: DType | None) -> DType:

@@ -34,6 +34,7 @@ from ..transport import Call, DistError, call_site
 from ..world import group_or_world
 from .group import Member, ShardedGroup
 from .policy import CPUOffloadPolicy, MixedPrecisionPolicy
+from .prefetch import prefetch
 from .saved_weights import pack_weights
 from .sharded_tensor import ShardedParameter, ShardedTensor, Sharding, cut, sharded, share_out
 
@@ -75,7 +76,7 @@ class State:
             if member.sharded.requires_grad and id(member.full) not in hooks.post_accumulate_hooks:
                 self._watch(member)
         self._low = self._low_dtype()
-        self.group.unshard(self._low)
+        self.group.unshard(self._low, in_turn=True)
         self.group.show_full()
         self._depths.append(_forwards.depth)
         _forwards.depth += 1
@@ -98,6 +99,8 @@ class State:
             return None
         is_inside = self._depths.pop() > 0
         _forwards.depth -= 1
+        if not is_inside and not hooks.passes.running:
+            prefetch.end()
         self.group.show_sharded()
         if self.group.policy.output_dtype is not None:
             output = _cast(output, self.group.policy.output_dtype)
@@ -115,7 +118,7 @@ class State:
 
     def _unshard(self) -> None:
         self._at_end_of_pass()
-        self.group.unshard(self._low)
+        self.group.unshard(self._low, in_turn=True)
 
     def _at_end_of_pass(self) -> None:
         running = hooks.passes.running
@@ -139,6 +142,7 @@ class State:
 
     def _end(self) -> None:
         self._pass = None
+        prefetch.end()
         self._complete()
         self.group.finish()
 
@@ -200,10 +204,10 @@ class FSDPModule(Module):
             state.reshards_after_backward = given
 
     def set_modules_to_forward_prefetch(self, modules: Iterable[Module]) -> None:
-        """No effect: parameters are gathered when their module begins."""
+        """No effect: what followed a module in the last forward is gathered while it computes."""
 
     def set_modules_to_backward_prefetch(self, modules: Iterable[Module]) -> None:
-        """No effect: parameters are gathered when backward reads the first of a module."""
+        """No effect: what followed a module in the last backward is gathered while it computes."""
 
 
 @contextmanager
