@@ -19,6 +19,7 @@ from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from ampkit.distributed.fsdp.group import ShardedGroup
+from ampkit.distributed.tensor import ColwiseParallel, parallelize_module
 from ampkit.nn.parallel import DistributedDataParallel
 from ampkit.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -486,10 +487,15 @@ def scalar(group):
     fully_shard(module, mesh=group)
 
 
+def divided(group):
+    fully_shard(parallelize_module(nn.Linear(4, 4), group, ColwiseParallel()), mesh=group)
+
+
 @pytest.mark.parametrize(
     ("action", "error", "said"),
     [
         (tied_across, StateError, r"'head.weight', which 'embedding' shares out"),
+        (divided, StateError, r"'weight', which is divided already\s+help: .*; DistributedDataParallel goes with"),
         (scalar, ShapeError, r"with an axis to cut along, got 'gain' \[\]"),
         (lambda g: fully_shard(shard(make(), g), mesh=g), StateError, "a FSDPNet that is"),
         (lambda g: fully_shard(nn.ReLU(), mesh=g), ArgumentError, "a module with parameters, got a ReLU without"),

@@ -316,8 +316,10 @@ def _parameters_of(module: Module, ignored: set[int]) -> dict[int, tuple[Paramet
             title = f"{path}.{name}" if path else name
             if isinstance(parameter, ShardedParameter):
                 where = others.get(id(parameter))
-                got = f"{title!r}, which {'another module' if where is None else repr(where)} shares out"
+                got = f"{title!r}, which {'is divided already' if where is None else f'{where!r} shares out'}"
                 cure = "shard submodules first, and tied parameters in the module around all that have them"
+                if where is None:
+                    cure += "; DistributedDataParallel goes with layers that parallelize_module has divided"
                 raise StateError(_NAME, "parameters of one sharded module", got, cure)
             if isinstance(parameter, Uninitialized) or not parameter.array.ndim:
                 got = f"{title!r} without a shape" if isinstance(parameter, Uninitialized) else f"{title!r} []"
