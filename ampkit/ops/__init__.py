@@ -80,6 +80,7 @@ from .shape.grids import *
 from .shape.join_split import *
 from .shape.padding import *
 from .shape.repeat_and_flip import *
+from .shape.strided import *
 from .shape.triangular import *
 from .shape.view import *
 from .sparse.creation import *

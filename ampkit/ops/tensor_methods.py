@@ -43,19 +43,19 @@ IN_PLACE = [
 # Methods that call the function of the same name with self as first argument.
 METHODS = [
     *IN_PLACE, "all", "allclose", "amax", "amin", "aminmax", "any", "argmax", "argmin", "argsort", "argwhere",
-    "bernoulli", "bincount", "bmm", "broadcast_to", "cholesky_inverse", "cholesky_solve", "chunk", "clone", "conj",
-    "contiguous", "corrcoef", "count_nonzero", "cov", "cross", "cummax", "cummin", "det", "diag", "diag_embed",
-    "diagflat", "diagonal", "diff", "dist", "dot", "dsplit", "equal", "expand", "flatten", "flip", "fliplr",
-    "flipud", "fmax", "fmin", "gather", "ger", "hardshrink", "histc", "histogram", "hsplit", "index_select",
-    "inner", "inverse", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron",
-    "kthvalue", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logsumexp", "masked_select",
-    "matmul", "matrix_exp", "matrix_power", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode",
-    "moveaxis", "movedim", "msort", "multinomial", "mv", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow",
-    "nonzero", "norm", "outer", "permute", "pinverse", "positive", "prelu", "prod", "quantile", "ravel", "repeat",
-    "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "select", "signbit", "slogdet", "softmax",
-    "sort", "split", "squeeze", "std", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tensor_split",
-    "tile", "to", "to_sparse", "to_sparse_coo", "to_sparse_csc", "to_sparse_csr", "topk", "trace", "transpose",
-    "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
+    "as_strided", "bernoulli", "bincount", "bmm", "broadcast_to", "cholesky_inverse", "cholesky_solve", "chunk",
+    "clone", "conj", "contiguous", "corrcoef", "count_nonzero", "cov", "cross", "cummax", "cummin", "det", "diag",
+    "diag_embed", "diagflat", "diagonal", "diff", "dist", "dot", "dsplit", "equal", "expand", "flatten", "flip",
+    "fliplr", "flipud", "fmax", "fmin", "gather", "ger", "hardshrink", "histc", "histogram", "hsplit", "index_select",
+    "inner", "inverse", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "kthvalue",
+    "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logsumexp", "masked_select", "matmul",
+    "matrix_exp", "matrix_power", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode", "moveaxis",
+    "movedim", "msort", "multinomial", "mv", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "nonzero",
+    "norm", "outer", "permute", "pinverse", "positive", "prelu", "prod", "quantile", "ravel", "repeat",
+    "repeat_interleave", "reshape", "resolve_conj", "roll", "rot90", "select", "signbit", "slogdet", "softmax", "sort",
+    "split", "squeeze", "std", "sum", "swapaxes", "swapdims", "t", "take", "take_along_dim", "tensor_split", "tile",
+    "to", "to_sparse", "to_sparse_coo", "to_sparse_csc", "to_sparse_csr", "topk", "trace", "transpose", "unbind",
+    "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit",
 ]  # fmt: skip
 
 
