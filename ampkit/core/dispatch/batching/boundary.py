@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ampkit import backends
 from ampkit.base.dtypes import DIFFERENTIABLE
 
@@ -51,16 +49,23 @@ class _Boundary:
         return (self(tangents[0], *node.params),)
 
 
+def _moved(array: Any, source: int, target: int) -> Any:
+    # NumPy's moveaxis, in fewer steps.
+    order = list(range(array.ndim))
+    order.insert(target % array.ndim, order.pop(source))
+    return array if source == target else array.transpose(order)
+
+
 def _in(array: Any, dim: int, level: Level) -> Any:
     if is_inner(array, level):
         return BatchedArray(_in(array.data, dim % array.ndim + 1, level), array.level)
-    return BatchedArray(np.moveaxis(array, dim, 0), level)
+    return BatchedArray(_moved(array, dim, 0), level)
 
 
 def _out(array: Any, dim: int, level: Level) -> Any:
     if is_inner(array, level):
         return BatchedArray(_out(array.data, dim % (array.ndim + 1) + 1, level), array.level)
-    return np.moveaxis(expand(array, level).data, 0, dim)
+    return _moved(expand(array, level).data, 0, dim)
 
 
 enter = _Boundary("vmap", _in, _out)
