@@ -35,8 +35,8 @@ def functional_call(
         if not isinstance(name, str):
             raise DTypeError("functional_call", "kwargs with names of arguments as keys", shown(name))
     given = dict(dicts) if isinstance(dicts, Mapping) else {k: v for each in dicts for k, v in each.items()}
-    own: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
-    own |= dict(module.named_buffers(remove_duplicate=False))
+    tables = _tables(module)
+    own = {name: table[last] for name, (table, last) in tables.items()}
     for name in given:
         look_up(own, name, "Parameter or buffer")
     if strict and (missing := [name for name in own if name not in given]):
@@ -44,20 +44,26 @@ def functional_call(
     if tie_weights:
         tied = {id(own[name]): tensor for name, tensor in given.items()}
         given |= {n: tied[id(t)] for n, t in own.items() if n not in given and id(t) in tied}
-    places = [(_table(module, name), name) for name in given]
     try:
-        for table, name in places:
-            table[name.rpartition(".")[2]] = given[name]
+        for name, tensor in given.items():
+            table, last = tables[name]
+            table[last] = tensor
         return module(*(args if isinstance(args, tuple) else () if args is None else (args,)), **(kwargs or {}))
     finally:
-        for table, name in places:
-            table[name.rpartition(".")[2]] = own[name]
+        for name in given:
+            table, last = tables[name]
+            table[last] = own[name]
 
 
-def _table(module: Module, name: str) -> dict[str, Any]:
-    path, _, last = name.rpartition(".")
-    part: Any = module.get_submodule(path)
-    return part._parameters if last in part._parameters else part._buffers
+def _tables(module: Module) -> dict[str, tuple[dict[str, Any], str]]:
+    # Of each Parameter, and then of each buffer, by dotted name: the table that holds it and its name there.
+    parts = list(module.named_modules(remove_duplicate=False))
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for kind in ("_parameters", "_buffers"):
+        for path, part in parts:
+            table = getattr(part, kind)
+            found |= {f"{path}.{n}" if path else n: (table, n) for n, tensor in table.items() if tensor is not None}
+    return found
 
 
 check_all(globals())
