@@ -186,7 +186,8 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
     for changed, fixed in ((a, b), (b, a)):
         if in_dtype[changed] is None:
             continue
-        value, edge = values.get(signature.names[fixed]), node.edges[fixed]
+        value: Any = values.get(signature.names[fixed])
+        edge = node.edges[fixed]
         if not hasattr(value, "dtype"):
             return None
         if not traced:  # a kernel may have kept it in another shape
