@@ -529,6 +529,25 @@ def test_a_step_between_forward_and_backward_is_refused():
     on_ranks(1, program)
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_gradients_of_a_backward_that_failed_do_not_come_back(at):
+    def program(group):
+        found = []
+        for fails in (False, True):
+            model = shard(make(), group, reshard_after_forward=True)
+            if fails:
+                handle = model.blocks[at].register_full_backward_hook(lambda *args: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    loss_of(model, group, 2).backward()
+                handle.remove()
+                model.zero_grad()
+            train(model, group, 2, optim.SGD, lr=0.1)
+            found.append(whole(model))
+        return same(*found)
+
+    assert on_ranks(2, program) == [True, True]
+
+
 def test_without_a_group_it_needs_init_process_group():
     with pytest.raises(StateError, match="needs init_process_group"):
         fully_shard(nn.Linear(2, 2))

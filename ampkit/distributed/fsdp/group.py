@@ -254,6 +254,12 @@ class ShardedGroup:
             own = list(zip(members, ranges_of(bounds_of(sizes[self.shard.rank()])), strict=True))
             self._pending.append((work, mine, own, (tag, wire == dtype)))
 
+    def forget(self) -> None:
+        """Let go of what a backward that failed has left, which no `zero_grad` reaches; accumulated gradients stay."""
+        self._pending.clear()
+        for member in self.members if self.syncs else ():
+            member.full.drop_grad()
+
     def finish(self) -> None:
         """Wait for what `reduce` has begun, and add it to the gradients of this rank's rows."""
         while self._pending:

@@ -75,6 +75,9 @@ class State:
         for member in self.group.members:
             if member.sharded.requires_grad and id(member.full) not in hooks.post_accumulate_hooks:
                 self._watch(member)
+        if self._pass is not None and not hooks.passes.running:  # it has failed
+            self._pass = None
+            self.group.forget()
         self._low = self._low_dtype()
         self.group.unshard(self._low, in_turn=True)
         self.group.show_full()
