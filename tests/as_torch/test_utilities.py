@@ -174,3 +174,28 @@ values.grad = b.grad = None
 print(found == (values.grad.tolist(), b.grad.tolist()), found[0])
 """
     assert run_aliased(code) == ["True [164.0, 36.0, 148.0]"]
+
+
+def test_names_of_torch_sparse_are_there_or_say_what_to_use(run_aliased):
+    code = """
+import torch
+indices = torch.tensor([[0, 1], [2, 0]])
+print(*[getattr(torch.sparse, name + "Tensor")(indices, torch.ones(2)).dtype for name in ("BFloat16", "Byte", "Int")])
+check = torch.sparse.check_sparse_tensor_invariants
+with check(False):
+    check.disable()
+    try:
+        torch.sparse_csc_tensor([0, 1], [3], [1.0], (3, 1))
+    except IndexError as error:
+        print(check.is_enabled(), error)
+print(torch.eye(2).to_sparse_csc().layout == torch.sparse_csc)
+try:
+    from torch.sparse import spsolve
+except ImportError as error:
+    print(error)
+"""
+    assert run_aliased(code) == [
+        "torch.bfloat16 torch.uint8 torch.int32",
+        "True sparse_coo_tensor: needs indices from 0 to 2, got 3 at position 0", "True",
+        "ampkit has no torch.sparse.spsolve", "help: `ampkit.linalg.solve(x.to_dense(), b)`",
+    ]  # fmt: skip

@@ -31,7 +31,8 @@ NAMESPACES = [
     "torch.cpu", "torch.cuda", "torch.cuda.amp", "torch.distributed", "torch.distributions", "torch.func", "torch.fx",
     "torch.hub", "torch.jit", "torch.multiprocessing", "torch.nn.attention", "torch.nn.parallel", "torch.nn.parameter",
     "torch.nn.utils.prune", "torch.nn.utils.rnn", "torch.nn.utils.stateless", "torch.overrides", "torch.profiler",
-    "torch.random", "torch.types", "torch.utils.checkpoint", "torch.utils.hooks", "torch.version",
+    "torch.random", "torch.sparse", "torch.types", "torch.utils.checkpoint", "torch.utils.hooks",
+    "torch.version",
 ]  # fmt: skip
 # What PyTorch's modules import or keep for themselves.
 LEAKED = {

@@ -117,7 +117,8 @@ REPLACEMENTS = {
     "nuclear_norm": '`ampkit.linalg.matrix_norm(x, "nuc")`', "qr": "`ampkit.linalg.qr`",
     "rad2deg": "`x * (180 / math.pi)`", "retains_grad": "`x.grad`, once `x.retain_grad()` was called",
     "segment_reduce": "`ops.scatter_reduce`",
-    "split_with_sizes": "`x.split(sizes)`", "svd": "`ampkit.linalg.svd`, whose Vh is V transposed",
+    "split_with_sizes": "`x.split(sizes)`", "spsolve": "`ampkit.linalg.solve(x.to_dense(), b)`",
+    "svd": "`ampkit.linalg.svd`, whose Vh is V transposed",
     "type_before_parametrizations": "`type(module)`", "upsample": "`ops.interpolate`",
     "xlogy": "`ops.where(x == 0, 0.0, x * ops.log(y))`",
 }  # fmt: skip
