@@ -1,11 +1,11 @@
 """Derivatives by `ampkit.func` and by torch.func, in processes that take turns.
 
-    python tests/bench/transforms.py [perceptron] [convnet] [gpt] [ensemble] [--rounds N]
+    python tests/bench/transforms.py [perceptron] [jacobians] [convnet] [gpt] [ensemble] [--rounds N]
 
 Needs PyTorch. CPU time in units of the first call of each table in the same round, medians: of a perceptron jvp along
-the input, along all Parameters, and the gradient, in forwards; of a convnet and a GPT the gradients of each sample by
-vmap, in the gradient of the batch; of 8 perceptrons of an ensemble their gradients, in that of one. "nan": the library
-raises.
+the input, along all Parameters, and the gradient, in forwards; of a small one Jacobians and Hessians, in gradients, for
+which --rounds 150 is not too many; of a convnet and a GPT the gradients of each sample by vmap, in the gradient of the
+batch; of 8 perceptrons of an ensemble their gradients, in that of one. "nan": the library raises.
 """
 
 from __future__ import annotations
@@ -41,6 +41,26 @@ def perceptron(library: Any) -> dict[str, Any]:
         "jvp of the Parameters": lambda: func.jvp(lambda p: func.functional_call(model, p, (x,)), (params,), (ones,)),
         "grad": lambda: func.grad(lambda p: func.functional_call(model, p, (x,)).sum())(params),
     }
+
+
+def jacobians(library: Any) -> dict[str, Any]:
+    """Gradients, Jacobians and Hessians of a perceptron of 212 Parameters, with one row of input."""
+    nn, func = library.nn, library.func
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    given, x = {name: p.detach() for name, p in model.named_parameters()}, library.randn(8)
+
+    def out(params: Any, x: Any) -> Any:
+        return func.functional_call(model, params, (x,))
+
+    def loss(params: Any, x: Any) -> Any:
+        return out(params, x).square().sum()
+
+    found = {"forward": lambda: func.grad(loss)(given, x)}
+    for place, name in enumerate(("Parameters", "input")):
+        found[f"jacrev of the {name}"] = lambda place=place: func.jacrev(out, place)(given, x)
+        found[f"jacfwd of the {name}"] = lambda place=place: func.jacfwd(out, place)(given, x)
+        found[f"hessian of the {name}"] = lambda place=place: func.hessian(loss, place)(given, x)
+    return found
 
 
 def convnet(library: Any) -> tuple[Any, Any, Any, Any]:
@@ -152,7 +172,8 @@ def ensemble(library: Any) -> dict[str, Any]:
 
 
 PARTS: dict[str, Any] = {
-    "perceptron": perceptron, "convnet": per_sample(convnet), "gpt": per_sample(gpt), "ensemble": ensemble,
+    "perceptron": perceptron, "jacobians": jacobians, "convnet": per_sample(convnet), "gpt": per_sample(gpt),
+    "ensemble": ensemble,
 }  # fmt: skip
 
 
