@@ -317,3 +317,18 @@ def test_many_elements_take_a_pass_for_each_tensor_with_the_same_result():
     found, reverse = func.jacfwd(call)(given), func.jacrev(call)(given)
     for name in given:
         np.testing.assert_allclose(found[name].numpy(), reverse[name].numpy(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_rows_of_a_jacobian_in_a_region_have_the_bits_of_single_passes(shape):
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    params, x = {name: p.detach() for name, p in model.named_parameters()}, numbers(*shape, dtype=ampkit.float32)
+    with autocast(dtype=ampkit.bfloat16):
+        call = lambda p: func.functional_call(model, p, (x,))  # noqa: E731
+        rows, (out, back) = func.jacrev(call)(params), func.vjp(call, params)
+        units = ops.eye(out.numel(), dtype=out.dtype).reshape(out.numel(), *out.shape)
+        for i, unit in enumerate(units):
+            for name, gradient in back(unit)[0].items():
+                row = rows[name].reshape(out.numel(), *gradient.shape)[i]
+                assert row.dtype == gradient.dtype == ampkit.float32
+                np.testing.assert_array_equal(row.numpy(), gradient.numpy())
