@@ -5,11 +5,13 @@ Hugging Face's `IterableDataset`, `WebDataset`, Grain's `IterDataset` and `DataL
 
 from __future__ import annotations
 
+import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from ..base.errors import StateError
+from ..base.errors import FileError, StateError
 from .datasets import IterableDataset
 
 
@@ -115,7 +117,7 @@ class _WebDatasetStream(_Stream):
                 stage.epoch = epoch - 1
 
     def _items(self, place: Any) -> Iterator[Any]:
-        items = iter(self.source)
+        items = _until_damaged(self.source)
         self._taken, self._last = 0, None
         if place is not None:
             for item in islice(items, place["taken"]):
@@ -137,6 +139,16 @@ class _WebDatasetStream(_Stream):
 
     def _place(self) -> Any:
         return {"taken": self._taken, "last": self._last}
+
+
+def _until_damaged(source: Any) -> Iterator[Any]:
+    # webdataset adds the name of the shard to the arguments of tarfile's errors.
+    try:
+        yield from source
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        got = ", ".join(str(each) for each in error.args if isinstance(each, str)) or type(error).__name__
+        cure = "copy the shard again, or leave it out"
+        raise FileError("webdataset", "shards that can be read to their end", got, cure) from error
 
 
 _STREAMS: dict[tuple[str, str], Callable[[Any], _Stream]] = {

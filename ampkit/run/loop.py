@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,10 @@ class Run(TrainingLoop):
         """The batches of the next step; with parallel.deterministic this rank's microbatches."""
         parallel = self.recipe.parallel
         count = parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
-        return [next(self._batches) for _ in range(count)]
+        # The place of the data is that of the last whole step. Other ranks would have to save, too: see `Ranks.agreed`.
+        saves = self.ranks.size == 1 and self.done > 0
+        with self._saved_on_error("the training data") if saves else nullcontext():
+            return [next(self._batches) for _ in range(count)]
 
     def ended_a_pass(self) -> bool:
         """Whether a pass over a stream, whose length is not known, ended with the newest step or within it."""

@@ -86,6 +86,12 @@ def bits(run):
     return [value.numpy().tobytes() for value in run.model.state_dict().values()]
 
 
+def bits_after(run):
+    for _ in run:
+        pass
+    return bits(run)
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_run_takes_every_sample_of_an_epoch_with_its_label(name, tmp_path):
     run = fit(recipe(name, MAKE[name](tmp_path)))
@@ -216,3 +222,18 @@ def test_no_sample_is_unpickled():
     np.save(array, np.array([{}], object), allow_pickle=True)
     with pytest.raises(FileError, match="npy, json, cls or an image in 'a.npy'"):
         as_batch([{"a.npy": array.getvalue(), "y": 0}], ["a.npy"], "y", SHAPE)
+
+
+@needs("webdataset")
+def test_a_run_over_a_shard_that_breaks_off_is_saved_and_goes_on_once_it_is_whole(tmp_path):
+    wanted = recipe("webdataset", webdataset(tmp_path).replace("shuffle=5", "shuffle=0"), "train.eval_every=")
+    whole = bits_after(fit(wanted))
+    shard = tmp_path / "part-0.tar"
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) * 5 // 8])
+    run = fit(wanted, tmp_path / "run")
+    with pytest.raises(FileError, match="shards that can be read to their end, got .*part-0.tar"):
+        list(run)
+    assert run.done > 0
+    shard.write_bytes(content)
+    assert bits_after(fit(wanted, tmp_path / "run", resume=True)) == whole

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ampkit
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, FileError, StateError
 from ampkit.utils.data import DataLoader
 
 pytestmark = pytest.mark.cpu
@@ -257,3 +257,16 @@ def test_webdataset(tmp_path):
         return source.shuffle(3, seed=1 if words else None).decode()
 
     check_every_cut(lambda: make(detshuffle=True, seed=0), tmp_path / "state.pt")
+
+
+def test_a_shard_that_breaks_off_is_named_in_one_line():
+    def pipeline(self):
+        yield {"__key__": "0", "x": np.zeros(2)}
+        error = tarfile.ReadError("unexpected end of data")
+        error.args += (self, "part-0.tar")  # as webdataset adds them
+        raise error
+
+    source = of("webdataset", "DataPipeline")
+    source.__iter__, source.pipeline = pipeline, []
+    with pytest.raises(FileError, match=r"to their end, got unexpected end of data, part-0.tar\nhelp: copy the shard"):
+        list(DataLoader(source(), batch_size=1))

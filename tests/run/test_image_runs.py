@@ -89,6 +89,25 @@ def test_a_run_that_was_stopped_within_an_epoch_goes_on_bit_for_bit(workers, rec
     assert len({loss for _, loss in whole}) == len(whole)
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_whose_data_raise_is_saved_and_goes_on_bit_for_bit(workers, recipe, tmp_path):
+    needs_pillow()
+    made = recipe(*RANDOM, f"data.workers={workers}", "train.eval_every=", "train.accumulate=2", "train.steps=4")
+    whole = losses(fit(made))
+    images = sorted((tmp_path / "photos").rglob("*.npy"))
+    first = fit(made, tmp_path / "checkpoints")
+    rows = list(islice(first, 2))
+    away = [image.rename(image.with_suffix(".away")) for image in images]
+    with pytest.raises(FileError, match="images: needs a file that can be read") as caught:
+        rows.extend(first)  # those that workers had read already
+    assert caught.value.__notes__ == [f"raised by the training data, after step {first.done}"]
+    for image in away:
+        image.rename(image.with_suffix(".npy"))
+    second = fit(made, tmp_path / "checkpoints", resume=True)
+    assert second.done == first.done > 0
+    assert losses(rows) + losses(second) == whole
+
+
 def test_a_run_does_not_go_on_with_other_files(recipe, tmp_path):
     needs_pillow()
     run = fit(recipe(), tmp_path / "checkpoints")

@@ -14,6 +14,7 @@ from ampkit.backends.cpu.onednn.library import library as onednn
 from ampkit.backends.cpu.threads import get_num_threads, set_num_threads
 from ampkit.base.dtypes import bfloat16, float16, float32
 from ampkit.core.dispatch import reference_only
+from ampkit.core.fp_errors import ignore_fp_errors
 from ampkit.core.policy import Policy
 from ampkit.core.policy.recipe import E2M1, E4M3, E5M2, INT8, RECIPES, Quantization
 from ampkit.kernels.cpu.linalg.quantization import _decode
@@ -272,7 +273,8 @@ def test_no_product_is_left_to_numpy_on_any_cpu(first, second):
     a, b, bias = quantized(matrix((70, 200)), first), quantized(matrix((50, 200), 1), second), matrix((1, 50), 2)[0]
     for dtype, added in product((bfloat16, float16, float32), (None, bias)):
         kernel = scaled_mm_.select("cpu", a.codes, a, b, dtype, added)
-        assert kernel.run(a.codes, a, b, dtype, added).dtype == dtype  # raises UnsupportedError otherwise
+        with ignore_fp_errors():  # as in a call of the op: some sums are infinite in float16
+            assert kernel.run(a.codes, a, b, dtype, added).dtype == dtype  # raises UnsupportedError otherwise
 
 
 def threaded(run):
