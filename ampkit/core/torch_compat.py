@@ -147,7 +147,7 @@ def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     given, name = with_compat_args(signature.parameters), function.__name__
     space: dict[str, Any] = {"_function": function, "_compiled": lambda: _compile(made, signature.parameters, given)}
-    made: types.FunctionType = types.FunctionType(_call_compiled.__code__, space, name)
+    made: types.FunctionType = types.FunctionType(_first_call.__code__, space, name)
     made.__qualname__ = name
     made.__module__ = ".".join(function.__module__.split(".")[:2])  # the public package that exports it
     made.__doc__, made.__annotations__ = function.__doc__, function.__annotations__
@@ -157,7 +157,7 @@ def accept_compat_args(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _call_compiled(*args: Any, **kwargs: Any) -> Any:
+def _first_call(*args: Any, **kwargs: Any) -> Any:
     return _compiled()(*args, **kwargs)  # type: ignore[name-defined]  # noqa: F821  # in the wrapper's namespace
 
 
