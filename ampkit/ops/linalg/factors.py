@@ -198,7 +198,7 @@ def linalg_lstsq(
 
 def linalg_cond(A: Tensor, p: Any = None) -> Tensor:  # noqa: N803
     """The condition number |A| |A^-1| of matrices [.., M, N] -> [..]: of the 2-norm, or of norm p."""
-    if p in (None, 2, -2):
+    if p is None or (isinstance(p, int | float | np.number) and abs(p) == 2):
         s = linalg_svdvals(A)
         return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
     return linalg_matrix_norm(A, p) * linalg_matrix_norm(linalg_inv(A), p)

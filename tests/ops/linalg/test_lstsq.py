@@ -24,3 +24,5 @@ def test_tolerances_and_orders_of_other_kinds_are_refused():
         linalg.matrix_rank(matrix, rtol=ampkit.ones(1).to(ampkit.float8_e4m3fn))
     with pytest.raises(ArgumentError, match="matrix_norm: needs ord"):
         linalg.cond(matrix, p={})
+    with pytest.raises(ArgumentError, match="matrix_norm: needs ord"):
+        linalg.cond(matrix, p=np.zeros((0, 3)))
