@@ -119,9 +119,9 @@ def load_run(run, weights="last", *, average=True, device=None):  # noqa: F811  
         found.predict(found.images(["one.png"]))
 
     run: the directory of a run, or what `ampkit export` wrote of one, which has one set of weights. weights: those of
-    the last checkpoint, or of the best evaluation. average: take the moving average where the run
-    keeps one. device: by default the one it was trained on. Raises FileError for a directory without a checkpoint that
-    can be used, ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
+    the last checkpoint, or of the best evaluation. average: take the moving average where the run keeps one. device: by
+    default the one it was trained on. Raises FileError for a directory without a checkpoint that can be used,
+    ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
     -> found(batch), predict(batch), generate(prompt, count), text(...), evaluate(), and images(paths) or rows(files) as
     a batch; with found.model, recipe, step, averaged, classes, mean, std and path.
     """

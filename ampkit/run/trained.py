@@ -242,18 +242,7 @@ class Trained:
 def load_run(
     run: str | Path, weights: Literal["last", "best"] = "last", *, average: bool = True, device: str | None = None
 ) -> Trained:
-    """The model of a run directory, with its weights and what it takes to use it: a `ampkit.run.trained.Trained`.
-
-        found = ampkit.load_run("runs/digits_cnn-bfloat16-20261129-101500")
-        found.predict(found.images(["one.png"]))
-
-    run: the directory of a run, or what `ampkit export` wrote of one, which has one set of weights. weights: those of
-    the last checkpoint, or of the best evaluation. average: take the moving average where the run
-    keeps one. device: by default the one it was trained on. Raises FileError for a directory without a checkpoint that
-    can be used, ConfigError for a recipe that this ampkit does not know, DeviceError for a device that is not there.
-    -> found(batch), predict(batch), generate(prompt, count), text(...), evaluate(), and images(paths) or rows(files) as
-    a batch; with found.model, recipe, step, averaged, classes, mean, std and path.
-    """
+    """The model of a run directory, ready to use: see `ampkit.load_run`, which this is."""
     check_choice("load_run", "weights", weights, "last", "best")
     directory = Path(run)
     exported = (directory / EXPORTED).is_file()
