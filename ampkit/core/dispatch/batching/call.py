@@ -30,7 +30,8 @@ from ...dispatch import Kernel
 from ...fp_errors import ignore_fp_errors
 from ...op_call import round_result, save_as_stored, split_result
 from . import numpy_functions as numpy_functions
-from .array import BatchedArray, Level, UnmappedError, at, expand, innermost
+from .array import BatchedArray, Level, at, expand, innermost
+from .draws import samples
 from .sums import is_summing, sum_if_ended
 
 __all__ = ["innermost"]
@@ -96,7 +97,9 @@ class Ran:
         else:
             name = backends.backend_of(next(a for a in arrays if backends.is_array(a))).name
             kernel = op.forward.reference  # which alone moves bytes of formats below 16 bits
-            if plan.codes is None:
+            if plan.choose is not None:
+                kernel = plan.choose(arrays)
+            elif plan.codes is None:
                 kernel = op.forward.choose(name, op.call, arrays, params, plan.out)
         compute = plan.compute if plan.widens else None
         out, self.kernel = dispatch.forward(op, kernel, arrays, params, plan.out, compute, (_NEVER,) * len(arrays))
@@ -244,22 +247,24 @@ def kernel_of(op: Any, arrays: Sequence[Any], plan: CastPlan, wants: Any = ()) -
 
 
 def plan_of(op: Any, plan: CastPlan) -> CastPlan:
-    """The plan of a sample's call as that of a call on batched arrays. Raises UnmappedError for one by a recipe."""
-    if plan.quantized is not None:
-        got = f"one that quantizes the operands of {op.name}"
-        raise UnmappedError("vmap", "a policy without a recipe", got, "run it in autocast(enabled=False)")
+    """The plan of a sample's call as that of a call on batched arrays."""
+    quantized = plan.quantized
 
     def chosen(inputs: Any) -> BatchedKernel:
         recording = grad_scope().value
         wants = [recording and getattr(each, "_edge", None) is not None for each in inputs]
-        return kernel_of(op, [getattr(each, "array", each) for each in inputs], plan, wants)
+        of_sample = plan if quantized is None else replace(plan, choose=lambda _: quantized(inputs))
+        return kernel_of(op, [getattr(each, "array", each) for each in inputs], of_sample, wants)
 
     return replace(plan, choose=chosen)
 
 
 def batched(call: Call) -> Done:
-    """Run a call by the rule of its op, or per sample where it has none, or one that does not know these arguments."""
-    rule = call.op.batching
+    """Run a call by the rule of its op, or per sample where it has none, or one that does not know these arguments.
+
+    A recipe quantizes per sample, too: its scales are those of a whole operand of one sample.
+    """
+    rule = None if call.plan.quantized is not None else call.op.batching
     known = rule is not None and (innermost(call.params) is None or getattr(rule, "takes_params", False))
     done = rule(call) if known else None
     return per_sample(call) if done is None else done
@@ -270,14 +275,14 @@ def per_sample(call: Call) -> Done:
     level, op = call.level, call.op
     note_loop(op.name)
     each = [
-        Ran(op, at(call.arrays, level, b), at(call.params, level, b), call.plan, call.wants) for b in range(level.size)
+        Ran(op, at(call.arrays, level, b), at(call.params, level, b), call.plan, call.wants) for b in samples(level)
     ]
     several, shapes = type(each[0].out) is tuple, [tuple(getattr(a, "shape", ())) for a in call.arrays]
     outs = [out if several else (out,) for out in [ran.hand_out() for ran in each]]
     made = tuple([_stacked(level, column) for column in zip(*outs, strict=True)])
 
     def backward(dys: list[Any], needs: Any, summing: bool) -> list[Any]:
-        rows = [ran.backward(at(dys, level, b), needs) for b, ran in enumerate(each)]
+        rows = [each[b].backward(at(dys, level, b), needs) for b in samples(level)]
         return _gathered(op, level, rows, needs, shapes)
 
     saved = named_items(call, each[0].saved.__dict__, made[0])
@@ -329,7 +334,7 @@ def per_sample_backward(op: Any, kernel: Any, level: Level, params: dict[str, An
     def backward(dy: Any, saved: Any, needs: Any, **_: Any) -> Any:
         rows = []
         note_loop(f"{op.name}_backward")
-        for b in range(level.size):
+        for b in samples(level):
             given = at(dy, level, b)
             rows.append(run_backward(op, kernel, given, saved, needs, params, compute))
         return tuple([None if g[0] is None else BatchedArray(np.stack(g), level) for g in zip(*rows, strict=True)])

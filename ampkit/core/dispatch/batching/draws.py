@@ -34,3 +34,12 @@ def level(made: Level) -> Iterator[None]:
             yield
     finally:
         random.before_draw.remove(draw)
+
+
+def samples(made: Level) -> Iterator[int]:
+    """The numbers of the samples of `made`, for a loop; with randomness="same" each draws what the first one draws."""
+    start = random.default.state()
+    for sample in range(made.size):
+        if made.randomness == "same":
+            random.default.restore(start)
+        yield sample

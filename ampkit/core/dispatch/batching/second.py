@@ -17,6 +17,7 @@ from ...tensor import Tensor
 from .array import at, device_of, is_at
 from .boundary import enter, leave, sum_shared
 from .call import fill_saved, note_loop
+from .draws import samples
 
 
 def replay(op: Any, node: Node, dys: list[Any], needs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -41,7 +42,7 @@ def _per_sample(op: Any, node: Node, dys: list[Any]) -> tuple[Any, ...]:
     given = [None if dy is None else leave(dy.tensor, 0, level) for dy in dys]
     rows = []
     with enable_grad():
-        for sample in range(level.size):
+        for sample in samples(level):
             each = [t[sample] if b else t for t, b in zip(whole, batched, strict=True)]
             asked = [t for t, edge in zip(each, node.edges, strict=True) if edge is not None]
             made = op.signature.call(op, each, at(node.params, level, sample))
