@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event, Lock
 
 import numpy as np
 import pytest
 
 import ampkit
-from ampkit import ops
+from ampkit import backends, ops
 from ampkit.base.errors import UnsupportedError
 from ampkit.core.dispatch import Kernel, Primitive, reference_only
 
@@ -54,6 +56,27 @@ def test_the_first_kernel_whose_predicate_holds_runs():
     for name, limit in (("negative", 0.0), ("small", 10.0)):
         primitive.on("cpu", when=lambda x, limit=limit: x[0] < limit)(lambda x, name=name: name)
     assert [primitive(np.array([v])) for v in (-1.0, 1.0, 99.0)] == ["negative", "small", "reference"]
+
+
+@pytest.mark.cpu
+def test_a_thread_that_comes_while_another_one_loads_the_kernels_waits_for_them(monkeypatch):
+    primitive, lock, begun, goes_on = Primitive("step", "nothing", lambda x: "reference"), Lock(), Event(), Event()
+
+    def load(backend, module):
+        with lock:  # as that of an import
+            begun.set()
+            goes_on.wait(5)
+            if not primitive.kernels["cpu"]:
+                primitive.on("cpu")(lambda x: "kernel")
+
+    monkeypatch.setattr(backends, "load_kernels", load)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(primitive, np.ones(1))
+        begun.wait(5)
+        second = threads.submit(primitive, np.ones(1))
+        wait([second], 0.05)
+        goes_on.set()
+        assert [first.result(), second.result()] == ["kernel", "kernel"]
 
 
 @pytest.mark.cpu

@@ -128,10 +128,10 @@ class Primitive:
         """The backend's kernels, loaded at the first call; those registered later join the same list."""
         if backend not in self._loaded:
             self.kernels.setdefault(backend, [])
-            self._loaded.add(backend)
-            backends.load_kernels(backend, self.module)
+            backends.load_kernels(backend, self.module)  # another thread that comes here waits for the import
             if backend == "cpu":
                 self.min_elements = min((kernel.min_elements for kernel in self.kernels["cpu"]), default=inf)
+            self._loaded.add(backend)
         return self.kernels[backend]
 
     def choose(
