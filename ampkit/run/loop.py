@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -90,12 +89,19 @@ class Run(TrainingLoop):
 
     def next_batches(self) -> list[Batch]:
         """The batches of the next step; with parallel.deterministic this rank's microbatches."""
+        return [next(self._batches) for _ in range(self.batches_per_step)]
+
+    @property
+    def batches_per_step(self) -> int:
+        """How many `next_batches` gives."""
         parallel = self.recipe.parallel
-        count = parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
-        # The place of the data is that of the last whole step. Other ranks would have to save, too: see `Ranks.agreed`.
-        saves = self.ranks.size == 1 and self.done > 0
-        with self._saved_on_error("the training data") if saves else nullcontext():
-            return [next(self._batches) for _ in range(count)]
+        return parallel.microbatches // self.ranks.size if parallel.deterministic else self.settings.accumulate
+
+    def go_back(self, place: Any = None) -> None:
+        """Draw the next batch from behind the last whole step."""
+        done = self.done * self.settings.accumulate
+        place = self._pipeline.places.get(done)
+        self._batches = self._pipeline.train(done, *([] if place is None else [place]))
 
     def ended_a_pass(self) -> bool:
         """Whether a pass over a stream, whose length is not known, ended with the newest step or within it."""

@@ -22,7 +22,7 @@ from ..backends.cpu.threads import usable_cpus
 from ..base.errors import AmpkitError, ConfigError, error_with_text
 from ..core import random
 from ..core.tensor import Tensor
-from ..distributed import DistError, ProcessGroup, init_process_group
+from ..distributed import DistError, ProcessGroup, ReduceOp, init_process_group
 from ..distributed.collectives import gathered_objects
 from ..distributed.data_parallel import DistributedDataParallel, broadcast_tensors
 from ..distributed.deterministic import DeterministicDataParallel
@@ -35,6 +35,7 @@ from ..distributed.world import go_on_without_lost, group
 
 _T = TypeVar("_T")
 _LIBRARY = Path(__file__).parents[1]
+_PACKAGE = f"{_LIBRARY.name}."
 
 
 class Ranks:
@@ -182,11 +183,15 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether `flag` is true on some rank."""
+        return bool(self.most(flag))
+
+    def most(self, value: int) -> int:
+        """The largest `value` of the ranks."""
         if self._group is None:
-            return flag
-        count = np.array([flag], np.int32)
-        self._group.all_reduce_array(count)
-        return bool(count[0])
+            return value
+        largest = np.array([value], np.int32)
+        self._group.all_reduce_array(largest, ReduceOp.MAX)
+        return int(largest[0])
 
     def gathered(self, value: _T, what: str = "an agreement of the ranks") -> list[_T]:
         """The picklable `value` of every rank, in order. what: names the exchange in errors."""
@@ -203,15 +208,26 @@ class Ranks:
         result, error = None, None
         try:
             result = action()
-        except (AmpkitError, OSError, MemoryError) as raised:
+        except Exception as raised:
             error = raised
-        errors = self.gathered(error)
-        first = next((rank for rank, each in enumerate(errors) if each is not None), None)
+        if (first := self.first_error(error)) is not None:
+            raise first
+        return result  # type: ignore[return-value]  # `action` has returned
+
+    def first_error(self, error: Exception | None) -> Exception | None:
+        """What to raise, where `error` is that of this rank: the error of the first rank that has one, or None."""
+        found = self.gathered((_told(error), getattr(error, "__notes__", [])))
+        first = next((rank for rank, (told, _) in enumerate(found) if told is not None), None)
         if first is None:
-            return result  # type: ignore[return-value]  # `action` has returned
+            return None
         self.in_agreement = True
-        everywhere = len({str(each) for each in errors}) == 1
-        raise (error if error is not None and everywhere else self._of_rank(first, errors[first]))
+        everywhere = len({str(told) for told, _ in found}) == 1
+        if error is not None and (everywhere or first == self.rank):
+            return error
+        told, notes = found[first]
+        theirs = self._of_rank(first, told)
+        theirs.__notes__ = notes
+        return theirs
 
     @contextmanager
     def raising_alike(self) -> Iterator[None]:
@@ -237,12 +253,12 @@ class Ranks:
                 self.in_agreement = True
             raise
 
-    def _of_rank(self, rank: int, error: Any) -> Any:
+    def _of_rank(self, rank: int, error: Any) -> Exception:
+        told: Any = _told(error)
         if rank == 0:  # which speaks for all
-            return error
-        if not isinstance(error, AmpkitError):
-            return OSError(f"rank {rank}: {error or type(error).__name__}")
-        return error_with_text(type(error), f"rank {rank}: {error}")
+            return told
+        text = f"rank {rank}: {told}"
+        return error_with_text(type(told), text) if isinstance(told, AmpkitError) else OSError(text)
 
     def need_same(self, what: dict[str, str]) -> None:
         """Raise ConfigError, on all ranks, where the texts of `what` by name differ between ranks."""
@@ -302,6 +318,16 @@ def whole(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: whole(value) for key, value in state.items()}
     return type(state)(map(whole, state)) if type(state) in (list, tuple) else state
+
+
+def _told(error: Exception | None) -> Exception | None:
+    """What other ranks raise for an error: the same, or where they may lack its class, DistError with its text."""
+    if error is None or (isinstance(error, AmpkitError) and type(error).__module__.startswith(_PACKAGE)):
+        return error
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError | MemoryError):
+        return OSError(text)
+    return error_with_text(DistError, text if text == type(error).__name__ else f"{type(error).__name__}: {text}")
 
 
 ALONE = Ranks()  # a process that trains without others

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from distributed.test_collectives import mpi, mpiexec
+from distributed.thread_ranks import on_ranks
 
 from ampkit import config
+from ampkit.base.errors import FileError
 from ampkit.cli import main
+from ampkit.core import random
+from ampkit.core.nested import tensors_in
+from ampkit.run.checkpoint import Checkpoints
 from ampkit.run.loop import fit
 from ampkit.run.ranks import Ranks
 
 pytestmark = pytest.mark.no_gpu
 
+BY_DATA = "raised by the training data, after step 3"
+DETERMINISTIC = "[parallel]\ndeterministic = true"
 RECIPE = """
 [model]
 name = "mlp"
@@ -156,11 +164,7 @@ def test_ranks_with_different_recipes_do_not_start(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
-        (
-            "sample",
-            1,
-            [r"failed: rank 1: sample 7: needs a file", r"all_reduce\(.*got FileError: sample 7.* on rank 1"],
-        ),
+        ("sample", 1, [r"failed: rank 1: sample 7: needs a file .*\nhelp: to resume: ampkit launch -n 2 train"]),
         ("metrics", 1, [r"failed: disk: needs space", r"all_reduce\(.*got FileError: disk: needs space.* on rank 0"]),
         ("checkpoint", 1, [r"failed: disk: needs space"]),
         ("nan", 1, [r"failed: step 4, float32: needs a finite loss, got nan\non rank 1:\n.* NaN of float32"]),
@@ -172,6 +176,44 @@ def test_a_fault_on_one_rank_ends_all_and_names_it(fault, status, said, recipe, 
     assert found.stderr.count("ampkit: ") == len(said), found.stderr
     for pattern in said:
         assert re.search(pattern, found.stderr), found.stderr
+
+
+@pytest.mark.parametrize(("accumulate", "more"), [(1, ""), (3, "[parallel]\nstage = 3"), (1, DETERMINISTIC)])
+def test_all_ranks_save_the_last_whole_step_where_the_data_of_one_raise(accumulate, more, recipe, tmp_path):
+    words = [f"train.accumulate={accumulate}", "train.steps=6", "data.batch_size=64", "train.eval_batches=2"]
+    made = config.load(recipe("dropout = 0.3", more), words)
+
+    def trained(directory, fails, resume=False):
+        def on_rank(group):
+            rows, caught = [], None
+            with random.drawing_from(random.Stream()):
+                run = fit(made, tmp_path / directory, resume, Ranks(group))
+                if fails and group.rank():
+                    run._batches = broken(run._batches, 4 * run.batches_per_step - 1)
+                try:
+                    rows = [(row.step, getattr(row, "loss", None) or row.val_loss) for row in run]
+                except Exception as error:
+                    caught = error
+            return run.done, rows, caught
+
+        return on_ranks(2, on_rank)
+
+    def broken(batches, count):
+        yield from islice(batches, count)
+        raise FileError("sample 7", "a file that can be read", "a directory")
+
+    whole, stopped = trained("whole", False), trained("run", True)
+    assert [str(error) for *_, error in stopped] == [
+        f"{rank}sample 7: needs a file that can be read, got a directory" for rank in ("rank 1: ", "")
+    ]
+    assert [(done, error.__notes__) for done, _, error in stopped] == [(3, [BY_DATA])] * 2
+    again = trained("run", False, resume=True)
+    assert again == [(6, whole[0][1][3:], None)] * 2
+    first, second = (Checkpoints(tmp_path / name).at(6).state for name in ("whole", "run"))
+    assert [each.numpy().tobytes() for each in tensors_in(first)] == [
+        each.numpy().tobytes() for each in tensors_in(second)
+    ]
+    assert first["random"] == second["random"]
 
 
 @mpi

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -62,6 +64,7 @@ class Epochs:
         self._place: dict[str, Any] | None = None  # of data that keep it themselves, before that look
         self._random = random.default.state()  # at the start of the epoch
         self._last: Any = None  # the batch before the next one
+        self._back: dict[str, Any] | None = None  # the place to go back to, where the next batch is asked for
 
     @property
     def _keeps_its_place(self) -> bool:
@@ -71,6 +74,8 @@ class Epochs:
         return self
 
     def __next__(self) -> Any:
+        if self._back is not None:
+            self.load_state_dict(self._back)
         while self.most is None or self.epoch < self.most:
             batch = self._drawn()
             if batch is not _NOTHING:
@@ -98,16 +103,17 @@ class Epochs:
 
         Of data of unknown length that do not say it themselves this looks at the next batch.
         """
-        tells = self.length is not None or hasattr(self.data, "position")
+        tells = self.length is not None or hasattr(self.data, "position") or self._back is not None
         if not tells and self.position >= count and self._ahead is _NOTHING:
             self._look_ahead()
         return self.epoch > 0 and self.position < count
 
     def _look_ahead(self) -> None:
-        place = self._own_place() if self._keeps_its_place else None
+        place, state = self._own_place() if self._keeps_its_place else None, random.default.state()
         try:
             self._ahead = self._drawn()
         except Exception as error:  # of the batch that is not asked for yet
+            random.default.restore(state)
             self._ahead = _Failure(error)
         if self._ahead is _NOTHING:
             self._end()
@@ -123,15 +129,25 @@ class Epochs:
 
     def state_dict(self) -> dict[str, Any]:
         """The place of the next batch; of data that keeps none itself, also checksums of the batches around it."""
-        if self._keeps_its_place:
-            return self._own_place() if self._place is None else self._place
-        looked = self._ahead is not _NOTHING and not isinstance(self._ahead, _Failure)
-        batches = {"last": _checksum(self._last), "next": _checksum(self._ahead) if looked else None}
-        return {"epoch": self.epoch, "position": self.position, "random": list(self._random), **batches}
+        return self.place()()
+
+    def place(self) -> Callable[[], dict[str, Any]]:
+        """What gives the `state_dict` of this moment later: most steps need none, and checksums take time."""
+        if self._back is not None or self._keeps_its_place:
+            state = self._back or self._place or self._own_place()
+            return lambda: state
+        place = {"epoch": self.epoch, "position": self.position, "random": list(self._random)}
+        return partial(_with_checksums, place, self._last, self._ahead)
+
+    def go_back(self, place: Callable[[], dict[str, Any]]) -> None:
+        """Draw the next batch from a `place` of before; `state_dict` gives it until then."""
+        self._back, self._batches = place(), None
+        self._ahead, self._place = _NOTHING, None
+        self.epoch, self.position = self._back["epoch"], self._back["position"]
 
     def _own_place(self) -> dict[str, Any]:
         held: Any = self.data
-        return {"epoch": self.epoch, "position": self.position, "loader": held.state_dict()}
+        return {"epoch": self.epoch, "position": self.position, "loader": copy.deepcopy(held.state_dict())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a place that `state_dict` gave.
@@ -146,6 +162,7 @@ class Epochs:
             held.load_state_dict(state["loader"])
         elif self.epoch or self.position:
             self._skip(state)
+        self._back = None
 
     def _skip(self, state: Mapping[str, Any]) -> None:
         if not callable(self.data) and iterator(self._where, self.data) is self.data:
@@ -181,6 +198,11 @@ class _Failure(NamedTuple):
     """What the data raised when the next batch was looked at; it is raised where that batch is asked for."""
 
     error: Exception
+
+
+def _with_checksums(place: dict[str, Any], last: Any, ahead: Any) -> dict[str, Any]:
+    looked = ahead is not _NOTHING and not isinstance(ahead, _Failure)
+    return {**place, "last": _checksum(last), "next": _checksum(ahead) if looked else None}
 
 
 def _length(data: Any) -> int | None:

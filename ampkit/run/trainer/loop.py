@@ -18,6 +18,7 @@ from ...core.capture.compiled import compile, shared_memory
 from ...core.tensor import Tensor
 from ...debug.peak_memory import peak_of_device
 from ...debug.repeat.learning_rate import Training
+from ...distributed import DistError
 from ...distributed.deterministic import DeterministicDataParallel
 from ...distributed.fsdp import unsharded
 from ...optim.adam.schedule_free import averaged, begin_training, end_training
@@ -25,21 +26,20 @@ from ..checkpoint import Checkpoint, Checkpoints
 from ..guard import Explanation, Guard, Replay, not_finite
 from ..ranks import Ranks
 from ..step import Batch, StepMeasures, step, update
+from .batches import BatchedTraining, DataEndedError
 from .callbacks import Callback
 from .rows import EvalRow, Row, StepRow
-from .saving import SavedTraining
+from .saving import FAILED
 from .saving import Settings as Settings
+
+_STOPPING = 1  # the code of a rank that was asked to stop
 
 
 class StoppedError(Exception):
-    """An evaluation was asked to stop."""
+    """An evaluation ends before its end, on all ranks."""
 
 
-class DataEndedError(Exception):
-    """There are no batches for another step."""
-
-
-class TrainingLoop(SavedTraining):
+class TrainingLoop(BatchedTraining):
     """A training, built and checked. Iterating trains and yields the rows; a new iteration continues.
 
     What it trains, and how far it is, are the attributes of TrainingState: they survive a resume, all others follow
@@ -88,10 +88,6 @@ class TrainingLoop(SavedTraining):
 
     def loss_of(self, model: nn.Module, *batch: Any) -> Tensor:
         """The loss [] of a batch by `model`: the one that is trained, or the average of its weights."""
-        raise NotImplementedError
-
-    def next_batches(self) -> Sequence[Batch]:
-        """The batches of the next step. Raises DataEndedError if there are none."""
         raise NotImplementedError
 
     def ended_a_pass(self) -> bool:
@@ -147,7 +143,8 @@ class TrainingLoop(SavedTraining):
             if row is not None:
                 yield row
                 self._check(row)
-            stopping = self.ranks.any(self.stopping)  # read once: Ctrl-C may come at any moment, also in these lines
+            # Read once: Ctrl-C may come at any moment, also in these lines.
+            stopping = self._agree(_STOPPING if self.stopping else 0) == _STOPPING
             self.stopping |= stopping
             if stopping or self._checkpoint_is_due():
                 self.save()
@@ -176,18 +173,28 @@ class TrainingLoop(SavedTraining):
         return self.ended_a_pass() if every is None else self.done % every == 0
 
     def _evaluate(self) -> EvalRow | None:
+        row, codes = None, list[int]()
         with averaged(self.optimizer), shared_memory(self._device) if self._records else nullcontext():
-            try:
-                model = self.evaluated_model
-                self.ranks.copy_buffers(model)
-                with unsharded(model):  # ranks may have other numbers of batches
-                    row = self.scores(model, self._until_stopped(self.held_out()))
-            except StoppedError:
-                self.model.train()
-                return None
-            self.evaluated = self.done
-            self._note(row)
-            self.call("on_validation_end")
+            model = self.evaluated_model
+            self.ranks.copy_buffers(model)
+            with unsharded(model):  # ranks may have other numbers of batches
+                try:
+                    row = self.scores(model, self._until_stopped(self.held_out(), codes))
+                except StoppedError:
+                    pass
+                except Exception as error:
+                    if isinstance(error, DistError) or (codes and self.ranks.size > 1):  # the others go on
+                        raise
+                    self._failed("the evaluation", error)
+                    codes = codes or [self.ranks.most(FAILED)]
+            if row is not None:
+                self.evaluated = self.done
+                self._note(row)
+                self.call("on_validation_end")
+        if row is None:
+            self.model.train()
+            if self._error is not None or codes[0] == FAILED:
+                self._raise()
         return row
 
     @property
@@ -196,12 +203,13 @@ class TrainingLoop(SavedTraining):
         averaged: nn.Module = self.model if self.average is None else self.average.module
         return averaged
 
-    def _until_stopped(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _until_stopped(self, batches: Iterator[Batch], codes: list[int]) -> Iterator[Batch]:
         for batch in batches:
             if self.stopping:
                 break
             yield batch
-        if self.ranks.any(self.stopping):
+        codes.append(self.ranks.most(_STOPPING if self.stopping else 0))
+        if codes[0]:
             raise StoppedError
 
     def _note(self, row: Row) -> None:
@@ -255,7 +263,7 @@ class TrainingLoop(SavedTraining):
         logged = number % self.settings.log_every == 0 or number in (1, self.steps)
         lr = self._lr if logged else math.nan
         with observe.timed("next_batch"):
-            batches = self.next_batches()
+            batches = self.drawn()
         self._replay.keep(number, batches)
         result = self._updated(number, batches, logged)
         self.schedule.step()

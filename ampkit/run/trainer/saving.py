@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from ... import backends
 from ...core.saved_state import need_keys
@@ -13,6 +13,8 @@ from ..checkpoint import Checkpoints, need_counts
 from ..ranks import Ranks, has_parts, whole
 from ..training_state import TrainingState
 from .callbacks import Callback, EarlyStopping, ModelCheckpoint, load_states, states
+
+FAILED = 3  # the code of a rank that has an error, above all others
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,15 @@ class SavedTraining(TrainingState):
         self.before_saving: Callable[[], Mapping[str, Any] | None] = lambda: None
         self.should_stop = False
         self._device, self._saved = backends.get(settings.device), (0, 0)
+        self._error: Exception | None = None  # of this rank, which the others do not know of yet
 
     def data_state(self) -> dict[str, Any]:
         """What a checkpoint holds of the data."""
         raise NotImplementedError
+
+    def rank_state(self) -> dict[str, Any] | None:
+        """What a checkpoint of several ranks holds of each of them; None where all have what rank 0 has."""
+        return None
 
     @property
     def recipe_values(self) -> dict[str, Any]:
@@ -63,18 +70,43 @@ class SavedTraining(TrainingState):
     def call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of every callback, between two steps."""
         for callback in self.callbacks:
-            with self._saved_on_error(f"{type(callback).__name__}.{hook}"):
-                getattr(callback, hook)(self, *arguments)
+            if self._error is None:
+                with self._saved_on_error(f"{type(callback).__name__}.{hook}"):
+                    getattr(callback, hook)(self, *arguments)
 
     @contextmanager
     def _saved_on_error(self, who: str) -> Iterator[None]:
-        """Where the block raises, save the state first, and let a note of the error say who raised it and when."""
+        """Where the block raises, save the state first, and let a note of the error say who raised it and when.
+
+        On several ranks the next `_agree` does so, as all of them must save.
+        """
         try:
             yield
         except Exception as error:
-            error.add_note(f"raised by {who}, after step {self.done}")
+            self._failed(who, error)
+            if self.ranks.size == 1:
+                self._raise()
+
+    def _failed(self, who: str, error: Exception) -> None:
+        error.add_note(f"raised by {who}, after step {self.done}")
+        self._error = error
+
+    def _agree(self, code: int = 0) -> int:
+        """The largest `code` of the ranks. Where one has an error, all save the last whole step and raise it."""
+        found = self.ranks.most(FAILED if self._error is not None else code)
+        if found == FAILED:
+            self._raise()
+        return found
+
+    def _raise(self) -> NoReturn:
+        error, self._error = self._error, None
+        try:
             self.save()
-            raise
+        except Exception as of_saving:
+            raise of_saving from error
+        first = self.ranks.first_error(error)
+        assert first is not None
+        raise first
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -95,12 +127,15 @@ class SavedTraining(TrainingState):
         self._device.synchronize()
         if self.checkpoints is not None and self._saved != (self.done, self.evaluated):
             state = whole(self.state_dict()) if has_parts(self.model) else None
-            self.ranks.agreed(lambda: self._write_checkpoint(state))
+            own = self.ranks.agreed(self.rank_state) if self.ranks.size > 1 else None
+            by_rank = {} if own is None else {"ranks": self.ranks.gathered(own)}
+            self.ranks.agreed(lambda: self._write_checkpoint(state, by_rank))
             self._saved = (self.done, self.evaluated)
 
-    def _write_checkpoint(self, whole_state: dict[str, Any] | None) -> None:
+    def _write_checkpoint(self, whole_state: dict[str, Any] | None, by_rank: dict[str, Any]) -> None:
         if self.checkpoints is not None and self.ranks.rank == 0:
             rows, state = self.before_saving(), self.state_dict() if whole_state is None else whole_state
+            state |= by_rank
             for callback in self.callbacks:
                 callback.on_save_checkpoint(self, state)
             self.checkpoints.save(self.done, state, self.recipe_values, rows, self.checkpointing.steps)

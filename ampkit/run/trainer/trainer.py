@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -25,15 +25,17 @@ from ..metrics_log import ResumePoint
 from ..ranks import Ranks
 from ..step import Batch
 from .argument_names import known_names
+from .batches import DataEndedError
 from .callbacks import Callback, ModelCheckpoint, Monitor, check
 from .directory import Directory, Logger, warn
 from .epochs import Batches, Epochs, iterator, on_device
-from .loop import DataEndedError, Settings, TrainingLoop
+from .loop import Settings, TrainingLoop
 from .parts import Precision, batch_size, loss_and_metrics, parts_of
 from .rows import BETTER, EvalRow, Row
 from .signals import Ended, Signals
 
 Loss = Callable[[Any, Any], Tensor | Mapping[str, Tensor]]
+_ONCE = "a generator can be iterated once: give a list, a DataLoader, or the function that makes it"
 
 
 class Trainer(TrainingLoop):
@@ -175,10 +177,12 @@ class Trainer(TrainingLoop):
 
     def _train(self) -> None:
         self.call("on_fit_start")
+        self._agree()
         for _ in displayed(self) if self._shows else self:
             pass
         if not self.stopping:
             self.call("on_fit_end")
+            self._agree()
         if self.early_end and (self._prints or self._shows) and not self.ranks.rank:
             sys.stdout.write(f"{self.early_end}\n")
 
@@ -210,8 +214,10 @@ class Trainer(TrainingLoop):
         if found is None:
             return
         assert self._epochs is not None
-        self._epochs.load_state_dict(found.state["data"])
-        self.load_state_dict(found.state)
+        by_rank = found.state.get("ranks", ())
+        own = by_rank[self.ranks.rank] if len(by_rank) == self.ranks.size else {}
+        self._epochs.load_state_dict({**found.state, **own}["data"])
+        self.load_state_dict({**found.state, **own})
         self.resumed = found._replace(state=None)
 
     def _resume_point(self) -> ResumePoint | None:
@@ -222,7 +228,7 @@ class Trainer(TrainingLoop):
     def validate(self, dataloaders: Batches) -> dict[str, float]:
         """The metrics of the model, or of its average, over the batches: `val_loss` and what the loss adds."""
         with averaged(self.optimizer):
-            row = self.scores(self.evaluated_model, self._wrapped("dataloaders", dataloaders)).values()
+            row = self.scores(self.evaluated_model, self._some("dataloaders", dataloaders)).values()
         del row["step"]
         return row
 
@@ -240,19 +246,17 @@ class Trainer(TrainingLoop):
     def scores(self, model: nn.Module, batches: Iterator[Batch]) -> EvalRow:
         """The row of an evaluation of `model`; random numbers that it draws do not count."""
         sums: dict[str, RunningSums] = {}
-        for found, batch in self._in_eval_mode(model, batches, self._loss):
-            for name, value in loss_and_metrics("Trainer", found).items():
-                size = ops.full_like(value, batch_size(batch), dtype="float64")
-                sums.setdefault(name, RunningSums(2)).add(value, size)
-        if not sums:
-            cure = "a generator can be iterated once: give a list, a DataLoader, or the function that makes it"
-            raise ArgumentError("val_dataloaders", "a batch in each evaluation", "none", cure)
+        with closing(self._in_eval_mode(model, batches, self._loss)) as evaluated:
+            for found, batch in evaluated:
+                for name, value in loss_and_metrics("Trainer", found).items():
+                    size = ops.full_like(value, batch_size(batch), dtype="float64")
+                    sums.setdefault(name, RunningSums(2)).add(value, size)
         values = {name: each.read(self.ranks.gathered)[0] for name, each in sums.items()}
         return EvalRow(self.done, values.pop("loss"), metrics=values)
 
     def _in_eval_mode(
         self, model: nn.Module, batches: Iterator[Batch], call: Callable[[Any, Any], Any]
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Generator[tuple[Any, Any], None, None]:
         state, training = random.default.state(), model.training
         model.eval()
         try:
@@ -271,26 +275,45 @@ class Trainer(TrainingLoop):
         return loss_and_metrics("Trainer", self._loss(model, *batch))["loss"]
 
     def next_batches(self) -> list[Batch]:
-        """The batches of the next update, on the model's device."""
+        """The batches of the next update, on the model's device; fewer where the data end."""
         assert self._epochs is not None
-        found = list(islice(self._epochs, self.settings.accumulate))
-        if not self.ranks.any(len(found) < self.settings.accumulate):
-            return [(on_device(batch, self.settings.device),) for batch in found]
+        found = islice(self._epochs, self.settings.accumulate)
+        return [(on_device(batch, self.settings.device),) for batch in found]
+
+    def place(self) -> Any:
+        """The place of the next batch."""
+        assert self._epochs is not None
+        return self._epochs.place()
+
+    def go_back(self, place: Any) -> None:
+        """Draw the next batch from a `place`."""
+        assert self._epochs is not None
+        self._epochs.go_back(place)
+
+    def end_of_data(self, found: int) -> Exception:
+        """What to raise where the data had `found` batches for an update, and no more."""
+        assert self._epochs is not None
         if self.ranks.any(self._epochs.epoch == self.max_epochs) and self.done:
-            raise DataEndedError
-        self.save()
-        got = f"{self.done * self.settings.accumulate + len(found)} in {self._epochs.epoch + 1} epochs"
+            return DataEndedError()
+        got = f"{self.done * self.settings.accumulate + found} in {self._epochs.epoch + 1} epochs"
         wanted = "one epoch of them" if self.steps is None else f"enough for {self.steps} updates"
-        cure = "a generator can be iterated once: give a list, a DataLoader, or the function that makes it"
-        raise ArgumentError("train_dataloaders", f"batches, {wanted}", got, cure)
+        return ArgumentError("train_dataloaders", f"batches, {wanted}", got, _ONCE)
 
     def _wrapped(self, where: str, data: Batches) -> Iterator[Batch]:
         return ((on_device(batch, self.settings.device),) for batch in iterator(where, data))
 
+    def _some(self, where: str, data: Batches) -> Iterator[Batch]:
+        batches = self._wrapped(where, data)
+        for batch in batches:
+            yield batch
+            yield from batches
+            return
+        raise ArgumentError(where, "a batch in each evaluation", "none", _ONCE)
+
     def held_out(self) -> Iterator[Batch]:
         """The batches of an evaluation."""
         assert self._held_out is not None
-        return self._wrapped("val_dataloaders", self._held_out)
+        return self._some("val_dataloaders", self._held_out)
 
     def ended_a_pass(self) -> bool:
         """Whether an epoch ended with the newest step or within it."""
@@ -318,6 +341,10 @@ class Trainer(TrainingLoop):
     def data_state(self) -> dict[str, Any]:
         """The place of the next batch."""
         return {} if self._epochs is None else self._epochs.state_dict()
+
+    def rank_state(self) -> dict[str, Any]:
+        """The place of this rank's next batch, and its random state."""
+        return {"data": self.data_state(), "random": random.default.state()}
 
     @property
     def dtype(self) -> str:

@@ -61,6 +61,27 @@ def test_trainer_resumes_and_setup_trains_with_the_same_bits(tmp_path):
     assert again.predict([batch["x"] for batch in batches()])[0].shape == (8, 3)
 
 
+def test_a_training_whose_data_raise_goes_on_with_the_same_bits(tmp_path):
+    device = ampkit.get_default_device()
+    bad, found = [False], batches()
+
+    def read():
+        for number, batch in enumerate(found):
+            if bad[0] and number == 3:
+                raise OSError("a broken record")
+            yield batch
+
+    whole = trainer(device)
+    whole.fit(read, found)
+    bad[0] = True
+    with pytest.raises(OSError, match="a broken record"):
+        trainer(device, tmp_path).fit(read, found)
+    bad[0] = False
+    again = trainer(device, tmp_path)
+    again.fit(read, found, ckpt_path="last")
+    assert again.resumed.step == 3 and bits(again.model) == bits(whole.model)
+
+
 @pytest.mark.cpu
 def test_a_trainer_and_a_setup_are_freed_when_they_are_dropped(tmp_path):
     folders = (tmp_path / str(number) for number in count())
