@@ -11,7 +11,7 @@ from operator import or_
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from .. import data, models
 from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
@@ -68,22 +68,11 @@ class GeneratedBatches(Batches):
     validation: Fraction = 0.1
 
 
-class TableBatches(LoadedBatches):
-    """Batches of rows of columns."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_shape(cls, table: Any) -> Any:
-        if isinstance(table, dict) and "shape" not in table and isinstance(table.get("inputs"), list | tuple):
-            return {**table, "shape": (1, 1, len(table["inputs"]))}
-        return table
-
-
 _BASES: dict[str, type[Section]] = {
     "arrays": Batches,
     "generated": GeneratedBatches,
     "images": ImageBatches,
-    "dataset": TableBatches,
+    "dataset": LoadedBatches,
     "text": Batches,
     "stream": Batches,
 }

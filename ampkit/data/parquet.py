@@ -10,7 +10,8 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -20,12 +21,13 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ArgumentError, ConfigError, FileError
+from ..base.errors import AmpkitError, ArgumentError, ConfigError, FileError
 from ..base.limits import Classes, Fraction, ImageShape, Names, Seed
 from ..base.registry import Splits, register_dataset
 from ..core import random
 from ..core.tensor import Tensor
 from .datasets import BatchDataset, Subset
+from .samples import GAPS, need_classes, need_finite, row_of, shape_key
 from .tables import parquet_files
 
 KEPT = 16  # row groups in the cache
@@ -84,6 +86,19 @@ class Columns(BatchDataset):
             for name, column in zip(self.columns, zip(*parts, strict=True), strict=True)
         ]
 
+    def place(self, index: int) -> str:
+        """The file and the number in it of the row `index`, for errors."""
+        group = bisect_right(self._ends, index)
+        start = self._ends[group - 1] if group else 0
+        return f"columns: {self.paths[self._groups[group][0]]}, row {self._first(group) + index - start}"
+
+    def width(self) -> int:
+        """How many numbers the first row has: 1 in a column of numbers, n in one of lists."""
+        kinds = [self._files[0].schema.field(name).type for name in self.columns]
+        if all(_inner(kind) is kind for kind in kinds):
+            return len(kinds)  # without reading
+        return sum(array[0].size for array in self.arrays([0]))
+
     def __getstate__(self) -> dict[str, Any]:
         # A worker process opens the files itself.
         return {"files": self.paths, "columns": self.columns, "kept": self.kept}
@@ -93,7 +108,7 @@ class Columns(BatchDataset):
 
     def _group(self, number: int) -> list[NDArray[Any]]:
         with self._lock:
-            found = self._read.pop(number, None) or self._from_file(*self._groups[number])
+            found = self._read.pop(number, None) or self._from_file(number)
             self._read[number] = found  # most recently used last
             while len(self._read) > self.kept:
                 self._read.popitem(last=False)
@@ -107,12 +122,21 @@ class Columns(BatchDataset):
             raise FileError(f"columns: {path}", f"as many rows as {size} bytes can hold", f"{rows}")
         return rows
 
-    def _from_file(self, at: int, group: int) -> list[NDArray[Any]]:
+    def _first(self, number: int) -> int:
+        """The number, in its file, of the first row of the row group `number`."""
+        at = self._groups[number][0]
+        of_file = next(n for n, (other, _) in enumerate(self._groups) if other == at)
+        start, before = (self._ends[n - 1] if n else 0 for n in (number, of_file))
+        return start - before
+
+    def _from_file(self, number: int) -> list[NDArray[Any]]:
+        at, group = self._groups[number]
         path, file = self.paths[at], self._files[at]
         with parquet_files.reading(path):
             table, rows = file.read(group, list(dict.fromkeys(self.columns))), file.rows(group)
             given = [table.column(name) for name in self.columns]
-        found = [_values(path, name, column) for name, column in zip(self.columns, given, strict=True)]
+        first = self._first(number)
+        found = [_values(path, name, column, first) for name, column in zip(self.columns, given, strict=True)]
         for name, values in zip(self.columns, found, strict=True):
             if len(values) != rows:
                 raise FileError(f"columns: {path}", f"{rows} rows in column {name!r}", f"{len(values)}")
@@ -144,12 +168,13 @@ class Table(BatchDataset):
 
     The last column is the label; the other columns are concatenated and reshaped to the input.
 
-    Raises FileError, when rows are read, for labels that are no integers, for rows whose number of values is not that
-    of `shape`, and for NaN and infinity.
+    classes: their number, None where labels are not compared with it.
+    Raises FileError, when rows are read, for labels that are no integers or no class, for rows whose number of values
+    is not that of `shape`, and for NaN and infinity.
     """
 
-    def __init__(self, columns: Columns, shape: Sequence[int]):
-        self.columns, self.shape = columns, tuple(shape)
+    def __init__(self, columns: Columns, shape: Sequence[int], classes: int | None = None):
+        self.columns, self.shape, self.classes = columns, tuple(shape), classes
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -161,15 +186,20 @@ class Table(BatchDataset):
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype}" + (" lists" if labels.ndim > 1 else "")
             raise FileError("columns", f"an integer in each row of the target {label!r}", got)
+
+        def where(number: int) -> str:
+            return self.columns.place(int(np.asarray(indices)[number]))
+
         with np.errstate(over="ignore"):  # overflow to infinity is reported below
-            parts = [part.reshape(len(part), -1) for part in inputs]
-            joined = np.concatenate(parts, 1, dtype=np.float32, casting="unsafe")
-        if joined.shape[1] != prod(self.shape):
-            needs = f"{' x '.join(map(str, self.shape))} values in a row of {', '.join(names)}"
-            raise FileError("columns", needs, f"{joined.shape[1]}", "say in data.shape how they make a picture")
-        if not np.isfinite(joined).all():
-            row = int(np.asarray(indices)[~np.isfinite(joined).all(1)][0])
-            raise FileError("columns", "finite values", f"NaN or infinity in row {row}", "fill the gaps")
+            parts = [part.reshape(len(part), -1).astype(np.float32) for part in inputs]
+        for name, part in zip(names, parts, strict=True):
+            need_finite(name, part, where)
+        need_classes(label, labels, self.classes, where)
+        joined = np.concatenate(parts, 1)
+        if (count := joined.shape[1]) != prod(self.shape):
+            needs = f"{' x '.join(map(str, self.shape))} values in a row of {', '.join(names)}, as data.shape says"
+            cure = f"{shape_key([count])}, or another shape of {count} values"
+            raise FileError("columns", needs, f"{count}", cure)
         return [Tensor(joined.reshape(-1, *self.shape)), Tensor(labels.astype(np.int64))]
 
 
@@ -198,8 +228,18 @@ def _inner(kind: Any) -> Any:
     return kind.value_type if lists else kind
 
 
-def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
-    """A column as an array: [rows] of numbers, or [rows, length] of lists of one length; without a copy if possible."""
+def _first_gap(array: Any) -> int:
+    """The first row with a null, or with one in its list."""
+    if array.null_count:
+        return int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    return next(number for number, row in enumerate(array) if row.values.null_count)
+
+
+def _values(path: Path, name: str, column: Any, first: int) -> NDArray[Any]:
+    """A column as an array: [rows] of numbers, or [rows, length] of lists of one length; without a copy if possible.
+
+    first: the number of the first row in the file, for errors.
+    """
     import pyarrow as arrow
 
     with parquet_files.reading(path):
@@ -208,9 +248,10 @@ def _values(path: Path, name: str, column: Any) -> NDArray[Any]:
         kind = array.type
         flat = array if _inner(kind) is kind else array.flatten()
         nulls = array.null_count or flat.null_count
+        gap = _first_gap(array) if nulls else 0
     if nulls:
-        cure = "fill the gaps, or leave these rows out"
-        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", f"{nulls} nulls", cure)
+        got = f"{nulls} null{'s' if nulls > 1 else ''}, the first in row {first + gap}"
+        raise FileError(f"columns: {path}", f"a value in every place of column {name!r}", got, GAPS)
     with parquet_files.reading(path):
         values = np.asarray(flat.to_numpy(zero_copy_only=False))
     if flat is array:
@@ -236,9 +277,9 @@ def load_splits(
 
     files: a path, or a pattern such as "part-*.parquet". inputs: columns of numbers or of lists of numbers. target: the
     column with the class, from 0. classes: the number of classes. shape: of an input; unset, a row of as many numbers
-    as there are inputs. validation: the fraction of the rows that is held out. seed: of the random split.
+    as the first row has. validation: the fraction of the rows that is held out. seed: of the random split.
     """
-    rows = Table(Columns(files, [*inputs, target]), shape or (1, 1, len(inputs)))
+    rows = Table(Columns(files, [*inputs, target]), shape or row_of([Columns(files, inputs).width()]), classes)
     held_out = max(1, round(len(rows) * validation))
     if held_out >= len(rows):
         raise ConfigError("data.files", "at least two rows, one of them held out", f"{len(rows)}")
@@ -247,5 +288,16 @@ def load_splits(
     return Splits(Subset(rows, order[held_out:]), Subset(rows, order[:held_out]))
 
 
+def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of a section with the shape of an input, which the first row tells where it is left out."""
+    files, inputs = section.get("files"), section.get("inputs")
+    if section.get("shape") is not None or not isinstance(inputs, list | tuple) or not isinstance(files, str | Path):
+        return section
+    shape = row_of([len(inputs)])
+    with suppress(AmpkitError, TypeError):  # `load_splits` names what does not fit
+        shape = row_of([Columns(files, inputs).width()])
+    return {**section, "shape": shape}
+
+
 for _name in ("parquet", "arrow"):
-    register_dataset(_name, load_splits, "images", "dataset")
+    register_dataset(_name, load_splits, "images", "dataset", complete=complete)

@@ -105,7 +105,11 @@ def test_another_process_opens_the_files_itself(path):
     ("column", "values", "message"),
     [
         ("word", ["a"] * ROWS, "needs numbers in column 'word', got string"),
-        ("gap", [None] + [1] * (ROWS - 1), "needs a value in every place of column 'gap', got 1 nulls"),
+        (
+            "gap",
+            [None] + [1] * (ROWS - 1),
+            "needs a value in every place of column 'gap', got 1 null, the first in row 0",
+        ),
         ("holes", [[1, None]] * ROWS, "needs a value in every place of column 'holes', got 5 nulls"),
         ("ragged", [[1, 2], [3]] * 11 + [[4]], "needs lists of one length in column 'ragged', got several"),
         ("even", [[1, 2, 3], [4]] * 11 + [[4, 4]], "needs lists of one length in column 'even', got several"),
@@ -136,7 +140,7 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_column(path, column, va
         (
             lambda p: Table(Columns(p, ["place", "label"]), [2, 2])[0],
             FileError,
-            "2 x 2 values in a row of place, got 3",
+            "2 x 2 values in a row of place, as data.shape says, got 3",
         ),
     ],
 )
@@ -213,7 +217,7 @@ def test_rows_that_are_missing_are_told(path, monkeypatch):
 
 def test_values_beyond_float32_are_told_with_their_row(path):
     write(path, table(large=np.where(np.arange(ROWS) == 4, 1e300, 1.0)))
-    with pytest.raises(FileError, match="NaN or infinity in row 4"):
+    with pytest.raises(FileError, match="row 4: needs finite values in 'large', got inf in float32"):
         Table(Columns(path, ["large", "label"]), [1]).batch(range(ROWS))
 
 
@@ -227,8 +231,21 @@ def test_lists_of_another_length_in_another_file_are_named(tmp_path):
 def test_a_gap_of_nan_is_named_with_its_row(path):
     made = table().set_column(0, "height", arrow.array([*HEIGHT[:6], np.nan, *HEIGHT[7:]]))
     rows = Table(Columns(write(path, made), ["height", "label"]), [1, 1, 1])
-    with pytest.raises(FileError, match="NaN or infinity in row 6"):
+    with pytest.raises(FileError, match=r"row 6: needs finite values in 'height', got nan\nhelp: fill"):
         rows.batch([2, 6])
+
+
+def test_a_null_and_a_label_of_no_class_are_named_with_their_row_in_their_file(tmp_path):
+    whole = arrow.table({"a": [1.0] * 6, "v": [[1.0, 2.0]] * 6, "y": [0, 1] * 3})
+    gaps = arrow.table({"a": [1.0] * 5 + [None], "v": [[1.0, 2.0]] * 4 + [[1.0, None]] * 2, "y": [0, 1] * 2 + [2, 0]})
+    parquet.write_table(whole, tmp_path / "1.parquet")
+    parquet.write_table(gaps, tmp_path / "2.parquet", row_group_size=3)
+    for column, row in (("a", 5), ("v", 4)):
+        with pytest.raises(FileError, match=f"2.parquet: .* column '{column}', got . nulls?, the first in row {row}"):
+            Columns(tmp_path, [column]).batch([9])
+    rows = Columns([tmp_path / "1.parquet", tmp_path / "2.parquet"], ["y", "y"])
+    with pytest.raises(FileError, match=r"2.parquet, row 4: needs a class from 0 to 1 in 'y', got 2\nhelp: data.class"):
+        Table(rows, [1, 1, 1], 2).batch([0, 10])
 
 
 RECIPE = '[model]\nname = "mlp"\nhidden = [8]\n[data]\nname = "parquet"\nbatch_size = 4\n[train]\nsteps = 3\n'
@@ -243,15 +260,16 @@ def recipe(tmp_path, data):
 @pytest.mark.parametrize("inputs", ["['height']", "['height', 'place']"])
 def test_a_recipe_learns_from_columns(tmp_path, inputs):
     write(tmp_path / "t.parquet", table())
-    shape = [] if inputs == "['height']" else ["data.shape=[1, 2, 2]"]
-    rows = list(fit(recipe(tmp_path, [f"data.inputs={inputs}", *shape])))
-    assert isinstance(rows[-1], EvalRow)
-    assert rows == [*list(fit(recipe(tmp_path, [f"data.inputs={inputs}", *shape])))[:0], *rows]
+    found = recipe(tmp_path, [f"data.inputs={inputs}"])
+    assert found.data.shape == (1, 1, 1 if inputs == "['height']" else 4)  # of the first row
+    assert isinstance(list(fit(found))[-1], EvalRow)
 
 
 def test_a_recipe_whose_columns_do_not_fit_says_what_to_change(tmp_path):
     write(tmp_path / "t.parquet", table())
-    with pytest.raises(AmpkitError, match=r"needs 1 x 1 x 1 values in a row of place, got 3\nhelp: say in data.shape"):
-        list(fit(recipe(tmp_path, ["data.inputs=['place']"])))
+    with pytest.raises(
+        AmpkitError, match=r"needs 1 x 1 x 4 values in a row of place, .* got 3\nhelp: data.shape=\[1,1,3\]"
+    ):
+        list(fit(recipe(tmp_path, ["data.inputs=['place']", "data.shape=[1, 1, 4]"])))
     with pytest.raises(AmpkitError, match="data.inputs: needs a value, got nothing"):
         recipe(tmp_path, [])

@@ -13,7 +13,8 @@ import pytest
 
 from ampkit import config
 from ampkit.base.errors import AmpkitError, ConfigError, FileError
-from ampkit.data.other_libraries import as_batch
+from ampkit.base.registry import DATASETS
+from ampkit.data.samples import as_batch
 from ampkit.run.loop import fit
 
 pytestmark = [pytest.mark.cpu, pytest.mark.filterwarnings("ignore")]  # of the libraries
@@ -152,6 +153,63 @@ def test_rows_come_from_files_too_and_split_names_are_checked(tmp_path):
         fit(config.load("digits_mlp", [keys, *SMALL, f"data.path={tmp_path}/absent.csv"]))
 
 
+def saved(folder, **columns):
+    import datasets
+
+    datasets.Dataset.from_dict(columns).save_to_disk(str(folder / "saved"))
+    keys = f"data={{name='huggingface', path='{folder}/saved', inputs={[*columns][:-1]}, target='y', classes=2}}"
+    return config.load("digits_mlp", [keys, *SMALL])
+
+
+@needs("datasets")
+def test_a_row_that_does_not_fit_is_named_by_its_number_and_column(tmp_path):
+    gap = saved(tmp_path, a=[1.0, 2.0, float("nan"), 4.0], b=[1.0, None, 1.0, 1.0], y=[0, 1, 0, 2])
+    source = (
+        DATASETS["huggingface"].load(**gap.data.model_dump(exclude={"name", "batch_size", "workers"})).train.dataset
+    )
+    for row, said in ((2, "saved, row 2: needs finite values in 'a', got nan"), (1, "row 1: needs a value in 'b'")):
+        with pytest.raises(FileError, match=f"{said}.*\nhelp: fill the gaps, or leave these rows out"):
+            source.batch([0, row])
+    with pytest.raises(FileError, match="row 3: needs a class from 0 to 1 in 'y', got 2\nhelp: data.classes"):
+        source.batch([0, 3])
+
+
+@needs("datasets")
+@pytest.mark.parametrize("kind", ["vectors", "images"])
+def test_without_a_shape_the_first_row_tells_it(kind, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    rows = [[0.0] * 8] * 6 if kind == "vectors" else [image.new("RGB", (5, 4))] * 6
+    found = saved(tmp_path, x=rows, y=[0, 1] * 3)
+    assert found.data.shape == ((1, 1, 8) if kind == "vectors" else (3, 4, 5))
+    inputs, _ = fit(found).first_batch()
+    assert inputs.shape[1:] == found.data.shape
+
+
+@needs("datasets")
+def test_a_file_that_breaks_off_is_named_with_its_line_and_no_bar_is_left(tmp_path, capfd):
+    (tmp_path / "cut.jsonl").write_text('{"a": 1.0, "y": 0}\n{"a": 2.0, "y": 1}\n{"a": 3.0, "y"')
+    keys = f"data={{name='huggingface', path='{tmp_path}/cut.jsonl', inputs=['a'], target='y', classes=2}}"
+    with pytest.raises(FileError, match="cut.jsonl, line 3: needs one JSON object in a line, got one that breaks"):
+        fit(config.load("digits_mlp", [keys, *SMALL]))
+    assert capfd.readouterr().err == ""
+
+
+@needs("datasets")
+def test_a_data_set_of_the_hub_without_network_is_asked_for_once(monkeypatch):
+    import huggingface_hub
+
+    def away(url, timeout):
+        asked.append(url)
+        raise ConnectionError("no route")
+
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", away)
+    keys = "data={name='huggingface', path='owner/name', inputs=['a'], target='y', classes=2, shape=[1, 1, 1]}"
+    with pytest.raises(FileError, match=r"got 'owner/name', without network \(no route\)\nhelp: connect"):
+        fit(config.load("digits_mlp", [keys, *SMALL]))
+    assert len(asked) == 1 and "/datasets/owner/name/" in asked[0]
+
+
 @needs("webdataset")
 @pytest.mark.parametrize(
     ("shards", "said"),
@@ -203,10 +261,20 @@ def test_images_are_scaled_and_turned_channels_first():
 @pytest.mark.parametrize(
     ("item", "said"),
     [
-        ({"x": np.zeros(5), "y": 0}, "samples of 1 x 2 x 3 values, got 5 of x"),
+        ({"x": np.zeros(5), "y": 0}, r"1 x 2 x 3 values, as data.shape says, got 5 of x\nhelp: data.shape=\[1,1,5\]"),
+        ({"x": np.zeros((3, 4, 4)), "y": 0}, r"got 3 x 4 x 4 of x\nhelp: data.shape=\[3,4,4\] where"),
         ({"x": np.zeros(6), "z": 0}, "'y' in every sample, got only x, z"),
         ({"x": np.zeros(6), "y": 0.5}, "an integer in 'y' of every sample, got 0.5"),
-        ({"x": np.full(6, np.nan), "y": 0}, "finite values, got NaN"),
+        (
+            {"x": [0.0] * 4 + [np.nan, 0.0], "y": 0},
+            "finite values in 'x', got nan at place 4 of 6\nhelp: fill the gaps",
+        ),
+        ({"x": [0.0] * 5 + [None], "y": 0}, "a value in every place of 'x', got null"),
+        ({"x": None, "y": 0}, "a value in 'x', got null"),
+        ({"x": np.zeros(6), "y": None}, "a value in 'y', got null"),
+        ({"x": np.zeros(6), "y": 3}, "a class from 0 to 2 in 'y', got 3\nhelp: data.classes .* at least 4"),
+        ({"x": np.zeros(6), "y": -1}, "a class from 0 to 2 in 'y', got -1\nhelp: number the classes from 0"),
+        ({"x": np.zeros(6), "y": "cat"}, "an integer in 'y' of every sample, got 'cat'\nhelp: .*class_encode_column"),
         ({"x": ["a"] * 6, "y": 0}, "numbers or an image in 'x'"),
         (7, "'x' in every sample, got a int"),
     ],
@@ -214,7 +282,7 @@ def test_images_are_scaled_and_turned_channels_first():
 )
 def test_samples_that_do_not_fit_are_named(item, said):
     with pytest.raises(FileError, match=said):
-        as_batch([item], ["x"], "y", SHAPE)
+        as_batch([{"x": np.zeros(6), "y": -100}, item], ["x"], "y", SHAPE, classes=3)
 
 
 def test_no_sample_is_unpickled():

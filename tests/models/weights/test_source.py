@@ -94,7 +94,8 @@ def hub(monkeypatch):
     errors = types.ModuleType("huggingface_hub.errors")
     errors.EntryNotFoundError = type("EntryNotFoundError", (Exception,), {})
     errors.LocalEntryNotFoundError = type("LocalEntryNotFoundError", (errors.EntryNotFoundError,), {})
-    errors.RepositoryNotFoundError = type("RepositoryNotFoundError", (Exception,), {})
+    errors.HfHubHTTPError = type("HfHubHTTPError", (Exception,), {})
+    errors.RepositoryNotFoundError = type("RepositoryNotFoundError", (errors.HfHubHTTPError,), {})
     module = types.ModuleType("huggingface_hub")
     module.errors, module.online, module.folder, module.asked, module.cached = errors, True, None, [], set()
 
@@ -108,7 +109,15 @@ def hub(monkeypatch):
             raise errors.EntryNotFoundError(file)
         return str(module.folder / file)
 
-    module.hf_hub_download = hf_hub_download
+    def get_hf_file_metadata(url, timeout):
+        module.asked.append((url, timeout))
+        if not module.online:
+            raise ConnectionError("no route")
+        raise errors.RepositoryNotFoundError("404")  # an answer
+
+    module.hf_hub_download, module.get_hf_file_metadata = hf_hub_download, get_hf_file_metadata
+    module.hf_hub_url = lambda name, file, repo_type: f"{repo_type}s/{name}/{file}"
+    module.constants = types.SimpleNamespace(HF_HUB_ETAG_TIMEOUT=10)
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
     monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
     return module
@@ -126,7 +135,7 @@ def test_without_network_a_model_in_the_cache_is_loaded_and_the_network_is_asked
     hub.folder, hub.online, hub.cached = tmp_path, False, {"pytorch_model.bin"}
     ampkit.save(STATE, tmp_path / "pytorch_model.bin")
     assert loaded("owner/model") == VALUES
-    assert [local for _, local in hub.asked].count(False) == 1
+    assert [each for each in hub.asked if each[1] is not True] == [("models/owner/model/config.json", 10)]
 
 
 def test_the_network_is_not_asked_for_a_model_that_is_whole_in_the_cache(hub, tmp_path):
@@ -134,13 +143,15 @@ def test_the_network_is_not_asked_for_a_model_that_is_whole_in_the_cache(hub, tm
     ampkit.save(STATE, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text("{}")
     assert loaded("owner/model") == VALUES
-    assert all(local for _, local in hub.asked)
+    assert all(local is True for _, local in hub.asked)
 
 
 def test_without_network_and_cache_the_error_says_what_to_do(hub, tmp_path):
     hub.folder, hub.online = tmp_path, False
     found = refused("owner/model")
-    assert "'owner/model', which is neither a path nor whole in the cache of the hub, without network" in found
+    assert (
+        "'owner/model', which is neither a path nor whole in the cache of the hub, without network (no route)" in found
+    )
     assert found.endswith("help: connect to the network once, or download the model elsewhere and pass its folder")
 
 
