@@ -219,9 +219,16 @@ def _report(commands: Any) -> None:
 
 
 def _evaluate(commands: Any) -> None:
-    what = "print the scores of a trained run's model on its held-out data"
+    what = "print the scores of a trained run's model on its held-out data, or on other data"
     more = "Prints the validation loss and, for example, the accuracy."
-    _trained(_command(commands, "evaluate", what, more, "ampkit evaluate runs/a --weights best"))
+    examples = "ampkit evaluate runs/a --weights best", "ampkit evaluate runs/houses new.csv"
+    made = _command(commands, "evaluate", what, more, *examples)
+    _trained(made)
+    what = (
+        "data like that of the run, of which all is evaluated: a folder of images with a folder per class, tables with "
+        "the target, text (default: what the run held out)"
+    )
+    made.add_argument("inputs", nargs="*", default=(), type=path, metavar="INPUT", help=what)
 
 
 def _predict(commands: Any) -> None:
@@ -230,10 +237,10 @@ def _predict(commands: Any) -> None:
         "Prints for each image a line: its path, the likeliest classes and their probabilities. For tables prints CSV: "
         "for each row the number, or the class and its probability."
     )
-    examples = "ampkit predict runs/a cat.png dog.jpg --top 1", "ampkit predict runs/houses new.csv > prices.csv"
+    examples = "ampkit predict runs/a cat.png photos --top 1", "ampkit predict runs/houses new.csv > prices.csv"
     made = _command(commands, "predict", what, more, *examples)
     _trained(made)
-    what = "an image file of any size; or a CSV or Parquet file that has the columns trained on"
+    what = "an image file of any size, or a folder of them; or a CSV or Parquet file that has the columns trained on"
     made.add_argument("inputs", nargs="+", type=path, metavar="INPUT", help=what)
     what = "how many classes to print, the likeliest first; by default 3 for an image, 1 for a row"
     made.add_argument("--top", type=integer, metavar="K", help=what)

@@ -36,6 +36,7 @@ class Fault(NamedTuple):
 
 
 Check = Callable[[Any, Any], Iterator[Fault]]
+Elsewhere = Callable[[Any, Any, Mapping[str, Any]], Any]
 Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -75,6 +76,7 @@ class DatasetEntry:
     constants: Mapping[str, Any] = field(default_factory=dict)
     check: Check = no_faults
     complete: Complete | None = None
+    elsewhere: Elsewhere | None = None
 
     @property
     def keys(self) -> set[str]:
@@ -163,6 +165,7 @@ def register_dataset(
     constants: Mapping[str, Any] | None = None,
     check: Check = no_faults,
     complete: Complete | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> None:
     """Make `load` the data set `name` of recipes; its parameters are keys of [data], besides those of its loading.
 
@@ -173,9 +176,11 @@ def register_dataset(
     from_model: parameters of `load` that are keys of [model]. constants: what is no key but known of the section, as
     `shape` and `classes` of images. check: as in `register_model`, with the data section first. complete: given the
     keys as they are written, adds those that are left out and that the data itself tells, as the number of classes.
+    elsewhere: what evaluates a run on other data than its own: elsewhere(data section, paths, about), with all that the
+    checkpoint says of the data, returns their samples as `held_out` of Splits has them.
     """
-    made = DatasetEntry(name, load, samples, loading, from_model, defaults or {}, constants or {}, check, complete)
-    DATASETS[name] = made
+    given = (from_model, defaults or {}, constants or {}, check, complete, elsewhere)
+    DATASETS[name] = DatasetEntry(name, load, samples, loading, *given)
 
 
 def one_group(model: Any) -> list[dict[str, Any]]:

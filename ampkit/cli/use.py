@@ -6,7 +6,7 @@ import argparse
 import csv
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..base.byte_sizes import bytes_in_words
-from ..base.errors import ConfigError
+from ..base.errors import ConfigError, FileError
 from ..base.registry import DATASETS
 from ..config import Recipe
+from ..config.suggestions import is_key
 from ..core.policy.delayed import without_states
+from ..data.images.files import SUFFIXES
+from ..data.images.folders import images_under
 from ..run.export import export as write_export
 from ..run.export import export_onnx
 from ..run.metrics import Scores
@@ -34,15 +37,19 @@ def _loaded(options: argparse.Namespace) -> Trained:
 
 
 def evaluate(options: argparse.Namespace, console: Console) -> int:
-    """Print the scores of a run's model over the held-out data of its recipe."""
+    """Print the scores of a run's model over the held-out data of its recipe, or over all of other data."""
+    for path in options.inputs:
+        if is_key(key := path.partition("=")[0]) and not Path(path).exists():
+            cure = "name a file or folder like that of the run, all of which is evaluated"
+            raise ConfigError("evaluate", "no keys of a recipe", repr(key), cure)
     found = _loaded(options)
-    console.print(_scores(found, found.evaluate()))
+    console.print(_scores(found, found.evaluate(*options.inputs), options.inputs))
     return 0
 
 
-def _scores(found: Trained, scores: Scores) -> Table:
+def _scores(found: Trained, scores: Scores, inputs: Sequence[str]) -> Table:
     recipe = found.recipe
-    title = f"{recipe.model.name} on {recipe.data.name}, {found.precision}"
+    title = f"{recipe.model.name} on {', '.join(inputs) or recipe.data.name}, {found.precision}"
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_row("weights", f"of step {found.step}" + (", their moving average" if found.averaged else ""))
     add_scores(table, scores)
@@ -54,9 +61,14 @@ def hint(recipe: Recipe, directory: str) -> str:
     command = ["ampkit", "evaluate", directory]
     if generates_text(recipe):
         command = ["ampkit", "generate", directory, "--prompt", "..."]
-    elif (samples := DATASETS[recipe.data.name].samples) in _INPUTS:
+    elif (samples := DATASETS[recipe.data.name].samples) in _INPUTS and not _is_row(recipe.data):
         command = ["ampkit", "predict", directory, _INPUTS[samples]]
     return f"to use the model: {shlex.join(command)}, or ampkit.load_run({directory!r}) in Python"
+
+
+def _is_row(data: Any) -> bool:
+    # Numbers of columns, which are no image in a file.
+    return DATASETS[data.name].samples == "images" and tuple(data.shape[:2]) == (1, 1)
 
 
 def predict(options: argparse.Namespace, console: Console) -> int:
@@ -69,12 +81,24 @@ def predict(options: argparse.Namespace, console: Console) -> int:
             raise ConfigError("--top", "a model of classes", f"one that predicts {found.table.target.name!r}, a number")
         csv.writer(sys.stdout, lineterminator="\n").writerows(_predicted_rows(found, options.inputs, options.top or 1))
         return 0
-    for first in range(0, len(options.inputs), _BATCH):
-        paths = options.inputs[first : first + _BATCH]
+    inputs = _files(options.inputs)
+    for first in range(0, len(inputs), _BATCH):
+        paths = inputs[first : first + _BATCH]
         for path, row in zip(paths, found.predict(found.images(paths)).tolist(), strict=True):
             named = ", ".join(f"{name} {share:.1%}" for name, share in _likeliest(found, row, options.top or 3))
             print_line(console, f"{path}: {named}")
     return 0
+
+
+def _files(inputs: Sequence[str]) -> list[str]:
+    """The paths, with the images of a folder in its place. Raises FileError for a folder without any."""
+    files: list[str] = []
+    for path in inputs:
+        under = [str(each) for each in images_under(Path(path))] if Path(path).is_dir() else [path]
+        if not under:
+            raise FileError("predict", f"a folder with {', '.join(SUFFIXES)} files", f"{path!r}, without any")
+        files += under
+    return files
 
 
 def _likeliest(found: Trained, shares: list[float], count: int) -> list[tuple[str, float]]:

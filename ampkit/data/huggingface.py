@@ -124,6 +124,15 @@ def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**section, "shape": shape}
 
 
+def elsewhere(data: Any, paths: Sequence[str | Path], about: Mapping[str, Any]) -> Rows:
+    """All rows of another data set: of the split data.held_out where it is set, else of data.split."""
+    if len(paths) != 1:
+        raise ConfigError("evaluate", "one data set", f"{len(paths)}")
+    path, split = str(paths[0]), data.held_out or data.split
+    found = _split(_opened(package("datasets", "datasets"), path, data.config), split, "data.split")
+    return Rows(_checked(found, [*data.inputs, data.target]), data.inputs, data.target, data.shape, data.classes, path)
+
+
 def _with_names(source: Any, target: str, train: Any, held_out: Any) -> Splits:
     names = tuple(getattr(source.features[target], "names", None) or ())
     identity = (str(len(source)), *source.column_names)
@@ -195,4 +204,4 @@ def _checked(source: Any, columns: Sequence[str]) -> Any:
     return source
 
 
-register_dataset("huggingface", load_huggingface, "images", "dataset", complete=complete)
+register_dataset("huggingface", load_huggingface, "images", "dataset", complete=complete, elsewhere=elsewhere)

@@ -243,6 +243,18 @@ def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**section, "classes": len(found_in.need_classes(folder))}
 
 
+def elsewhere(data: Any, paths: Sequence[str | Path], about: Mapping[str, Any]) -> tuple[ImageFolder, NDArray[Any]]:
+    """All images of another folder with folders per class, of the classes that a run was trained on."""
+    if len(paths) != 1:
+        raise ConfigError("evaluate", "one folder of images", f"{len(paths)}")
+    transform = for_evaluation(data.shape, data.resize)
+    found = ImageFolder(paths[0], data.shape, about["classes"], transform)
+    if faults := checking.unreadable(found.paths, data.check):
+        told = checking.in_words(found.root, found.paths, faults)
+        raise FileError(f"images: {found.root}", "images that can be read", told, "repair or delete them")
+    return found, found.labels
+
+
 def _is_folder(path: str) -> bool:
     try:
         return Path(path).is_dir()
@@ -268,4 +280,4 @@ def _check(data: Any, model: Any) -> Iterator[Fault]:
             yield Fault(f"data.{key}", "the lower bound first", f"{list(pair)}")
 
 
-register_dataset("images", load_splits, "images", "images", check=_check, complete=complete)
+register_dataset("images", load_splits, "images", "images", check=_check, complete=complete, elsewhere=elsewhere)

@@ -299,5 +299,10 @@ def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**section, "shape": shape}
 
 
+def elsewhere(data: Any, paths: Sequence[str | Path], about: Mapping[str, Any]) -> Table:
+    """All rows of other files."""
+    return Table(Columns(paths, [*data.inputs, data.target]), data.shape, data.classes)
+
+
 for _name in ("parquet", "arrow"):
-    register_dataset(_name, load_splits, "images", "dataset", complete=complete)
+    register_dataset(_name, load_splits, "images", "dataset", complete=complete, elsewhere=elsewhere)

@@ -14,15 +14,17 @@ import numpy as np
 
 from .. import nn, ops
 from ..base import html
-from ..base.errors import ArgumentError, ConfigError, FileError, check_choice
+from ..base.errors import ArgumentError, ConfigError, FileError, check_choice, one_of
 from ..base.registry import DATASETS
 from ..config import Recipe, saved_recipe
 from ..config.read import parse_toml
 from ..core import random
 from ..core.autograd.grad_mode import no_grad
 from ..core.tensor import Tensor
-from ..data import imagefolder
-from ..data.augment import normalize
+from ..data import imagefolder, text
+from ..data.augment import AugmentedImages, normalize
+from ..data.collate import prefetch
+from ..data.loader import DataLoader, TensorDataset
 from ..data.tables.features import TableFeatures
 from ..data.tables.read import Format, read
 from ..data.text import Tokenizer
@@ -32,7 +34,7 @@ from . import build
 from .checkpoint import Checkpoint, Checkpoints
 from .input_pipeline import input_pipeline
 from .metrics import Scores
-from .step import evaluate, objective_of
+from .step import Batch, evaluate, objective_of
 
 EXPORTED = "model.safetensors"  # by which a folder of `ampkit export` is known
 TOKENIZER = "tokenizer.json"  # in it
@@ -229,14 +231,26 @@ class Trained:
                 tokens.append(min(int(np.searchsorted(bounds, drawn, "right")), len(logits) - 1))
             yield tokens[-1]
 
-    def evaluate(self) -> Scores:
-        """The scores over the held-out data of the recipe, which must be where it was."""
-        pipeline = kept_random(lambda: input_pipeline(self.recipe))
-        pipeline.need_same_data("evaluate", self.about)
+    def evaluate(self, *inputs: str | Path) -> Scores:
+        """The scores over the held-out data of the recipe, which must be where it was, or over all of other data.
+
+        inputs: paths of data like that of the recipe: a folder of images with a folder per class, tables with the
+        target's column, text. The classes, mean, std, categories and tokenizer are those of the training. Raises
+        ConfigError for other inputs of a recipe whose data has no files, FileError for data that does not fit.
+        """
         objective = objective_of(self.recipe, self.about)
-        scores = evaluate(self.model, pipeline.held_out(), build.region(self.recipe, self.model), objective)
+        region = build.region(self.recipe, self.model)
+        scores = evaluate(self.model, self._elsewhere(inputs) if inputs else self._held_out(), region, objective)
         self.model.eval()
         return scores
+
+    def _held_out(self) -> Iterator[Batch]:
+        pipeline = kept_random(lambda: input_pipeline(self.recipe))
+        pipeline.need_same_data("evaluate", self.about)
+        return pipeline.held_out()
+
+    def _elsewhere(self, inputs: Sequence[str | Path]) -> Iterator[Batch]:
+        return _batches_of(self.recipe, inputs, {**_WITHOUT, **self.about})
 
 
 def load_run(
@@ -327,3 +341,32 @@ def kept_random(make: Any) -> Any:
         return make()
     finally:
         random.set_rng_state(state)
+
+
+def _batches_of(recipe: Recipe, inputs: Sequence[str | Path], about: Mapping[str, Any]) -> Iterator[Batch]:
+    """All samples of `inputs`, files or folders like those of the recipe's data, in order and on the recipe's device.
+
+    about: of the run's checkpoint: the classes, mean and std, categories and tokenizer that it was trained with. Raises
+    ConfigError for a recipe whose data has no files of its own, FileError for files that do not fit.
+    """
+    entry = DATASETS[recipe.data.name]
+    if entry.elsewhere is None:
+        names = sorted(name for name, each in DATASETS.items() if each.elsewhere is not None)
+        cure = "`ampkit evaluate RUN` takes the data of the run; in Python, found(batch) gives the model's output"
+        raise ConfigError("evaluate", f"a run on {one_of(names)} to take other data", repr(recipe.data.name), cure)
+    found = entry.elsewhere(recipe.data, list(inputs), about)
+    size, workers = recipe.data.batch_size, getattr(recipe.data, "workers", 0)
+    if entry.loading == "text":
+        return prefetch(_windows(found, recipe.model.block_size, size), recipe.train.device)
+    if entry.loading == "images":
+        dataset: Any = AugmentedImages(*found, mean=about["mean"], std=about["std"])
+    else:
+        dataset = TensorDataset(*map(Tensor, found)) if entry.loading == "arrays" else found
+    return prefetch(map(tuple, DataLoader(dataset, size, num_workers=workers)), recipe.train.device)
+
+
+def _windows(data: Any, context: int, size: int) -> Iterator[Batch]:
+    starts = text.even_starts(data, context)
+    for first in range(0, len(starts), size):
+        inputs, targets = text.windows(data, starts[first : first + size], context)
+        yield Tensor(inputs), Tensor(targets)

@@ -50,11 +50,12 @@ def need_classes(folder: str | Path) -> tuple[str, ...]:
 
 def listed(root: Path, classes: Sequence[str]) -> tuple[list[Path], NDArray[np.int64]]:
     """The image files under the folder of each class, by class and path, and the number of the class of each [n]."""
-    found = [(number, path) for number, name in enumerate(classes) for path in _image_paths(root / name)]
+    found = [(number, path) for number, name in enumerate(classes) for path in images_under(root / name)]
     return [path for _, path in found], np.array([number for number, _ in found], np.int64)
 
 
-def _image_paths(folder: Path) -> list[Path]:
+def images_under(folder: Path) -> list[Path]:
+    """The image files in a folder and those below it, by path; hidden ones are left out."""
     files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     visible = (path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
     return sorted(visible, key=lambda path: path.relative_to(folder).parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,14 @@ def _account(features: TableFeatures, train: int, held_out: int) -> str:
     return f"table: {rows}; {columns}; {features.target.name}: {target}"
 
 
+def elsewhere(data: Any, paths: Any, about: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """All rows of other tables, by the means, standard deviations and categories that a run was trained with."""
+    features = TableFeatures.from_state(about["table"])
+    table = read(paths, Format(data.delimiter, data.encoding, data.null_values))
+    labels = _labels(table, features.target.name, features.task, features.target.kind)
+    return features.encode(table), _encoded(table, features, labels)
+
+
 _PLURALS: dict[Kind, str] = {"number": "numbers", "boolean": "booleans", "date": "dates", "text": "categories"}
 
-register_dataset("table", load_splits, "rows", "arrays")
+register_dataset("table", load_splits, "rows", "arrays", elsewhere=elsewhere)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import sysconfig
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from ..tables import read as tables
 from ..tables.column import values_of
 from ..tables.encodings import decode, encoding_of
 from ..tables.read import Format
-from .tokenizer import load_tokenizer
+from .tokenizer import Tokenizer, load_tokenizer
 
 Numbers = NDArray[np.uint8] | NDArray[np.int32]  # of bytes, or of tokens
 
@@ -189,16 +189,28 @@ def load_splits(
     tokens = None if tokenizer is None else load_tokenizer(tokenizer)
     if tokens is not None and encoding == "bytes":
         raise ConfigError("data.encoding", "one of text, for data.tokenizer", "'bytes'")
-    if column is not None:
-        data, note = _of_column(path, limit, encoding, column)
-    else:
-        found = _corpus(path, limit, encoding)
-        data, note = found.data, "" if path is None else found.note()
+    data, note = _read(path, limit, encoding, column)
     if tokens is None:
         return Splits(*split(data, validation), notes=(note,) if note else ())
     made = tokens.encode(_text(data))
     counts = f"{len(made):,} tokens of {tokenizer}, {len(data) / max(1, len(made)):.1f} bytes each"
     return Splits(*split(made, validation), notes=(f"{note}; {counts}" if note else counts,), tokenizer=tokens)
+
+
+def _read(path: str | Path | None, limit: int, encoding: str, column: str | None) -> tuple[NDArray[np.uint8], str]:
+    """The bytes, and a line that says of what they are."""
+    if column is not None:
+        return _of_column(path, limit, encoding, column)
+    found = _corpus(path, limit, encoding)
+    return found.data, "" if path is None else found.note()
+
+
+def elsewhere(data: Any, paths: Sequence[str | Path], about: Mapping[str, Any]) -> Numbers:
+    """The whole text of another file, folder or pattern, as bytes or by the tokenizer that a run was trained with."""
+    if len(paths) != 1:
+        raise ConfigError("evaluate", "one file, folder or pattern of text", f"{len(paths)}")
+    found, _ = _read(paths[0], data.limit, data.encoding, data.column)
+    return Tokenizer.from_state(about["tokenizer"]).encode(_text(found)) if "tokenizer" in about else found
 
 
 def _text(data: NDArray[np.uint8]) -> str:
@@ -216,5 +228,11 @@ def _of_column(path: str | Path | None, limit: int, encoding: str, column: str) 
 
 
 register_dataset(
-    "text", load_splits, "tokens", "text", defaults={"batch_size": 12}, constants={"least_vocab": VOCABULARY}
+    "text",
+    load_splits,
+    "tokens",
+    "text",
+    defaults={"batch_size": 12},
+    constants={"least_vocab": VOCABULARY},
+    elsewhere=elsewhere,
 )
