@@ -39,9 +39,9 @@ def _loaded(options: argparse.Namespace) -> Trained:
 def evaluate(options: argparse.Namespace, console: Console) -> int:
     """Print the scores of a run's model over the held-out data of its recipe, or over all of other data."""
     for path in options.inputs:
-        if is_key(key := path.partition("=")[0]) and not Path(path).exists():
-            cure = "name a file or folder like that of the run, all of which is evaluated"
-            raise ConfigError("evaluate", "no keys of a recipe", repr(key), cure)
+        if is_key(path.partition("=")[0]) and not Path(path).exists():
+            cure = "`ampkit evaluate` takes no keys of a recipe; name other data by its path: ampkit evaluate RUN PATH"
+            raise ConfigError("evaluate", "a file or a folder like that of the run", repr(path), cure)
     found = _loaded(options)
     console.print(_scores(found, found.evaluate(*options.inputs), options.inputs))
     return 0

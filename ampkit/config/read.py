@@ -17,7 +17,7 @@ from ..base.files import content, reason
 from ..base.registry import Fault
 from .recipe import Recipe, misfits
 from .sections import SECTIONS
-from .suggestions import did_you_mean, is_key, keys_named
+from .suggestions import did_you_mean, is_key, keys_named, kind_meant
 
 _CHECKS: dict[str, TypeAdapter[Any]] = {
     name: TypeAdapter(annotation)
@@ -250,7 +250,7 @@ def _number(bound: Any) -> Any:
 
 def _unknown_name(key: str, given: Any, words: list[str]) -> Fault:
     got = "nothing" if given is None else _short(given)
-    return Fault(key, f"one of {', '.join(words)}", got, did_you_mean(given, words))
+    return Fault(key, f"one of {', '.join(words)}", got, kind_meant(given, words))
 
 
 def _fields(section: str, table: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..base.near_names import did_you_mean as did_you_mean
 from .sections import SECTIONS
 
@@ -45,6 +47,16 @@ SYNONYMS = {
     "logger": "train.loggers",
     "seed_everything": "train.seed",
 }
+
+# Names of kinds that have another name here.
+OTHER_NAMES = {"csv": "table", "tsv": "table", "jsonl": "table", "imagefolder": "images", "hf": "huggingface"}
+
+
+def kind_meant(word: object, known: Iterable[str]) -> str | None:
+    """The kind of a section, or the value of a key, that `word` probably was to be, as a question."""
+    words = list(known)
+    other = OTHER_NAMES.get(str(word).lower())
+    return did_you_mean(other if other in words else word, words)
 
 
 def keys_named(key: str, but: str = "") -> list[str]:

@@ -416,6 +416,7 @@ def test_a_recipe_that_comes_with_ampkit_is_known_by_its_name(tmp_path, monkeypa
         ("train.max_grad_norm=1", "did you mean train.grad_clip?"),
         ("train.lr=1", "did you mean optimizer.lr?"),
         ("optimizer.name=adamW", "did you mean 'adamw'?"),
+        ("data.name=csv", "did you mean 'table'?"),
         ("optimizer.beta=1", "did you mean 'betas'?"),
     ],
 )
