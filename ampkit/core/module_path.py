@@ -41,18 +41,25 @@ class ModuleCall(NamedTuple):
 _SHOWN = 6  # paths, by an error
 
 following: list[object] = []  # what needs the calls of modules followed
+apart: list[object] = []  # what needs each module called by itself, without fused calls of several
 _current: ContextVar[ModuleCall | None] = ContextVar("ampkit.module_call", default=None)
 
 
 @contextmanager
-def follow() -> Iterator[None]:
-    """Within the block, calls of modules are followed: `current` and `Node.module_call` tell them."""
-    reason = object()
-    following.append(reason)
+def follow(separately: bool = False) -> Iterator[None]:
+    """Within the block, calls of modules are followed: `current` and `Node.module_call` tell them.
+
+    separately: modules that would run as one fused op are called one by one, so that each op has a path, and a name,
+    that the model's author knows.
+    """
+    reason, lists = object(), (following, apart) if separately else (following,)
+    for each in lists:
+        each.append(reason)
     try:
         yield
     finally:
-        following.remove(reason)
+        for each in lists:
+            each.remove(reason)
 
 
 def current() -> ModuleCall | None:

@@ -106,7 +106,7 @@ class detect_nonfinite:
 
     def __enter__(self) -> Self:
         self._tracker, self._stack = NonFiniteTracker(), ExitStack()
-        self._stack.enter_context(follow())
+        self._stack.enter_context(follow(separately=True))
         self._stack.enter_context(observing(self._look))
         return self
 

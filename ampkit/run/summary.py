@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..config import Recipe
-from ..core.module_path import path_in_words, starred
+from ..core.module_path import follow, path_in_words, starred
 from ..debug import FlopCounter, ledger
 from .bench import precisions_of, with_dtype
 from .build import from_scratch
@@ -15,10 +16,11 @@ from .loop import fit
 
 
 class Layer(NamedTuple):
-    """Modules that differ in numbers of their paths alone (`blocks.*.attn`), with their own parameters and products.
+    """Equal modules whose paths differ in numbers alone, with their own parameters and products.
 
-    number: how many there are. parameters: of all of them, those of their children left out; a parameter that several
-    modules share counts with the first. flops: of their forwards for one batch, see `debug.FlopCounter`.
+    path: `blocks.*.attn` of all that are numbered so, `{2,4}` of some. number: how many there are, which have as many
+    parameters and operations each. parameters: of all of them, those of their children left out; a parameter that
+    several modules share counts with the first. flops: of their forwards for one batch, see `debug.FlopCounter`.
     """
 
     path: str
@@ -53,7 +55,7 @@ def summarize(recipe: Recipe, precisions: Sequence[str] | None = None) -> Summar
     """
     run = fit(_plain(recipe, "float32"))
     batch = run.first_batch()
-    with FlopCounter() as whole:
+    with follow(separately=True), FlopCounter() as whole:
         with FlopCounter() as forward:
             loss = run.loss_of(run.model, *batch)
         loss.backward()
@@ -76,14 +78,24 @@ def _plain(recipe: Recipe, dtype: str) -> Recipe:
 
 
 def _layers(model: Any, counted: FlopCounter) -> list[Layer]:
-    rows: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str, int, int], list[str]] = {}
     seen: set[int] = set()
     for path, module in model.named_modules():
         own = {id(p): p.array.size for p in module.parameters(recurse=False) if id(p) not in seen}
         seen |= own.keys()
-        row = rows.setdefault((starred(path), type(module).__name__), [0, 0, 0])
-        for at, value in enumerate((1, sum(own.values()), counted.by_module[path or "(model)"])):
-            row[at] += value
-    found = [Layer(path or "(model)", kind, *row) for (path, kind), row in rows.items() if row[1] or row[2]]
+        size, flops = sum(own.values()), counted.by_module[path or "(model)"]
+        if size or flops:
+            groups.setdefault((starred(path), type(module).__name__, size, flops), []).append(path)
+    alike = Counter(pattern for pattern, *_ in groups)
+    found = []
+    for (pattern, kind, size, flops), paths in groups.items():
+        path = pattern if alike[pattern] == 1 and len(paths) > 1 else _folded(paths)
+        found.append(Layer(path or "(model)", kind, len(paths), len(paths) * size, len(paths) * flops))
     left = counted.total - sum(layer.flops for layer in found)
     return [*found, Layer(path_in_words(None), "", 1, 0, left)] if left else found
+
+
+def _folded(paths: Sequence[str]) -> str:
+    """Paths that differ in numbers as one: blocks.{0,2}.fc."""
+    parts = [dict.fromkeys(each) for each in zip(*(path.split(".") for path in paths), strict=True)]
+    return ".".join(f"{{{','.join(part)}}}" if len(part) > 1 else next(iter(part)) for part in parts)

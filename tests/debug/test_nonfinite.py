@@ -63,6 +63,23 @@ def test_an_overflow_in_float16_names_the_module_the_op_and_the_policy_that_cure
     assert 'Policy("float16", modules={"head": "float32"})' in found.cure
 
 
+def test_modules_that_run_as_one_fused_op_are_named_by_themselves():
+    model, seen = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)), []
+    for layer, large in (("0", 0.1), ("2", 1e4)):  # which product does not fit
+        with ampkit.no_grad():
+            model[0].weight.fill_(1e4 if layer == "0" else 0.01)
+            model[2].weight.fill_(large)
+        with autocast(dtype=ampkit.float16):
+            found = debug.explain(lambda: model(ampkit.full((4, 8), 100.0)).mean(), repeat=False)
+            with pytest.raises(NonFiniteError, match=f"linear in {layer}, forward"), debug.detect_nonfinite():
+                model(ampkit.full((4, 8), 100.0)).mean().backward()
+        assert (found.path, found.op) == (layer, "linear")
+        assert f'Policy("float16", modules={{"{layer}": "float32"}})' in found.cure
+    with ampkit.observe.watch(lambda name, *_: seen.append(name)):  # elsewhere it is one op
+        model(ampkit.ones(4, 8))
+    assert seen == ["linear_gelu_linear"]
+
+
 def test_a_mask_of_minus_infinity_is_no_fault_but_a_row_of_nothing_else_is():
     model, x = Attention(), ampkit.randn(4, 8)
     some, whole = ampkit.tensor([[True, False] * 2] * 4), ampkit.ones(4, 4).bool()

@@ -115,7 +115,7 @@ def test_the_command_takes_paths_and_refuses_what_does_not_fit_in_a_line(tmp_pat
         (["other.csv"], "other.csv, line 2: needs a class that the training has in 'kind', got 'z'"),
         (
             ["data.files=other.csv"],
-            "needs a file or a folder like that of the run, got 'data.files=other.csv'\nhelp: `ampkit evaluate` takes no keys",
+            "needs a file or a folder like that of the run, got 'data.files=other.csv'\nhelp: `ampkit evaluate`",
         ),
         (["absent.csv"], "'absent.csv', which does not exist"),
     ):

@@ -35,6 +35,22 @@ def test_layers_parameters_and_operations_are_those_of_the_model():
     assert 0.4 * kept[0] < kept[1] < 0.8 * kept[0]
 
 
+def test_modules_that_differ_are_rows_of_their_own():
+    found = summarize(recipe("mlp", "model.hidden=[8, 8, 8, 5]"), ["float32"])
+    linear = [layer for layer in found.layers if layer.kind == "Linear"]
+    sizes = [64 * 8 + 8, 2 * (8 * 8 + 8), 8 * 5 + 5, 5 * 10 + 10]
+    numbers = [("1", 1), ("{4,7}", 2), ("10", 1), ("13", 1)]
+    assert [(layer.path, layer.number) for layer in linear] == numbers
+    assert [layer.parameters for layer in linear] == sizes
+    rows = recipe("mlp").data.batch_size
+    assert [layer.flops for layer in linear] == [2 * rows * n for n in (64 * 8, 2 * 8 * 8, 8 * 5, 5 * 10)]
+
+
+def test_layers_that_run_as_one_fused_op_have_operations_of_their_own():
+    found = {layer.path: layer.flops for layer in summarize(recipe("text", "model.n_layer=2"), ["float32"]).layers}
+    assert found["transformer.h.*.mlp.c_fc"] == found["transformer.h.*.mlp.c_proj"] == 2 * 2 * 8 * 8 * 16 * 64
+
+
 def test_a_model_that_computes_outside_of_its_layers_is_counted_too():
     found = summarize(recipe("cnn"), ["float32"])
     assert found.forward == sum(layer.flops for layer in found.layers)

@@ -48,7 +48,7 @@ class Watch:
     def run(self, step: Callable[[], Any], *observers: Any) -> Any:
         """Call `step` and return its result; observers: others that look on."""
         with ExitStack() as stack:
-            for context in (follow(), observing(self._look), *map(observing, observers)):
+            for context in (follow(separately=True), observing(self._look), *map(observing, observers)):
                 stack.enter_context(context)
             return step()
 

@@ -105,7 +105,7 @@ def norm_add_relu(input: Tensor, norm: Module, residual: Tensor, relu: Module) -
 
 def _is_fusible(residual: Tensor, branch: Tensor, dropout: Module, norm: Module) -> bool:
     # Whether the fused op has the result dtype of the three: layer_norm returns float32 inside autocast.
-    if type(dropout) is not Dropout or type(norm) is not LayerNorm:
+    if type(dropout) is not Dropout or type(norm) is not LayerNorm or module_path.apart:
         return False
     dtype, weight = residual.array.dtype, norm.weight
     if residual.array.shape != branch.array.shape or (weight is not None and weight.array.dtype != dtype):
@@ -186,7 +186,7 @@ def _activation(module: Module) -> str:
 
 def _fusion_of(modules: tuple[Module, ...]) -> Callable[..., Tensor] | None:
     fusion = _FUSIONS.get(tuple(map(type, modules)))
-    if fusion is None or any(map(_has_hooks, modules)) or fusion.links & _overrides():
+    if fusion is None or module_path.apart or any(map(_has_hooks, modules)) or fusion.links & _overrides():
         return None
     return None if _have_dtypes_of_their_own(modules) else fusion.run
 
