@@ -220,6 +220,22 @@ def test_a_name_that_pytorch_has_there_or_elsewhere_is_refused_with_what_to_use(
     assert not hasattr(found, name)
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("from ampkit import fft", "ampkit has no torch.fft\nhelp: `np.fft` of"),
+        ("from ampkit import nn, Linear", "ampkit has no ampkit.Linear\nhelp: it is `ampkit.nn.Linear`"),
+        ("from ampkit.optim import SparseAdam", "ampkit has no torch.optim.SparseAdam\nhelp: "),
+        ("from ampkit import Nothing", "cannot import name 'Nothing' from 'ampkit'"),
+    ],
+)
+def test_an_import_of_a_name_that_is_missing_says_what_to_use(source, said):
+    with pytest.raises(ImportError, match=said):
+        exec(source, {})
+    exec("from ampkit import cli, data", {})  # modules that wait are loaded
+    assert not hasattr(ampkit, "fft")
+
+
 def test_each_module_of_pytorch_is_there_or_refused_with_what_to_use():
     names = [path.removeprefix("torch.") for path in missing_names.known()["modules"] if path.count(".") == 1]
     assert len(names) > 40

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -156,6 +158,10 @@ class MissingNameError(AmpkitError, AttributeError):
     """A name of PyTorch that ampkit lacks."""
 
 
+class MissingImportError(AmpkitError, ImportError):
+    """A name of PyTorch that ampkit lacks, in `from ampkit import name`."""
+
+
 class MissingModuleError(AmpkitError, ModuleNotFoundError):
     """A module of PyTorch that ampkit lacks."""
 
@@ -220,8 +226,20 @@ def answer_in(modules: Mapping[str, Any]) -> None:
             modules[path].__getattr__ = partial(_answer, namespace, modules[path])
 
 
-def missing_in_module(namespace: str, module: ModuleType, name: str) -> AttributeError:
-    """The error for a name that `module`, which stands for PyTorch's `namespace`, lacks."""
+def missing_in_module(namespace: str, module: ModuleType, name: str) -> Exception:
+    """The error for a name that `module`, which stands for PyTorch's `namespace`, lacks: for its `__getattr__`."""
+    error = _missing_in_module(namespace, module, name)
+    if not isinstance(error, MissingNameError) or sys._getframe(2).f_code.co_name != _OF_IMPORT:
+        return error
+    # An AttributeError would become "cannot import name"; for a submodule it is what importlib waits for.
+    is_module = find_spec(f"{module.__name__}.{name}") is not None
+    return error if is_module else MissingImportError(str(error))
+
+
+_OF_IMPORT = "_handle_fromlist"  # the function of importlib that looks whether a package has what `from` asks for
+
+
+def _missing_in_module(namespace: str, module: ModuleType, name: str) -> AttributeError:
     path = f"{namespace}.{name}"
     if cure_of(namespace, name):
         return missing_name(namespace, name)
