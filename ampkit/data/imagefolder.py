@@ -202,8 +202,9 @@ def _readable(
     found_in.need_images(found.root, found.classes, found.labels)
     faults = checking.unreadable(found.paths, depth)
     if faults and unreadable == "refuse":
-        cure, told = "repair or delete them, or leave them out: data.unreadable=skip", checking.in_words
-        raise FileError(f"images: {found.root}", "images that can be read", told(found.root, found.paths, faults), cure)
+        told, cure = checking.in_words(found.root, found.paths, faults), checking.cure_of(faults)
+        cure += ", or leave them out: data.unreadable=skip"
+        raise FileError(f"images: {found.root}", "images that can be read", told, cure)
     notes = (found._leave_out(faults),) if faults else ()
     found_in.need_images(found.root, found.classes, found.labels, least)
     return found, notes
@@ -251,7 +252,7 @@ def elsewhere(data: Any, paths: Sequence[str | Path], about: Mapping[str, Any]) 
     found = ImageFolder(paths[0], data.shape, about["classes"], transform)
     if faults := checking.unreadable(found.paths, data.check):
         told = checking.in_words(found.root, found.paths, faults)
-        raise FileError(f"images: {found.root}", "images that can be read", told, "repair or delete them")
+        raise FileError(f"images: {found.root}", "images that can be read", told, checking.cure_of(faults))
     return found, found.labels
 
 

@@ -93,7 +93,12 @@ def save(path, array):
     ("name", "content", "message"),
     [
         ("a.npy", b"no array", "an image in NumPy's format, got a file that begins with b'no array'"),
-        ("a.npy", np.zeros((2, 2)), r"uint8 values \[h, w\] or \[h, w, channels\], got float64 \[2, 2\]"),
+        (
+            "a.npy",
+            np.zeros((2, 2)),
+            r"uint8 values \[h, w\] or \[h, w, channels\], got float64 \[2, 2\]\nhelp: .* save \(255 \*",
+        ),
+        ("a.npy", np.zeros((2, 2), np.uint16), r"got uint16 \[2, 2\]\nhelp: .*, of 16 bits \(values // 257\)"),
         ("a.npy", np.zeros(2, np.uint8), r"got uint8 \[2\]"),
         ("a.npy", np.array([{}], object), r"uint8 values \[h, w\] or \[h, w, channels\], got object \[1\]"),
         ("a.ppm", b"P3 1 1 255\n0 0 0", "P5 or P6 with 255 as the largest value, got b'P3 1 1"),

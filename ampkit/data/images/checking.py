@@ -21,7 +21,7 @@ _SHOWN = 3  # files that an error names
 
 
 def unreadable(paths: Sequence[Path], depth: Depth | None = None) -> dict[int, str]:
-    """The files that cannot be read: why, by their index.
+    """The files that cannot be read: why, by their index; where that is known, with what helps in a second line.
 
     depth: "pixels" decodes each file, "headers" only those whose end is not the end of an image. None: pixels up to
     256 MiB of files, else headers. Raises FileError if Pillow is needed and not installed.
@@ -56,12 +56,21 @@ def _fault(path: Path, pixels: bool) -> str | None:
     try:
         check(path, pixels)
     except FileError as error:
-        return str(error).splitlines()[0].rpartition(", got ")[2].removeprefix("one that breaks: ")
+        line, _, cure = str(error).partition("\nhelp: ")
+        why = line.rpartition(", got ")[2].removeprefix("one that breaks: ")
+        return f"{why}\n{cure}" if cure else why
     return None
+
+
+def cure_of(faults: Mapping[int, str]) -> str:
+    """What helps: the cure of the first file that has one, or to do without them."""
+    known = next((cure for index in sorted(faults) if (cure := faults[index].partition("\n")[2])), "")
+    return known or "repair or delete them"
 
 
 def in_words(root: Path, paths: Sequence[Path], faults: Mapping[int, str]) -> str:
     """How many files cannot be read, the first of them, and why."""
-    named = [f"{paths[index].relative_to(root)} ({faults[index]})" for index in sorted(faults)[:_SHOWN]]
+    shown = [(index, faults[index].partition("\n")[0]) for index in sorted(faults)[:_SHOWN]]
+    named = [f"{paths[index].relative_to(root)} ({why})" for index, why in shown]
     more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
     return f"{len(faults)} of {len(paths)} that cannot be read: {', '.join(named)}{more}"

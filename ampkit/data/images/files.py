@@ -64,7 +64,8 @@ def load_with_channels(path: Path, channels: int) -> Any:
     if not isinstance(image, np.ndarray) or image.shape[2] == channels:
         return image
     if image.shape[2] not in (1, 3):
-        raise FileError(str(path), "an image of 1 or 3 channels", f"{image.shape[2]}")
+        cure = "save np.moveaxis(values, 0, 2): channels come last" if image.shape[0] in (1, 3) else None
+        raise FileError(str(path), "an image of 1 or 3 channels", f"{list(image.shape)}", cure)
     return np.repeat(image, 3, 2) if channels == 3 else as_pillow(image, "images").convert("L")
 
 
@@ -99,12 +100,24 @@ def _npy(path: Path, file: BinaryIO, gray: bool, fits: Fits) -> NDArray[np.uint8
         dtype = np.dtype(head["dtype"].decode())
         shape = tuple(int(n) for n in head["shape"].split(b",") if n.strip())
     if dtype != np.uint8 or len(shape) not in (2, 3):
-        raise FileError(str(path), "uint8 values [h, w] or [h, w, channels]", f"{dtype} {list(shape)}")
+        got = f"{dtype} {list(shape)}"
+        raise FileError(str(path), "uint8 values [h, w] or [h, w, channels]", got, _as_uint8(dtype, shape))
     fits((shape[2] if len(shape) == 3 else 1, *shape[:2]))
     flat = _pixels(path, file, start[end:], math.prod(shape))
     with foreign(str(path), "an image in NumPy's format"):
         values = flat.reshape(shape, order="F" if head["order"] == b"True" else "C")
     return values[..., None] if values.ndim == 2 else values
+
+
+def _as_uint8(dtype: np.dtype[Any], shape: Sequence[int]) -> str | None:
+    """How numbers become an image as files hold it."""
+    if len(shape) not in (2, 3) or dtype.kind not in "biuf":
+        return None
+    if dtype.kind == "f":
+        return "of values from 0 to 1 save (255 * values).round().astype(np.uint8); to learn from floats, use Parquet"
+    return "of values from 0 to 255 save values.astype(np.uint8)" + (
+        ", of 16 bits (values // 257).astype(np.uint8)" * (dtype.itemsize == 2)
+    )
 
 
 def _netpbm(path: Path, file: BinaryIO, gray: bool, fits: Fits) -> NDArray[np.uint8]:

@@ -64,8 +64,11 @@ def test_arrays_have_the_channels_that_are_asked_for(channels, tmp_path):
     assert np.array_equal(gray, np.repeat(COLOR[..., :1], channels, 2))
     assert np.array_equal(color, as_array(Image.fromarray(COLOR).convert("L" if channels == 1 else "RGB")))
     np.save(tmp_path / "four.npy", np.zeros((2, 2, 4), np.uint8))
-    with pytest.raises(FileError, match="four.npy: needs an image of 1 or 3 channels, got 4"):
+    with pytest.raises(FileError, match="four.npy: needs an image of 1 or 3 channels, got .2, 2, 4."):
         load_with_channels(tmp_path / "four.npy", channels)
+    np.save(tmp_path / "first.npy", np.zeros((3, 8, 8), np.uint8))
+    with pytest.raises(FileError, match=r"got .3, 8, 8.\nhelp: save np.moveaxis\(values, 0, 2\): channels come last"):
+        load_with_channels(tmp_path / "first.npy", channels)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP"])
