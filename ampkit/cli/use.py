@@ -13,12 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from .. import ops
 from ..base.byte_sizes import bytes_in_words
 from ..base.errors import ConfigError, FileError
 from ..base.registry import DATASETS
 from ..config import Recipe
 from ..config.suggestions import is_key
 from ..core.policy.delayed import without_states
+from ..core.tensor import Tensor
 from ..data.images.files import SUFFIXES
 from ..data.images.folders import images_under
 from ..run.export import export as write_export
@@ -81,13 +83,29 @@ def predict(options: argparse.Namespace, console: Console) -> int:
             raise ConfigError("--top", "a model of classes", f"one that predicts {found.table.target.name!r}, a number")
         csv.writer(sys.stdout, lineterminator="\n").writerows(_predicted_rows(found, options.inputs, options.top or 1))
         return 0
-    inputs = _files(options.inputs)
+    inputs, faults = _files(options.inputs), list[FileError]()
     for first in range(0, len(inputs), _BATCH):
-        paths = inputs[first : first + _BATCH]
-        for path, row in zip(paths, found.predict(found.images(paths)).tolist(), strict=True):
+        for path, row in _predicted_images(found, inputs[first : first + _BATCH], faults):
             named = ", ".join(f"{name} {share:.1%}" for name, share in _likeliest(found, row, options.top or 3))
             print_line(console, f"{path}: {named}")
+    if len(faults) > 1:
+        got = f"{len(faults)} of {len(inputs)} that cannot be read; the first: {str(faults[0]).splitlines()[0]}"
+        raise FileError("predict", "images that can be read", got)
+    if faults:
+        raise faults[0]
     return 0
+
+
+def _predicted_images(found: Trained, paths: Sequence[str], faults: list[FileError]) -> list[tuple[str, list[float]]]:
+    """The images that can be read, with their probabilities; those that cannot be read are added to `faults`."""
+    read, images = list[str](), list[Tensor]()
+    for path in paths:
+        try:
+            images.append(found.images([path]))
+            read.append(path)
+        except FileError as error:  # the others are not lost by it
+            faults.append(error)
+    return list(zip(read, found.predict(ops.cat(images)).tolist(), strict=True)) if read else []
 
 
 def _files(inputs: Sequence[str]) -> list[str]:

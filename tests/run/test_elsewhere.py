@@ -146,5 +146,12 @@ def test_a_folder_stands_for_the_images_in_it(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     paths = [f"other/{name}/{number}.npy" for name in ("circle", "square") for number in range(9)]
     assert [line.partition(":")[0] for line in lines] == [*paths, "train/circle/0.npy"]
+    (other / "empty" / "a.npy").write_bytes(b"")
+    for paths in (["other"], ["other/empty/a.npy", "other"]):
+        assert main(["predict", "run", *paths, "--top", "1"]) == 2
+        out, error = capsys.readouterr()
+        assert out.splitlines() == lines[:-1]  # one that cannot be read loses none of the others
+        assert "other/empty/a.npy" in error
+    (other / "empty" / "a.npy").unlink()
     assert main(["predict", "run", "other/empty"]) == 2
     assert "predict: needs a folder with .npy" in capsys.readouterr().err
