@@ -44,7 +44,8 @@ def need_classes(folder: str | Path) -> tuple[str, ...]:
         raise FileError(f"images: {folder}", "a folder per class", got, f"name the parts: {cure}")
     if len(names) == 1:
         got = f"one, {names[0]!r}"
-        raise FileError(f"images: {folder}", "a folder for each of two or more classes", got)
+        cure = "add a folder of images that are none of it, or of another class"
+        raise FileError(f"images: {folder}", "a folder for each of two or more classes", got, cure)
     return names
 
 

@@ -137,7 +137,10 @@ def _from_csv(path: Path, text: str, delimiter: str, nulls: Collection[str]) -> 
     _check_header(path, header)
     for row in _rows(path, lines):
         if len(row) != len(header):
-            got, cure = f"{len(row)}", "put values with a delimiter in double quotes"
+            got, more = f"{len(row)}", "put values with a delimiter in double quotes"
+            cure = (
+                more if len(row) > len(header) else "leave the place of a missing value empty, between two delimiters"
+            )
             needs = f"{len(header)} values, as in the header"
             raise FileError(f"{path}, line {lines.line_num}", needs, got, cure)
         rows.append(row)

@@ -107,7 +107,8 @@ def _labels(table: Table, target: str, task: Task, kind: Kind) -> NDArray[Any]:
 def _check_classes(target: str, kind: Kind, labels: NDArray[Any]) -> None:
     classes = {*labels.tolist()}
     if len(classes) < 2:
-        raise ConfigError("data.target", f"two classes or more in {target!r}", f"{classes.pop()!r} alone")
+        got, cure = f"{classes.pop()!r} alone", "add rows of another class, or learn another column"
+        raise ConfigError("data.target", f"two classes or more in {target!r}", got, cure)
     if kind == "number" and len(classes) * _ROWS_PER_CLASS > len(labels):
         got = f"{len(classes)} different integers in {len(labels)} rows"
         raise ConfigError("data.target", f"classes in {target!r}", got, 'data.task="regression" learns numbers')

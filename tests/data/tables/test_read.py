@@ -99,7 +99,7 @@ def test_quotes_hold_delimiters_and_lines(tmp_path):
     [
         ("t.csv", "", "t.csv: needs a line with the names of the columns, and rows, got an empty file"),
         ("t.csv", "a,b\n", "t.csv: needs at least one row, got none"),
-        ("t.csv", "a,b\n1,2\n\n1\n", "t.csv, line 4: needs 2 values, as in the header, got 1\nhelp: put"),
+        ("t.csv", "a,b\n1,2\n\n1\n", "t.csv, line 4: needs 2 values, as in the header, got 1\nhelp: leave the place"),
         ("t.csv", "a,b\n1,2,3\n", "t.csv, line 2: needs 2 values, as in the header, got 3"),
         ("t.csv", "a,a\n1,2\n", "t.csv: needs one column 'a', got 2 of this name\nhelp: give each"),
         ("t.csv", "1.5,2\n1,2\n", "t.csv, line 1: needs the names of the columns, got numbers, 1.5, 2"),
