@@ -21,8 +21,7 @@ from ..config import Recipe
 from ..config.suggestions import is_key
 from ..core.policy.delayed import without_states
 from ..core.tensor import Tensor
-from ..data.images.files import SUFFIXES
-from ..data.images.folders import images_under
+from ..data.images.folders import images_of
 from ..run.export import export as write_export
 from ..run.export import export_onnx
 from ..run.metrics import Scores
@@ -83,7 +82,7 @@ def predict(options: argparse.Namespace, console: Console) -> int:
             raise ConfigError("--top", "a model of classes", f"one that predicts {found.table.target.name!r}, a number")
         csv.writer(sys.stdout, lineterminator="\n").writerows(_predicted_rows(found, options.inputs, options.top or 1))
         return 0
-    inputs, faults = _files(options.inputs), list[FileError]()
+    inputs, faults = images_of(options.inputs), list[FileError]()
     for first in range(0, len(inputs), _BATCH):
         for path, row in _predicted_images(found, inputs[first : first + _BATCH], faults):
             named = ", ".join(f"{name} {share:.1%}" for name, share in _likeliest(found, row, options.top or 3))
@@ -96,9 +95,9 @@ def predict(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _predicted_images(found: Trained, paths: Sequence[str], faults: list[FileError]) -> list[tuple[str, list[float]]]:
+def _predicted_images(found: Trained, paths: Sequence[Path], faults: list[FileError]) -> list[tuple[Path, list[float]]]:
     """The images that can be read, with their probabilities; those that cannot be read are added to `faults`."""
-    read, images = list[str](), list[Tensor]()
+    read, images = list[Path](), list[Tensor]()
     for path in paths:
         try:
             images.append(found.images([path]))
@@ -106,17 +105,6 @@ def _predicted_images(found: Trained, paths: Sequence[str], faults: list[FileErr
         except FileError as error:  # the others are not lost by it
             faults.append(error)
     return list(zip(read, found.predict(ops.cat(images)).tolist(), strict=True)) if read else []
-
-
-def _files(inputs: Sequence[str]) -> list[str]:
-    """The paths, with the images of a folder in its place. Raises FileError for a folder without any."""
-    files: list[str] = []
-    for path in inputs:
-        under = [str(each) for each in images_under(Path(path))] if Path(path).is_dir() else [path]
-        if not under:
-            raise FileError("predict", f"a folder with {', '.join(SUFFIXES)} files", f"{path!r}, without any")
-        files += under
-    return files
 
 
 def _likeliest(found: Trained, shares: list[float], count: int) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base import html
-from ..base.errors import ArgumentError, ConfigError, FileError, check_choice, one_of
+from ..base.errors import ArgumentError, ConfigError, DTypeError, FileError, check_choice, one_of
 from ..base.registry import DATASETS
 from ..config import Recipe, saved_recipe
 from ..config.read import parse_toml
@@ -24,6 +24,7 @@ from ..core.tensor import Tensor
 from ..data import imagefolder, text
 from ..data.augment import AugmentedImages, normalize
 from ..data.collate import prefetch
+from ..data.images.folders import images_of
 from ..data.loader import DataLoader, TensorDataset
 from ..data.tables.features import TableFeatures
 from ..data.tables.read import Format, read
@@ -94,24 +95,27 @@ class Trained:
         inputs: a tensor or an array. No tape is recorded. The result is in float32 where it is one tensor.
         """
         device = self.recipe.train.device
+        if isinstance(_first(inputs), str | Path):
+            raise DTypeError("predict", "a tensor or an array", f"the path {_first(inputs)!r}", self._what_it_takes())
         batch = inputs if isinstance(inputs, Tensor) else ops.from_numpy(np.ascontiguousarray(inputs))
         with no_grad(), build.region(self.recipe, self.model):
             found = self.model(batch.to(device))
         found = found["out"] if isinstance(found, dict) else found
         return found.float() if isinstance(found, Tensor) and found.is_floating_point() else found
 
-    def images(self, paths: Sequence[str | Path]) -> Tensor:
+    def images(self, paths: str | Path | Sequence[str | Path]) -> Tensor:
         """Image files of any size as a batch for the model, as evaluations see them. -> [n, c, h, w] float32.
 
-        They are resized, by the recipe's data.resize or to the smallest size that covers the shape it trained on,
-        cropped in the middle and normalized. Raises ConfigError if the model was not trained on images, FileError for a
-        file that cannot be read.
+        paths: of files, or of folders, each of which stands for the images under it, by path. They are resized, by the
+        recipe's data.resize or to the smallest size that covers the shape it trained on, cropped in the middle and
+        normalized. Raises ConfigError if the model was not trained on images, FileError for a file that cannot be read.
         """
         self._need("images", "a model of images", self._samples in ("images", "pixel labels"))
         shape = tuple(self.recipe.data.shape)
         transform = imagefolder.for_evaluation(shape, getattr(self.recipe.data, "resize", None))
         draw = np.random.default_rng(0)  # nothing is drawn
-        read = [imagefolder.transformed(Path(path), shape[0], transform, draw) for path in paths]
+        files = images_of([paths] if isinstance(paths, str | Path) else paths)
+        read = [imagefolder.transformed(path, shape[0], transform, draw) for path in files]
         return Tensor(normalize(np.stack(read), self.mean, self.std))
 
     def rows(self, files: str | Path | Sequence[str | Path]) -> Tensor:
@@ -273,6 +277,10 @@ def load_run(
     classes, mean, std = (tuple(about.get(name, other)) for name, other in _WITHOUT.items())
     averaged = about.get("averaged", averaged)  # noted where the average is all there is
     return Trained(model.eval(), recipe, found.step, averaged, classes, mean, std, found.path, about)
+
+
+def _first(inputs: Any) -> Any:
+    return inputs[0] if isinstance(inputs, list | tuple) and inputs else inputs
 
 
 _WITHOUT: dict[str, tuple[Any, ...]] = {"classes": (), "mean": (0.0,), "std": (1.0,)}  # of older checkpoints

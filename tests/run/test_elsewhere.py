@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ampkit import config
-from ampkit.base.errors import ConfigError, FileError
+from ampkit.base.errors import ConfigError, DTypeError, FileError
 from ampkit.cli import main
 from ampkit.cli.use import hint
 from ampkit.data import text
@@ -154,4 +155,10 @@ def test_a_folder_stands_for_the_images_in_it(tmp_path, monkeypatch, capsys):
         assert "other/empty/a.npy" in error
     (other / "empty" / "a.npy").unlink()
     assert main(["predict", "run", "other/empty"]) == 2
-    assert "predict: needs a folder with .npy" in capsys.readouterr().err
+    assert "images: needs a folder with .npy" in capsys.readouterr().err
+    found = load_run("run")
+    assert found.images("other").shape == (18, 3, 8, 8)
+    assert found.images(Path("train/circle/0.npy")).shape == (1, 3, 8, 8)
+    for path in ("train/circle/0.npy", [Path("train/circle/0.npy")]):
+        with pytest.raises(DTypeError, match=r"got the path .*\nhelp: .* predict\(found.images\(PATHS\)\)"):
+            found.predict(path)

@@ -62,6 +62,17 @@ def images_under(folder: Path) -> list[Path]:
     return sorted(visible, key=lambda path: path.relative_to(folder).parts)
 
 
+def images_of(paths: Sequence[str | Path]) -> list[Path]:
+    """The paths, with the images under a folder in its place. Raises FileError for a folder without any."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        under = images_under(path) if path.is_dir() else [path]
+        if not under:
+            raise FileError("images", f"a folder with {', '.join(SUFFIXES)} files", f"{str(path)!r}, without any")
+        found += under
+    return found
+
+
 def need_images(root: Path, classes: Sequence[str], labels: NDArray[np.int64], least: int = 1) -> None:
     """Raise FileError unless each class has at least `least` images."""
     counts = np.bincount(labels, minlength=len(classes)).tolist()
