@@ -18,7 +18,6 @@ from ..base.atomic_file import write
 from ..base.errors import ConfigError
 from ..core.policy.recipe import FAMILIES, RECIPES
 from ..core.policy.recipe import recipe as named
-from ..debug.policy_search.cards import CARDS
 from ..debug.policy_search.formats import FORMATS, Laboratory
 from ..debug.policy_search.tuning import percent
 from ..run.search.lab import LAB, LabRecipe, lab_recipe
@@ -93,6 +92,9 @@ def layers(found: Laboratory, budget: float) -> Table:
     for title, errors_of_part in found.parts():
         cells = ("-" if each is None else _cell(each.error, budget) for each in errors_of_part)
         table.add_row(escape(f"  {title}"), *cells)
+    table.add_section()
+    title, sizes = found.memory()
+    table.add_row(title, *sizes)
     return table
 
 
@@ -102,10 +104,11 @@ def _cell(error: float, budget: float) -> str:
 
 
 def _operands(found: Laboratory) -> Table:
-    table = Table(title="products that change the most: relative error, values flushed to 0", title_justify="left")
+    title = "products that change the most: relative error, values flushed to 0, and saturated"
+    table = Table(title=title, title_justify="left")
     for column in ("recipe", "layer", "product"):
         table.add_column(column)
-    for column in ("error", "flushed, first", "flushed, second"):
+    for column in ("error", "flushed, both operands", "saturated"):
         table.add_column(column, justify="right")
     for name in found.ranking():
         rows = [
@@ -115,7 +118,8 @@ def _operands(found: Laboratory) -> Table:
             for product, loss in row.products.items()
         ]
         layer, product, loss = max(rows, key=lambda row: row[2].error)
-        table.add_row(name, escape(layer), product, percent(loss.error), *map(percent, loss.flushed))
+        shares = (" and ".join(map(percent, both)) for both in (loss.flushed, loss.saturated))
+        table.add_row(name, escape(layer), product, percent(loss.error), *shares)
     return table
 
 
@@ -142,13 +146,12 @@ def _change(loss: float, base: float) -> str:
 
 
 def _cards(found: Laboratory) -> Table:
-    table = Table(title="speed of products, or of steps, on cards: published, against bfloat16", title_justify="left")
+    title = "speed of products, speed and memory of steps, on cards: published, against bfloat16"
+    table = Table(title=title, title_justify="left")
     table.add_column("card")
     for name in found.ranking():
         table.add_column(name, justify="right")
     table.add_column("source")
-    for card in CARDS:
-        if any(name in card.speeds for name in found.ranking()):
-            speeds = [f"{card.speeds[name]:.2f} x" if name in card.speeds else "-" for name in found.ranking()]
-            table.add_row(card.name, *speeds, card.source)
+    for name, cells, source in found.cards():
+        table.add_row(name, *cells, source)
     return table

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, open_page
 
 from ampkit import cli, config
-from ampkit.run.report import read_run
+from ampkit.run.report import read_run, report
 
 MLP = str(Path(__file__).parents[2] / "recipes" / "digits_mlp.toml")
 SHORT = [
@@ -31,6 +33,9 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
         "input_gradient alone",
         "validation loss",
         "B300",
+        "B200 (step), peak memory",
+        "kept for backward",
+        "saturated",
         "the least work within 1 %",
         "[amp]",
     ):
@@ -42,6 +47,8 @@ def test_it_shows_layers_trainings_and_cards_and_its_run_keeps_the_numbers(capsy
     assert len({*losses[:4]}) == 4
     assert abs(losses[1] - losses[0]) < 0.01 * losses[0]  # chance
     assert read_run(run).lab == written
+    wide, mx, nv = written["kept"], *(each["kept"] for each in written["formats"])
+    assert nv < mx < wide and nv / wide < 0.5
 
 
 def test_it_can_measure_alone(capsys, tmp_path):
@@ -85,6 +92,39 @@ def test_budgets_of_tune_that_exclude_each_other_are_refused(capsys):
     assert "--memory: needs no --error beside it, got both" in capsys.readouterr().err
     assert cli.main(["tune", MLP, "--memory", "0.5"]) == 2
     assert "--memory: needs --formats beside it, got none" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+def test_a_report_shows_what_was_measured_also_of_a_file_that_has_less(tmp_path):
+    product = {"error": 0.17, "flushed": [0.04, 0.0]}
+    layers = [{"layer": "head", "recipe": "nvfp4", "error": 0.0021, "products": {"forward": product}}]
+    formats = [{"recipe": "nvfp4", "error": 0.0025, "products": {"forward": 0.0023}}]
+    less = {"dtype": "bfloat16", "layers": layers, "formats": formats, "policy": "", "budget": 0.01, "trained": []}
+    more = json.loads(json.dumps(less)) | {"kept": 1000, "output": "head"}
+    more["cards"] = [{"name": "B300", "figures": ["2.03 x"], "source": "a page"}]
+    more["formats"][0] |= {"kept": 290, "inner": None}
+    more["layers"][0]["products"]["forward"]["saturated"] = [0.061, 0.0]
+    for name, found in (("less", less), ("more", more)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text("")
+        (tmp_path / name / "metrics.jsonl").write_text("")
+        (tmp_path / name / "lab.json").write_text(json.dumps(found))
+    report([tmp_path / "less", tmp_path / "more"], tmp_path / "out.html")
+    shown = open_page(tmp_path / "out.html", "--virtual-time-budget=5000", "--dump-dom")
+    assert "CONSOLE" not in shown.stderr
+    cells = re.sub(
+        "(<[^>]*>)+", "|", shown.stdout[shown.stdout.index('id="formats"') : shown.stdout.index('id="steps"')]
+    )
+    assert (
+        cells.count("|head|0.21 %|") == cells.count("|all layers|0.25 %|") == cells.count("|forward alone|0.23 %|") == 2
+    )
+    for once in (
+        "|all without head|not finite|",
+        "MB in bfloat16|29 %|",
+        "|B300|2.03 x|a page|",
+        "|4 %|none|6.100 %|none|",
+    ):
+        assert cells.count(once) == 1
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"layers": 3}'])

@@ -83,6 +83,38 @@ def test_fewer_bits_lose_more_and_every_product_is_judged():
     assert "2.linear" in text and "all layers" in text and "mxfp8" in text
 
 
+def test_values_beyond_a_scale_that_was_rounded_down_are_saturated():
+    # The factor of all is 1/6, and the scale of the first row 6.2, in E4M3 6: the format ends at 6.
+    batches = [(ampkit.tensor([[6.0, 1.0, 0.0, -6.2], [448.0, 1.0, 2.0, 3.0]]).repeat(1, 4),)]
+    model = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 1))
+    with ampkit.no_grad():
+        model[0].weight.fill_(0.01)
+    found = debug.lab(model, batches, lambda m, x: m(x).float().square().mean(), formats=["nvfp4", "mxfp8"])
+    by_recipe = {row.recipe: row.products["forward"] for row in found.layers if row.layer == "0"}
+    assert by_recipe["nvfp4"].saturated == (4 / 28, 0.0)
+    assert by_recipe["mxfp8"].saturated == (0.0, 0.0)
+
+
+def test_what_layers_keep_and_what_cards_gain_stands_beside_their_errors():
+    model, batches = model_and_batches(1)
+    found = debug.lab(model, batches, loss, formats=["mxfp8", "int8"])
+    whole = found.kept()
+    assert whole == sum(2 * (32 * 16 + (each.weight.numel() if i else 0)) for i, each in enumerate(linears(model)))
+    assert 0.5 < found.kept("mxfp8") / whole < 0.7 and found.kept("mxfp8") == sum(
+        row.cost.kept for row in found.layers if row.recipe == "mxfp8"
+    )
+    cards = {name: cells for name, cells, _ in found.cards()}
+    order = found.ranking()
+    assert cards["B200 (step)"][order.index("mxfp8")] == "1.16 x" and cards["B300"][order.index("int8")] == "-"
+    assert cards["B200 (step), peak memory"][order.index("mxfp8")] == "1.00 x"
+    assert "H200" not in cards  # where neither was measured
+    assert "kept for backward" in str(found) and "B200 (step), peak memory" in str(found)
+
+
+def linears(model):
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
 def test_a_product_that_stays_in_16_bits_is_left_out():
     model, batches = model_and_batches(1)
     found = debug.lab(model, batches, loss, formats=["rowwise_with_gw_hp"])

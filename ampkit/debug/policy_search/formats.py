@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ...base.byte_sizes import bytes_in_words
 from ...base.errors import ArgumentError, NonFiniteError
 from ...base.html import ShowsItsText
 from ...core.policy import Policy
@@ -104,11 +105,23 @@ class Laboratory(ShowsItsText):
         inner = [] if self.output is None else [(f"without {self.output}", [each.inner for each in self.formats])]
         return [*inner, *((f"{name} alone", [each.products.get(name) for each in self.formats]) for name in PRODUCTS)]
 
+    def kept(self, recipe: str | None = None) -> int:
+        """Bytes that the layers keep for the backward, all by `recipe`; None: in 16 bits."""
+        costs = self.wide.values() if recipe is None else [row.cost for row in self.layers if row.recipe == recipe]
+        return sum(cost.kept for cost in costs)
+
+    def memory(self) -> tuple[str, list[str]]:
+        """A title and by recipe, in words, what the layers keep for the backward."""
+        whole, kept = self.kept(), [self.kept(name) for name in self.ranking()]
+        cells = [f"{bytes_in_words(size)}, {size / (whole or 1):.0%}" for size in kept]
+        return f"kept for backward, {bytes_in_words(whole)} in {self.dtype}", cells
+
     def __str__(self) -> str:
         recipes = [each.recipe for each in self.formats]
         names = list(dict.fromkeys(row.layer for row in self.layers))
         errors = {(row.layer, row.recipe): percent(row.sensitivity.error) for row in self.layers}
-        width = max([len("all layers"), *map(len, names), *(len(title) + 2 for title, _ in self.parts())])
+        titles = [*names, "all layers", self.memory()[0], *(name for name, *_ in self.cards())]
+        width = max([*map(len, titles), *(len(title) + 2 for title, _ in self.parts())])
         lines = [f"error of the loss that each layer alone is predicted to cause, against {self.dtype}"]
         lines += [f"{'layer':{width}}" + "".join(f"{name:>20}" for name in recipes)]
         lines += [f"{name:{width}}" + "".join(f"{errors[name, r]:>20}" for r in recipes) for name in names]
@@ -116,15 +129,22 @@ class Laboratory(ShowsItsText):
         for title, row in self.parts():
             cells = "".join(f"{'-' if each is None else percent(each.error):>20}" for each in row)
             lines.append(f"{'  ' + title:{width}}{cells}")
+        title, sizes = self.memory()
+        lines.append(f"{title:{width}}" + "".join(f"{size:>20}" for size in sizes))
+        for name, cells, _ in self.cards():
+            lines.append(f"{name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
+        sources = dict.fromkeys(f"cards, published, against bfloat16: {source}" for *_, source in self.cards())
+        return "\n".join([*lines, *sources])
+
+    def cards(self) -> list[tuple[str, list[str], str]]:
+        """Of cards that were measured by others: the name, by recipe the speed, or the memory of a step, the source."""
+        found = []
         for card in CARDS:
-            if any(name in card.speeds for name in recipes):
-                speeds = "".join(f"{_times(card.speeds.get(name)):>20}" for name in recipes)
-                lines.append(f"{card.name:{width}}{speeds}")
-        return "\n".join([*lines, *dict.fromkeys(f"speed of products on cards: {card.source}" for card in CARDS)])
-
-
-def _times(speed: float | None) -> str:
-    return "-" if speed is None else f"{speed:.2f} x"
+            for title, figures in ((card.name, card.speeds), (f"{card.name}, peak memory", card.memory)):
+                cells = [f"{figures[name]:.2f} x" if name in figures else "-" for name in self.ranking()]
+                if any(cell != "-" for cell in cells):
+                    found.append((title, cells, card.source))
+        return found
 
 
 def lab(

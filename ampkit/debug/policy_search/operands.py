@@ -11,8 +11,8 @@ from ...base.dtypes import LOW, Array, float32
 from ...base.observe import BACKWARD, Event, observing
 from ...core import module_path
 from ...core.casts import cast
-from ...core.policy.recipe import LARGEST, Operands, Quantization, QuantizationRecipe
-from ...ops.linalg.quantization import dequantize, hadamard, quantize, scaled_mm
+from ...core.policy.recipe import Operands, QuantizationRecipe
+from ...ops.linalg.quantization import Quantized, dequantize, hadamard, largest_values, quantize, scaled_mm
 from ..repeat.unchanged import unchanged
 from .sensitivity import Evaluation
 
@@ -23,9 +23,9 @@ class ProductLoss(NamedTuple):
     """What quantization does to one product of a layer.
 
     error: the L2 norm of the difference from the product of the operands as they were, relative to that product's.
-    flushed, saturated: of each operand, the share of its values other than 0 that become 0, and that exceed the largest
-    value of the format (delayed scaling alone, whose first scale is 1). kept: bytes of the second operand, which a
-    product of the backward keeps from the forward.
+    flushed, saturated: of each operand, the share of its values other than 0 that become 0, and that exceed what the
+    format holds by the scale of their block, which was rounded down (nvfp4) or follows from other values. kept: bytes
+    of the second operand, which a product of the backward keeps from the forward.
     """
 
     error: float
@@ -114,7 +114,7 @@ def _of_product(wide: tuple[Array, Array], exact: Array, operands: Operands, kee
     quantized = [quantize(array, how, scale)[0] for array, how, scale in zip(wide, operands, scales, strict=True)]
     error = _norm(scaled_mm(quantized[0], quantized[1], exact.dtype) - exact) / (_norm(exact) or 1.0)
     flushed = [_flushed(array, each) for array, each in zip(wide, quantized, strict=True)]
-    saturated = [_saturated(array, how) for array, how in zip(wide, operands, strict=True)]
+    saturated = [_saturated(array, each) for array, each in zip(wide, quantized, strict=True)]
     kept = quantized[1].nbytes if keeps else 0
     return ProductLoss(error, (flushed[0], flushed[1]), (saturated[0], saturated[1]), kept)
 
@@ -123,13 +123,16 @@ def _norm(array: Array) -> float:
     return float(np.sqrt((array.astype(np.float64) ** 2).sum()))
 
 
-def _flushed(array: Array, quantized: Any) -> float:
+def _flushed(array: Array, quantized: Quantized) -> float:
     nonzero = (hadamard(array) if quantized.how.hadamard else array) != 0
     return _share((dequantize(quantized) == 0) & nonzero, nonzero)
 
 
-def _saturated(array: Array, how: Quantization) -> float:
-    return _share(np.abs(array) > np.float32(LARGEST[how.format]), array != 0) if how.delayed else 0.0
+def _saturated(array: Array, quantized: Quantized) -> float:
+    values = np.abs(hadamard(array) if quantized.how.hadamard else array)
+    with np.errstate(over="ignore"):
+        limits = largest_values(quantized) * np.float32(1 + 2**-16)  # more than the rounding of a scale
+    return _share(values > limits, values != 0)
 
 
 def _share(part: Array, whole: Array) -> float:

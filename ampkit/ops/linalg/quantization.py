@@ -300,6 +300,13 @@ def block_scales(quantized: Quantized) -> Array:
     return quantized.scales if format in ("float32", "power_of_2") else _decode(quantized.scales, format)
 
 
+def largest_values(quantized: Quantized) -> Array:
+    """The largest magnitude that the format holds by each value's scale: float32, [R, C] or [1, 1]."""
+    scales = _spread(block_scales(quantized), block_extents(quantized.how, quantized.shape), quantized.shape)
+    largest = scales * np.float32(LARGEST[quantized.how.format])
+    return largest if quantized.factor is None else largest * quantized.factor
+
+
 def dequantize_reference(codes: Array, quantized: Quantized) -> Array:
     extents = block_extents(quantized.how, quantized.shape)
     values = _decode(codes, quantized.how.format)[:, : quantized.shape[1]]

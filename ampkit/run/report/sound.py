@@ -121,9 +121,12 @@ def _or_none(check: Check) -> Check:
 
 
 _ERROR = _or_none(is_amount)
-_PRODUCT = with_keys({"error": _ERROR, "flushed": list_of(is_amount, 2)}, {})
+_PRODUCT = with_keys({"error": _ERROR, "flushed": list_of(is_amount, 2)}, {"saturated": list_of(is_amount, 2)})
 _LAB_LAYER = with_keys({"layer": is_text, "recipe": is_text, "error": _ERROR, "products": table_of(_PRODUCT)}, {})
-_LAB_FORMAT = with_keys({"recipe": is_text, "error": _ERROR, "products": table_of(_ERROR)}, {"inner": _ERROR})
+_LAB_FORMAT = with_keys(
+    {"recipe": is_text, "error": _ERROR, "products": table_of(_ERROR)}, {"inner": _ERROR, "kept": is_amount}
+)  # fmt: skip
+_CARD = with_keys({"name": is_text, "figures": list_of(is_text), "source": is_text}, {})
 _TRAINED = with_keys(
     {"name": is_text, "loss": _or_none(is_number), "val_loss": _or_none(is_number)}, {"failure": _or_none(is_text)}
 )  # fmt: skip
@@ -132,5 +135,5 @@ is_lab = with_keys(
         "dtype": is_text, "policy": is_text, "budget": is_amount,
         "layers": list_of(_LAB_LAYER), "formats": list_of(_LAB_FORMAT), "trained": list_of(_TRAINED),
     },
-    {"output": _or_none(is_text)},
+    {"output": _or_none(is_text), "kept": is_amount, "cards": list_of(_CARD)},
 )  # fmt: skip

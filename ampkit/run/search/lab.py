@@ -46,7 +46,7 @@ class LabRecipe:
             for r in self.found.layers
         ]  # fmt: skip
         formats = [
-            {"recipe": each.recipe, "error": _number(each.sensitivity.error),
+            {"recipe": each.recipe, "error": _number(each.sensitivity.error), "kept": self.found.kept(each.recipe),
              "inner": None if each.inner is None else _number(each.inner.error),
              "products": {name: _number(found.error) for name, found in each.products.items()}}
             for each in self.found.formats
@@ -59,6 +59,8 @@ class LabRecipe:
         return {
             "dtype": self.found.dtype, "output": self.found.output, "layers": layers, "formats": formats,
             "policy": repr(self.policy), "budget": self.budget, "trained": trained, "steps": self.steps,
+            "kept": self.found.kept(),
+            "cards": [dict(zip(("name", "figures", "source"), card, strict=True)) for card in self.found.cards()],
         }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ const LEAST_ERROR = 1e-5, MOST_ERROR = 0.1;
 function heat(error) {
   if (error == null) return element("td", {}, "not finite");
   const level = Math.log(Math.max(error, LEAST_ERROR) / LEAST_ERROR) / Math.log(MOST_ERROR / LEAST_ERROR);
-  return element("td", { style: `--share: ${(60 * Math.min(1, level)).toFixed(0)}` }, percent(error));
+  return element("td", { style: `--share: ${(60 * Math.min(1, level)).toFixed(0)}` }, `${Number((100 * error).toPrecision(2))} %`);
 }
 
 function formatTable(caption, head, rows) {
@@ -27,6 +27,8 @@ function survival(run) {
     const cell = (each) => (product in each.products ? heat(each.products[product]) : element("td", {}, "–"));
     rows.push([`${product} alone`, ...formats.map(cell)]);
   }
+  const whole = run.lab.kept, share = (each) => (each.kept == null ? "–" : `${(100 * each.kept / whole).toFixed(0)} %`);
+  if (whole) rows.push([`kept for backward, of ${text(whole / 1e6)} MB in ${run.lab.dtype}`, ...formats.map((each) => element("td", {}, share(each)))]);
   return formatTable(`${run.name}: layers and formats`, ["layer", ...recipes], rows);
 }
 
@@ -40,11 +42,18 @@ function trainings(run) {
 
 function products(run) {
   const rows = run.lab.layers.flatMap(({ layer, recipe, products: found }) => Object.entries(found).map(([product, loss]) => {
-    const cells = [heat(loss.error), ...loss.flushed.map((share) => element("td", {}, percent(share)))];
+    const shares = [...loss.flushed, ...(loss.saturated ?? [])];
+    const cells = [heat(loss.error), ...shares.map((share) => element("td", {}, percent(share)))];
     return [`${layer} · ${recipe} · ${product}`, ...cells];
   }));
-  const head = ["product", "relative error", "flushed to 0, first operand", "second operand"];
+  const head = ["product", "relative error", "flushed to 0, first operand", "second operand", "saturated, first operand", "second operand"];
   return element("details", {}, element("summary", {}, `${run.name}: every product`), formatTable(`${run.name}, products`, head, rows));
+}
+
+function cards(run) {
+  const rows = run.lab.cards.map(({ name, figures, source }) => [name, ...[...figures, source].map((cell) => element("td", {}, cell))]);
+  const head = ["card, against bfloat16", ...run.lab.formats.map((each) => each.recipe), "published by"];
+  return formatTable(`${run.name}: speed and memory on cards`, head, rows);
 }
 
 function drawFormats() {
@@ -54,6 +63,7 @@ function drawFormats() {
   for (const run of shown) {
     parent.append(survival(run));
     if (run.lab.trained.length) parent.append(trainings(run));
+    if (run.lab.cards?.length) parent.append(cards(run));
     parent.append(element("p", { class: "hint" }, `The fewest bits within ${percent(run.lab.budget)}: ${run.lab.policy}`), products(run));
   }
 }
