@@ -17,7 +17,7 @@ from ampkit.amp.found_inf import unscale
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32, float64, int64
 from ampkit.base.formats import FORMATS, is_packed
 from ampkit.core.policy.recipe import RECIPES
-from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, scaled_mm_
+from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, quantize_both_, scaled_mm_
 from ampkit.ops.nn.batch_norm import update_running_statistics
 from ampkit.ops.pointwise.formats import decode, encode
 from ampkit.ops.quantized.codes import QParams, dequantize_per_tensor
@@ -274,6 +274,21 @@ def _quantize(random: Random) -> Program:
     return program
 
 
+def _quantize_both(random: Random) -> Program:
+    values, first, _ = _quantized(random)
+    other = random.choice([each for each in RECIPES.values() if each.name != "delayed"])
+    second = random.choice(random.choice([pair for pair in (other.forward, other.input_gradient) if pair]))
+
+    def program() -> list[Any]:
+        found = quantize_both_(values, first, second, None, lambda: (3, 4))
+        if found is None:  # the reference: each by itself
+            ways = (values, first), (values.T, second)
+            found = [quantize_(array, how, None, (3, 4) if how.stochastic else None) for array, how in ways]
+        return [part for codes, scales, *_ in found[:2] for part in (codes, scales)]
+
+    return program
+
+
 def _dequantize(random: Random) -> Program:
     values, how, call = _quantized(random)
 
@@ -302,6 +317,7 @@ PRIMITIVES: dict[str, Callable[[Random], Program]] = {
     "amp.found_inf:unscale": _unscale,
     "linalg.quantization:dequantize": _dequantize,
     "linalg.quantization:quantize": _quantize,
+    "linalg.quantization:quantize_both": _quantize_both,
     "linalg.quantization:scaled_mm": _scaled_mm,
     "nn.batch_norm:update_running_statistics": _running,
     "pointwise.formats:encode": _encode,

@@ -15,7 +15,7 @@ from ampkit.core.autograd.saved import Saved
 from ampkit.core.policy.recipe import INT8
 from ampkit.ops.linalg import matmul
 from ampkit.ops.linalg.einsum import einsum_, matrix_product, matrix_product_gradients, parse_equation
-from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, scaled_mm_
+from ampkit.ops.linalg.quantization import Quantized, dequantize_, quantize_, quantize_both_, scaled_mm_
 from ampkit.ops.nn import fused
 
 from .registration import on
@@ -217,13 +217,21 @@ def register_einsum(backend: str, multiply: Any, fits: Any, backward_fits: Any, 
 
 
 def register_quantization(
-    backend: str, quantized: Any, decoded: Any, multiplied: Any, quantizes: Any, decodes: Any, multiplies: Any
-) -> None:
+    backend: str, quantized: Any, both: Any, decoded: Any, multiplied: Any,
+    quantizes: Any, quantizes_both: Any, decodes: Any, multiplies: Any,
+) -> None:  # fmt: skip
     """Register quantized matrices and their products, whose sums are exact for rows of integers.
 
-    quantized: called as `quantize_`. decoded(matrix, dtype) -> its values. multiplied(a, b, dtype, bias, buffer,
-    whether the sums are of integers, with one scale for each row); the predicates are called as the primitives.
+    quantized: called as `quantize_`. both(array, first, second, scale, draws of both, read_soon): as `quantize_both_`
+    returns it. decoded(matrix, dtype) -> its values. multiplied(a, b, dtype, bias, buffer, whether the sums are of
+    integers, with one scale for each row); the predicates are called as the primitives.
     """
+
+    def quantize_both(
+        array: Array, first: Any, second: Any, scale: Array | None, take: Any, read_soon: Any = (False, False)
+    ) -> Any:
+        draws = take() if first.stochastic else None, take() if second.stochastic else None
+        return both(array, first, second, scale, draws, read_soon)
 
     def multiply(
         codes: Array, a: Quantized, b: Quantized, dtype: DType, bias: Array | None, buffer: Array | None = None
@@ -232,5 +240,6 @@ def register_quantization(
         return multiplied(a, b, dtype, bias, buffer, of_integers)
 
     on(quantize_, backend, quantized, quantizes)
+    on(quantize_both_, backend, quantize_both, quantizes_both)
     on(dequantize_, backend, lambda codes, matrix: decoded(matrix, float32), decodes)
     on(scaled_mm_, backend, multiply, multiplies)

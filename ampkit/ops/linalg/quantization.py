@@ -82,13 +82,15 @@ def quantize(
 
 
 def quantize_both(
-    array: Array, first: Quantization, second: Quantization, scale: Array | None = None
-) -> tuple[Quantized, Quantized, Array | None] | None:
+    array: Array, first: Quantization, second: Quantization, scale: Array | None = None,
+    read_soon: tuple[bool, bool] = (False, False),
+) -> tuple[Quantized, Quantized, Array | None] | None:  # fmt: skip
     """`array` quantized by `first` and its transpose by `second`, as `quantize` does it, but in one reading.
 
-    Returns None where no kernel of the backend does so; no random bits have been taken then.
+    read_soon: of each, see `quantize`. Returns None where no kernel of the backend does so, or where one of them is a
+    view of the other; no random bits have been taken then.
     """
-    found = quantize_both_(array, first, second, scale, random.default.take)
+    found = quantize_both_(array, first, second, scale, random.default.take, read_soon)
     if found is None:
         return None
     (rows, columns), (of_array, of_transpose, largest) = array.shape, found
@@ -97,12 +99,12 @@ def quantize_both(
 
 def _whole(parts: Any, shape: tuple[int, int], how: Quantization) -> Quantized:
     columns = shape[1] + (-shape[1] % HADAMARD if how.hadamard else 0)
-    codes, scales, factor = parts
-    return Quantized(codes, scales, factor, (shape[0], columns), how)
+    codes, scales, factor, *values = parts
+    return Quantized(codes, scales, factor, (shape[0], columns), how, *values)
 
 
 # A backend's kernel of it calls `take` for a draw of random bits, for the matrix first.
-quantize_both_ = Primitive("quantize_both", "linalg.quantization", lambda array, first, second, scale, take: None)
+quantize_both_ = Primitive("quantize_both", "linalg.quantization", lambda *arguments: None)
 
 
 def dequantize(quantized: Quantized) -> Array:

@@ -91,7 +91,7 @@ class _LinearCall:
                 dx, _, _ = _in_16_bits(rows, saved, (needs[0], None, None))
             else:
                 later = self.recipe.weight_gradient if needs[1] else None
-                grad, turned = self._both(rows, product.first, later and later.first, GRAD_OUTPUT)
+                grad, turned = self._both(rows, product.first, later and later.first, GRAD_OUTPUT, (True, True))
                 dx = scaled_mm(grad, _saved(saved, "weight"), needs[0])
             dx = dx.reshape(saved.shapes[0])
         if needs[1]:
@@ -107,14 +107,14 @@ class _LinearCall:
         return dx, dw, db
 
     def _quantize(self, array: Array, how: Quantization, role: int, read_soon: bool = False) -> Quantized:
-        return self._both(array, how, None, role, read_soon)[0]
+        return self._both(array, how, None, role, (read_soon, False))[0]
 
     def _both(
-        self, array: Array, how: Quantization, turned: Quantization | None, role: int, read_soon: bool = True
+        self, array: Array, how: Quantization, turned: Quantization | None, role: int, read_soon: Any = (True, False)
     ) -> tuple[Quantized, Quantized | None]:
         """A matrix and, where a kernel makes it in the same reading, its transpose, which another product takes.
 
-        turned: how that one is quantized; None where no product takes it.
+        turned: how that one is quantized; None where no product takes it. read_soon: of each, see `quantize`.
         """
         scale, records = None, False
         if how.delayed and self.scaling is not None:
@@ -122,8 +122,8 @@ class _LinearCall:
                 now, log = self.scaling.scale(role), delayed.running.get()
                 self.scales[role], records = (now, self.trains) if log is None else log.take(now)
             scale = self.scales[role]
-        both = None if turned is None else quantize_both(array, how, turned, scale)
-        first, second, largest = both or _alone(*quantize(array, how, scale, read_soon))
+        both = None if turned is None else quantize_both(array, how, turned, scale, read_soon)
+        first, second, largest = both or _alone(*quantize(array, how, scale, read_soon[0]))
         if records and self.scaling is not None:
             self.scaling.record(role, largest, how, self.recipe)
         return first, second
@@ -135,7 +135,9 @@ class _LinearCall:
             return self._both(weight, how, turned, WEIGHT)
         if turned is not None:
             make = partial(quantize_both, weight, how, turned)
-            both = derived_value(version, weight, ("quantized both", how, turned), make) or make()
+            both = derived_value(version, weight, ("quantized both", how, turned), make) or make(
+                read_soon=(True, False)
+            )
             if both is not None:
                 return both[0], both[1]
         return self._quantize_weight(weight, False, how, version, read_soon=True), None

@@ -24,6 +24,7 @@ from ampkit.ops.linalg.quantization import (
     dequantize_,
     quantize,
     quantize_,
+    quantize_both,
     quantize_reference,
     scaled_mm,
     scaled_mm_,
@@ -287,6 +288,66 @@ def threaded(run):
     finally:
         set_num_threads(before)
     return found
+
+
+# The ways of a matrix and of its transpose: those of the presets, and others that have little in common.
+TURNED = sorted(
+    {
+        (getattr(r, one)[at], getattr(r, other)[to])
+        for r in RECIPES.values()
+        for one, at, other, to in (("forward", 0, "weight_gradient", 1), ("forward", 1, "input_gradient", 1),
+                                   ("input_gradient", 0, "weight_gradient", 0))
+        if getattr(r, one) and getattr(r, other)
+    },
+    key=repr,
+) + [(ODD[i], ODD[-1 - i]) for i in range(len(ODD))]  # fmt: skip
+TURNED += [(RECIPES["nvfp4"].forward.first, ODD[1]), (ODD[-1], ODD[5]), (WAYS[0], Quantization(E4M3, (9001, 1)))]
+
+
+def both_ways(values, first, second, read_soon=(False, False), together=True):
+    """Parts of a matrix by `first` and its transpose by `second`, of one call or of two; None where one call cannot."""
+    ampkit.manual_seed(3)
+    with np.errstate(all="ignore"):
+        if not together:
+            calls = zip((values, values.T), (first, second), read_soon, strict=True)
+            found = [quantize(array, how, None, soon)[0] for array, how, soon in calls]
+        elif (found := quantize_both(values, first, second, None, read_soon)) is None:
+            return None
+    arrays = [array for each in found[:2] for array in (each.codes, each.scales, each.factor, each.values)]
+    return [None if array is None else (array.dtype, array.tolist()) for array in map(bits, arrays)]
+
+
+def bits(array):
+    return None if array is None else array.view(np.uint16 if array.itemsize == 2 else f"u{array.itemsize}")
+
+
+@pytest.mark.parametrize(("first", "second"), TURNED, ids=lambda how: how.in_words)
+def test_one_reading_gives_a_matrix_and_its_transpose_as_two_do(first, second):
+    given = [view for shape in (*SHAPES, (20, 33), (150, 1100)) for view in views(matrix(shape))]
+    given += [views(np.clip(matrix((37, 131)), -6e4, 6e4).astype(dtype))[1] for dtype in (bfloat16, float16)]
+    for special in SPECIAL:
+        given.append(matrix((40, 70)))
+        given[-1][3, 35] = special
+    for values in given:
+        found = both_ways(values, first, second)
+        if first.delayed or (first == second and first.symmetric and first.format != E2M1):
+            assert found is None  # one has a history, or is a view of the other
+        else:
+            assert found == both_ways(values, first, second, together=False)
+
+
+@pytest.mark.parametrize("read_soon", [(True, False), (True, True), (False, True)])
+def test_values_of_a_matrix_and_its_transpose_are_those_of_two_calls(read_soon):
+    for (first, second), power in product(TURNED, (0, -140)):  # where bfloat16 does not hold some of them
+        values = np.ldexp(matrix((37, 131)), power).astype(float32)
+        found = both_ways(values, first, second, read_soon)
+        assert found in (None, both_ways(values, first, second, read_soon, together=False))
+
+
+def test_the_number_of_threads_changes_no_code_of_a_matrix_and_its_transpose():
+    for first, second in TURNED:
+        one, two = threaded(lambda: both_ways(matrix((130, 600)), first, second))  # noqa: B023
+        assert one == two
 
 
 def test_the_number_of_threads_changes_no_code():

@@ -8,6 +8,7 @@ on the 16-bit units, where the CPU has such; the other scales are factors of who
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ _EXACT_TERMS = 1024  # products of int8 are at most 2 ** 14, and float32 holds i
 _DOWN, _HADAMARD, _STOCHASTIC, _SCALED = 1, 2, 4, 8
 
 _quantize = Function("quantize_matrix", "aaaaaaaiiiiifuu", ctypes.c_int64)
+_quantize_twice = Function("quantize_matrix_twice", "a" + 2 * "aaaaiiiiifuu", ctypes.c_int64)
 _dequantize = Function("dequantize_matrix", "aaaiiiiif", ctypes.c_int64)
 _scale_sums = Function("scale_sums", "aaaaad")
 
@@ -45,32 +47,97 @@ _scale_sums = Function("scale_sums", "aaaaad")
 def _quantized(
     array: HostArray, how: Quantization, scale: HostArray | None, draw: Draw | None, read_soon: bool = False
 ) -> Any:
-    down = array.strides[1] != array.itemsize == array.strides[0]
-    shape = array.shape[0], array.shape[1] + (-array.shape[1] % HADAMARD if how.hadamard else 0)
+    down = _is_down(array)
+    way = _way(array.shape, how, scale, draw, down, read_soon)
+    largest = None if scale is None else np.empty((1, 1), float32)
+    codes, scales, factor, values = way.arrays
+    in_memory = array.T if down else array
+    if _quantize(codes, scales, factor, largest, values, in_memory, scale, *way.numbers):
+        if codes is None:
+            return _quantized(array, how, scale, draw)
+        way = way._replace(values=None)
+    codes, scales, factor, values = way.results
+    return codes, scales, factor, largest, values
+
+
+class _Way(NamedTuple):
+    """A way to quantize a matrix: memory for what becomes of it, in the order of the matrix, and a kernel's arguments.
+
+    down: the matrix lies in memory as its transpose.
+    """
+
+    codes: HostArray | None
+    scales: HostArray
+    factor: HostArray | None
+    values: HostArray | None
+    down: bool
+    numbers: tuple[Any, ...]
+
+    @property
+    def arrays(self) -> tuple[HostArray | None, ...]:
+        """As kernels take them."""
+        return None if self.codes is None else self.codes.view(uint8), self.scales, self.factor, self.values
+
+    @property
+    def results(self) -> tuple[HostArray | None, ...]:
+        """As the matrix has them."""
+        turned = [each.T if self.down and each is not None else each for each in (self.codes, self.scales, self.values)]
+        return turned[0], turned[1], self.factor, turned[2]
+
+
+def _way(
+    shape: tuple[int, int], how: Quantization, scale: HostArray | None, draw: Draw | None, down: bool, read_soon: bool
+) -> _Way:
+    shape = shape[0], shape[1] + (-shape[1] % HADAMARD if how.hadamard else 0)
     blocks = p, q = _blocks(how, shape, down)
     rows, columns = shape[::-1] if down else shape
-    codes = values = factor = largest = None
+    codes = values = factor = None
     if scale is None:
-        found = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale in _IN_8_BITS else float32)
+        scales = np.empty((-(-rows // p), -(-columns // q)), uint8 if how.scale in _IN_8_BITS else float32)
         factor = np.empty((1, 1), float32) if how.scale == "float8_e4m3fn" else None
     else:
-        found, largest = np.divide(np.float32(1), scale), np.empty((1, 1), float32)
+        scales = np.divide(np.float32(1), scale)
     whole_rows = block_extents(how, shape)[1] >= shape[1]
     if read_soon and how.format != INT8 and (how.scale != "float32" or whole_rows) and has_fast_matmul(bfloat16):
         values = empty((rows, columns), bfloat16)
     if values is None or how.symmetric:
         codes = _codes(how, rows, columns, down)
     flags = down * _DOWN | how.hadamard * _HADAMARD | how.stochastic * _STOCHASTIC | (how.scale != "float32") * _SCALED
-    beyond = _quantize(
-        None if codes is None else codes.view(uint8), found, factor, largest, values, array.T if down else array, scale,
-        _FORMATS[how.format], _SCALINGS[how.scale], *blocks, flags, how.epsilon, *(draw or (0, 0)),
-    )  # fmt: skip
-    if beyond:
-        if codes is None:
-            return _quantized(array, how, scale, draw)
-        values = None
-    turned = [None if each is None else each.T for each in (codes, found, values)] if down else [codes, found, values]
-    return *turned[:2], factor, largest, turned[2]
+    numbers = _FORMATS[how.format], _SCALINGS[how.scale], *blocks, flags, how.epsilon, *(draw or (0, 0))
+    return _Way(codes, scales, factor, values, down, numbers)
+
+
+def _is_down(array: HostArray) -> bool:
+    # Whether the columns are contiguous, and the rows not.
+    return array.strides[1] != array.itemsize == array.strides[0]
+
+
+def _one_reading(
+    array: HostArray, first: Quantization, second: Quantization, scale: HostArray | None, *rest: Any
+) -> bool:
+    is_view = first == second and first.symmetric and first.format != E2M1
+    return not is_view and scale is None and _takes(array)
+
+
+def _both(
+    array: HostArray, first: Quantization, second: Quantization, scale: None, draws: Sequence[Draw | None],
+    read_soon: tuple[bool, bool],
+) -> Any:  # fmt: skip
+    both, down = ((array, first), (array.T, second)), _is_down(array)
+    ways = [
+        _way(matrix.shape, how, None, draw, each_down, soon)
+        for (matrix, how), draw, each_down, soon in zip(both, draws, (down, not down), read_soon, strict=True)
+    ]
+    arguments = [argument for way in ways for argument in (*way.arrays, *way.numbers)]
+    beyond = _quantize_twice(array.T if down else array, *arguments)
+    found = []
+    for bit, (way, (matrix, how), draw) in enumerate(zip(ways, both, draws, strict=True)):
+        if beyond >> bit & 1 and way.codes is None:
+            codes, scales, factor, _, values = _quantized(matrix, how, None, draw)
+            found.append((codes, scales, factor, values))
+        else:
+            found.append((way._replace(values=None) if beyond >> bit & 1 else way).results)
+    return *found, None
 
 
 def _codes(how: Quantization, rows: int, columns: int, down: bool) -> HostArray:
@@ -84,6 +151,10 @@ def _blocks(how: Quantization, shape: tuple[int, int], down: bool) -> tuple[int,
     # The extents of a block in the order of memory, at most those of the matrix.
     r, c = (min(extent, whole) for extent, whole in zip(block_extents(how, shape), shape, strict=True))
     return (c, r) if down else (r, c)
+
+
+def _takes(array: HostArray) -> bool:
+    return array.ndim == 2 and array.size > 0 and supported(array)
 
 
 def _is_known(codes: HostArray, *rest: Any) -> bool:
@@ -214,7 +285,7 @@ def _for_each(quantized: Quantized) -> HostArray:
 
 
 register_quantization(
-    "cpu", _quantized, lambda matrix, dtype: _decode(matrix, dtype)[0], _multiplied,
-    lambda array, *rest: array.ndim == 2 and array.size > 0 and supported(array),
+    "cpu", _quantized, _both, lambda matrix, dtype: _decode(matrix, dtype)[0], _multiplied,
+    lambda array, *rest: _takes(array), _one_reading,
     lambda codes, *rest: _is_known(codes) and codes.size > 0, _is_known,
 )  # fmt: skip

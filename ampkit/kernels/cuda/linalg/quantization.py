@@ -5,7 +5,7 @@ Codes lie contiguous along the axis that a product sums over, as FP8 tensor core
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ampkit import backends
@@ -23,7 +23,6 @@ from ampkit.ops.linalg.quantization import (
     Draw,
     Quantized,
     block_extents,
-    quantize_both_,
 )
 
 from . import quantization_launches as launches
@@ -40,11 +39,9 @@ def _one_reading(array: Array, first: Quantization, second: Quantization, *rest:
     return alike and launches.has_kernel(array, first) and launches.has_kernel(array, second)
 
 
-@quantize_both_.on("cuda", when=_one_reading)
-def quantize_both_cuda(
-    array: Array, first: Quantization, second: Quantization, scale: Array | None, take: Callable[[], Draw]
+def _both(
+    array: Array, first: Quantization, second: Quantization, scale: Array | None, draws: Any, read_soon: Any
 ) -> Any:
-    draws = take() if first.stochastic else None, take() if second.stochastic else None
     return launches.quantize(array, first, second, scale, draws)
 
 
@@ -170,6 +167,7 @@ def _product(a: Array, b: Array, result: _Result) -> Array:
 
 
 register_quantization(
-    "cuda", _quantized, _decoded, _multiplied, lambda array, how, *rest: launches.has_kernel(array, how), _is_known,
+    "cuda", _quantized, _both, _decoded, _multiplied,
+    lambda array, how, *rest: launches.has_kernel(array, how), _one_reading, _is_known,
     lambda codes, a, b, *rest: _is_known(codes, a) and _is_known(b.codes, b),
 )  # fmt: skip
