@@ -1,11 +1,13 @@
 """Make the pictures of README and the docs from real runs: a report, parts of it, and the terminal while a run trains.
 
-    python -m tests.bench.pictures [precisions]
+    python -m tests.bench.pictures [precisions | formats]
 
 With `precisions` it makes docs/precisions.svg alone: the losses of `ampkit bench text_gpt` over seconds of training,
-each step at the median time of a step. Else it trains the digits recipe in three precisions and measures their steps;
-writes docs/report.png and lost.png (screenshots of the report, and of one of its sections, by headless Chromium) and
-docs/terminal.svg (what `ampkit train` shows in the middle of the float16 run). Needs Pillow, which makes files small.
+each step at the median time of a step. With `formats`, docs/survival.png alone: the section of a report that shows
+`ampkit lab text_gpt` by all recipes, which takes some minutes. Else it trains the digits recipe in three precisions and
+measures their steps; writes docs/report.png and lost.png (screenshots of the report, and of one of its sections, by
+headless Chromium) and docs/terminal.svg (what `ampkit train` shows in the middle of the float16 run). Needs Pillow,
+which makes files small.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from PIL import Image
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
-from ampkit import config
+from ampkit import cli, config
 from ampkit.cli.progress import ProgressMeter
+from ampkit.core.policy.recipe import RECIPES
 from ampkit.run.bench import Result, bench
 from ampkit.run.loop import StepRow, fit
 from ampkit.run.measure import measure_run
@@ -36,6 +39,9 @@ SHOWN = 0.6  # of the run, where the picture of the terminal is taken
 # By file, the section that is shown, all of them for "", and the size of the picture in pixels.
 PICTURES = {"report": ("", 1200, 1540), "lost": ("precision-title", 900, 770)}
 COLORS = 128
+# Of the laboratory: fewer steps than a training has, and what fits the picture.
+LAB = ["text_gpt", "--formats", ",".join(RECIPES), "--steps", "60", "--measure-only", "train.threads=1"]
+LAB_SIZE = 1300, 1380
 
 
 def main() -> None:
@@ -47,6 +53,19 @@ def main() -> None:
         for name, (section, *size) in PICTURES.items():
             screenshot(Path(folder) / "report.html", DOCS / f"{name}.png", section, *size)
     terminal(DOCS / "terminal.svg")
+
+
+def formats(out: Path) -> None:
+    """Measure the layers of a GPT by all recipes, and draw what its report shows of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "text_gpt"
+        run.mkdir()
+        (run / "metrics.jsonl").touch()
+        (run / "config.toml").write_text(config.dump(config.load("text_gpt")))
+        if cli.main(["lab", *LAB, "--run-dir", str(run)]):
+            raise SystemExit("the laboratory failed")
+        report([run], Path(folder) / "report.html")
+        screenshot(Path(folder) / "report.html", out, "formats-title", *LAB_SIZE)
 
 
 def trained(folder: Path, dtype: str) -> Path:
@@ -155,4 +174,9 @@ def drawing(curves: dict[str, list[tuple[float, float]]], words: dict[str, str])
 
 
 if __name__ == "__main__":
-    precisions(DOCS / "precisions.svg") if sys.argv[1:] == ["precisions"] else main()
+    alone = {"precisions": (precisions, "precisions.svg"), "formats": (formats, "survival.png")}
+    if len(sys.argv) > 1:
+        make, name = alone[sys.argv[1]]
+        make(DOCS / name)
+    else:
+        main()

@@ -121,7 +121,8 @@ def test_a_report_shows_what_was_measured_also_of_a_file_that_has_less(tmp_path)
     for once in (
         "|all without head|not finite|",
         "MB in bfloat16|29 %|",
-        "|B300|2.03 x|a page|",
+        "|B300|2.03 x|",
+        "|B300: a page|",
         "|4 %|none|6.100 %|none|",
     ):
         assert cells.count(once) == 1

@@ -28,7 +28,7 @@ function survival(run) {
     rows.push([`${product} alone`, ...formats.map(cell)]);
   }
   const whole = run.lab.kept, share = (each) => (each.kept == null ? "–" : `${(100 * each.kept / whole).toFixed(0)} %`);
-  if (whole) rows.push([`kept for backward, of ${text(whole / 1e6)} MB in ${run.lab.dtype}`, ...formats.map((each) => element("td", {}, share(each)))]);
+  if (whole) rows.push([`kept for backward, of ${Number((whole / 1e6).toPrecision(3))} MB in ${run.lab.dtype}`, ...formats.map((each) => element("td", {}, share(each)))]);
   return formatTable(`${run.name}: layers and formats`, ["layer", ...recipes], rows);
 }
 
@@ -51,9 +51,15 @@ function products(run) {
 }
 
 function cards(run) {
-  const rows = run.lab.cards.map(({ name, figures, source }) => [name, ...[...figures, source].map((cell) => element("td", {}, cell))]);
-  const head = ["card, against bfloat16", ...run.lab.formats.map((each) => each.recipe), "published by"];
-  return formatTable(`${run.name}: speed and memory on cards`, head, rows);
+  const rows = run.lab.cards.map(({ name, figures }) => [name, ...figures.map((cell) => element("td", {}, cell))]);
+  return formatTable(`${run.name}: speed and memory on cards`, ["card, against bfloat16", ...run.lab.formats.map((each) => each.recipe)], rows);
+}
+
+// Who published the figures of which cards.
+function sources(run) {
+  const found = new Map();
+  for (const { name, source } of run.lab.cards) found.set(source, [...(found.get(source) ?? []), name]);
+  return element("ul", { class: "hint" }, ...[...found].map(([source, names]) => element("li", {}, `${names.join("; ")}: ${source}`)));
 }
 
 function drawFormats() {
@@ -63,7 +69,7 @@ function drawFormats() {
   for (const run of shown) {
     parent.append(survival(run));
     if (run.lab.trained.length) parent.append(trainings(run));
-    if (run.lab.cards?.length) parent.append(cards(run));
+    if (run.lab.cards?.length) parent.append(cards(run), sources(run));
     parent.append(element("p", { class: "hint" }, `The fewest bits within ${percent(run.lab.budget)}: ${run.lab.policy}`), products(run));
   }
 }
