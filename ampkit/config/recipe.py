@@ -12,7 +12,7 @@ from ..base import registry
 from ..base.errors import one_of
 from ..base.html import folded
 from ..base.registry import DATASETS, MODELS, Fault
-from ..core.policy.recipe import FAMILIES
+from ..core.policy.recipe import FAMILIES, family_of_name
 from .field_types import Section
 from .finetune_sections import Finetune, Lora
 from .sections import OPTIMIZERS, SCHEDULES, Amp, Data, Debug, Model, Optimizer, Parallel, Schedule, Train
@@ -109,8 +109,8 @@ def _scores(data: Any) -> list[str]:
 def _amp_misfits(amp: Any, optimizer: Any) -> Iterator[Fault]:
     if amp is None:
         return
-    if amp.recipe is not None and amp.dtype in ("float32", *FAMILIES) and amp.recipe not in FAMILIES.get(amp.dtype, ()):
-        word = next(word for word, names in FAMILIES.items() if amp.recipe in names)
+    word = None if amp.recipe is None else family_of_name(amp.recipe)
+    if word is not None and amp.dtype in ("float32", *FAMILIES) and amp.dtype != word:
         needs = f"{word}, or 16 bits, for the recipe {amp.recipe}"
         yield Fault("amp.dtype", needs, amp.dtype)
     if getattr(optimizer, "stochastic_rounding", False) and amp.parameters != "low":
@@ -154,5 +154,5 @@ def _deterministic_misfits(sections: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault("train.compile", f"false {why}", "true")
     if data is not None and DATASETS[data.name].loading == "stream":
         yield Fault("data.name", f"data that ranks can divide {why}", repr(data.name))
-    if amp is not None and "delayed" in (amp.recipe, *amp.modules.values()):
+    if amp is not None and any("delayed" in (name or "") for name in (amp.recipe, *amp.modules.values())):
         yield Fault("amp.recipe", f"scales that follow from the present values {why}", "'delayed'")

@@ -11,14 +11,17 @@ from operator import or_
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from .. import data, models
+from ..base.errors import ConfigError
 from ..base.limits import AboveOne, Count, Fraction, Positive, Seed, Whole
 from ..base.registry import DATASETS as DATASET_ENTRIES
 from ..base.registry import FROM_DATA, DatasetEntry, ModelEntry
 from ..base.registry import MODELS as MODEL_ENTRIES
-from ..core.policy.recipe import FAMILIES
+from ..core.policy.recipe import FAMILIES, is_by_product
+from ..core.policy.recipe import recipe as named_recipe
 from ..data.augment import AUGMENTATIONS, AugmentedImages
 from ..models.weights.tables import LAYOUTS
 from .derived import derive_section, key_meanings, signature_fields
@@ -134,12 +137,24 @@ Low = Literal["bfloat16", "float16"]
 RecipeName = Literal["delayed", "current", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4", "int8"]
 
 
+def _by_product(value: Any, one_of: ValidatorFunctionWrapHandler) -> Any:
+    """The words of a Literal, and names of recipes with words for products: "mxfp8 weight_gradient=low"."""
+    if not isinstance(value, str) or not is_by_product(value):
+        return one_of(value)
+    try:
+        return named_recipe(value).name
+    except ConfigError as error:
+        needs = str(error).partition("\n")[0].partition(": needs ")[2].rpartition(", got ")[0]
+        raise PydanticCustomError("recipe", "{needs}", {"needs": needs}) from None
+
+
 class Amp(Section):
     """autocast, its policy and the loss scale.
 
     dtype: what autocast runs products in; "float32" turns it off; float8, float4 and int8 are bfloat16 whose linear
     layers are quantized. recipe: how linear layers are quantized, see docs/recipes-below-16-bits.md; by default
-    "current" of float8, "nvfp4" of float4, "int8" of int8. output_layer: "low" keeps the model's last layer in 16 bits
+    "current" of float8, "nvfp4" of float4, "int8" of int8; "mxfp8 weight_gradient=low" gives a product another recipe,
+    or 16 bits. output_layer: "low" keeps the model's last layer in 16 bits
     under a recipe, where modules has no entry for it; "recipe" quantizes it, too. parameters: "low" stores parameters
     in 16 bits, without a float32 copy where the optimizer rounds stochastically; buffers stay float32. policy: "fast"
     stores norms and softmax in 16 bits. overrides: a cast category for each op named. modules: the dtype of products
@@ -151,12 +166,14 @@ class Amp(Section):
     """
 
     dtype: Literal["float32", Low, "float8", "float4", "int8"] = "float32"
-    recipe: RecipeName | None = None
+    recipe: Annotated[RecipeName, WrapValidator(_by_product)] | None = None
     output_layer: Literal["low", "recipe"] = "low"
     parameters: Literal["float32", "low"] = "float32"
     policy: Literal["default", "fast"] = "default"
     overrides: dict[str, Literal["low", "float32", "widest", "keep", "banned"]] = Field(default_factory=dict)
-    modules: dict[str, Literal["float32", Low, RecipeName]] = Field(default_factory=dict)
+    modules: dict[str, Annotated[Literal["float32", Low, RecipeName], WrapValidator(_by_product)]] = Field(
+        default_factory=dict
+    )
     init_scale: Positive = 65536.0
     growth_factor: AboveOne = 2.0
     backoff_factor: Fraction = 0.5

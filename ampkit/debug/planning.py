@@ -24,7 +24,7 @@ from ..core.module_path import current, current_path, follow, matches, path_in_w
 from ..core.op import Op
 from ..core.parameter import Parameter
 from ..core.policy import Cast, Policy, autocast, region
-from ..core.policy.recipe import FAMILIES, QuantizationRecipe
+from ..core.policy.recipe import QuantizationRecipe, family_of_name, is_by_product
 from ..core.tensor import Tensor
 from ..ops.argument_checks import checked
 from .plan_row import REASONS, PlanRow
@@ -246,13 +246,13 @@ _TEXT = (
 
 
 def parse_policy(text: str) -> Policy:
-    """The policy that `text` says: float16, bfloat16, float8, mxfp8, Policy("float16", gelu="float32").
+    """The policy that `text` says: float16, mxfp8, mxfp8 weight_gradient=low, Policy("float16", gelu="float32").
 
     Nothing is evaluated but literals. Raises ConfigError for another text, DTypeError or ConfigError for what the
     policy itself refuses.
     """
-    if text.isidentifier():
-        family = next((word for word, names in FAMILIES.items() if text in names), None)
+    if text.isidentifier() or is_by_product(text):
+        family = family_of_name(text)
         return Policy(text) if family is None else Policy(family, recipe=text)
     try:
         call: Any = ast.parse(text, mode="eval").body

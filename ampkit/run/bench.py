@@ -21,7 +21,7 @@ from .. import cuda
 from ..base import errors
 from ..base.errors import AmpkitError
 from ..config import Recipe
-from ..core.policy.recipe import FAMILIES
+from ..core.policy.recipe import family_of_name
 from ..debug import Ledger
 from ..debug.peak_memory import peak_bytes
 from .loop import EvalRow, Row, StepRow, fit
@@ -142,7 +142,7 @@ def _turn_of(worker: _Process) -> int:
 
 def with_dtype(recipe: Recipe, dtype: str) -> Recipe:
     """The recipe of a benchmark of `recipe` in a precision."""
-    family = next((word for word, names in FAMILIES.items() if dtype in names), None)
+    family = family_of_name(dtype)
     changed = {"dtype": dtype, "recipe": None} if family is None else {"dtype": family, "recipe": dtype}
     amp = recipe.amp if dtype == recipe.amp.precision else recipe.amp.model_copy(update=changed)
     train: dict[str, Any] = {"log_every": 1}

@@ -28,7 +28,7 @@ _WHERE = "run directory"
 
 def default_directories(recipe: str | Path, dtype: str, now: datetime, root: str | Path = "runs") -> Iterator[Path]:
     """`runs/<recipe>-<dtype>-<timestamp>`, then the same with a number appended: those that do not exist."""
-    stem = f"{Path(recipe).stem}-{dtype}-{now:%Y%m%d-%H%M%S}"
+    stem = f"{Path(recipe).stem}-{dtype.replace(' ', '-')}-{now:%Y%m%d-%H%M%S}"
     names = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in count(1))
     return (name for name in names if not name.exists())
 

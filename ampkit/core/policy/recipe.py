@@ -13,7 +13,7 @@ dtype. A matrix is quantized with the axis that the product sums over last: its 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ...base.errors import ConfigError
@@ -225,18 +225,60 @@ FAMILIES = {
 }
 
 
+_PRODUCTS = ("forward", "input_gradient", "weight_gradient")
+
+
 def recipe(name: str | QuantizationRecipe) -> QuantizationRecipe:
     """The preset of a name, "mxfp8"; a QuantizationRecipe as it is.
 
     "delayed", "current", "rowwise", "rowwise_with_gw_hp", "blockwise" and "mxfp8" have 8-bit floats, "nvfp4" has 4-bit
-    ones, "int8" integers. Raises ConfigError for another name.
+    ones, "int8" integers. Products that differ follow, each by the preset that it takes its operands from, or "low" for
+    the policy's 16-bit dtype: "mxfp8 input_gradient=current weight_gradient=low".
+    Raises ConfigError for another name, and for products that do not go together.
     """
     if isinstance(name, QuantizationRecipe):
         return name
+    if isinstance(name, str) and is_by_product(name):
+        return _by_product(name)
     if not isinstance(name, str) or name not in RECIPES:
         near = did_you_mean(name, RECIPES) if isinstance(name, str) else None
         raise ConfigError("recipe", f"one of {', '.join(RECIPES)}", repr(name), near)
     return RECIPES[name]
+
+
+def is_by_product(name: str) -> bool:
+    """Whether a name is that of a preset with words for products behind it."""
+    base, space, _ = name.partition(" ")
+    return bool(space) and base in RECIPES
+
+
+def _by_product(name: str) -> QuantizationRecipe:
+    first, *words = name.split()
+    base, given = RECIPES[first], dict[str, str]()
+    for word in words:
+        product, equals, other = word.partition("=")
+        if product not in _PRODUCTS or not equals or product in given:
+            needs = f"each of {', '.join(_PRODUCTS)} at most once, as in weight_gradient=low"
+            near = None if product in _PRODUCTS else did_you_mean(product, _PRODUCTS)
+            raise ConfigError(f"recipe {first}", needs, repr(word), near)
+        if other != "low" and other not in RECIPES:
+            near = did_you_mean(other, ["low", *RECIPES])
+            raise ConfigError(f"recipe {first}, {product}", f"low or one of {', '.join(RECIPES)}", repr(other), near)
+        given[product] = other
+    operands: dict[str, Any] = {each: getattr(RECIPES.get(other), each, None) for each, other in given.items()}
+    different = [each for each in _PRODUCTS if each in given and operands[each] != getattr(base, each)]
+    if not different:
+        return base
+    named = " ".join([first, *(f"{each}={given[each]}" for each in different)])
+    return replace(base, name=named, **{each: operands[each] for each in different})
+
+
+def has_name(found: QuantizationRecipe) -> bool:
+    """Whether `recipe` makes it of its name."""
+    try:
+        return recipe(found.name) == found
+    except ConfigError:
+        return False
 
 
 def of_family(word: str, given: Any) -> QuantizationRecipe:
@@ -252,7 +294,11 @@ def of_family(word: str, given: Any) -> QuantizationRecipe:
 
 
 def family_of(found: QuantizationRecipe) -> str | None:
-    """The word in FAMILIES that a preset belongs to; None for any other recipe."""
-    return next(
-        (word for word, names in FAMILIES.items() if RECIPES.get(found.name) is found and found.name in names), None
-    )
+    """The word in FAMILIES of a preset, also with other products; None for any other recipe."""
+    return family_of_name(found.name) if has_name(found) else None
+
+
+def family_of_name(name: str) -> str | None:
+    """The same of a recipe's name."""
+    base = name.partition(" ")[0]
+    return next((word for word, names in FAMILIES.items() if base in names), None)

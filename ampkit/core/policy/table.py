@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from ...base import public_dtypes
-from ...base.dtypes import LOW, DType, bfloat16, float16, float32, parse
+from ...base.dtypes import LOW, DType, bfloat16, float16, float32, name_of, parse
 from ...base.errors import ConfigError, DTypeError
 from ...base.html import folded
 from ...base.near_names import did_you_mean
 from .. import module_path
 from ..module_path import matches
 from .category import Cast, categories, need_op
-from .recipe import FAMILIES, RECIPES, QuantizationRecipe, family_of, of_family
+from .recipe import FAMILIES, RECIPES, QuantizationRecipe, family_of, has_name, is_by_product, of_family
 from .recipe import recipe as named
 
 _FAST = frozenset({"layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax", "softplus"})
@@ -24,7 +24,8 @@ class Policy:
     """The dtype table of mixed precision: `Policy("float16", softmax="low", gelu="float32")`.
 
     dtype: float16 or bfloat16, the dtype of LOW ops; or "float8", "float4" or "int8": bfloat16, and the products of
-    `linear` are quantized as `recipe` says, a QuantizationRecipe or the name of one ("current", "mxfp8"; see `recipe`).
+    `linear` are quantized as `recipe` says, a QuantizationRecipe or the name of one ("current", "mxfp8", "mxfp8
+    weight_gradient=low"; see `recipe`).
     modules: by the path of a module in the model, as in `named_modules`, what its LOW ops and those below it run in:
     float16, bfloat16, or float32, in which they return float32, all without a recipe; or the name of a recipe. `*`
     stands for one part of a path and `**` for any number of them, `"blocks.*.attn"`; where several paths match, the
@@ -119,8 +120,7 @@ class Policy:
     def _recipe_word(self) -> str:
         if self.recipe is None:
             return ""
-        preset = RECIPES.get(self.recipe.name) is self.recipe
-        return f', recipe="{self.recipe.name}"' if preset else f", recipe={self.recipe}"
+        return f', recipe="{self.recipe.name}"' if has_name(self.recipe) else f", recipe={self.recipe}"
 
     def _repr_html_(self) -> str:
         ops = {each: [op for op in sorted(categories) if self.category(op) is each] for each in Cast}
@@ -143,8 +143,9 @@ def low(dtype: Any, where: str) -> DType:
             raise DTypeError(where, "float16 or bfloat16", repr(dtype), near) from None
         if found in LOW:
             return found
-        name = found.name
-    cure = f'use autocast(policy=Policy("{name}"))' if name in FAMILIES else "use enabled=False"
+        name = name_of(found)
+    family = name.partition("_")[0]  # of float8_e4m3fn
+    cure = f'use autocast(policy=Policy("{family}"))' if family in FAMILIES else "use enabled=False"
     raise DTypeError(where, "float16 or bfloat16", name, f"for {name}, {cure}")
 
 
@@ -164,13 +165,14 @@ def _module_dtypes(modules: Any) -> tuple[tuple[str, DType | QuantizationRecipe]
 
 
 def _module_dtype(pattern: str, word: Any) -> DType | QuantizationRecipe:
-    if isinstance(word, QuantizationRecipe) or word in RECIPES or word in FAMILIES:
+    by_product = isinstance(word, str) and is_by_product(word)
+    if isinstance(word, QuantizationRecipe) or by_product or word in RECIPES or word in FAMILIES:
         return of_family(word, None) if word in FAMILIES and word not in RECIPES else named(word)
     if isinstance(word, str) and (near := did_you_mean(word, RECIPES)) is not None:
         raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, repr(word), near)
     dtype = parse(word)
     if dtype not in (float16, bfloat16, float32):
-        raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, dtype.name)
+        raise ConfigError(f"Policy, modules, {pattern}", _MODULE_DTYPES, name_of(dtype))
     return dtype
 
 

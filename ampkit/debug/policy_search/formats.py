@@ -129,10 +129,8 @@ class Laboratory(ShowsItsText):
         for title, row in self.parts():
             cells = "".join(f"{'-' if each is None else percent(each.error):>20}" for each in row)
             lines.append(f"{'  ' + title:{width}}{cells}")
-        title, sizes = self.memory()
-        lines.append(f"{title:{width}}" + "".join(f"{size:>20}" for size in sizes))
-        for name, cells, _ in self.cards():
-            lines.append(f"{name:{width}}" + "".join(f"{cell:>20}" for cell in cells))
+        for title, words in (self.memory(), *((name, figures) for name, figures, _ in self.cards())):
+            lines.append(f"{title:{width}}" + "".join(f"{word:>20}" for word in words))
         sources = dict.fromkeys(f"cards, published, against bfloat16: {source}" for *_, source in self.cards())
         return "\n".join([*lines, *sources])
 

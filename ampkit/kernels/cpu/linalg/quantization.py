@@ -130,7 +130,7 @@ def _both(
     ]
     arguments = [argument for way in ways for argument in (*way.arrays, *way.numbers)]
     beyond = _quantize_twice(array.T if down else array, *arguments)
-    found = []
+    found: list[Any] = []
     for bit, (way, (matrix, how), draw) in enumerate(zip(ways, both, draws, strict=True)):
         if beyond >> bit & 1 and way.codes is None:
             codes, scales, factor, _, values = _quantized(matrix, how, None, draw)
