@@ -66,15 +66,15 @@ class FoundInf:
     def check(self, present: list[Span], inverse_scale: Array | None) -> None:
         """Multiply the gradients of `present` by `inverse_scale`, if any, and combine into `flag` if all are finite."""
         with ignore_fp_errors():
-            shardings: dict[int, Any] = {}
+            shardings: dict[frozenset[Any], Any] = {}
             for span in present:
                 gradient = span.gradient
                 with backends.device_guard(gradient):
                     self._check_span(span, gradient, inverse_scale)
                 if span.arena.shardings:
                     shardings.update(span.arena.shardings)
-            if shardings:  # each rank has checked its part
-                for sharding in shardings.values():
+            for groups, sharding in shardings.items():  # each rank has checked its part
+                if not any(groups < others for others in shardings):
                     self.flag = sharding.largest(self.flag)
 
     def _check_span(self, span: Span, gradient: Array, inverse_scale: Array | None) -> None:

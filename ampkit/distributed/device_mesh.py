@@ -62,6 +62,7 @@ class DeviceMesh:
     def _set(self, device_type: str, ranks: Any, names: tuple[str, ...] | None, groups: list[Any]) -> None:
         self.device_type, self.mesh_dim_names = device_type, names
         self._ranks, self._groups = ranks, groups
+        self.root = self  # the mesh that this one is a part of, or itself
 
     @property
     def mesh(self) -> Tensor:
@@ -117,6 +118,7 @@ class DeviceMesh:
         part = self._ranks.transpose(others + kept)[tuple(place[dim] for dim in others)]
         made = object.__new__(DeviceMesh)
         made._set(self.device_type, part, given, [self._groups[dim] for dim in kept])
+        made.root = self.root
         return made
 
     def _dim(self, where: str, given: int | str | None) -> int:

@@ -165,10 +165,10 @@ def _norm_tensor(norm: Array, pieces: list[Array]) -> Tensor:
 
 def _by_sharding(tensors: list[Tensor], flat: Callable[[list[Tensor]], list[Array]]) -> list[tuple[Any, list[Array]]]:
     # The flat arrays of tensors that this process has all of, and per group of ranks of those that they share out.
-    kinds: dict[int, tuple[Any, list[Tensor]]] = {}
+    kinds: dict[Any, tuple[Any, list[Tensor]]] = {}
     for tensor in tensors:
         sharding = tensor._sharding
-        kinds.setdefault(0 if sharding is None else id(sharding.group), (sharding, []))[1].append(tensor)
+        kinds.setdefault(None if sharding is None else sharding.groups, (sharding, []))[1].append(tensor)
     return [(sharding, flat(alike)) for sharding, alike in kinds.values()]
 
 

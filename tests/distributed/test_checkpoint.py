@@ -197,7 +197,7 @@ def edited(path, change):
 
 
 def grow(pieces):
-    pieces[1][2] -= 1
+    pieces[1][2][0] -= 1
 
 
 DAMAGE = {

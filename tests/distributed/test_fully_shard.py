@@ -495,7 +495,7 @@ def divided(group):
     ("action", "error", "said"),
     [
         (tied_across, StateError, r"'head.weight', which 'embedding' shares out"),
-        (divided, StateError, r"'weight', which is divided already\s+help: .*; DistributedDataParallel goes with"),
+        (divided, StateError, r"got 'weight', of which ranks \[0, 1\] have parts\s+help: .* the other dim"),
         (scalar, ShapeError, r"with an axis to cut along, got 'gain' \[\]"),
         (lambda g: fully_shard(shard(make(), g), mesh=g), StateError, "a FSDPNet that is"),
         (lambda g: fully_shard(nn.ReLU(), mesh=g), ArgumentError, "a module with parameters, got a ReLU without"),

@@ -61,6 +61,23 @@ def on_ranks(size, program, timeout=20.0, by="memory"):
             return [future.result() for future in futures]
 
 
+def on_mesh(shape, program, timeout=20.0):
+    """As `on_ranks` on a mesh of ranks: the results of program(all, *groups along the dimensions)."""
+    ranks = np.arange(np.prod(shape)).reshape(shape)
+    boards = {}
+
+    def run(world):
+        place = np.argwhere(ranks == world.rank())[0]
+        groups = []
+        for dim, number in enumerate(place):
+            line = ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist()
+            board = boards.setdefault((dim, *line), Board())
+            groups.append(ProcessGroup(line, ThreadTransport(board, number, len(line), timeout)))
+        return program(world, *groups)
+
+    return on_ranks(ranks.size, run, timeout)
+
+
 @contextmanager
 def sockets(size, timeout=20.0):
     """The transports of `size` ranks that sockets connect."""

@@ -1,4 +1,4 @@
-"""Where a checkpoint of several ranks keeps what: an index, and for each rank a safetensors file with rows of tensors.
+"""Where a checkpoint of several ranks keeps what: an index, and for each rank a safetensors file with parts of tensors.
 
 A folder holds `index.json`, which names the files of the last complete save. Each save writes files of new names and
 then, when all are complete, replaces the index; the files of before are deleted afterwards. So whatever ends a save,
@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import le
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...base import dtypes
 from ...base.atomic_file import write
@@ -19,25 +22,36 @@ from ...base.errors import AmpkitError, ArgumentError, FileError
 from ...core.tensor import Tensor
 from ...serialization.safetensors_reader import rebuild
 from ...serialization.safetensors_writer import describe
-from ..fsdp.sharded_tensor import ShardedTensor
+from ..fsdp.sharded_tensor import Box, ShardedTensor
 
 INDEX = "index.json"
-_FORMAT = 1
+_FORMAT = 2  # 1 had rows alone: begin and end were numbers, and `at` was missing
 _MOST = 2**30  # bytes of an index
 
 
 class Piece(NamedTuple):
-    """Rows `begin` to `end` of a tensor of a dtype and shape, in a file; of a tensor without axes it is row 0.
+    """The box `begin` to `end` of a tensor of a dtype and shape, of which a file has it in a part of the tensor.
 
-    crc: the CRC-32 of their bytes.
+    begin, end, at: a number per axis; `at` is where the box begins in that part. crc: the CRC-32 of the part's bytes.
     """
 
     dtype: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
     crc: int
     file: str = ""
+    at: tuple[int, ...] = ()
+
+    @property
+    def box(self) -> Box:
+        """Where it lies in the tensor."""
+        return tuple(map(slice, self.begin, self.end))
+
+    @property
+    def place(self) -> Box:
+        """Where it lies in the part that the file has."""
+        return tuple(slice(at, at + end - begin) for at, begin, end in zip(self.at, self.begin, self.end, strict=True))
 
 
 class Index(NamedTuple):
@@ -79,9 +93,10 @@ def read_index(folder: Path) -> Index:
         if path.stat().st_size > _MOST:
             raise ValueError("more bytes than an index has")
         found = json.loads(path.read_text())
-        if found["format"] != _FORMAT:
-            raise ValueError(f"format {found['format']}, where this release reads {_FORMAT}")
-        pieces = {name: [_piece(*each) for each in parts] for name, parts in found["pieces"].items()}
+        if found["format"] not in (1, _FORMAT):
+            raise ValueError(f"format {found['format']}, where this release reads 1 and {_FORMAT}")
+        make = _rows if found["format"] == 1 else _piece
+        pieces = {name: [make(*each) for each in parts] for name, parts in found["pieces"].items()}
         int(str(found["save"]).partition("-")[0])
         return Index(str(found["save"]), pieces, rebuild(found["values"], {}))
     except FileNotFoundError:
@@ -90,11 +105,19 @@ def read_index(folder: Path) -> Index:
         raise FileError(where, "a whole index", f"one that breaks: {error or type(error).__name__}") from error
 
 
-def _piece(dtype: Any, shape: Any, begin: Any, end: Any, crc: Any, file: Any) -> Piece:
-    numbers = (*shape, begin, end, crc)
-    if not all(type(n) is int and 0 <= n < 2**63 for n in numbers) or Path(file).name != file:
-        raise ValueError(f"a piece {[dtype, shape, begin, end, crc, file]}")
-    return Piece(str(dtypes.parse(dtype).name), tuple(shape), begin, end, crc, file)
+def _rows(dtype: Any, shape: Any, begin: Any, end: Any, crc: Any, file: Any) -> Piece:
+    # A piece of format 1.
+    whole = list(shape)
+    first, last = ([begin, *[0] * (len(whole) - 1)], [end, *whole[1:]]) if whole else ([], [])
+    return _piece(dtype, whole, first, last, crc, file, [0] * len(whole))
+
+
+def _piece(dtype: Any, shape: Any, begin: Any, end: Any, crc: Any, file: Any, at: Any) -> Piece:
+    numbers = (*shape, *begin, *end, *at, crc)
+    fits = len(shape) == len(begin) == len(end) == len(at) and all(map(le, begin, end)) and all(map(le, end, shape))
+    if not all(type(n) is int and 0 <= n < 2**63 for n in numbers) or not fits or Path(file).name != file:
+        raise ValueError(f"a piece {[dtype, shape, begin, end, crc, file, at]}")
+    return Piece(str(dtypes.parse(dtype).name), tuple(shape), tuple(begin), tuple(end), crc, file, tuple(at))
 
 
 def save_name(folder: Path, letters: str) -> str:
@@ -105,37 +128,43 @@ def save_name(folder: Path, letters: str) -> str:
     return f"{max([int(number) for number in numbers if number.isdigit()], default=0) + 1:06d}-{letters}"
 
 
-def rows_of(tensor: Tensor) -> tuple[tuple[int, ...], int, int]:
-    """The whole shape of a tensor, and which rows of it this rank has."""
+def boxes_of(tensor: Tensor) -> tuple[tuple[int, ...], list[tuple[Box, Box]]]:
+    """The whole shape of a tensor, and where what this rank has of it lies: (here, in the whole one), box by box."""
     if isinstance(tensor, ShardedTensor):
-        dim, blocks = tensor._sharding.dim, tensor._sharding.blocks
-        if dim or blocks > 1:
-            got = f"one cut along axis {dim}" + (f" in {blocks} blocks" if blocks > 1 else "")
-            cure = "save whole ones: get_state_dict(..., options=StateDictOptions(full_state_dict=True))"
-            raise ArgumentError("checkpoint", "tensors that ranks share out by rows", got, cure)
-        return tensor.full_shape, tensor._sharding.rows.start, tensor._sharding.rows.stop
-    shape = tuple(tensor.shape)
-    return shape, 0, rows_in(shape)
-
-
-def rows_in(shape: Sequence[int]) -> int:
-    """The number of rows of a shape; 1 without axes."""
-    return shape[0] if shape else 1
+        return tensor.full_shape, tensor._sharding.boxes()
+    box = tuple(slice(0, length) for length in tensor.shape)
+    return tuple(tensor.shape), [(box, box)]
 
 
 def need_complete(where: str, name: str, pieces: Sequence[Piece]) -> None:
-    """Raise FileError for pieces of a tensor that leave rows out, have some twice, or do not belong together."""
-    first, at = pieces[0], 0
+    """Raise FileError for pieces of a tensor that leave a part out, have one twice, or do not belong together."""
+    first = pieces[0]
     if other := [p for p in pieces if (p.dtype, p.shape) != (first.dtype, first.shape)]:
         got = f"{other[0].dtype} {list(other[0].shape)} and {first.dtype} {list(first.shape)}"
         raise FileError(where, f"pieces of one tensor as {name!r}", got)
-    for piece in sorted(pieces, key=lambda piece: (piece.begin, piece.end)):
-        if piece.begin != at:
-            what = f"no rows {at} to {piece.begin}" if piece.begin > at else f"rows {piece.begin} to {at} twice"
-            raise FileError(where, f"every row of {name!r} once", what)
-        at = piece.end
-    if at != rows_in(first.shape) and 0 not in first.shape:
-        raise FileError(where, f"every row of {name!r} once", f"no rows {at} to {rows_in(first.shape)}")
+    # The bounds of the pieces cut the tensor into cells, of which each piece has some.
+    cuts = [
+        sorted({0, length, *(p.begin[axis] for p in pieces), *(p.end[axis] for p in pieces)})
+        for axis, length in enumerate(first.shape)
+    ]
+    number = [{at: i for i, at in enumerate(found)} for found in cuts]
+    counts = np.zeros([len(found) - 1 for found in cuts], np.int32)
+    for piece in pieces:
+        bounds = zip(number, piece.begin, piece.end, strict=True)
+        counts[tuple(slice(found[begin], found[end]) for found, begin, end in bounds)] += 1
+    if wrong := np.argwhere(counts != 1).tolist():
+        cell, had = wrong[0], counts[tuple(wrong[0])]
+        said = " and ".join(
+            f"{_axis_name(axis)} {cuts[axis][i]} to {cuts[axis][i + 1]}"
+            for axis, i in enumerate(cell)
+            if axis == 0 or len(cuts[axis]) > 2
+        ) or "elements"  # fmt: skip
+        got = f"{said} twice" if had else f"no {said}"
+        raise FileError(where, f"every row of {name!r} once", got)
+
+
+def _axis_name(axis: int) -> str:
+    return ("rows", "columns")[axis] if axis < 2 else f"places of axis {axis}"
 
 
 # nested states: tensors by dotted names, and what has no tensors in it as values

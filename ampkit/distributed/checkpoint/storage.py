@@ -1,6 +1,6 @@
 """save, load and async_save: the states of all ranks in one folder, which any number of ranks loads; PyTorch's verbs.
 
-Each rank writes its rows, and reads the pieces that have some of the rows that it needs.
+Each rank writes its part of each tensor, and reads the pieces that have some of what it needs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ...serialization.safetensors_reader import read_some
 from ...serialization.safetensors_writer import encode
 from .. import world
 from ..collectives import gathered_objects
-from ..fsdp.sharded_tensor import sharded
+from ..fsdp.sharded_tensor import moved, overlap, sharded
 from ..process_group import ProcessGroup
 from ..transport import Call, call_site
-from .layout import Errors, Index, Piece, named, need_complete, read_index, rows_of, save_name
+from .layout import Errors, Index, Piece, boxes_of, named, need_complete, read_index, save_name
 
 _T = TypeVar("_T")
 _PAUSE = 0.01  # seconds between two looks for the files of other ranks
@@ -54,7 +54,7 @@ def save(
 ) -> None:  # fmt: skip
     """Save a nested dict of tensors, numbers and text into the folder `checkpoint_id`, by all ranks together.
 
-    Of sharded tensors each rank writes its rows, of others the first rank that has them writes all; values without
+    Of sharded tensors each rank writes its part, of others the first rank that has them writes all; values without
     tensors are those of rank 0. What has a `state_dict()`, a module or an optimizer, stands for that. When all ranks
     are done, this save takes the place of the one before, which is then deleted; whatever ends a save earlier, the one
     before stays. planner has no effect; no_dist=True saves what this process has, alone.
@@ -114,7 +114,7 @@ class _Saving:
         self.folder, self.group = _folder(where, folder, writer), group
         self.rank = 0 if group is None else group.rank()
 
-        def prepare() -> tuple[dict[str, Tensor], dict[str, Piece], dict[str, Any], str]:
+        def prepare() -> tuple[dict[str, Tensor], dict[str, list[Piece]], dict[str, Any], str]:
             if self.rank == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
             tensors, pieces, values = _parts(where, state)
@@ -125,9 +125,9 @@ class _Saving:
         self.name = told[0][1]
         files = [f"{self.name}.rank{rank:05d}.safetensors" for rank in range(len(told))]
         whole: dict[str, list[Piece]] = {}
-        owners: dict[tuple[str, int, int], int] = {}
+        owners: dict[tuple[Any, ...], int] = {}
         for rank, (theirs, _) in enumerate(told):
-            for key, piece in theirs.items():
+            for key, piece in ((key, piece) for key, found in theirs.items() for piece in found):
                 if owners.setdefault((key, piece.begin, piece.end), rank) == rank:
                     whole.setdefault(key, []).append(piece._replace(file=files[rank]))
         for key, found in whole.items():
@@ -160,21 +160,26 @@ class _Saving:
             time.sleep(_PAUSE)
 
 
-def _parts(where: str, state: Any) -> tuple[dict[str, Tensor], dict[str, Piece], dict[str, Any]]:
+def _parts(where: str, state: Any) -> tuple[dict[str, Tensor], dict[str, list[Piece]], dict[str, Any]]:
     # The tensors of this rank, copied to the host, their pieces, and the values.
-    tensors, pieces, values = dict[str, Tensor](), dict[str, Piece](), dict[str, Any]()
+    tensors, pieces, values = dict[str, Tensor](), dict[str, list[Piece]](), dict[str, Any]()
     for name, (_, _, value) in named(where, _states(state)).items():
         if not isinstance(value, Tensor):
             values[name] = value
             continue
-        shape, begin, end = rows_of(value)
-        if begin < end or not value.array.size:
+        shape, boxes = boxes_of(value)
+        if value.array.size or shape == tuple(value.shape):
             array = np.array(backends.backend_of(value.array).to_numpy(value.array), order="C")
-            tensors[name] = Tensor(array)
-            if begin < end or shape == tuple(value.shape):
-                pieces[name] = Piece(array.dtype.name, shape, begin, end, _crc(array))
+            tensors[name], crc = Tensor(array), _crc(array)
+            for here, there in boxes:
+                begin, end, at = (
+                    tuple(part.start for part in there),
+                    tuple(part.stop for part in there),
+                    tuple(part.start for part in here),
+                )
+                pieces.setdefault(name, []).append(Piece(array.dtype.name, shape, begin, end, crc, "", at))
     encode({"values": values})  # raises for what no file holds
-    return {name: tensors[name] for name in pieces}, pieces, values
+    return tensors, pieces, values
 
 
 def _states(state: Any) -> Any:
@@ -194,7 +199,7 @@ def load(
 ) -> None:  # fmt: skip
     """Read a checkpoint of any number of ranks into the tensors and values of `state_dict`, by all ranks together.
 
-    Each rank reads the rows that its tensors have, in their own dtype, and takes the values of the checkpoint; what it
+    Each rank reads what its tensors have, in their own dtype, and takes the values of the checkpoint; what it
     does not name is left out. A module or an optimizer in it loads its state.
     Raises, on all ranks and before a tensor has changed, FileError for files that are missing or damaged, for rows that
     are missing or there twice, and where ranks see different checkpoints; StateError for names that the checkpoint
@@ -243,7 +248,7 @@ def _optimizer_target(key: str, optimizer: Optimizer, index: Index) -> Any:
         number, _, what = name.removeprefix(start).partition(".")
         if name.startswith(start) and number.isdigit() and int(number) < len(parameters):
             sharding = parameters[int(number)]._sharding
-            is_cut = sharding is not None and sharding.shape == first.shape
+            is_cut = sharding is not None and sharding.full_shape == first.shape
             made = Tensor(np.zeros(sharding.local_shape if is_cut else first.shape, np.dtype(first.dtype)))
             state.setdefault(int(number), {})[what] = sharded(made, sharding) if is_cut else made
     return {**found, "state": state}
@@ -251,7 +256,8 @@ def _optimizer_target(key: str, optimizer: Optimizer, index: Index) -> Any:
 
 def _read(where: str, folder: Path, index: Index, entries: dict[str, Any]) -> dict[str, Any]:
     # The arrays of this rank by name.
-    wanted: dict[str, dict[str, Piece]] = {}
+    wanted: dict[str, dict[str, list[Piece]]] = {}
+    boxes: dict[str, Any] = {}
     for name, (_, _, value) in entries.items():
         if not isinstance(value, Tensor):
             if name not in index.values:
@@ -260,26 +266,20 @@ def _read(where: str, folder: Path, index: Index, entries: dict[str, Any]) -> di
         if name not in index.pieces:
             raise _missing(where, folder, name)
         need_complete(f"{where}: {folder}", name, index.pieces[name])
-        shape, begin, end = rows_of(value)
+        shape, boxes[name] = boxes_of(value)
         if index.pieces[name][0].shape != shape:
             raise ShapeError(where, f"{name!r} {list(shape)}", f"{list(index.pieces[name][0].shape)} in {folder}")
         for piece in index.pieces[name]:
-            if piece.begin < end and begin < piece.end:
-                wanted.setdefault(piece.file, {})[name] = piece
-    arrays = {
-        name: np.empty(value.array.shape, np.dtype(value.array.dtype))
-        for name, (_, _, value) in entries.items()
-        if isinstance(value, Tensor)
-    }
+            if any(overlap(piece.box, there) is not None for _, there in boxes[name]):
+                wanted.setdefault(piece.file, {}).setdefault(name, []).append(piece)
+    arrays = {name: np.empty(entries[name][2].array.shape, np.dtype(entries[name][2].array.dtype)) for name in boxes}
     for file, pieces in wanted.items():
         for name, values in _read_file(where, folder / file, pieces).items():
-            shape, begin, end = rows_of(entries[name][2])
-            piece = pieces[name]
-            first, last = max(begin, piece.begin), min(end, piece.end)
-            if shape:
-                _copy(arrays[name][first - begin : last - begin], values[first - piece.begin : last - piece.begin])
-            else:
-                _copy(arrays[name], values)
+            for piece in pieces[name]:
+                for here, there in boxes[name]:
+                    if (shared := overlap(piece.box, there)) is not None:
+                        given = values[*moved(shared, piece.box, piece.place), ...]  # ...: a view without axes, too
+                        _copy(arrays[name][*moved(shared, there, here), ...], given)
     return arrays
 
 
@@ -287,21 +287,24 @@ def _copy(out: Any, values: Any) -> None:
     backends.backend_of(out).copy(out, values)
 
 
-def _read_file(where: str, path: Path, pieces: dict[str, Piece]) -> dict[str, Any]:
+def _read_file(where: str, path: Path, pieces: dict[str, list[Piece]]) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             found = read_some(file, path, pieces)
     except FileNotFoundError:
         raise FileError(f"{where}: {path.parent}", f"the file {path.name}", "none") from None
     made = {}
-    for name, piece in pieces.items():
+    for name, (piece, *others) in pieces.items():
         array = found[name].array if name in found else None
-        shape = (piece.end - piece.begin, *piece.shape[1:]) if piece.shape else ()
-        alike = array is not None and array.shape == shape and array.dtype.name == piece.dtype
-        if not alike or _crc(array) != piece.crc:
-            raise FileError(f"{where}: {path}", f"rows {piece.begin} to {piece.end} of {name!r} as saved", "others")
+        alike = array is not None and array.ndim == len(piece.shape) and array.dtype.name == piece.dtype
+        if not alike or _crc(array) != piece.crc or not all(_has(array, each) for each in (piece, *others)):
+            raise FileError(f"{where}: {path}", f"a part of {name!r} as saved", "others")
         made[name] = array
     return made
+
+
+def _has(array: Any, piece: Piece) -> bool:
+    return all(part.stop <= length for part, length in zip(piece.place, array.shape, strict=True))
 
 
 def _crc(array: Any) -> int:

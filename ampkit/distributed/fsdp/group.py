@@ -46,6 +46,7 @@ class Member:
         self.full = FullParameter(Tensor(_stand_in(sharded.array, self.sharding.shape, sharded.array.dtype)))
         self.is_read = False
         self.full._dotted_name = sharded._dotted_name
+        self.full._sharding = self.sharding.of  # layers that ranks divide read it
 
     @property
     def sharding(self) -> Sharding:

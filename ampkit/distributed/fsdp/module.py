@@ -251,6 +251,8 @@ def fully_shard(
     values are those of rank 0. The forward gathers the parameters of a module, in one message; so does the backward,
     and reduces their gradients to means over the ranks. -> `module`, whose class becomes an FSDPModule too.
 
+    Layers that `parallelize_module` has divided go along another dimension of a mesh: each rank keeps rows of its part.
+
     mesh: of one dimension, the ranks that share out; of two, the second one does, and the first has copies. A group of
     processes stands for a mesh; None is all of them. reshard_after_forward: whether the full parameters are let go of
     between forward and backward (ZeRO stage 3), or kept (stage 2); None: kept of the outermost module alone.
@@ -272,12 +274,15 @@ def fully_shard(
         raise StateError(_NAME, "a module that is not shared out", f"a {type(module).__name__} that is")
     replicate, shard, mesh_of = _groups(mesh)
     found = _parameters_of(module, {id(p) for p in ignored_params or ()})
+    groups = [shard, *([] if replicate is None else [replicate])]
+    _need_other_ranks(groups, found)
     _need_alike(shard, replicate, found)
-    for each in (shard, *([] if replicate is None else [replicate])):
+    for each in groups:
         broadcast_tensors(each, [parameter for parameter, _ in found.values()])
     members = []
     for parameter, places in found.values():
-        members.append(Member(share_out(parameter, Sharding(shard, parameter.array.shape, mesh_of)), places))
+        sharding = Sharding(shard, parameter.array.shape, mesh_of, of=parameter._sharding)
+        members.append(Member(share_out(parameter, sharding), places))
     group = ShardedGroup(members, shard, replicate, mp_policy or MixedPrecisionPolicy())
     state = module.__dict__["_fsdp"] = State(group, reshard_after_forward)
     module.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
@@ -317,12 +322,9 @@ def _parameters_of(module: Module, ignored: set[int]) -> dict[int, tuple[Paramet
             if parameter is None or id(parameter) in ignored:
                 continue
             title = f"{path}.{name}" if path else name
-            if isinstance(parameter, ShardedParameter):
-                where = others.get(id(parameter))
-                got = f"{title!r}, which {'is divided already' if where is None else f'{where!r} shares out'}"
+            if (where := others.get(id(parameter))) is not None:
+                got = f"{title!r}, which {where!r} shares out"
                 cure = "shard submodules first, and tied parameters in the module around all that have them"
-                if where is None:
-                    cure += "; DistributedDataParallel goes with layers that parallelize_module has divided"
                 raise StateError(_NAME, "parameters of one sharded module", got, cure)
             if isinstance(parameter, Uninitialized) or not parameter.array.ndim:
                 got = f"{title!r} without a shape" if isinstance(parameter, Uninitialized) else f"{title!r} []"
@@ -338,6 +340,16 @@ def _parameters_of(module: Module, ignored: set[int]) -> dict[int, tuple[Paramet
 def _shared_by(part: Module) -> list[ShardedParameter]:
     state = part.__dict__.get("_fsdp")
     return [] if state is None else [member.sharded for member in state.group.members]
+
+
+def _need_other_ranks(groups: list[ProcessGroup], found: dict[int, Any]) -> None:
+    # Parameters that are divided already are so among ranks of another dimension of the mesh.
+    for parameter in (p for p, _ in found.values() if isinstance(p, ShardedParameter)):
+        for level in parameter._sharding.levels:
+            if any(level.group is each or len({*level.group.ranks} & {*each.ranks}) > 1 for each in groups):
+                got = f"{parameter._dotted_name!r}, of which ranks {level.group.ranks} have parts"
+                cure = "shard submodules first, and divided layers over the other dimension of the mesh"
+                raise StateError(_NAME, "parameters that these ranks have all of", got, cure)
 
 
 def _need_alike(shard: ProcessGroup, replicate: ProcessGroup | None, found: dict[int, Any]) -> None:

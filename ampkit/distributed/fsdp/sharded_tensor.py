@@ -1,6 +1,7 @@
 """Tensors of which each rank of a group has a part: rows, or parts along another axis.
 
-An axis is cut as PyTorch's `chunk` cuts it: equal parts, the last ones shorter or empty.
+An axis is cut as PyTorch's `chunk` cuts it: equal parts, the last ones shorter or empty. A part may be cut again, among
+the ranks of another group: the rows of a layer's columns, say.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ class Sharding:
 
     mesh: the DeviceMesh that the group is along a dimension of, or None. rows: this rank's. dim: the axis of the rows.
     blocks: equal parts of that axis of each of which a rank has its rows, as of the weight of a layer that projects to
-    queries, keys and values.
+    queries, keys and values. of: how the tensor is a part of another, of which the ranks of another group have parts.
     """
 
-    def __init__(self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None, dim: int = 0, blocks: int = 1):
-        self.group, self.shape, self.mesh, self.dim, self.blocks = group, tuple(shape), mesh, dim, blocks
+    def __init__(
+        self, group: ProcessGroup, shape: tuple[int, ...], mesh: Any = None, dim: int = 0, blocks: int = 1,
+        of: Sharding | None = None,
+    ):  # fmt: skip
+        self.group, self.shape, self.mesh, self.dim, self.blocks, self.of = group, tuple(shape), mesh, dim, blocks, of
         length = self.shape[dim] // blocks
         most = -(-length // group.size())
         self.bounds = [min(length, most * rank) for rank in range(group.size() + 1)]
@@ -46,6 +50,36 @@ class Sharding:
     def row_size(self) -> int:
         """The number of elements of a row."""
         return int(np.prod(self.shape[1:], dtype=np.int64))
+
+    @property
+    def levels(self) -> list[Sharding]:
+        """This one, and those of which its tensor is a part: the last is of the whole tensor."""
+        return [self] if self.of is None else [self, *self.of.levels]
+
+    @property
+    def groups(self) -> frozenset[ProcessGroup]:
+        """The groups of ranks that have parts."""
+        return frozenset(level.group for level in self.levels)
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that is a part of none."""
+        return self.levels[-1].shape
+
+    def boxes(self) -> list[tuple[Box, Box]]:
+        """Where this rank's part lies: (in the part, in the whole tensor of `full_shape`), box by box."""
+        found = []
+        for block in range(self.blocks):
+            here, there = [[slice(0, n) for n in shape] for shape in (self.local_shape, self.shape)]
+            count, begin = self.rows.stop - self.rows.start, block * (self.shape[self.dim] // self.blocks)
+            here[self.dim] = slice(block * count, (block + 1) * count)
+            there[self.dim] = slice(begin + self.rows.start, begin + self.rows.stop)
+            found.append((tuple(here), tuple(there)))
+        if self.of is None:
+            return found
+        pairs = [(pair, outer) for pair in found for outer in self.of.boxes()]
+        shared = [(pair, outer, overlap(pair[1], outer[0])) for pair, outer in pairs]
+        return [(moved(box, *pair[::-1]), moved(box, *outer)) for pair, outer, box in shared if box is not None]
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -67,7 +101,11 @@ class Sharding:
         return (*(slice(None),) * (self.dim + 1), self.rows_of(rank))
 
     def whole(self, part: Array) -> Array:
-        """The tensor of which every rank has given its part; all ranks of the group call it."""
+        """The tensor of `full_shape` of which every rank has given its part; all ranks that have parts call it."""
+        gathered = self._gathered(part)
+        return gathered if self.of is None else self.of.whole(gathered)
+
+    def _gathered(self, part: Array) -> Array:
         if self.dim or self.blocks > 1:
             return self._joined(part)
         backend, size = backends.backend_of(part), self.row_size
@@ -88,19 +126,19 @@ class Sharding:
         return made
 
     def total(self, value: Array) -> Array:
-        """The sum of a 0-d `value` over the ranks."""
+        """The sum of a 0-d `value` over the ranks that have parts."""
         return self._reduced(value, ReduceOp.SUM)
 
     def largest(self, value: Array) -> Array:
-        """The largest of a 0-d `value` over the ranks; a bool is true where it is on one of them."""
+        """The largest of a 0-d `value` over the ranks that have parts; a bool is true where it is on one of them."""
         return self._reduced(value, ReduceOp.MAX)
 
     def _reduced(self, value: Array, op: ReduceOp) -> Array:
-        if self.group.size() == 1:
-            return value
         with backends.device_guard(value):
             found = value.astype(np.int32 if value.dtype.kind == "b" else value.dtype).reshape(1)
-            self.group.all_reduce_array(found, op)
+            for level in self.levels:
+                if level.group.size() > 1:
+                    level.group.all_reduce_array(found, op)
             return found.astype(value.dtype).reshape(())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sharding:
@@ -111,6 +149,21 @@ class Sharding:
         raise StateError("pickle", "a tensor that this process has all of", "one whose rows ranks share out", cure)
 
 
+Box = tuple[slice, ...]  # of an array, with a begin and an end along each axis
+
+
+def overlap(first: Box, second: Box) -> Box | None:
+    """What two boxes of an array have in common; None for no element. Arrays without axes are one element."""
+    found = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(first, second, strict=True))
+    return found if all(part.start < part.stop for part in found) else None
+
+
+def moved(box: Box, source: Box, target: Box) -> Box:
+    """A box within `source`, as seen where `source` is called `target`."""
+    steps = [there.start - here.start for here, there in zip(source, target, strict=True)]
+    return tuple(slice(part.start + step, part.stop + step) for part, step in zip(box, steps, strict=True))
+
+
 class ShardedTensor(Tensor):
     """This rank's rows of a tensor; `shape`, operations and `numel` are of those rows."""
 
@@ -119,27 +172,34 @@ class ShardedTensor(Tensor):
 
     @property
     def device_mesh(self) -> Any:
-        """The DeviceMesh of the ranks that share it out; None where they were given as a group."""
-        return self._sharding.mesh
+        """The DeviceMesh of the ranks that share it out; None where they were given as a group.
+
+        Where a part is cut again, that of which the meshes of both are parts.
+        """
+        found = [level.mesh for level in self._sharding.levels]
+        if len(found) == 1 or None in found:
+            return None if None in found else found[0]
+        return found[0].root if all(mesh.root is found[0].root for mesh in found) else None
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """Its placement along each dimension of the mesh, as in PyTorch."""
-        sharding: Sharding = self._sharding
-        groups = [sharding.group] if sharding.mesh is None else sharding.mesh.get_all_groups()
-        return tuple(Shard(sharding.dim) if group is sharding.group else Replicate() for group in groups)
+        """Its placement along each dimension of the mesh, as in PyTorch; of several groups along each group."""
+        dims = {id(level.group): level.dim for level in self._sharding.levels}
+        mesh = self.device_mesh
+        groups = list(dims) if mesh is None else [id(group) for group in mesh.get_all_groups()]
+        return tuple(Shard(dims[group]) if group in dims else Replicate() for group in groups)
 
     @property
     def full_shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
-        return self._sharding.shape
+        return self._sharding.full_shape
 
     def to_local(self) -> Tensor:
         """This rank's rows as a plain tensor, which shares the memory."""
         return self.detach()
 
     def full_tensor(self) -> Tensor:
-        """The whole tensor, off the tape; all ranks of the group call it."""
+        """The whole tensor, off the tape; all ranks that have parts call it."""
         with backends.device_guard(self.array):
             return Tensor(self._sharding.whole(self.array))
 
@@ -193,8 +253,10 @@ def share_out(parameter: Parameter, sharding: Sharding) -> ShardedParameter:
 
 def cut(values: Any, sharding: Sharding) -> Any:
     """This rank's rows of whole `values`, a tensor or an array; anything else as it is."""
-    is_whole = tuple(getattr(values, "shape", ())) == sharding.shape and not isinstance(values, ShardedTensor)
-    return sharding.part_of(values) if is_whole else values
+    is_whole = tuple(getattr(values, "shape", ())) == sharding.full_shape and not isinstance(values, ShardedTensor)
+    for level in reversed(sharding.levels) if is_whole else ():
+        values = level.part_of(values)
+    return values
 
 
 def bounds_of(sizes: list[int]) -> list[int]:

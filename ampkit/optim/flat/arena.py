@@ -46,7 +46,7 @@ class Arena:
     int64 [segments] on the device, the steps that each segment has taken, which skipped ones are not among.
     step_classes: a number per segment, on the host; those of one number are equal in `steps`, since they have been
     present at the same steps. random_bits: what this step's stochastic rounding of weights draws from, else None; the
-    moments draw from the calls after it. shardings: how ranks share its parameters out, by the number of their group.
+    moments draw from the calls after it. shardings: how ranks share its parameters out, by their groups.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
@@ -83,7 +83,7 @@ class Arena:
         self.step_classes = [0] * len(parameters)
         self._nonfinite: Array = None
         shared = [parameter._sharding for _, parameter in parameters if parameter._sharding is not None]
-        self.shardings = {id(sharding.group): sharding for sharding in shared}
+        self.shardings = {sharding.groups: sharding for sharding in shared}
 
     def _aligned_zeros(self, dtype: DType, size: int | None = None) -> Array:
         padding, size = ALIGNMENT // dtype.itemsize, self.size if size is None else size
