@@ -126,8 +126,6 @@ def _tensor_misfits(parallel: Any, train: Any) -> Iterator[Fault]:
     """What does not go with layers that ranks divide."""
     if parallel is None or parallel.tensor == 1:
         return
-    if parallel.stage:
-        yield Fault("parallel.stage", "0 with parallel.tensor", str(parallel.stage))
     if train is not None and train.compile:
         yield Fault("train.compile", "false with parallel.tensor", "true")
 

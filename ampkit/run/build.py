@@ -96,7 +96,7 @@ def shard(recipe: Recipe, model: nn.Module, ranks: Ranks) -> None:
     if recipe.train.compile:
         raise ConfigError("parallel.stage", "train.compile=false", f"stage={stage} with train.compile=true")
     policy = MixedPrecisionPolicy(reduce_dtype=parallel(recipe)["wire_dtype"])
-    options: dict[str, Any] = {"mesh": ranks.group, "mp_policy": policy, "reshard_after_forward": stage == 3}
+    options: dict[str, Any] = {"mesh": ranks.data_group, "mp_policy": policy, "reshard_after_forward": stage == 3}
     for part in _blocks(model):
         fully_shard(part, **options)
     fully_shard(model, **options)

@@ -42,15 +42,15 @@ class Ranks:
     """The ranks of `processes`, or this process alone for None.
 
     rank: this one's number. size: how many there are. data_rank, data_size: the same of those that share the data out,
-    fewer where groups of them divide the layers of the model. in_agreement: whether the last error was one of all
-    ranks, which rank 0 alone need print.
+    data_group, fewer where groups of them divide the layers of the model. in_agreement: whether the last error was one
+    of all ranks, which rank 0 alone need print.
     """
 
     def __init__(self, processes: ProcessGroup | None = None):
         self._group = self.group = processes
         self._replica: DistributedDataParallel | FSDPModule | None = None
         self.rank, self.size = (0, 1) if processes is None else (processes.rank(), processes.size())
-        self._data, self.data_rank, self.data_size = processes, self.rank, self.size
+        self.data_group, self.data_rank, self.data_size = processes, self.rank, self.size
         self._mesh: DeviceMesh | None = None  # of the ranks that divide layers
         self.in_agreement = False
 
@@ -127,7 +127,7 @@ class Ranks:
         if isinstance(model, FSDPModule):
             self._replica = model
             return model
-        self._replica = DistributedDataParallel(model, process_group=self._data, **options)
+        self._replica = DistributedDataParallel(model, process_group=self.data_group, **options)
         return self._replica
 
     def group_by_layers(self, count: int, device: str) -> None:
@@ -142,7 +142,7 @@ class Ranks:
             cure = f"start it with `ampkit launch -n {count}`, or leave the key out" if self.size == 1 else None
             raise ConfigError("parallel.tensor", f"a divisor of the {self.size} ranks", str(count), cure)
         mesh = init_device_mesh(device, (self.size // count, count), mesh_dim_names=("data", "tensor"))
-        self._mesh, self._data = mesh["tensor"], mesh.get_group("data")
+        self._mesh, self.data_group = mesh["tensor"], mesh.get_group("data")
         self.data_rank, self.data_size = mesh.get_local_rank("data"), mesh.size("data")
 
     def divide_layers(self, model: nn.Module) -> None:
@@ -314,7 +314,7 @@ def whole(state: Any) -> Any:
     """
     if isinstance(state, ShardedTensor):
         tensor = state.full_tensor()
-        return tensor.cpu() if state._sharding.group.rank() == 0 else None
+        return tensor.cpu() if all(level.group.rank() == 0 for level in state._sharding.levels) else None
     if isinstance(state, dict):
         return {key: whole(value) for key, value in state.items()}
     return type(state)(map(whole, state)) if type(state) in (list, tuple) else state

@@ -43,7 +43,8 @@ def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_other_ranks(tmp_
     words = ["text_gpt", *WORDS, f"data.path={text}"]
     one, four = tmp_path / "one", tmp_path / "four"
     assert main(["train", *words, "train.steps=4", "--run-dir", str(one)]) == 0
-    assert launched(4, *words, "train.steps=4", "parallel.tensor=2", "--run-dir", str(four)).returncode == 0
+    parts = ["parallel.tensor=2", "parallel.stage=3"]
+    assert launched(4, *words, "train.steps=4", *parts, "--run-dir", str(four)).returncode == 0
     for mine, theirs in zip(rows_of(four), rows_of(one), strict=True):
         assert mine.keys() == theirs.keys()
         np.testing.assert_allclose([*mine.values()], [*theirs.values()], rtol=1e-5)
@@ -67,7 +68,6 @@ def test_ranks_and_models_that_do_not_fit_are_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ("parallel.stage=3", "parallel.stage: needs 0 with parallel.tensor"),
         ("train.compile=true", "train.compile: needs false with parallel.tensor"),
         ("parallel.deterministic=true", "parallel.tensor: needs 1 with parallel.deterministic"),
     ],
