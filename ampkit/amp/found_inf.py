@@ -76,6 +76,9 @@ class FoundInf:
             for groups, sharding in shardings.items():  # each rank has checked its part
                 if not any(groups < others for others in shardings):
                     self.flag = sharding.largest(self.flag)
+            stages = next((span.arena.stages for span in present if span.arena.stages is not None), None)
+            if stages is not None:
+                self.flag = stages.largest(self.flag)
 
     def _check_span(self, span: Span, gradient: Array, inverse_scale: Array | None) -> None:
         if observe.profilers:

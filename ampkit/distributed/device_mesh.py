@@ -1,5 +1,7 @@
 """DeviceMesh: ranks as an array of several dimensions, with a process group along each; PyTorch's names.
 
+Placements say which part of a tensor each rank along a dimension has.
+
 mesh = dist.init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
 dist.all_reduce(gradient, group=mesh.get_group("replicate"))
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -151,3 +154,38 @@ def _group_along(ranks: Any, dim: int, rank: int) -> Any:
     lines = np.moveaxis(ranks, dim, -1).reshape(-1, ranks.shape[dim]).tolist()
     groups = new_groups(lines)
     return next((made for line, made in zip(lines, groups, strict=True) if rank in line), groups[0])
+
+
+class Placement:
+    """The base of Shard, Replicate and Partial."""
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Whether each rank has a part along an axis, along the axis `dim` where it is given."""
+        return isinstance(self, Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Whether each rank has the whole tensor."""
+        return isinstance(self, Replicate)
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        """Whether each rank has a term of the tensor, of the reduction `reduce_op` where it is given."""
+        return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
+
+
+@dataclass(frozen=True)
+class Shard(Placement):
+    """Each rank has a part of the tensor along the axis `dim`, the last one for -1."""
+
+    dim: int
+
+
+@dataclass(frozen=True)
+class Replicate(Placement):
+    """Each rank has the whole tensor."""
+
+
+@dataclass(frozen=True)
+class Partial(Placement):
+    """Each rank has a term of the sum that is the tensor; reduce_op: "sum"."""
+
+    reduce_op: str = "sum"

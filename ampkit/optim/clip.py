@@ -75,7 +75,8 @@ def clip_grad_norm_(
         return Tensor(backends.get(None).zeros((), dtypes.float32))
     pieces = _flat(owners)
     with ignore_fp_errors(), backends.device_guard(pieces[0]):
-        norm = _norm(_by_sharding(owners, _flat), order)
+        stages = next((owner._stages for owner in owners if owner._stages is not None), None)
+        norm = _norm(_by_sharding(owners, _flat), order, stages)
         if strict:
             _need_finite("clip_grad_norm_", norm, "error_if_nonfinite=False returns it and sets the gradients to zero")
         _scale_down(pieces, limit, norm)
@@ -172,7 +173,7 @@ def _by_sharding(tensors: list[Tensor], flat: Callable[[list[Tensor]], list[Arra
     return [(sharding, flat(alike)) for sharding, alike in kinds.values()]
 
 
-def _norm(kinds: list[tuple[Any, list[Array]]], order: float) -> Array:
+def _norm(kinds: list[tuple[Any, list[Array]]], order: float, stages: Any = None) -> Array:
     total: Array = None
     for sharding, pieces in kinds:
         found = _power_sums(pieces, order)
@@ -182,6 +183,8 @@ def _norm(kinds: list[tuple[Any, list[Array]]], order: float) -> Array:
             total = found
         else:
             (np.maximum if order == math.inf else np.add)(total, backends.to_device_of(found, total), out=total)
+    if stages is not None:  # which have other parameters of the same model
+        total = stages.largest(total) if order == math.inf else stages.total(total)
     return total if order == math.inf else np.sqrt(total) if order == 2 else np.power(total, 1 / order)
 
 

@@ -23,7 +23,7 @@ class Board:
     """The messages under way: by sender and receiver, in order."""
 
     def __init__(self):
-        self.messages: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        self.messages: dict[tuple[int, ...], list[Any]] = defaultdict(list)
         self.changed = threading.Condition()
 
 
@@ -49,6 +49,24 @@ class ThreadTransport(Transport):
                     raise mismatch(call, rank, said)
                 received[rank][...] = values
 
+    def send(self, call, array, to, tag):
+        with self.board.changed:
+            self.board.messages[self.rank, to, tag].append(np.array(array))
+            self.board.changed.notify_all()
+        return lambda: None
+
+    def receive(self, call, array, source, tag):
+        def finish():
+            board, deadline = self.board, time.monotonic() + self.timeout
+            with board.changed:
+                while not board.messages[source, self.rank, tag]:
+                    if not board.changed.wait(deadline - time.monotonic()):
+                        need_present(call, [source], self.timeout)
+                array[...] = board.messages[source, self.rank, tag].pop(0)
+            return source
+
+        return finish
+
 
 def on_ranks(size, program, timeout=20.0, by="memory"):
     """The results of program(group) on `size` ranks, each a thread; the first error is raised."""
@@ -67,7 +85,7 @@ def on_mesh(shape, program, timeout=20.0):
     boards = {}
 
     def run(world):
-        place = np.argwhere(ranks == world.rank())[0]
+        place = np.argwhere(ranks == world.rank())[0].tolist()
         groups = []
         for dim, number in enumerate(place):
             line = ranks[(*place[:dim], slice(None), *place[dim + 1 :])].tolist()

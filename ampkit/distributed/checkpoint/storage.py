@@ -272,7 +272,8 @@ def _read(where: str, folder: Path, index: Index, entries: dict[str, Any]) -> di
         for piece in index.pieces[name]:
             if any(overlap(piece.box, there) is not None for _, there in boxes[name]):
                 wanted.setdefault(piece.file, {}).setdefault(name, []).append(piece)
-    arrays = {name: np.empty(entries[name][2].array.shape, np.dtype(entries[name][2].array.dtype)) for name in boxes}
+    tensors = {name: entries[name][2].array for name in boxes}
+    arrays: dict[str, Any] = {name: np.empty(given.shape, np.dtype(given.dtype)) for name, given in tensors.items()}
     for file, pieces in wanted.items():
         for name, values in _read_file(where, folder / file, pieces).items():
             for piece in pieces[name]:

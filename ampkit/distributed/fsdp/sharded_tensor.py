@@ -6,7 +6,7 @@ the ranks of another group: the rows of a layer's columns, say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from ...base.errors import StateError
 from ...core.dispatch import overrides
 from ...core.parameter import Parameter
 from ...core.tensor import Tensor
-from ..placements import Placement, Replicate, Shard
+from ..device_mesh import Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 from ..reduction import ReduceOp
 
@@ -127,19 +127,11 @@ class Sharding:
 
     def total(self, value: Array) -> Array:
         """The sum of a 0-d `value` over the ranks that have parts."""
-        return self._reduced(value, ReduceOp.SUM)
+        return reduced(value, [level.group for level in self.levels], ReduceOp.SUM)
 
     def largest(self, value: Array) -> Array:
         """The largest of a 0-d `value` over the ranks that have parts; a bool is true where it is on one of them."""
-        return self._reduced(value, ReduceOp.MAX)
-
-    def _reduced(self, value: Array, op: ReduceOp) -> Array:
-        with backends.device_guard(value):
-            found = value.astype(np.int32 if value.dtype.kind == "b" else value.dtype).reshape(1)
-            for level in self.levels:
-                if level.group.size() > 1:
-                    level.group.all_reduce_array(found, op)
-            return found.astype(value.dtype).reshape(())
+        return reduced(value, [level.group for level in self.levels], ReduceOp.MAX)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sharding:
         return self
@@ -147,6 +139,16 @@ class Sharding:
     def __reduce__(self) -> Any:
         cure = "distributed.checkpoint.save writes them, full_tensor() is a whole one"
         raise StateError("pickle", "a tensor that this process has all of", "one whose rows ranks share out", cure)
+
+
+def reduced(value: Array, groups: Sequence[ProcessGroup], op: ReduceOp) -> Array:
+    """A 0-d `value`, reduced over the ranks of one group after the other."""
+    with backends.device_guard(value):
+        found = value.astype(np.int32 if value.dtype.kind == "b" else value.dtype).reshape(1)
+        for group in groups:
+            if group.size() > 1:
+                group.all_reduce_array(found, op)
+        return found.astype(value.dtype).reshape(())
 
 
 Box = tuple[slice, ...]  # of an array, with a begin and an end along each axis

@@ -1,7 +1,7 @@
 """Tensor parallelism: layers whose parameters and products the ranks of a group divide; PyTorch's names."""
 
+from ..device_mesh import Partial, Placement, Replicate, Shard
 from ..fsdp.sharded_tensor import ShardedTensor as DTensor
-from ..placements import Partial, Placement, Replicate, Shard
 from .distribute import distribute_tensor
 from .redistribute import redistribute
 from .styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module

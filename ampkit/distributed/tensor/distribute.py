@@ -9,9 +9,8 @@ from ...base.errors import ArgumentError, ShapeError
 from ...core.parameter import Parameter
 from ...core.tensor import Tensor
 from ..data_parallel import broadcast_tensors
-from ..device_mesh import DeviceMesh
+from ..device_mesh import DeviceMesh, Placement, Replicate, Shard
 from ..fsdp.sharded_tensor import Sharding, sharded, share_out
-from ..placements import Placement, Replicate, Shard
 from ..process_group import need_tensor
 
 _NAME = "distribute_tensor"

@@ -14,7 +14,7 @@ from ...nn.modules.embedding import Embedding
 from ...nn.modules.linear import Linear
 from ...nn.modules.norm import LayerNorm, RMSNorm
 from ...ops.nn.embedding import check_indices
-from ..placements import Partial, Placement, Replicate, Shard
+from ..device_mesh import Partial, Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 from .redistribute import redistribute
 

@@ -16,7 +16,7 @@ from ...backends import Array
 from ...base.errors import ArgumentError, ShapeError
 from ...core.fp_errors import ignore_fp_errors
 from ...core.tensor import Tensor
-from ..placements import Partial, Placement, Replicate, Shard
+from ..device_mesh import Partial, Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 
 

@@ -22,10 +22,9 @@ from ...nn.modules.embedding import Embedding
 from ...nn.modules.linear import Linear
 from ...nn.modules.norm import LayerNorm, RMSNorm
 from ..data_parallel import broadcast_tensors
-from ..device_mesh import DeviceMesh
+from ..device_mesh import DeviceMesh, Placement, Replicate, Shard
 from ..fsdp.module import keep_parts_in_state
 from ..fsdp.sharded_tensor import ShardedParameter, Sharding, share_out
-from ..placements import Placement, Replicate, Shard
 from ..process_group import ProcessGroup
 from ..world import group_or_world
 from . import layers

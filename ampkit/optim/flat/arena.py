@@ -47,6 +47,7 @@ class Arena:
     step_classes: a number per segment, on the host; those of one number are equal in `steps`, since they have been
     present at the same steps. random_bits: what this step's stochastic rounding of weights draws from, else None; the
     moments draw from the calls after it. shardings: how ranks share its parameters out, by their groups.
+    stages: the ranks that have other parameters of the same model, or None.
 
     The optimizer holds the arena and its segments, a segment its parameter and the arena; the arena knows the optimizer
     and a parameter its segment by weak references. So all of it is freed with the optimizer, except memory that
@@ -84,6 +85,7 @@ class Arena:
         self._nonfinite: Array = None
         shared = [parameter._sharding for _, parameter in parameters if parameter._sharding is not None]
         self.shardings = {sharding.groups: sharding for sharding in shared}
+        self.stages = next((parameter._stages for _, parameter in parameters if parameter._stages is not None), None)
 
     def _aligned_zeros(self, dtype: DType, size: int | None = None) -> Array:
         padding, size = ALIGNMENT // dtype.itemsize, self.size if size is None else size

@@ -1,6 +1,6 @@
 """`torch.distributed.tensor`: a placement of PyTorch's own, beside those of `ampkit.distributed.tensor`."""
 
-from ampkit.distributed.placements import Shard
+from ampkit.distributed.device_mesh import Shard
 
 __all__ = ["_StridedShard"]
 
