@@ -359,15 +359,19 @@ def test_a_mesh_of_two_dimensions_is_refused(mesh):
 
 def test_distribute_tensor_keeps_a_part_and_says_how_it_lies(mesh):
     values = ampkit.tensor(RNG.standard_normal((4, 6)))
-    part = distribute_tensor(values, mesh, [Shard(-1), Replicate()])
+    part = distribute_tensor(nn.Parameter(values.clone()), mesh, [Shard(-1), Replicate()])
     assert isinstance(part, DTensor) and part.placements == (Shard(1), Replicate()) and part.device_mesh is mesh
     assert part.placements[0].is_shard() and not part.placements[0].is_shard(0) and part.placements[1].is_replicate()
     assert part.full_tensor().equal(values) and part.to_local().equal(values)
-    assert distribute_tensor(values, mesh) is values
     parameter = nn.Parameter(values)
+    assert distribute_tensor(parameter, mesh) is parameter
+    for wrong, said in (
+        ([Shard(0)], "2 placements"),
+        ([Shard(0)] * 2, "one Shard"),
+        ([Partial()] * 2, r"or Shard\(dim\)"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            distribute_tensor(nn.Parameter(values), mesh, wrong)
     assert distribute_tensor(parameter, mesh["tensor"], [Shard(0)]) is parameter
-    for wrong in ([Shard(0)], [Shard(0), Shard(1)], [Partial(), Replicate()]):
-        with pytest.raises(ArgumentError, match=r"2 placements, Replicate\(\) or Shard\(dim\)"):
-            distribute_tensor(values, mesh, wrong)
     with pytest.raises(ShapeError, match="a tensor with an axis 2"):
         distribute_tensor(values, mesh["data"], [Shard(2)])

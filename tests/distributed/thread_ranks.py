@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ampkit.distributed.device_mesh import DeviceMesh
 from ampkit.distributed.process_group import ProcessGroup
 from ampkit.distributed.sockets.launcher import free_port
 from ampkit.distributed.sockets.peers import Peers
@@ -94,6 +95,18 @@ def on_mesh(shape, program, timeout=20.0):
         return program(world, *groups)
 
     return on_ranks(ranks.size, run, timeout)
+
+
+class ThreadMesh(DeviceMesh):
+    """The mesh of the ranks of `on_mesh`: world, groups are what its program is given."""
+
+    def __init__(self, world, *groups):
+        self.number = world.rank()
+        ranks = np.arange(world.size()).reshape([group.size() for group in groups])
+        self._set("cpu", ranks, tuple("abc"[: len(groups)]), list(groups))
+
+    def get_rank(self):
+        return self.number
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Tensor parallelism: layers whose parameters and products the ranks of a group divide; PyTorch's names."""
 
 from ..device_mesh import Partial, Placement, Replicate, Shard
-from ..fsdp.sharded_tensor import ShardedTensor as DTensor
+from . import propagation
 from .distribute import distribute_tensor
+from .dtensor import DTensor
 from .redistribute import redistribute
 from .styles import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel, parallelize_module
 
