@@ -12,7 +12,8 @@ import ampkit
 from ampkit import nn, ops, optim
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.core import random
-from ampkit.distributed import DistError, fully_shard
+from ampkit.distributed import DistError, checkpoint, fully_shard
+from ampkit.distributed.checkpoint import state_dict as states
 from ampkit.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, SplitPoint, pipeline
 from ampkit.nn.parallel import DistributedDataParallel
 
@@ -245,16 +246,54 @@ def test_tuples_and_keywords_go_through_stages_and_eval_has_the_outputs():
     on_ranks(2, program)
 
 
-def test_states_of_stages_are_together_the_models():
-    model = make()
-    names = [stage_of_names(model, index) for index in range(2)]
-    assert [*names[0], *names[1]] == list(model.state_dict())
+def test_checkpoints_of_stages_go_on_with_other_stages_and_whole(tmp_path):
+    flat = states.StateDictOptions(flatten_optimizer_state_dict=True)
 
+    def state_of(module, optimizer):
+        return {
+            "model": module.state_dict(),
+            "optimizer": states.get_optimizer_state_dict(module, optimizer, options=flat),
+        }
 
-def stage_of_names(model, index):
-    pipe = pipeline(model, split_spec={"2": SplitPoint.END})
-    assert pipe.num_stages == 2
-    return list(pipe.get_stage_module(index).state_dict())
+    def saving(group):
+        stage = stage_of(group)
+        optimizer = optim.AdamW(stage.submod.parameters(), lr=0.5, betas=(0.5, 0.75))
+        ScheduleGPipe(stage, 1, ops.cross_entropy).step(X[0], target=Y[0])
+        optimizer.step()
+        checkpoint.save(state_of(stage.submod, optimizer), checkpoint_id=tmp_path, process_group=group)
+        return state_of(stage.submod, optimizer)
+
+    def loading(group):
+        module = make() if group.size() == 1 else stage_of(group).submod
+        optimizer = optim.AdamW(module.parameters())
+        state = state_of(module, optimizer)
+        checkpoint.load(state, checkpoint_id=tmp_path, process_group=group)
+        module.load_state_dict(state["model"])
+        states.set_optimizer_state_dict(module, optimizer, state["optimizer"], options=flat)
+        assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.5, (0.5, 0.75))
+        return state_of(module, optimizer)
+
+    saved = on_ranks(2, saving)
+    for size in (3, 1):
+        loaded = on_ranks(size, loading)
+        for part in ("model", "optimizer"):
+            expected, found = (merged(each[part] for each in ranks) for ranks in (saved, loaded))
+            assert expected.keys() == found.keys() and list(merged(s["model"] for s in saved)) == list(
+                make().state_dict()
+            )
+            assert all(np.array_equal(np.array(expected[name]), np.array(found[name])) for name in expected)
+
+    def incomplete(group):
+        module = stage_of(group).submod
+        with pytest.raises(StateError, match="entries of '0.weight', got a state without them"):
+            states.set_optimizer_state_dict(module, optim.SGD(module.parameters()), {}, options=flat)
+        optimizer = optim.SGD(module.parameters())
+        with pytest.raises(StateError, match="an entry per parameter, for an optimizer of one stage of a pipeline"):
+            checkpoint.save({"optimizer": optimizer}, checkpoint_id=tmp_path, process_group=group)
+        with pytest.raises(StateError, match="an entry per parameter"):
+            states.get_optimizer_state_dict(module, optimizer)
+
+    on_ranks(1, incomplete)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,8 @@ class StateDictOptions:
 
     cpu_offload: in the host's memory; with full_state_dict only rank 0 has them, and the others get {}.
     broadcast_from_rank0: `set_*` takes the whole tensors of rank 0, and nothing of others. strict: of the names.
-    ignore_frozen_params, keep_submodule_prefixes, flatten_optimizer_state_dict and dsd_fqn_modifiers have no effect.
+    flatten_optimizer_state_dict: an entry per parameter and name, "state.0.weight.exp_avg", so that the stages of a
+    pipeline save one state. ignore_frozen_params, keep_submodule_prefixes and dsd_fqn_modifiers have no effect.
     """
 
     full_state_dict: bool = False
@@ -60,17 +61,57 @@ def get_optimizer_state_dict(
     """The states of optimizers by the names that `model` has for their parameters; all ranks call it.
 
     A parameter that has taken no step has zeros, so that a checkpoint can be loaded into them.
-    Raises StateError for a parameter that is not the model's.
+    Raises StateError for a parameter that is not the model's, and for stages of a pipeline unless it is flattened.
     """
     state: dict[str, Any] = {}
     groups: list[dict[str, Any]] = []
+    flattens = options is not None and options.flatten_optimizer_state_dict
     for optimizer in _several(optimizers):
+        need_flat("get_optimizer_state_dict", optimizer, flattens)
         names, saved = _names(model, optimizer), optimizer.state_dict()
         for segment in optimizer.segments():
             entry = saved["state"].get(segment.number) or segment.parameter._of_state(_zeros(optimizer, segment))
             state[names[segment.number]] = entry
         groups += [{**group, "params": [names[n] for n in group["params"]]} for group in saved["param_groups"]]
-    return _as_wanted({"state": state, "param_groups": groups}, options or _DEFAULT)
+    found: dict[str, Any] = {"state": state, "param_groups": groups}
+    return _as_wanted(_flattened(found) if flattens else found, options or _DEFAULT)
+
+
+def need_flat(where: str, optimizer: Optimizer, flattens: bool) -> None:
+    """Raise StateError for a state of one stage of a pipeline that does not go together with those of others."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    if not flattens and any(parameter._stages is not None for parameter in parameters):
+        needs = "an entry per parameter, for an optimizer of one stage of a pipeline"
+        cure = "get_optimizer_state_dict(..., options=StateDictOptions(flatten_optimizer_state_dict=True))"
+        raise StateError(where, needs, "groups of them", cure)
+
+
+def _flattened(state: dict[str, Any]) -> dict[str, Any]:
+    found = {f"state.{name}.{key}": value for name, entry in state["state"].items() for key, value in entry.items()}
+    for group in state["param_groups"]:
+        options = {key: value for key, value in group.items() if key != "params"}
+        found |= {f"param_groups.{name}.{key}": value for name in group["params"] for key, value in options.items()}
+    return found
+
+
+def _nested(model: Module, optimizers: Sequence[Optimizer], state: Mapping[str, Any]) -> dict[str, Any]:
+    # The state that was flattened, of the parameters of these optimizers.
+    def entries(kind: str, name: str) -> dict[str, Any]:
+        start = f"{kind}.{name}."
+        found = {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+        return {key: value for key, value in found.items() if "." not in key}
+
+    states, groups = dict[str, Any](), []
+    for optimizer in optimizers:
+        names = _names(model, optimizer)
+        states |= {name: entry for name in names.values() if (entry := entries("state", name))}
+        by_id = {id(parameter): name for name, parameter in model.named_parameters()}
+        for group in optimizer.param_groups:
+            mine = [by_id[id(parameter)] for parameter in group["params"]]
+            if lost := [name for name in mine if not entries("param_groups", name)]:
+                raise StateError("set_optimizer_state_dict", f"entries of {lost[0]!r}", "a state without them")
+            groups.append({**entries("param_groups", mine[0]), "params": mine})
+    return {"state": states, "param_groups": groups}
 
 
 def _zeros(optimizer: Optimizer, segment: Any) -> dict[str, Any]:
@@ -108,8 +149,11 @@ def set_optimizer_state_dict(
 ) -> None:  # fmt: skip
     """Load what `get_optimizer_state_dict` gave, of these or other ranks, rows or whole."""
     given = _given(optim_state_dict, options or _DEFAULT)
+    several = _several(optimizers)
+    if options is not None and options.flatten_optimizer_state_dict:
+        given = _nested(model, several, given)
     groups = list(given["param_groups"])
-    for optimizer in _several(optimizers):
+    for optimizer in several:
         names = _names(model, optimizer)
         numbers = {name: number for number, name in names.items()}
         own, groups = groups[: len(optimizer.param_groups)], groups[len(optimizer.param_groups) :]

@@ -31,6 +31,7 @@ from ..fsdp.sharded_tensor import moved, overlap, sharded
 from ..process_group import ProcessGroup
 from ..transport import Call, call_site
 from .layout import Errors, Index, Piece, boxes_of, named, need_complete, read_index, save_name
+from .state_dict import need_flat
 
 _T = TypeVar("_T")
 _PAUSE = 0.01  # seconds between two looks for the files of other ranks
@@ -55,9 +56,10 @@ def save(
     """Save a nested dict of tensors, numbers and text into the folder `checkpoint_id`, by all ranks together.
 
     Of sharded tensors each rank writes its part, of others the first rank that has them writes all; values without
-    tensors are those of rank 0. What has a `state_dict()`, a module or an optimizer, stands for that. When all ranks
-    are done, this save takes the place of the one before, which is then deleted; whatever ends a save earlier, the one
-    before stays. planner has no effect; no_dist=True saves what this process has, alone.
+    tensors are those of the first rank that has one of their name. What has a `state_dict()`, a module or an optimizer,
+    stands for that. When all ranks are done, this save takes the place of the one before, which is then deleted;
+    whatever ends a save earlier, the one before stays. planner has no effect; no_dist=True saves what this process has,
+    alone.
     Raises, on all ranks, FileError where a file cannot be written, DTypeError for other values.
     """
     saving = _Saving("checkpoint.save", state_dict, checkpoint_id, storage_writer, _group(process_group, no_dist))
@@ -121,20 +123,23 @@ class _Saving:
             return tensors, pieces, values, save_name(self.folder, secrets.token_hex(4)) if self.rank == 0 else ""
 
         tensors, pieces, values, name = _agreed(group, f"{where}, state", prepare)
-        told = [(pieces, name)] if group is None else gathered_objects(group, (pieces, name), Call(where, call_site()))
+        mine = pieces, name, values
+        told = [mine] if group is None else gathered_objects(group, mine, Call(where, call_site()))
         self.name = told[0][1]
         files = [f"{self.name}.rank{rank:05d}.safetensors" for rank in range(len(told))]
         whole: dict[str, list[Piece]] = {}
         owners: dict[tuple[Any, ...], int] = {}
-        for rank, (theirs, _) in enumerate(told):
+        for rank, (theirs, *_) in enumerate(told):
             for key, piece in ((key, piece) for key, found in theirs.items() for piece in found):
                 if owners.setdefault((key, piece.begin, piece.end), rank) == rank:
                     whole.setdefault(key, []).append(piece._replace(file=files[rank]))
         for key, found in whole.items():
             need_complete(where, key, found)
-        mine = {key for (key, *_), rank in owners.items() if rank == self.rank}
-        self.tensors = {key: tensor for key, tensor in tensors.items() if key in mine}
-        self.index = Index(self.name, whole, values)
+        own = {key for (key, *_), rank in owners.items() if rank == self.rank}
+        self.tensors = {key: tensor for key, tensor in tensors.items() if key in own}
+        self.index = Index(
+            self.name, whole, {key: value for *_, found in reversed(told) for key, value in found.items()}
+        )
         self.file = files[self.rank]
         self.files = sorted({piece.file for found in whole.values() for piece in found})
 
@@ -186,6 +191,9 @@ def _states(state: Any) -> Any:
     """A state in which the states of modules, optimizers and the like stand for them."""
     if not isinstance(state, dict):
         return state
+    for value in state.values():
+        if isinstance(value, Optimizer):
+            need_flat("checkpoint.save", value, False)
     return {key: value.state_dict() if _is_stateful(value) else value for key, value in state.items()}
 
 
