@@ -20,8 +20,10 @@ from ...core.autograd.grad_mode import no_grad
 from ...core.nested import tensors_in, with_tensors
 from ...core.tensor import Tensor
 from ..collectives import gathered_objects
+from ..process_group import ProcessGroup
 from ..transport import Call, DistError, call_site
 from .stage import PipelineStage
+from .tree_sums import TreeSums
 
 Action = tuple[str, int]  # "forward" or "backward", and the number of a micro-batch
 
@@ -35,7 +37,9 @@ class Schedule:
     n_microbatches: equal parts of a step's batch along axis 0. loss_fn(output, target): the mean loss [] of a
     micro-batch; given on all ranks, called on the last, and left out for forwards alone. scale_grads: whether gradients
     are those of the mean over the micro-batches, else of the sum. scaler: the GradScaler that this rank steps with. It
-    scales the loss. The specs of PyTorch, by which tensors are cut along other axes, are refused.
+    scales the loss. deterministic: give the bits of DeterministicDataParallel with as many microbatches, a power of 2,
+    on any number of stages; replicas: the group of the ranks that have the same stage then, and other parts of the batch,
+    its first rank the first. The specs of PyTorch, by which tensors are cut along other axes, are refused.
     """
 
     def __init__(
@@ -49,6 +53,8 @@ class Schedule:
         scale_grads: bool = True,
         *,
         scaler: GradScaler | None = None,
+        deterministic: bool = False,
+        replicas: ProcessGroup | None = None,
     ):
         self._name = type(self).__name__
         if not isinstance(stage, PipelineStage):
@@ -60,6 +66,12 @@ class Schedule:
         self.stage, self.n_microbatches, self.loss_fn, self.scaler = stage, n_microbatches, loss_fn, scaler
         self.scale_grads = switch(self._name, "scale_grads", scale_grads)
         self._is_agreed = self._has_failed = False
+        self._sums: TreeSums | None = None
+        if switch(self._name, "deterministic", deterministic):
+            self._sums = TreeSums(self._name, stage.submod, n_microbatches, replicas)
+        elif replicas is not None:
+            cure = "DistributedDataParallel(part, process_group=group) is one of a stage"
+            raise ArgumentError(self._name, "deterministic=True with replicas", "False", cure)
 
     def actions(self) -> Iterator[Action]:
         """What this stage computes in a step, in order."""
@@ -77,7 +89,7 @@ class Schedule:
         Raises ShapeError for a batch that n_microbatches does not divide, DistError where a stage has another schedule
         or ends; after an error a new schedule is needed.
         """
-        return self._run(args, kwargs, target, losses, return_outputs, self.loss_fn is not None)
+        return self._call(args, kwargs, target, losses, return_outputs, self.loss_fn is not None)
 
     def eval(
         self, *args: Any, target: Any = None, losses: list[Tensor] | None = None, return_outputs: bool = True,
@@ -85,7 +97,10 @@ class Schedule:
     ) -> Any:  # fmt: skip
         """`step` without gradients: the output of a batch, and the losses where a target is given."""
         with no_grad():
-            return self._run(args, kwargs, target, losses, return_outputs, False)
+            return self._call(args, kwargs, target, losses, return_outputs, False)
+
+    def _call(self, *given: Any) -> Any:
+        return self._run(*given) if self._sums is None else self._sums.alone(self._run, *given)
 
     def _run(self, args: Any, kwargs: Any, target: Any, losses: Any, returns: bool, trains: bool) -> Any:
         stage, count = self.stage, self.n_microbatches
@@ -97,13 +112,17 @@ class Schedule:
         targets = self._parts(target) if stage.is_last else [None] * count
         if stage.is_last and trains and target is None:
             raise StateError(f"{self._name}.step", "target on the last stage", "none")
-        streams, outputs, found, scaled = random.split_into(count), [], list[Tensor](), dict[int, Tensor]()
-        tag = self._tag() if trains and not stage.is_last else None
+        sums, share = self._sums if trains else None, 1 / (count if self._sums is None else self._sums.total)
+        streams = random.split_into(count) if self._sums is None else self._sums.streams()
+        outputs, found, scaled = [], list[Tensor](), dict[int, Tensor]()
+        tag = self._tag() if trains else None
+        if sums is not None:
+            sums.begin()
         for kind, number in self.actions():
             if kind == "backward":
                 if trains:
                     with stage.reducing(number == count - 1):
-                        stage.backward_one(number, scaled.pop(number, None), tag)
+                        stage.backward_one(number, scaled.pop(number, None), tag, sums)
                 continue
             with stage.reducing(number == 0):
                 output = stage.forward_one(number, given[0][number], given[1][number], streams[number].state(), trains)
@@ -115,8 +134,10 @@ class Schedule:
                 loss = self._loss(output, targets[number])
                 found.append(loss.detach())
                 if trains:
-                    share = loss * (1 / count) if self.scale_grads else loss
-                    scaled[number] = share if self.scaler is None else self.scaler.scale(share)
+                    loss = loss * share if self.scale_grads else loss
+                    scaled[number] = loss if self.scaler is None else self.scaler.scale(loss)
+        if sums is not None:
+            sums.finish(tag)
         stage.messages.finish()
         self._has_failed = False
         if losses is not None:
@@ -161,6 +182,7 @@ class Schedule:
         mine = {
             "schedule": self._name, "n_microbatches": self.n_microbatches, "loss_fn": self.loss_fn is not None,
             "scale_grads": self.scale_grads, "loss scale": scaler,
+            "micro-batches of a deterministic step": self._sums and self._sums.total,
         }  # fmt: skip
         first, *others = gathered_objects(self.stage.group, mine, Call("the first step of a pipeline", call_site()))
         for rank, theirs in enumerate(others, 1):

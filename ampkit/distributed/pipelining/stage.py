@@ -18,6 +18,7 @@ from ..process_group import ProcessGroup
 from ..world import group_or_world
 from .messages import Messages
 from .stages import Stages
+from .tree_sums import TreeSums
 
 _NAME = "PipelineStage"
 
@@ -68,7 +69,7 @@ class PipelineStage:
             parameter._stages = stages
             if (segment := parameter._arena_segment) is not None:
                 segment.arena.stages = stages
-        self._held: dict[int, tuple[tuple[Tensor, ...], list[Tensor], list[Any]]] = {}  # between forward and backward
+        self._held: dict[int, tuple[tuple[Tensor, ...], list[Tensor]]] = {}  # between forward and backward
 
     @property
     def is_first(self) -> bool:
@@ -90,9 +91,8 @@ class PipelineStage:
             received = self.messages.receive(what, self.stage_index - 1, header["tensors"])
             wanted, stream = header["wanted"], header["stream"]
             received = [t.requires_grad_() if w and trains else t for t, w in zip(received, wanted, strict=True)]
-        arrived: list[Any] = [None] * len(received)
         if any(tensor.requires_grad for tensor in received):
-            args = _Arrived.apply(arrived, *received)
+            args = _Arrived.apply(*received)
         elif not self.is_first:
             args = tuple(received)
         numbers = random.Stream()
@@ -104,17 +104,19 @@ class PipelineStage:
             header = {"what": what, "wanted": [tensor.requires_grad for tensor in found], "stream": numbers.state()}
             self.messages.send(what, self.stage_index + 1, [tensor.array for tensor in found], header)
             if trains:
-                self._held[number] = found, received, arrived
+                self._held[number] = found, received
         elif trains:
-            self._held[number] = (), received, arrived
+            self._held[number] = (), received
         return output
 
-    def backward_one(self, number: int, loss: Tensor | None, tag: Any) -> None:
+    def backward_one(self, number: int, loss: Tensor | None, tag: Any, sums: TreeSums | None) -> None:
         """The gradients of micro-batch `number`: of `loss` on the last stage, else of what the next stage sends.
 
-        tag: of the gradients that arrive, which are scaled as the loss was.
+        tag: of the gradients that arrive, which are scaled as the loss was. sums: what takes the gradients of
+        parameters, else they are added to those that are there.
         """
-        found, received, arrived = self._held.pop(number)
+        found, received = self._held.pop(number)
+        leaves = [tensor for tensor in received if tensor.requires_grad]
         what = f"gradients of micro-batch {number}"
         outputs = [tensor for tensor in found if tensor.requires_grad] if loss is None else [loss]
         seeds: list[Tensor | None] = [None]
@@ -124,15 +126,16 @@ class PipelineStage:
             for seed in seeds:
                 if seed is not None:
                     seed._scale_tag = tag
-        if outputs:
+        gradients = list[Tensor | None]()
+        if sums is not None:
+            gradients = sums.add(number, outputs, seeds, leaves)
+        elif outputs:
             backward(outputs, seeds)
+            gradients = [tensor.grad for tensor in leaves]
         if not self.is_first:
-            gradients = [
-                (tensor.new_zeros(tensor.shape) if given is None else given.to(tensor.dtype)).array
-                for tensor, given in zip(received, arrived, strict=True)
-                if tensor.requires_grad
-            ]
-            self.messages.send(what, self.stage_index - 1, gradients)
+            pairs = zip(leaves, gradients or [None] * len(leaves), strict=True)
+            arrays = [(tensor.new_zeros(tensor.shape) if given is None else given).array for tensor, given in pairs]
+            self.messages.send(what, self.stage_index - 1, arrays)
 
     @contextmanager
     def reducing(self, last: bool) -> Iterator[None]:
@@ -152,18 +155,16 @@ class PipelineStage:
 
 
 class _Arrived(Function):
-    """Tensors that have arrived, the identity; `backward` keeps their gradients, which go back."""
+    """The identity on tensors that have arrived, so that their gradients are added up where those of results are."""
 
     @staticmethod
-    def forward(ctx: Any, arrived: list[Any], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.arrived = arrived
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         return tensors
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[None, ...]:
-        ctx.arrived[:] = gradients
-        return (None,) * (len(gradients) + 1)
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        return gradients
 
 
 def _activations(number: int) -> str:
