@@ -57,7 +57,7 @@ class RandomSampler(Sampler[int]):
     """`num_samples` random indices of `data_source`: with replacement, or without, one permutation after the other.
 
     num_samples: the length of data_source by default. generator: a random stream, by default the one of `manual_seed`;
-    each iteration takes one draw of it.
+    each iteration takes one draw of it, when it is asked for its first index.
     Raises ArgumentError for num_samples below 1, DTypeError for a replacement that is no bool.
     """
 
@@ -89,7 +89,7 @@ class RandomSampler(Sampler[int]):
             blocks = (draw.integers(0, total, min(_BLOCK, self.num_samples)) for _ in count())
         else:
             blocks = (draw.permutation(total) for _ in count())
-        return islice((i for block in blocks for i in block.tolist()), self.num_samples)
+        yield from islice((i for block in blocks for i in block.tolist()), self.num_samples)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -109,7 +109,8 @@ class SubsetRandomSampler(Sampler[int]):
         self.indices, self.generator = indices, generator
 
     def __iter__(self) -> Iterator[int]:
-        return (self.indices[i] for i in random.next_draw(self.generator).permutation(len(self.indices)).tolist())
+        for i in random.next_draw(self.generator).permutation(len(self.indices)).tolist():
+            yield self.indices[i]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -141,10 +142,11 @@ class WeightedRandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         weights = np.ldexp(self.weights, -np.frexp(self.weights.max())[1])  # whose sum does not overflow
         share, draw = weights / weights.sum(), random.next_draw(self.generator)
-        if not self.replacement:
-            return iter(draw.choice(len(share), self.num_samples, False, share).tolist())
-        blocks = (draw.choice(len(share), min(_BLOCK, self.num_samples), True, share) for _ in count())
-        return islice((i for block in blocks for i in block.tolist()), self.num_samples)
+        if self.replacement:
+            blocks = (draw.choice(len(share), min(_BLOCK, self.num_samples), True, share) for _ in count())
+            yield from islice((i for block in blocks for i in block.tolist()), self.num_samples)
+        else:
+            yield from draw.choice(len(share), self.num_samples, False, share).tolist()
 
     def __len__(self) -> int:
         return self.num_samples

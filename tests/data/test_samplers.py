@@ -109,6 +109,16 @@ def test_weights_rule_what_is_drawn():
     assert sorted(WeightedRandomSampler(ampkit.tensor([0.0, 1, 2]), 2, replacement=False)) == [1, 2]
 
 
+def test_a_sampler_draws_when_it_is_asked_for_its_first_index():
+    for sampler in (RandomSampler(range(20)), RandomSampler(range(20), True), SubsetRandomSampler(range(20)),
+                    WeightedRandomSampler([1.0] * 20, 9), WeightedRandomSampler([1.0] * 20, 9, False)):  # fmt: skip
+        ampkit.manual_seed(3)
+        alone = list(sampler)
+        begun = iter(sampler)
+        ampkit.manual_seed(3)
+        assert list(begun) == alone
+
+
 def test_batches_of_a_sampler_may_leave_the_last_out():
     assert list(BatchSampler(range(5), 2, False)) == [[0, 1], [2, 3], [4]]
     assert list(BatchSampler(range(5), 2, True)) == [[0, 1], [2, 3]]
