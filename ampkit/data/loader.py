@@ -53,10 +53,11 @@ class DataLoader:
     num_workers: threads that make batches in advance, prefetch_factor (2) of them each; with 0 the calling thread makes
     them when they are asked for. With multiprocessing_context "spawn" or "forkserver" they are processes, for datasets
     whose Python would keep threads waiting for each other: dataset, collate_fn and worker_init_fn are pickled, and so
-    are batches. worker_init_fn: called with its number by each worker. persistent_workers: keep the processes for the
-    epochs to come. timeout: seconds to wait for a batch. The batches, their order and the place in `state_dict` are the
-    same throughout, unless a dataset draws from `manual_seed`'s stream itself: let such draws follow from the index, as
-    `data.augment` does; those of an IterableDataset depend on the number of its workers.
+    are batches; "fork" gives threads, as None does. worker_init_fn: called with its number by each worker.
+    persistent_workers: keep the processes for the epochs to come. timeout: seconds to wait for a batch. The batches,
+    their order and the place in `state_dict` are the same throughout, unless a dataset draws from `manual_seed`'s
+    stream itself: let such draws follow from the index, as `data.augment` does; those of an IterableDataset depend on
+    the number of its workers.
     pin_memory, pin_memory_device and in_order are taken for PyTorch's sake and change no batch.
     Raises ArgumentError for an empty dataset or one without a length, a batch_size below 1, a sampler beside what it
     decides itself, anything that chooses items of an IterableDataset, num_workers below 0, prefetch_factor below 1,
@@ -306,7 +307,7 @@ class DataLoader:
             failed = False
             raise
         finally:
-            if not failed and self.persistent_workers and self.multiprocessing_context is not None:
+            if not failed and self.persistent_workers and workers.start_method(self.multiprocessing_context):
                 self._idle_pools, self._pool_owner = pools, os.getpid()
             else:
                 for pool in pools:
@@ -321,7 +322,7 @@ class DataLoader:
         return [self._pool(work, part) for part in ([[n] for n in numbers] if self._is_iterable else [numbers])]
 
     def _pool(self, work: workers.Work, numbers: list[int]) -> Executor:
-        if self.multiprocessing_context is not None:
+        if workers.start_method(self.multiprocessing_context):
             return workers.on_processes(work, numbers, self.multiprocessing_context)
         own = copy.copy(work.dataset) if self._is_iterable else work.dataset  # what a worker changes is its own share
         return workers.on_threads(work._replace(dataset=own), numbers)

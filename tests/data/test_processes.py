@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from data import asked_elsewhere
 from data.asked_elsewhere import Noted
 
-from ampkit.base.errors import ArgumentError, StateError
+from ampkit.base.errors import ArgumentError, DTypeError, StateError
 from ampkit.core import random
 from ampkit.data.augment import AugmentedImages
 from ampkit.utils.data import DataLoader
@@ -84,14 +85,23 @@ def test_a_batch_that_is_late_is_one_clear_error():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"num_workers": 1, "multiprocessing_context": "fork"}, "'spawn' or 'forkserver', got 'fork'\nhelp: a forked"),
-        ({"num_workers": 1, "multiprocessing_context": "thread"}, "'spawn' or 'forkserver', got 'thread'"),
+        ({"num_workers": 1, "multiprocessing_context": "thread"}, "'fork', 'spawn' or 'forkserver', got 'thread'"),
         ({"multiprocessing_context": "spawn"}, "num_workers from 1 for a multiprocessing_context, got 0"),
     ],
 )
 def test_kinds_of_processes_that_do_not_work_are_refused(words, message):
     with pytest.raises(ArgumentError, match=message):
         DataLoader(Noted(), **words)
+
+
+def test_fork_gives_threads_which_need_nothing_pickled():
+    here = os.getpid()
+    for context in ("fork", multiprocessing.get_context("fork")):
+        loader = DataLoader(Noted(), 2, num_workers=2, multiprocessing_context=context, persistent_workers=True,
+                            collate_fn=lambda items: os.getpid())  # fmt: skip
+        assert [set(loader), set(loader)] == [{here}, {here}]
+    with pytest.raises(DTypeError, match="needs multiprocessing_context as a word or a context, got int"):
+        DataLoader(Noted(), num_workers=1, multiprocessing_context=1)
 
 
 def test_what_cannot_be_pickled_is_refused_with_the_cure():

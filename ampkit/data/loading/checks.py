@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.errors import ArgumentError, DTypeError
 from ...core.arguments import shown
-from .workers import check_context
+from .workers import start_method
 
 _MOST_WORKERS = 1024
 
@@ -49,7 +49,7 @@ def check_workers(count: Any, factor: Any, context: Any, persistent: bool, timeo
     for name, value in given.items():
         if value is not None and not count:
             raise ArgumentError("DataLoader", f"num_workers from 1 for a {name}", f"{count}")
-    check_context(context)
+    start_method(context)
 
 
 def check_batch_size(batch_size: Any, drop_last: bool) -> None:

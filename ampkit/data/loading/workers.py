@@ -123,18 +123,19 @@ def _queue_of(make: Callable[[], Any], numbers: Sequence[int]) -> Any:
     return made
 
 
-def check_context(context: Any) -> None:
-    """Raise ArgumentError for a start method that is not safe beside the threads of BLAS and oneDNN.
+def start_method(context: Any) -> str | None:
+    """How workers start by a multiprocessing_context, None for threads.
 
-    DTypeError for what is no context.
+    "fork", by which PyTorch starts workers where nothing else is said, gives threads as well: a forked process would
+    hang in the threads of BLAS and oneDNN that it has lost.
+    Raises DTypeError for what is no context, ArgumentError for another word.
     """
-    known = context is None or isinstance(context, str)
-    method = context if known else getattr(context, "get_start_method", str)()
-    if not known and not hasattr(context, "get_start_method"):
+    if context is not None and not isinstance(context, str) and not hasattr(context, "get_start_method"):
         raise DTypeError("DataLoader", "multiprocessing_context as a word or a context", type(context).__name__)
-    if method not in (None, "spawn", "forkserver"):
-        cure = "a forked process hangs in the threads that it has lost"
-        raise ArgumentError("DataLoader", "multiprocessing_context 'spawn' or 'forkserver'", repr(method), cure)
+    method = context if context is None or isinstance(context, str) else context.get_start_method()
+    if method not in (None, "fork", "spawn", "forkserver"):
+        raise ArgumentError("DataLoader", "multiprocessing_context 'fork', 'spawn' or 'forkserver'", repr(method))
+    return None if method == "fork" else method
 
 
 # in a worker
