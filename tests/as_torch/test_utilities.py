@@ -199,3 +199,25 @@ except ImportError as error:
         "True sparse_coo_tensor: needs indices from 0 to 2, got 3 at position 0", "True",
         "ampkit has no torch.sparse.spsolve", "help: `ampkit.linalg.solve(x.to_dense(), b)`",
     ]  # fmt: skip
+
+
+def test_an_error_goes_to_another_thread_or_process_and_is_raised_there(run_aliased):
+    code = """
+import pickle
+from torch._utils import ExceptionWrapper
+for make in (lambda: [][1], lambda: bytes([255]).decode()):  # the error of the second takes five arguments
+    try:
+        make()
+    except Exception:
+        held = ExceptionWrapper(where="in worker 3")
+    try:
+        pickle.loads(pickle.dumps(held)).reraise()
+    except Exception as error:
+        lines = str(error).splitlines()
+        print(type(error).__name__, "|", lines[0], "|", lines[1][:9], "|", lines[-1])
+"""
+    assert run_aliased(code) == [
+        "IndexError | IndexError in worker 3 | Traceback | IndexError: list index out of range",
+        "RuntimeError | UnicodeDecodeError in worker 3 | Traceback | UnicodeDecodeError: 'utf-8' "
+        "codec can't decode byte 0xff in position 0: invalid start byte",
+    ]
