@@ -35,9 +35,9 @@ IN_PLACE = [
     "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp", "le", "lerp", "less",
     "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logit", "lt", "masked_fill", "masked_scatter", "mul", "multiply", "nan_to_num", "ne", "neg", "negative",
-    "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt", "scatter",
-    "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub",
-    "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
+    "nextafter", "not_equal", "pow", "put", "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt",
+    "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square",
+    "sub", "subtract", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 ]  # fmt: skip
 
 # Methods that call the function of the same name with self as first argument.

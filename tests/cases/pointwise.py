@@ -116,6 +116,7 @@ CASES = [
     Case("signbit", normal(3, 4)),
     Case("frac", normal(3, 4), smooth=False),
     Case("heaviside", normal(3, 4), normal(4), smooth=False),
+    Case("nextafter", normal(3, 4), normal(4), smooth=False),
     Case("fmax", normal(3, 4), normal(4), smooth=False),
     Case("fmin", normal(3, 4), 0.1, smooth=False),
     Case("float_power", positive, 1.5),

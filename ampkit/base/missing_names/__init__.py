@@ -115,7 +115,6 @@ REPLACEMENTS = {
     "index_put": "`ops.where`, or `x[index] = value`, which is not differentiable",
     "lobpcg": "`ampkit.linalg.eigh`, all of it", "logit": "`ops.log(x / (1 - x))`", "map_": "`x.copy_(...)`",
     "mvlgamma": "`ampkit.special.multigammaln`",
-    "nextafter": "`np.nextafter(x.numpy(), y.numpy())`, not differentiable",
     "nuclear_norm": '`ampkit.linalg.matrix_norm(x, "nuc")`', "qr": "`ampkit.linalg.qr`",
     "rad2deg": "`x * (180 / math.pi)`", "retains_grad": "`x.grad`, once `x.retain_grad()` was called",
     "segment_reduce": "`ops.scatter_reduce`",

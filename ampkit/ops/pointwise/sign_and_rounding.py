@@ -1,4 +1,4 @@
-"""Signs and rounding: neg, abs, sign, floor, round, frac, copysign, heaviside."""
+"""Signs, rounding and neighbours: neg, abs, sign, floor, round, frac, copysign, heaviside, nextafter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .selection import select_or_zero
 
 __all__ = [
     "abs", "absolute", "ceil", "conj", "conj_physical", "copysign", "fix", "floor", "frac", "heaviside", "neg",
-    "negative", "positive", "real", "resolve_conj", "round", "sgn", "sign", "signbit", "trunc",
+    "negative", "nextafter", "positive", "real", "resolve_conj", "round", "sgn", "sign", "signbit", "trunc",
 ]  # fmt: skip
 
 
@@ -131,6 +131,32 @@ def heaviside(input: Array, values: Array):
 def heaviside_backward(dy, saved, needs):
     zeros = np.zeros_like(dy) if needs[0] is not None else None
     return zeros, select_or_zero(dy, plain(saved.input) == 0) if needs[1] is not None else None
+
+
+_BITS = {2: np.int16, 4: np.int32, 8: np.int64}  # by the bytes of a float
+
+
+@op(cast=Cast.WIDEST, integers="refuse", moves=True)
+def nextafter(input: Array, other: Array):
+    """The float of the operands' dtype next to input towards other, broadcast: other where they are equal.
+
+    NaN where one is. The gradient goes to input. Raises DTypeError for integers.
+    """
+    dtype = (input if hasattr(input, "dtype") else other).dtype
+    given, goal = (np.empty_like(input > other, dtype) for _ in range(2))
+    given[...], goal[...] = input, other
+    bits = _BITS[dtype.itemsize]
+    # Floats of one sign are in the order of their bits.
+    steps = np.where((goal > given) == (given > 0), 1, -1).astype(bits)
+    smallest = np.copysign(np.ones_like(steps).view(dtype), goal)
+    found = np.where(given == 0, smallest, (given.view(bits) + steps).view(dtype))
+    found = np.where(given == goal, goal, found)
+    return np.where(np.isnan(given) | np.isnan(goal), given + goal, found)
+
+
+@nextafter.backward
+def nextafter_backward(dy, saved, needs):
+    return dy if needs[0] is not None else None, None
 
 
 def positive(input: Tensor) -> Tensor:
