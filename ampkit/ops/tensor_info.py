@@ -25,9 +25,9 @@ def nelement(self: Tensor) -> int:
     return self.numel()
 
 
-def to_dense(self: Tensor) -> Tensor:
-    """The tensor itself: all tensors are dense."""
-    return self
+def to_dense(self: Tensor, dtype: Any = None, *, masked_grad: bool | None = None) -> Tensor:
+    """The tensor itself, which is dense, cast to `dtype`. masked_grad, for sparse tensors, changes nothing."""
+    return self if dtype is None else self.to(dtype)
 
 
 def ndimension(self: Tensor) -> int:

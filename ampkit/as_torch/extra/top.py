@@ -18,6 +18,7 @@ from ...core.tensor import Tensor
 from ...core.tensor_base import Shape
 from ...distributed.rpc.futures import Future
 from ...ops.sparse import mm as spmm
+from ...ops.sparse.arithmetic import hspmm, smm, sspaddmm
 from ..refused import refused
 from .cuda import Event, Stream
 from .dispatch.operators import ops
@@ -27,16 +28,18 @@ from .tracing.jit import ScriptFunction, ScriptModule
 __all__ = [
     "Event", "Future", "Generator", "PyTorchFileReader", "PyTorchFileWriter", "ScriptFunction", "ScriptModule",
     "Size", "Stream", "UntypedStorage", "__file__", "__version__", "_assert", "_assert_async", "cdouble", "cfloat",
-    "chalf", "compile", "complex32", "complex64", "complex128", "default_generator", "from_file", "get_rng_state",
+    "chalf", "compile", "complex32", "complex64", "complex128", "default_generator", "dsmm", "from_file",
+    "get_rng_state", "hsmm", "hspmm",
     "is_autocast_available", "jagged", "layout", "memory_format", "ops", "qint8", "qint32", "quint2x4", "quint4x2",
-    "quint8", "seed", "set_rng_state", "sparse_bsc", "sparse_bsr", "spmm",
-    "typename", "uint16", "uint32", "uint64",
+    "quint8", "saddmm", "seed", "set_rng_state", "smm", "sparse_bsc", "sparse_bsr", "spmm", "sspaddmm", "typename",
+    "uint16", "uint32", "uint64",
 ]  # fmt: skip
 
 __version__ = PYTORCH_VERSION
 PyTorchFileReader = refused("torch.PyTorchFileReader", "torch.load reads a whole file")
 PyTorchFileWriter = refused("torch.PyTorchFileWriter", "torch.save writes a whole file")
 Size = Shape
+dsmm, hsmm, saddmm = spmm, hspmm, sspaddmm
 
 # dtypes that are looked up only.
 complex32 = chalf = refused("torch.complex32", "tensors are real")

@@ -51,12 +51,16 @@ def change(function: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any
 
 
 def is_recorded(*items: Any) -> bool:
-    """Whether operations are recorded here, and one of the Tensors among `items` requires grad."""
-    return grad_scope().value and any(isinstance(item, Tensor) and item._tape_edge is not None for item in items)
+    """Whether operations are recorded here, and a tensor among `items`, which may be sparse, requires grad."""
+    return grad_scope().value and any(
+        item._tape_edge is not None if isinstance(item, Tensor) else getattr(item, "requires_grad", False) is True
+        for item in items
+    )
 
 
-def fitting(self: Tensor, made: Tensor) -> Tensor:
+def fitting(self: Tensor, made: Any) -> Tensor:
     """`made` as it can be written into self: of its shape, and rounded to its dtype. Raises DTypeError, ShapeError."""
+    made = made if isinstance(made, Tensor) else made.to_dense()  # a product with a sparse tensor is sparse
     if made.array.dtype in dtypes.DIFFERENTIABLE:
         need_float(self)
     if self.array.dtype == dtypes.bool_ != made.array.dtype:

@@ -15,10 +15,11 @@ from ..argument_checks import normalize_axis
 from ..creation.constants import full, zeros
 from ..indexing.index_select import index_add, index_select
 from ..indexing.scatter_reduce import scatter_reduce
+from .arithmetic import addmm as addmm
+from .arithmetic import mm as mm
 from .selection import sampled_addmm as sampled_addmm
 from .selection import spdiags as spdiags
 from .tensor import SparseTensor as SparseTensor
-from .tensor import mm as mm
 
 __all__ = ["SparseTensor", "addmm", "log_softmax", "mm", "sampled_addmm", "softmax", "spdiags", "sum"]
 
@@ -26,12 +27,6 @@ __all__ = ["SparseTensor", "addmm", "log_softmax", "mm", "sampled_addmm", "softm
 def sum(input: SparseTensor, dim: Any = None, dtype: Any = None) -> Any:
     """The sum of all elements, a Tensor, or over axes, sparse; dtype: that the elements are cast to before."""
     return (input if dtype is None else input.to(dtype)).sum(dim)
-
-
-def addmm(mat: Tensor, mat1: SparseTensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    """beta * mat + alpha * (mat1 @ mat2), dense, of a sparse mat1."""
-    product = mm(mat1, mat2)
-    return beta * mat + (product if alpha == 1 else alpha * product)
 
 
 def softmax(input: SparseTensor, dim: int, *, dtype: Any = None) -> SparseTensor:

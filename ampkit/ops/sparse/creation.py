@@ -36,24 +36,26 @@ def sparse_coo_tensor(
     check_invariants: bool | None = None,
     is_coalesced: bool | None = None,
 ) -> SparseTensor:
-    """A sparse tensor of `values` [k] at `indices` [d, k]; size: by default the least that holds them.
+    """A sparse tensor of `values` [k, ...] at `indices` [d, k]; size: by default the least that holds them.
 
+    Its first d axes are sparse, those of each value dense.
     Raises RangeError for indices outside of the size, ShapeError for values that are not one per index.
     """
     held = as_tensor(values, dtype=dtype, device=device)
     index = to(as_tensor(indices, device=held.device), int64).detach()
-    if index.ndim != 2 or held.ndim != 1 or index.shape[1] != held.shape[0]:
+    if index.ndim != 2 or not held.ndim or index.shape[1] != held.shape[0]:
         got = f"{tuple(index.shape)} and {tuple(held.shape)}"
-        raise ShapeError("sparse_coo_tensor", "indices [d, k] and values [k]", got)
-    host = index.numpy(force=True)
+        raise ShapeError("sparse_coo_tensor", "indices [d, k] and values [k, ...]", got)
+    host, dense = index.numpy(force=True), tuple(held.shape[1:])
     if size is None:
         if not host.shape[1]:
             raise ArgumentError("sparse_coo_tensor", "a size, where there are no indices", "None")
-        size = tuple((host.max(1) + 1).tolist())
+        size = (*(host.max(1) + 1).tolist(), *dense)
     shape = tuple(int(n) for n in size)
-    if len(shape) != index.shape[0]:
-        raise ShapeError("sparse_coo_tensor", f"a size of {index.shape[0]} axes", f"{shape}")
-    for axis, n in enumerate(shape):
+    if len(shape) != len(host) + len(dense) or shape[len(host) :] != dense:
+        needs = f"a size of {len(host) + len(dense)} axes" + (f" that ends with {dense}" if dense else "")
+        raise ShapeError("sparse_coo_tensor", needs, f"{shape}")
+    for axis, n in enumerate(shape[: len(host)]):
         check_index_range("sparse_coo_tensor", host[axis], n)
     return SparseTensor(index, _leaf(held, requires_grad), shape, sparse_coo, bool(is_coalesced))
 
@@ -124,12 +126,37 @@ def _compressed(layout: str, begins: Any, others: Any, values: Any, size: Any, o
     return SparseTensor(found._indices_held, found._held, found.shape, layout, True)
 
 
-def to_sparse(input: Tensor, layout: str | None = None) -> SparseTensor:
-    """The elements of a dense tensor that are not 0, in a layout, by default sparse_coo; on the tape."""
+def to_sparse(
+    input: Tensor,
+    sparse_dim: int | str | None = None,
+    *,
+    layout: str | None = None,
+    blocksize: Any = None,
+    dense_dim: int | None = None,
+) -> SparseTensor:
+    """The elements of a dense tensor that are not 0, in a layout, by default sparse_coo; on the tape.
+
+    sparse_dim, or dense_dim, which counts the others: how many axes, the first ones, are sparse in sparse_coo, by
+    default all; a stored element then is a slice that is not 0 everywhere. A layout may take its place.
+    Raises ArgumentError for a blocksize and for other numbers.
+    """
+    if isinstance(sparse_dim, str):
+        layout, sparse_dim = sparse_dim, None
+    count = sparse_dim if dense_dim is None else input.ndim - dense_dim
+    hybrid = count is not None and count != input.ndim
+    if blocksize is not None or (
+        hybrid and (layout not in (None, sparse_coo) or not 0 < int(count or 0) <= input.ndim)
+    ):
+        got = f"{count} of {input.ndim}" if blocksize is None else f"blocksize {blocksize}"
+        raise ArgumentError("to_sparse", "from 1 to all axes sparse, fewer than all in sparse_coo, and no blocks", got)
     if not input.ndim:
-        raise ShapeError("to_sparse", "a tensor with axes", "a number")
-    places = nonzero(input.detach(), as_tuple=True)
-    return SparseTensor(stack(list(places)), getitem(input, places), input.shape, sparse_coo, True).to_sparse(layout)
+        stored = int(bool(input.detach() != 0))
+        index = Tensor(np.zeros((0, stored), np.int64)).to(input.device)
+        return SparseTensor(index, input.reshape(1)[:stored], (), sparse_coo, True)
+    filled = input.detach() if not hybrid else (input.detach() != 0).flatten(int(count or 0)).any(-1)
+    places = nonzero(filled, as_tuple=True)
+    found = SparseTensor(stack(list(places)), getitem(input, places), input.shape, sparse_coo, True)
+    return found.to_sparse(layout)
 
 
 def to_sparse_coo(input: Tensor) -> SparseTensor:
@@ -139,9 +166,9 @@ def to_sparse_coo(input: Tensor) -> SparseTensor:
 
 def to_sparse_csr(input: Tensor) -> SparseTensor:
     """`to_sparse` of a matrix in the layout sparse_csr."""
-    return to_sparse(input, sparse_csr)
+    return to_sparse(input, layout=sparse_csr)
 
 
 def to_sparse_csc(input: Tensor) -> SparseTensor:
     """`to_sparse` of a matrix in the layout sparse_csc."""
-    return to_sparse(input, sparse_csc)
+    return to_sparse(input, layout=sparse_csc)

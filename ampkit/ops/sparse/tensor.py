@@ -15,11 +15,9 @@ from ampkit.core.tensor_base import Shape
 
 from ..argument_checks import check_methods, normalize_axis
 from ..creation.constants import zeros
-from ..indexing.getitem import getitem
 from ..indexing.index_select import index_add, index_put
-from ..shape.join_split import cat, stack
+from ..shape.join_split import stack
 from ..shape.view import transpose
-from .product import sparse_mm
 
 __all__: list[str] = []  # `ampkit.sparse` has the class
 
@@ -27,12 +25,12 @@ COMPRESSED = {sparse_csr: 0, sparse_csc: 1}  # by layout, the axis by which elem
 
 
 class SparseTensor:
-    """Elements `values` [k] at `indices` [d, k] of a tensor of d axes, in one of three layouts.
+    """Elements `values` [k, ...] at `indices` [d, k], in one of three layouts: of d sparse axes, then those of values.
 
     values are an ordinary tensor: gradients flow to it, and to the dense operand of a product. In sparse_coo elements
-    of equal indices are added; `coalesce` stores their sums. sparse_csr and sparse_csc are for matrices, ordered by
-    rows and by columns. Under a policy the product with a dense matrix is in the category of `matmul`; the others are
-    those of their dense op.
+    of equal indices are added; `coalesce` stores their sums. sparse_csr and sparse_csc are for matrices of numbers,
+    ordered by rows and by columns. Under a policy the product with a dense matrix is in the category of `matmul`; the
+    others are those of their dense op.
     Ops that are not defined for sparse tensors raise DTypeError, with `to_dense()` as the cure.
     """
 
@@ -89,12 +87,12 @@ class SparseTensor:
         return prod(self.shape)
 
     def sparse_dim(self) -> int:
-        """The number of axes that indices have: all."""
-        return self.ndim
+        """The number of axes that indices have, the first ones."""
+        return self._indices_held.shape[0]
 
     def dense_dim(self) -> int:
-        """The number of axes that values have more: 0."""
-        return 0
+        """The number of axes that each stored element has, the last ones."""
+        return self._held.ndim - 1
 
     def _nnz(self) -> int:
         return self._held.shape[0]
@@ -153,6 +151,10 @@ class SparseTensor:
             wanted = layout.removeprefix("torch.")
             raise StateError(f"SparseTensor.{name}", f"the layout {wanted}", self.layout, f"x.to_{wanted}()")
 
+    def _coalesced_(self, coalesced: bool) -> SparseTensor:
+        self._is_coalesced = coalesced
+        return self
+
     def coalesce(self) -> SparseTensor:
         """With the sum of the elements of each index, in order of the indices. The tensor itself if it is so."""
         if self._is_coalesced:
@@ -160,17 +162,21 @@ class SparseTensor:
         if not self._nnz():
             return SparseTensor(self._indices_held, self._held, self.shape, self.layout, True)
         rows = self._indices_held.numpy(force=True)
-        flat = np.ravel_multi_index(tuple(rows), tuple(self.shape))
-        kept, place = np.unique(flat, return_inverse=True)
-        indices = np.stack(np.unravel_index(kept, tuple(self.shape))).astype(np.int64)
-        sums = zeros(len(kept), dtype=self.dtype, device=self.device)
-        values = index_add(sums, 0, Tensor(place.reshape(-1).astype(np.int64)).to(self.device), self._held)
-        return SparseTensor(Tensor(indices).to(self.device), values, self.shape, self.layout, True)
+        _, first, place = np.unique(flat_places(rows, self.shape), return_index=True, return_inverse=True)
+        counted = self._held.to("int64") if self.dtype == "bool" else self._held
+        sums = zeros((len(first), *self._held.shape[1:]), dtype=counted.dtype, device=self.device)
+        values = index_add(sums, 0, Tensor(place.reshape(-1).astype(np.int64)).to(self.device), counted)
+        indices = Tensor(np.ascontiguousarray(rows[:, first])).to(self.device)
+        return SparseTensor(indices, values.to(self.dtype), self.shape, self.layout, True)
 
-    def to_dense(self) -> Tensor:
-        """All elements, in a Tensor."""
-        found = zeros(tuple(self.shape), dtype=self.dtype, device=self.device)
-        return index_put(found, tuple(self._indices_held.unbind(0)), self._held, accumulate=True)
+    def to_dense(self, dtype: Any = None, *, masked_grad: Any = None) -> Tensor:
+        """All elements, in a Tensor. Gradients are those of the stored elements, whatever masked_grad says."""
+        if not self.sparse_dim():
+            return self.coalesce()._held.sum(0, dtype=self.dtype if dtype is None else dtype)
+        source = self.coalesce() if self.dtype == "bool" else self
+        held = source._held if dtype is None else source._held.to(dtype)
+        found = zeros(tuple(self.shape), dtype=held.dtype, device=self.device)
+        return index_put(found, tuple(source._indices_held.unbind(0)), held, accumulate=self.dtype != "bool")
 
     def to_sparse(self, layout: str | None = None) -> SparseTensor:
         """In a layout, by default sparse_coo."""
@@ -187,26 +193,32 @@ class SparseTensor:
 
     def to_sparse_csr(self) -> SparseTensor:
         """A matrix in the layout sparse_csr."""
-        if self.ndim != 2:
-            raise ShapeError("to_sparse_csr", "a matrix", f"shape {tuple(self.shape)}")
+        if self.ndim != 2 or self.dense_dim():
+            raise ShapeError("to_sparse_csr", "a matrix of numbers", f"shape {tuple(self.shape)}")
         found = self.to_sparse_coo().coalesce()
         return SparseTensor(found._indices_held, found._held, self.shape, sparse_csr, True)
 
     def to_sparse_csc(self) -> SparseTensor:
         """A matrix in the layout sparse_csc."""
-        if self.ndim != 2:
-            raise ShapeError("to_sparse_csc", "a matrix", f"shape {tuple(self.shape)}")
+        if self.ndim != 2 or self.dense_dim():
+            raise ShapeError("to_sparse_csc", "a matrix of numbers", f"shape {tuple(self.shape)}")
         return self if self.layout == sparse_csc else self.t().to_sparse_csr().t()
 
     def transpose(self, dim0: int, dim1: int) -> SparseTensor:
         """With two axes exchanged; of a matrix in sparse_csr in sparse_csc, and the reverse."""
-        order = list(range(self.ndim))
+        order, sparse = list(range(self.ndim)), self.sparse_dim()
         a, b = (normalize_axis("transpose", d, self.ndim) for d in (dim0, dim1))
         order[a], order[b] = order[b], order[a]
-        indices = stack([self._indices_held[d] for d in order])
+        shape = [self.shape[d] for d in order]
+        if a >= sparse and b >= sparse:
+            return self._with(transpose(self._held, a - sparse + 1, b - sparse + 1), shape)
+        if a >= sparse or b >= sparse:
+            raise ShapeError("transpose", f"two of the {sparse} sparse axes, or of the others", f"{dim0} and {dim1}")
+        indices = stack([self._indices_held[d] for d in order[:sparse]])
         exchanged = {sparse_csr: sparse_csc, sparse_csc: sparse_csr}
         layout = self.layout if a == b else exchanged.get(self.layout, sparse_coo)
-        return SparseTensor(indices, self._held, [self.shape[d] for d in order], layout, layout != sparse_coo)
+        in_order = layout != sparse_coo or (self._is_coalesced and not self._nnz())
+        return SparseTensor(indices, self._held, shape, layout, in_order)
 
     def t(self) -> SparseTensor:
         """The transpose of a matrix."""
@@ -241,49 +253,55 @@ class SparseTensor:
         return self
 
     def sum(self, dim: Any = None) -> Any:
-        """The sum of all elements, or over an axis, which stays sparse."""
+        """The sum of all elements, or over axes: sparse, dense where all sparse axes are among them."""
         if dim is None:
             return self._held.sum()
         gone = {normalize_axis("sum", d, self.ndim) for d in (dim if isinstance(dim, (tuple, list)) else [dim])}
-        kept = [d for d in range(self.ndim) if d not in gone]
-        if not kept:
-            return self._held.sum()
-        indices = stack([self._indices_held[d] for d in kept])
-        return SparseTensor(indices, self._held, [self.shape[d] for d in kept]).coalesce()
+        kept, sparse = [d for d in range(self.ndim) if d not in gone], self.sparse_dim()
+        within = [d - sparse + 1 for d in sorted(gone) if d >= sparse]
+        values = self._held.sum(within) if within else self._held
+        places = [self._indices_held[d] for d in kept if d < sparse]
+        if not places:
+            return values.sum(0)
+        return SparseTensor(stack(places), values, [self.shape[d] for d in kept]).coalesce()
 
-    def mm(self, mat2: Any) -> Tensor:
+    def mm(self, mat2: Any) -> Any:
         """`sparse.mm`."""
-        return mm(self, mat2)
+        return HANDLERS["mm"](self, mat2)
 
-    matmul = mv = __matmul__ = mm
+    matmul = __matmul__ = mm
+
+    def mv(self, vec: Tensor) -> Tensor:
+        """The product with a vector."""
+        return HANDLERS["mv"](self, vec)
+
+    def __rmatmul__(self, other: Tensor) -> Any:
+        return HANDLERS["mm"](other, self)
 
     def mul(self, other: Any) -> SparseTensor:
         """`self * other`."""
-        return mul(self, other)
+        return HANDLERS["mul"](self, other)
 
     multiply = __mul__ = __rmul__ = mul
 
     def add(self, other: Any, *, alpha: Any = 1) -> Any:
         """self + alpha * other."""
-        return add(self, other, alpha=alpha)
-
-    def sub(self, other: Any, *, alpha: Any = 1) -> Any:
-        """self - alpha * other."""
-        return add(self, other, alpha=-alpha)
-
-    def div(self, other: Any) -> SparseTensor:
-        """`self / other`."""
-        return self._with(self._held / _scalar("div", other))
-
-    __truediv__ = div
-
-    def __rmatmul__(self, other: Tensor) -> Tensor:
-        return mm(other, self)
+        return HANDLERS["add"](self, other, alpha=alpha)
 
     __add__ = __radd__ = add
 
+    def sub(self, other: Any, *, alpha: Any = 1) -> Any:
+        """self - alpha * other."""
+        return HANDLERS["sub"](self, other, alpha=alpha)
+
     def __sub__(self, other: Any) -> Any:
-        return add(self, -other)
+        return HANDLERS["sub"](self, other)
+
+    def div(self, other: Any) -> SparseTensor:
+        """`self / other`."""
+        return HANDLERS["div"](self, other)
+
+    __truediv__ = div
 
     def __neg__(self) -> SparseTensor:
         return self._with(-self._held)
@@ -312,62 +330,12 @@ for _name, _dtype in {"float": "float32", "double": "float64", "half": "float16"
 check_methods(SparseTensor)
 
 
-def _scalar(where: str, other: Any) -> Any:
-    if isinstance(other, SparseTensor) or bool(getattr(other, "ndim", 0)):
-        raise DTypeError(where, "a number beside a sparse tensor", f"a {type(other).__name__}", "x.to_dense()")
-    return other
-
-
-def mm(input: Any, mat2: Any) -> Tensor:
-    """The product of a sparse matrix [n, M] and a dense one [M, K] or vector [M], or of a dense one and a sparse one.
-
-    Dense, [n, K] or [n]. In the category of `matmul` under a policy: 16-bit operands, products and sums in float32.
-    Raises DTypeError for two sparse matrices, ShapeError for shapes that do not fit.
-    """
-    if isinstance(mat2, SparseTensor):
-        if isinstance(input, SparseTensor):
-            raise DTypeError("sparse.mm", "one dense matrix", "two sparse ones", "y.to_dense()")
-        if input.ndim == 1:
-            return mm(mat2.t(), input)
-        return transpose(mm(mat2.t(), transpose(input, -1, -2)), -1, -2)
-    if not isinstance(mat2, Tensor):
-        raise DTypeError("sparse.mm", "a Tensor", type(mat2).__name__)
-    if input.ndim != 2 or mat2.ndim not in (1, 2) or mat2.shape[0] != input.shape[1]:
-        got = f"{tuple(input.shape)} and {tuple(mat2.shape)}"
-        raise ShapeError("sparse.mm", "matrices [n, M] and [M, K], or [M]", got)
-    dense = mat2 if mat2.ndim == 2 else mat2.unsqueeze(-1)
-    row, column = input._indices_held[0], input._indices_held[1]
-    found = sparse_mm(input._held, dense, row, column, *input.shape)
-    return found if mat2.ndim == 2 else found.squeeze(-1)
-
-
-def add(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """input + alpha * other: sparse of two sparse tensors, dense of a sparse and a dense one."""
-    if isinstance(input, SparseTensor) and isinstance(other, SparseTensor):
-        if input.shape != other.shape:
-            raise ShapeError("add", "sparse tensors of one shape", f"{input.shape} and {other.shape}")
-        values = cat([input._held, other._held if alpha == 1 else other._held * alpha])
-        found = SparseTensor(cat([input._indices_held, other._indices_held], 1), values, input.shape)
-        return found.to_sparse(input.layout if input.layout == other.layout else None)
-    left, right = (x.to_dense() if isinstance(x, SparseTensor) else x for x in (input, other))
-    if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
-        raise DTypeError("add", "a tensor beside a sparse one", "a number", "x.to_dense() + number")
-    return left + (right if alpha == 1 else right * alpha)
-
-
-def mul(input: Any, other: Any) -> SparseTensor:
-    """The product with a number, or element by element with a tensor of the same shape, dense or sparse: sparse."""
-    if isinstance(other, SparseTensor):
-        if isinstance(input, SparseTensor):
-            from .selection import intersection
-
-            return intersection(input, other)
-        input, other = other, input
-    if isinstance(other, Tensor) and other.ndim:
-        if other.shape != input.shape:
-            raise ShapeError("mul", f"a dense tensor of shape {tuple(input.shape)}", f"{tuple(other.shape)}")
-        return input._with(input._held * getitem(other, tuple(input._indices_held.unbind(0))))
-    return input._with(input._held * _scalar("mul", other))
+def flat_places(indices: Any, shape: Any) -> Any:
+    """One number for each column of `indices` [d, k] of a tensor whose first d axes are those of `shape`: [k] int64."""
+    found = np.zeros(indices.shape[1], np.int64)
+    for row, n in zip(indices, shape, strict=False):
+        found = found * n + row
+    return found
 
 
 def _of_values(name: str) -> Callable[..., Any]:
@@ -379,13 +347,11 @@ def _of_values(name: str) -> Callable[..., Any]:
     return apply
 
 
-# By the name of an op or function, what it does where an operand is sparse.
+# By the name of an op or function, what it does where an operand is sparse; arithmetic.py adds its own.
 HANDLERS: dict[str, Callable[..., Any]] = {
-    "mm": mm, "matmul": mm, "spmm": mm, "mv": mm, "add": add, "mul": mul, "multiply": mul,
-    "sub": lambda input, other, *, alpha=1: add(input, other, alpha=-alpha),
-    "div": lambda input, other: input / other, "transpose": SparseTensor.transpose, "t": SparseTensor.t,
-    "sum": lambda input, dim=None: input.sum(dim), "clone": SparseTensor.clone, "detach": SparseTensor.detach,
-    "to_dense": SparseTensor.to_dense, "to": SparseTensor.to, "numel": SparseTensor.numel,
+    "transpose": SparseTensor.transpose, "t": SparseTensor.t, "sum": lambda input, dim=None: input.sum(dim),
+    "clone": SparseTensor.clone, "detach": SparseTensor.detach, "to_dense": SparseTensor.to_dense,
+    "to": SparseTensor.to, "numel": SparseTensor.numel,
     "is_floating_point": lambda input: input._held.is_floating_point(),
 }  # fmt: skip
 for _name in (

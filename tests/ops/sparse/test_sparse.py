@@ -148,7 +148,11 @@ def test_empty_tensors():
     ("call", "line"),
     [
         (lambda: ops.exp(made()), "exp: needs dense tensors, got a sparse one\nhelp: x.to_dense()"),
-        (lambda: made() @ made(), "sparse.mm: needs one dense matrix, got two sparse ones"),
+        (lambda: made() @ made(), r"sparse.mm: needs matrices \[n, M\] and \[M, K\]"),
+        (
+            lambda: made() @ made().float().t(),
+            "sparse.mm: needs sparse matrices of one dtype, got .*float64 and .*float32",
+        ),
         (lambda: made().values(), "values: needs a coalesced tensor"),
         (lambda: made() @ tensor(np.ones((4, 2))), "sparse.mm: needs matrices"),
         (lambda: made() + 1, "add: needs a tensor beside a sparse one"),
@@ -164,7 +168,7 @@ def test_empty_tensors():
         (lambda: made().row_indices(), "row_indices: needs the layout sparse_csc"),
         (lambda: made().to_sparse_csc().indices(), "indices: needs the layout sparse_coo"),
     ],
-    ids=range(16),
+    ids=range(17),
 )
 def test_what_is_wrong_is_said_in_one_line(call, line):
     with pytest.raises(ampkit.AmpkitError, match=line):

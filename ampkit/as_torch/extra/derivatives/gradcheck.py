@@ -8,6 +8,7 @@ from typing import Any
 from .... import testing
 from ....base.dtypes import float64
 from ....core.tensor import Tensor
+from ....ops.sparse import SparseTensor
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
 
@@ -46,12 +47,23 @@ def _checked(check: Any, func: Any, inputs: Any, raises: bool, options: dict[str
     if unknown:
         raise TypeError(f"{check.__name__}() got an unexpected keyword argument {sorted(unknown)[0]!r}")
     given = [_wide(one) for one in ((inputs,) if isinstance(inputs, Tensor) else inputs)]
+    if any(isinstance(one, SparseTensor) for one in given):
+        func, given = _of_stored(func, given)
     try:
         return bool(check(func, given, float(options.get("atol", 1e-5)) + float(options.get("rtol", 1e-3))))
     except AssertionError as error:
         if raises:
             raise GradcheckError(str(error)) from None
         return False
+
+
+def _of_stored(func: Callable[..., Any], given: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+    # Of sparse tensors the stored elements move, as with PyTorch's masked=True.
+    def of_stored(*values: Any) -> Any:
+        pairs = zip(given, values, strict=True)
+        return func(*(one._with(value) if isinstance(one, SparseTensor) else value for one, value in pairs))
+
+    return of_stored, [one._values() if isinstance(one, SparseTensor) else one for one in given]
 
 
 def _wide(item: Any) -> Any:
