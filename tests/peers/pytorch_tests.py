@@ -6,9 +6,8 @@
 "cuda" in a copy. --internal: torch/testing/_internal of PyTorch's wheel, whose test infrastructure runs on the alias as
 it is (expecttest must be importable). Nothing is downloaded, and nothing of PyTorch is kept.
 A test is out of scope where OUT_OF_SCOPE matches its name or source, or where it skips itself; each is in the report
-with its reason. An error of the right type passes, whatever it says: wording is no behaviour; nor is a warning about an
-argument that PyTorch means to drop. A file that does not load
-is listed, and its tests are not counted.
+with its reason. An error or a warning of the right type passes, whatever it says: wording is no behaviour; nor is a
+warning about an argument that PyTorch means to drop. A file that does not load is listed, its tests are not counted.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FILES = (
     "nn/test_packed_sequence nn/test_lazy_modules nn/test_pruning nn/test_parametrization nn/test_embedding "
     "nn/test_pooling nn/test_convolution nn/test_multihead_attention test_nn test_modules test_autocast "
     "autograd/test_functional test_autograd distributions/test_distributions test_dataloader "
-    "functorch/test_eager_transforms functorch/test_vmap functorch/test_vmap_registrations"
+    "functorch/test_eager_transforms functorch/test_vmap functorch/test_vmap_registrations test_sparse"
 ).split()
 
 # What is no public behaviour of dense, real tensors on a CPU: (why, what the name or the source of a test contains).
@@ -42,13 +41,15 @@ OUT_OF_SCOPE = [
      r"\._(backward_hooks|backward_cls|set_sequence_nr|materialize_non_diff_grads)\b|"
      r"autocast_lists\.torch_16"),  # which calls _addmm_activation
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b|\bmake_fx\b"),
-    ("sparse, nested, quantized and meta tensors", r"sparse|nested|quantize|[\"']meta[\"']|torch\.ao\."),
+    ("nested, quantized and meta tensors", r"nested|quantize|[\"']meta[\"']|torch\.ao\."),
+    ("sparse tensors, but for their products", r"sparse"),
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
     ("data pipes, which PyTorch drops", r"[Dd]ata[Pp]ipe|datapipe"),
     ("extensions in C++, profilers and dispatch modes",
      r"cpp_extension|load_inline|profile\(|profiler_util|TorchDispatchMode"),
 ]  # fmt: skip
+PRODUCTS = r"\.test_\S*(mm|mul|mv)_"  # of sparse tensors, by the names of their tests in test_sparse
 
 
 def prepared(source: Path, target: Path) -> None:
@@ -69,12 +70,16 @@ def prepared(source: Path, target: Path) -> None:
 
 
 def sources(file: Path) -> dict[str, str]:
-    """The source of each test function, by Class.function, with its decorators."""
+    """The source of each test function, by Class.function, with its decorators, but for lists of dtypes.
+
+    Such a list makes a test of each dtype, whose name has it.
+    """
     text = file.read_text()
     found, lines = {}, text.splitlines()
     for kind in (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)):
         for node in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
             marks = "\n".join(ast.unparse(d) for d in node.decorator_list)
+            marks = re.sub(r"^dtypes\w*\(.*$", "", marks, flags=re.MULTILINE)
             found[f"{kind.name}.{node.name}"] = "\n".join([marks, *lines[node.lineno - 1 : node.end_lineno]])
     return found
 
@@ -83,6 +88,8 @@ def out_of_scope(test: str, found: dict[str, str]) -> str:
     """Why a test is out of scope, or nothing. A generated test has the source of the longest name that begins its."""
     named = max((name for name in found if _begins(test, name)), key=len, default="")
     text = f"{test}\n{found.get(named, '')}"
+    if test.startswith("TestSparse") and re.search(PRODUCTS, test):
+        text = text.replace("sparse", "")
     return next((why for why, pattern in OUT_OF_SCOPE if re.search(pattern, text)), "")
 
 

@@ -4,13 +4,14 @@
 
 INTERNAL: PyTorch's folder torch/testing/_internal, which the alias gets as its own; ignored where `torch` is PyTorch.
 TEST: tests that a former call finished, which are left out. What the files name and ampkit lacks is a placeholder while
-they are imported; a test that uses one raises an error with the name.
+they are imported; a test that uses one raises an error with the name. Processes that tests start import the file too.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 
 LIMIT = 120  # seconds of one test
+STARTED = "PYTORCH_TESTS_STARTED"  # the file and INTERNAL, for processes that tests start
 MOUNTED = (
     "torch.testing._internal",
     "torch.testing._comparison",
@@ -35,7 +37,10 @@ MOUNTED = (
     "torch.utils._import_utils",
 )
 # Methods that the infrastructure's tables of ops name and ampkit lacks; gone once files are imported.
-METHODS = "__rdiv__ cauchy_ cdouble cfloat geometric_ index_fill_ log_normal_ resize_ resize_as_ exponential_".split()
+METHODS = (
+    "__rdiv__ cauchy_ cdouble cfloat coalesce geometric_ index_fill_ indices is_coalesced log_normal_ resize_ "
+    "resize_as_ exponential_ ccol_indices col_indices crow_indices row_indices values sspaddmm"
+).split()
 loading = True
 
 
@@ -267,7 +272,7 @@ def settle() -> None:
     common_utils.TestCase._run_custom = lambda self, result: unittest.TestCase.run(self, result)
     common_utils.gradcheck = gradcheck(torch.autograd.gradcheck, True)
     common_utils.gradgradcheck = gradcheck(torch.autograd.gradgradcheck, True)
-    common_utils.TestCase.assertRaisesRegex = any_words
+    common_utils.TestCase.assertRaisesRegex, common_utils.TestCase.assertWarnsRegex = any_words, any_warning
     for kind in (torch.nn.Parameter, torch.nn.UninitializedBuffer):  # which tests replace and restore
         kind.__new__ = lambda cls, *given, **options: object.__new__(cls)
     common_utils.freeze_rng_state = seeds.freeze_rng_state = torch.random.fork_rng
@@ -276,6 +281,11 @@ def settle() -> None:
 def any_words(self: Any, expected_exception: Any, expected_regex: Any, *args: Any, **kwargs: Any) -> Any:
     """assertRaisesRegex that asks for an error of the type, whatever it says."""
     return unittest.TestCase.assertRaises(self, expected_exception, *args, **kwargs)  # noqa: PT027
+
+
+def any_warning(self: Any, expected_warning: Any, expected_regex: Any, *args: Any, **kwargs: Any) -> Any:
+    """assertWarnsRegex that asks for a warning of the type, whatever it says."""
+    return unittest.TestCase.assertWarns(self, expected_warning, *args, **kwargs)
 
 
 def compare(common_utils: Any) -> None:
@@ -298,6 +308,7 @@ def compare(common_utils: Any) -> None:
             check_stride: bool = False,
             **rest: Any,
         ) -> None:
+            actual, expected = (x.to_dense() if hasattr(x, "is_coalesced") else x for x in (actual, expected))
             self._check_inputs_isinstance(actual, expected, cls=(torch.Tensor, np.ndarray))
             actual, expected = (torch.as_tensor(x) for x in (actual, expected))
             super().__init__(actual, expected, **rest)
@@ -397,16 +408,15 @@ def _late(signum: int, frame: Any) -> None:
     raise TimeoutError(f"no end after {LIMIT} s")
 
 
-def main(file: str, internal: str, results: str, *done: str) -> None:
-    """Import the file and run its tests."""
+def load(file: str, internal: str) -> ModuleType:
+    """Import a test file."""
     global loading
     path = Path(file).resolve()
-    sys.path[:0] = [str(path.parent), str(path.parents[1])]
+    own = [str(path.parent), str(path.parents[1])]  # and not this file's folder, whose names may be Python's
+    sys.path[:] = own + [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
     if "ampkit.as_torch" in sys.modules:
         mount(Path(internal))
         settle()
-    sys.argv[1:] = []
-    signal.signal(signal.SIGALRM, _late)
     absent = [name for name in METHODS if not hasattr(torch.Tensor, name)]
     for name in absent:
         setattr(torch.Tensor, name, Absent(f"torch.Tensor.{name}"))
@@ -417,8 +427,16 @@ def main(file: str, internal: str, results: str, *done: str) -> None:
         if hasattr(kind, "_check_warning_is_epoch_deprecation_warning"):
             kind._check_warning_is_epoch_deprecation_warning = lambda *given, **options: None
     loading = False
+    return module
+
+
+def main(file: str, internal: str, results: str, *done: str) -> None:
+    """Import the file and run its tests."""
+    sys.argv[1:] = []
+    os.environ[STARTED] = json.dumps([file, internal])
+    signal.signal(signal.SIGALRM, _late)
     skip = set(done)
-    found = [test for test in tests(module) if name_of(test) not in skip]
+    found = [test for test in tests(load(file, internal)) if name_of(test) not in skip]
     with Path(results).open("a") as out:
         unittest.TestSuite(found).run(Lines(out))
 
@@ -426,3 +444,5 @@ def main(file: str, internal: str, results: str, *done: str) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     main(*sys.argv[1:])
+elif __name__ == "__mp_main__" and STARTED in os.environ:  # in a process that a test started
+    load(*json.loads(os.environ[STARTED]))
