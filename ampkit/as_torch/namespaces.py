@@ -37,7 +37,7 @@ SOURCES = {
     "torch._utils": ".utils.flat",
     "torch._higher_order_ops": "",
     "torch._higher_order_ops.associative_scan": ".tracing.scan",
-    "torch": "ampkit .top .nn.losses .autocast_state .switches .dispatch.foreach .segment",
+    "torch": "ampkit .top .nn.losses .autocast_state .switches .dispatch.foreach .segment .deprecated",
     "torch._C": ".tracing.private .dispatch.keys",
     "torch._C._functorch": ".tracing.functorch",
     "torch._C._nn": "ampkit.ops .nn.parse_to",
