@@ -20,7 +20,7 @@ from .script import Script
 _SETTINGS = {"CPU_ONLY": "1", "MPLBACKEND": "agg", "WANDB_MODE": "disabled", "PYTHONHASHSEED": "0"}
 _SETTINGS["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"  # for code that old packages generated
 _TORCHVISION = "pytorch-cifar100 WideResNet-pytorch pytorch-tutorial SupContrast torchdiffeq"
-_TORCHVISION += " Pytorch-UNet recurrent-visual-attention pytorch-image-models"
+_TORCHVISION += " Pytorch-UNet recurrent-visual-attention pytorch-image-models stargan"
 
 
 def real(
@@ -195,6 +195,8 @@ TIMM = "--data-dir images --model resnet18 --num-classes 2 --img-size 32 -b 4 --
 GPT2 = "--input_bin tokens.bin --device cpu --model d12 --batch_size 1 --sequence_length 32 --total_batch_size 64"
 GPT2 += " --num_iterations 3 --write_tensors 0 --overfit_single_batch 0"
 RAM = "--use_gpu False --batch_size 16 --epochs 1 --use_tensorboard False"
+STAR = "--dataset RaFD --rafd_image_dir images/train --rafd_crop_size 48 --image_size 32 --c_dim 2 --batch_size 4"
+STAR += " --g_conv_dim 8 --d_conv_dim 8 --g_repeat_num 1 --d_repeat_num 3 --n_critic 2 --use_tensorboard false"
 REPOSITORIES = [
     *[
         real("pytorch-cifar100", "train.py", f"-net {net} -b 8 -lr 0.001", cifar100("data"))
@@ -254,6 +256,15 @@ REPOSITORIES = [
             ("02-intermediate/language_model", treebank("data")),
             ("03-advanced/generative_adversarial_network", mnist("../../data")),
             ("03-advanced/variational_autoencoder", mnist("../../data")),
+        )
+    ],
+    real("ng-video-lecture", "bigram.py"),
+    real("stargan", "main.py", STAR, folders("images"), losses=4),  # then Adam amplifies rounding: float64 agrees
+    *[
+        real("minimalRL", f"{name}.py", losses=losses, stand_ins="gymnasium gym.py")
+        for name, losses in (
+            ("REINFORCE", 8), ("actor_critic", 8), ("dqn", 8), ("ppo-lstm", 8), ("acer", 8),
+            ("ppo", 3),  # later losses are differences of equal parts
         )
     ],
     real("SupContrast", "main_ce.py", "--batch_size 8 --epochs 1 --model resnet18 --learning_rate 0.01",

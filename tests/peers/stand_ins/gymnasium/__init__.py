@@ -10,6 +10,9 @@ import numpy as np
 class _Pole:
     spec = SimpleNamespace(reward_threshold=30.0)
 
+    def __init__(self):
+        self.draw = np.random.default_rng(0)
+
     def reset(self, seed=None):
         self.draw = np.random.default_rng(seed) if seed is not None else self.draw
         self.state = self.draw.uniform(-0.05, 0.05, 4)
@@ -24,6 +27,9 @@ class _Pole:
 
     def render(self):
         return None
+
+    def close(self):
+        pass
 
 
 def make(name, render_mode=None):
