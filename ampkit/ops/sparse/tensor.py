@@ -10,6 +10,7 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, DTypeError, ShapeError, StateError
 from ampkit.base.memory_format import sparse_coo, sparse_csc, sparse_csr
+from ampkit.base.missing_names import MissingNameError, missing_attribute
 from ampkit.core.tensor import Tensor
 from ampkit.core.tensor_base import Shape
 
@@ -47,6 +48,11 @@ class SparseTensor:
         if handler is None:
             raise DTypeError(name, "dense tensors", "a sparse one", "x.to_dense()")
         return handler(*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(Tensor, name):
+            raise MissingNameError(f"SparseTensor has no {name}", cure=f"x.to_dense().{name}")
+        raise missing_attribute("torch.Tensor", self, name)
 
     dtype = property(lambda self: self._held.dtype)
     device = property(lambda self: self._held.device)

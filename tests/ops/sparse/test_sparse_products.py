@@ -136,3 +136,18 @@ def test_a_sparse_tensor_changes_in_place_and_changes_a_dense_one():
 def test_what_is_wrong_is_said_in_one_line(call, line):
     with pytest.raises(ampkit.AmpkitError, match=line):
         call()
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("topk", r"SparseTensor has no topk\nhelp: x.to_dense\(\).topk"),
+        ("to_sparse_bsr", r"ampkit has no torch.Tensor.to_sparse_bsr\nhelp: `x.to_sparse_csr\(\)`, without blocks"),
+        ("unheard_of", "'SparseTensor' object has no attribute 'unheard_of'"),
+    ],
+    ids=str,
+)
+def test_a_method_that_it_lacks_says_what_to_use(name, line):
+    assert not hasattr(matrix(), name)
+    with pytest.raises(AttributeError, match=line):
+        getattr(matrix(), name)
