@@ -162,6 +162,7 @@ SOURCES = {
     "torch.utils.data": "ampkit.utils.data",
     "torch.utils.data.dataloader": "ampkit.utils.data .utils.data",
     **_below("torch.utils.data", "dataset distributed sampler", "ampkit.utils.data"),
+    "torch.utils.cpp_extension": ".utils.cpp_extension",
     "torch.utils.data._utils": "",
     "torch.utils.data._utils.collate": "ampkit.data.collate",
     "torch.utils.dlpack": ".utils.dlpack",
@@ -218,7 +219,8 @@ REFUSED = {
     **_below("torch.nn.utils", "_deprecation_utils _expanded_weights _named_member_accessor", _INTERNAL),
     "torch.utils.data._utils": _INTERNAL,
     "torch.utils.data.datapipes": "an IterableDataset, or a Dataset",
-    "torch.utils.cpp_extension": "an op with kernels of its own: docs/add-an-op.md",
+    "torch.utils.cpp_extension": "C++ and CUDA for PyTorch need PyTorch; an op of array code, with kernels: "
+    "docs/add-an-op.md",
 }
 # Classes only, not functions, of which libraries ask whether they are there.
 CLASSES = {"torch._C": _INTERNAL}

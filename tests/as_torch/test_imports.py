@@ -104,7 +104,7 @@ for wrong in (lambda: op(), lambda: op(x, 1.0, shape=[1], size=2), lambda: torch
     assert found[4:] == [
         f"ArgumentError three::scale: needs the arguments of {schema}, got no x",
         f"ArgumentError three::scale: needs the arguments of {schema}, got 2 by position, shape, size",
-        "AttributeError no operator three::scaled",
+        "MissingNameError no operator three::scaled",
         "ArgumentError define: needs a schema, as 'name(Tensor x, int n=1) -> Tensor', got 'noTensor x'",
         "MissingNameError ampkit has no torch.ops.three.later, whose kernel is none of Python",
         "FileNotFoundError [Errno 2] No such file or directory: '/no/such.so'",
@@ -344,3 +344,25 @@ except AttributeError as error:
     print(str(error).splitlines()[0])
 """
     assert run_aliased(code) == ["False", "ampkit has no torch.utils._python_dispatch.TorchDispatchMode"]
+
+
+def test_what_compiles_for_pytorch_is_refused_with_the_nearest_way(run_aliased):
+    code = """
+import torch
+from torch.utils import cpp_extension
+print(cpp_extension.CUDA_HOME is None, cpp_extension.ROCM_HOME is None)
+for make in (lambda: cpp_extension.load("name", ["a.cpp"]), lambda: cpp_extension.CUDAExtension("name", ["a.cu"]),
+             lambda: torch.ops.compiled_elsewhere.scale(torch.ones(2))):
+    try:
+        make()
+    except AttributeError as error:
+        print(*str(error).splitlines(), sep=" | ")
+"""
+    cure = "help: C++ and CUDA for PyTorch need PyTorch; an op of array code, with kernels: docs/add-an-op.md"
+    own = 'torch.library.custom_op("compiled_elsewhere::scale", ...) of Python code'
+    assert run_aliased(code) == [
+        "True True",
+        f"ampkit has no torch.utils.cpp_extension.load | {cure}",
+        f"ampkit has no torch.utils.cpp_extension.CUDAExtension | {cure}",
+        f"no operator compiled_elsewhere::scale | help: compiled code for PyTorch has none here: {own}",
+    ]

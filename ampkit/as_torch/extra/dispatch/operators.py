@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ....autograd import Function
-from ....base.missing_names import missing_name
+from ....base.missing_names import MissingNameError, missing_name
 from ....core.autograd.grad_mode import is_grad_enabled
 from ....core.dispatch.overrides import flat
 from ....core.policy import is_autocast_enabled
@@ -154,7 +154,8 @@ class _Namespace:
         if (found is None or "" not in found.kernels) and self._loads(name):
             return operator(path)
         if found is None or not (found.kernels or found.schema):
-            raise AttributeError(f"no operator {path}", name=name, obj=self)
+            cure = f'compiled code for PyTorch has none here: torch.library.custom_op("{path}", ...) of Python code'
+            raise MissingNameError(f"no operator {path}", cure=cure)
         return found
 
     def _loads(self, name: str) -> bool:
