@@ -4,7 +4,8 @@ With an odd vocabulary, such as GPT-2's 50257 tokens, cublasLt takes kernels tha
 are at boundaries: in bfloat16 on an H100 (2026-11-26), [16384, 768] @ [768, 50257] took 13.3 ms, with 50264 1.9;
 the products of its backward took 8.9 and 8.3 ms, and 1.6 ms each. So such an axis is cut into a multiple of eight and
 the rest (see gemm.py), and matrices with misaligned rows are copied to or from rows at boundaries, in 1.3 ms for these
-logits. cross_entropy writes its gradient with rows at boundaries.
+logits. Large results, such as logits, stay at boundaries: their rows lie apart in memory, and cross_entropy reads them
+there. It writes its gradient in the same way.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..nvrtc import MAX_ELEMENTS, launch
 
 STEP = 8  # 16-bit values between boundaries
 BOUNDARY = 16  # bytes
+LARGE = 4096  # columns: a vocabulary, not features
 LEAST_PRODUCTS = 1 << 28  # with fewer, a launch more costs what the slow kernel loses
 LEAST_DEPTH = 256  # products per element of a copied matrix; a copy costs what the slow kernel loses in about 100
 
@@ -34,6 +36,19 @@ def parts(size: int) -> list[slice]:
 def is_row_major(matrix: Array) -> bool:
     """Whether the rows of [..., M, N] are contiguous, rather than its columns."""
     return bool(matrix.shape[-1] == 1 or matrix.strides[-1] == matrix.itemsize)
+
+
+def is_large(shape: Sequence[int], dtype: DType) -> bool:
+    """Whether a result of this shape has its rows at boundaries, not next to each other."""
+    return dtype in LOW and shape[-1] >= LARGE
+
+
+def has_spaced_rows(matrix: Array) -> bool:
+    """Whether a matrix has contiguous rows, one behind the other, that may lie apart."""
+    if matrix.ndim != 2 or not matrix.size:
+        return False
+    (step, inner), cols = matrix.strides, matrix.shape[1]
+    return (cols == 1 or inner == matrix.itemsize) and step >= cols * matrix.itemsize and not step % matrix.itemsize
 
 
 def is_misaligned(matrix: Array) -> bool:

@@ -24,6 +24,7 @@ from ..launch.row_alignment import (
     aligned_rows,
     copy_rows,
     empty_aligned,
+    is_large,
     is_misaligned,
     is_row_major,
     parts,
@@ -63,7 +64,8 @@ def product(
     if bias is not None and bias.dtype != stored:
         raise UnsupportedError
     use_buffer = buffer is not None and buffer.dtype == stored and buffer.shape == shape
-    out = buffer if use_buffer else backend.empty(shape, stored)
+    large = is_large(shape, stored) and math.prod(shape) * a.shape[-1] >= LEAST_PRODUCTS
+    out = buffer if use_buffer else empty_aligned(a, shape, stored) if large else backend.empty(shape, stored)
     if _needs_parts(a, b, out) and "addend" not in more:
         out = _product_in_parts(a, b, out, bias, **more)
     elif not multiply(a, b, out, bias, **more):

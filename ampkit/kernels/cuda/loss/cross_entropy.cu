@@ -60,12 +60,13 @@ struct Label {
 };
 
 // loss, lse [rows], label_weight [rows] or null, invalid_label [rows]: which labels are out of range. A block per row.
+// step: from row to row of x, in values.
 template <typename S>
 __global__ void cross_entropy_forward(const S* x, const int64* labels, const float* weight, float* loss, float* lse,
-                                      float* label_weight, bool* invalid_label, int64 cols, int64 ignore,
-                                      float smoothing) {
+                                      float* label_weight, bool* invalid_label, int64 cols, int64 step,
+                                      int64 ignore, float smoothing) {
     int64 row = blockIdx.x;
-    const S* row_x = x + row * cols;
+    const S* row_x = x + row * step;
     Label label(labels[row], cols, ignore);
     BlockedReduction<OnlineSoftmax, MaxSum> maxima;
     for_each_pack(row_x, row_x, cols, [&](int64, float* v, int n) {
@@ -103,11 +104,11 @@ __global__ void cross_entropy_forward(const S* x, const int64* labels, const flo
 
 // dx = softmax(x) * prob_scale - target_grad at the label - grad * smoothing / cols * weight, where grad is that of the
 // row's loss. dy: [rows] if per_row, else one value. weights: the sum of all weights, null for cols. total: the mean's
-// divisor or null. step: from row to row of dx, in values.
+// divisor or null. x_step, step: from row to row of x and of dx, in values.
 template <typename S>
 __global__ void cross_entropy_backward(const float* dy, const S* x, const int64* labels, const float* weight,
                                        const float* weights, const float* lse, const float* total, S* dx, int64 cols,
-                                       int64 step, int64 ignore, float smoothing, bool per_row) {
+                                       int64 x_step, int64 step, int64 ignore, float smoothing, bool per_row) {
     int64 row = blockIdx.x;
     Label label(labels[row], cols, ignore);
     float grad = !label.counted ? 0.0f : label.invalid ? NAN_F : dy[per_row ? row : 0] / (total ? *total : 1.0f);
@@ -115,7 +116,7 @@ __global__ void cross_entropy_backward(const float* dy, const S* x, const int64*
         smoothing_grad = grad * (smoothing / cols), row_lse = lse[row];
     float prob_scale = target_grad + smoothing_grad * (weights ? *weights : float(cols));
     S* to = dx + row * step;
-    for_each_pack(x + row * cols, to, cols, [&](int64 at, float* v, int n) {
+    for_each_pack(x + row * x_step, to, cols, [&](int64 at, float* v, int n) {
 #pragma unroll
         for (int j = 0; j < n; j++) {
             v[j] = expf(v[j] - row_lse) * prob_scale;

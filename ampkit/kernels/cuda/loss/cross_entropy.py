@@ -12,9 +12,9 @@ import numpy as np
 
 from ampkit import backends
 from ampkit.backends.cuda.array_layout import cast, contiguous, supports_rows, to_float32, to_int64
-from ampkit.backends.cuda.launch.row_alignment import empty_aligned
+from ampkit.backends.cuda.launch.row_alignment import empty_aligned, has_spaced_rows, is_large
 from ampkit.backends.cuda.nvrtc import STORED, blocks_for, launch, typed
-from ampkit.base.dtypes import LOW, Array, DType, float32
+from ampkit.base.dtypes import Array, DType, float32
 from ampkit.core.autograd.saved import Saved
 from ampkit.kernels.shared.loss import register_label_loss
 from ampkit.ops.loss.class_labels import label_error
@@ -28,6 +28,16 @@ def _supports(input: Array, *more: Any, **params: Any) -> bool:
 def _rows(scores: Array) -> Array:
     """[N, C, ...] as contiguous rows [N, ..., C], copied if needed."""
     return contiguous(np.moveaxis(scores, 1, -1) if scores.ndim > 2 else scores)
+
+
+def _spaced_rows(scores: Array) -> Array:
+    """The same, but for rows of a matrix that lie apart in memory, as those of large logits do."""
+    return scores if has_spaced_rows(scores) else _rows(scores)
+
+
+def _step(rows: Array) -> np.int64:
+    """Values from row to row."""
+    return np.int64(rows.strides[-2] // rows.itemsize if rows.ndim > 1 else 0)
 
 
 def _from_rows(rows: Array) -> Array:
@@ -72,12 +82,12 @@ def _cross_entropies(
     input: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str, label_smoothing: float,
     dtype: DType,
 ) -> Any:  # fmt: skip
-    backend, x, rows = backends.backend_of(input), _rows(input), target.size
+    backend, x, rows = backends.backend_of(input), _spaced_rows(input), target.size
     classes, labels, scale = x.shape[-1], to_int64(target), to_float32(weight)
     loss, bad = backend.empty((rows,), float32), backend.empty((rows,), np.dtype(bool))
     lse = _empty_per_row(input)
     counted = backend.empty((rows,), float32) if reduction == "mean" else None
-    sizes = np.int64(classes), np.int64(ignore_index), np.float32(label_smoothing)
+    sizes = np.int64(classes), _step(x), np.int64(ignore_index), np.float32(label_smoothing)
     entry = typed("cross_entropy_forward", x.dtype)
     launch("loss/cross_entropy", entry, rows, _threads(classes), x, labels, scale, loss, lse, counted, bad, *sizes)
     _raise_if_bad("cross_entropy", target, bad, classes, ignore_index)
@@ -93,11 +103,11 @@ def _supports_grad(dy: Array, saved: Saved, dtype: DType) -> bool:
 def _gradient(
     dy: Array, saved: Saved, dtype: DType, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Array:
-    x, weight = _rows(saved.input), to_float32(saved.weight)
+    x, weight = _spaced_rows(saved.input), to_float32(saved.weight)
     dx, classes = _empty_gradient(x), x.shape[-1]
     weights = weight.sum() if weight is not None and label_smoothing else None
     arrays = to_float32(dy), x, to_int64(saved.target), weight, weights, saved.lse, saved.total, dx
-    sizes = np.int64(classes), np.int64(dx.strides[-2] // dx.itemsize if dx.ndim > 1 else 0), np.int64(ignore_index)
+    sizes = np.int64(classes), _step(x), _step(dx), np.int64(ignore_index)
     entry = typed("cross_entropy_backward", x.dtype)
     options = np.float32(label_smoothing), np.bool_(reduction == "none")
     launch("loss/cross_entropy", entry, saved.lse.size, _threads(classes), *arrays, *sizes, *options)
@@ -106,7 +116,7 @@ def _gradient(
 
 def _empty_gradient(x: Array) -> Array:
     # With rows aligned for the products that follow, where a vocabulary is large.
-    large = x.dtype in LOW and x.ndim == 2 and x.shape[1] >= 4096
+    large = x.ndim == 2 and is_large(x.shape, x.dtype)
     return empty_aligned(x, x.shape, x.dtype) if large else backends.backend_of(x).empty(x.shape, x.dtype)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ampkit import backends
-from ampkit.backends.cuda.array_layout import supports_dtypes, supports_rows, vector_width
+from ampkit.backends.cuda.array_layout import contiguous, supports_dtypes, supports_rows, vector_width
+from ampkit.backends.cuda.launch.row_alignment import LARGE
 from ampkit.backends.cuda.nvrtc import SHARED, blocks_for, cached_columns, launch, typed
 from ampkit.base.dtypes import Array, DType
 from ampkit.core.autograd.saved import Saved
@@ -28,7 +29,12 @@ WARPS = 4  # rows per block where each row has a warp
 
 def _supports_rows(array: Array, dim: int, dtype: Any = None) -> bool:
     last = array.ndim > 0 and dim in (-1, array.ndim - 1)
-    return last and supports_rows(array, array.shape[-1]) and bool(array.flags.c_contiguous)
+    return last and supports_rows(array, array.shape[-1]) and bool(array.flags.c_contiguous or _is_large(array))
+
+
+def _is_large(array: Array) -> bool:
+    """Whether an array is made of long contiguous rows, such as logits: it is copied where they lie apart."""
+    return array.strides[-1] == array.itemsize and array.shape[-1] >= LARGE
 
 
 def _shape(cols: int, *arrays: Array) -> tuple[int, int]:
@@ -58,14 +64,14 @@ def _launch(
 
 
 def _normalized(input: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
-    out = backends.backend_of(input).empty(input.shape, dtype)
+    out, input = backends.backend_of(input).empty(input.shape, dtype), contiguous(input)
     name, cols = "log_softmax_forward" if logarithm else "softmax_forward", input.shape[-1]
     _launch(name, input.dtype, dtype, _shape(cols, input, out), cols, input.dtype.itemsize, input, out)
     return out
 
 
 def _gradient(dy: Array, out: Array, dim: int, logarithm: bool, dtype: DType) -> Array:
-    dx = backends.backend_of(dy).empty(dy.shape, dtype)
+    dx, dy, out = backends.backend_of(dy).empty(dy.shape, dtype), contiguous(dy), contiguous(out)
     name, cols = "log_softmax_backward" if logarithm else "softmax_backward", dy.shape[-1]
     _launch(name, dtype, out.dtype, _shape(cols, dy, out, dx), cols, 2 * out.dtype.itemsize, dy, out, dx)
     return dx
