@@ -13,8 +13,12 @@ from ampkit.ops.shape.padding import pad_, pad_from_input
 from .registration import on
 
 
-def register_join_split(backend: str, joined: Any, fit: Any) -> None:
-    """Register what joins arrays. joined(arrays, dim) -> their concatenation; fit(arrays): whether it takes them."""
+def register_join_split(backend: str, joined: Any, fit: Any, rejoined: Any = None) -> None:
+    """Register what joins arrays. joined(arrays, dim) -> their concatenation; fit(arrays): whether it takes them.
+
+    rejoined: the same for gradients of pieces, which may lie in the result already.
+    """
+    again = rejoined or joined
 
     def cat(tensors: Sequence[Array], dim: int, *, dtype: DType) -> Any:
         return joined(tensors, dim), Saved(lengths=tuple([t.shape[dim] for t in tensors]))
@@ -25,11 +29,11 @@ def register_join_split(backend: str, joined: Any, fit: Any) -> None:
         return joined([t[(*lead, None)] for t in tensors], at), Saved()
 
     def split_backward(dy: Any, saved: Saved, needs: Any, ends: Any, dim: int) -> Array:
-        return joined(dy, dim)
+        return again(dy, dim)
 
     def unbind_backward(dy: Any, saved: Saved, needs: Any, dim: int) -> Array:
         lead = (slice(None),) * dim
-        return joined([piece[(*lead, None)] for piece in dy], dim)
+        return again([piece[(*lead, None)] for piece in dy], dim)
 
     def pieces_fit(dy: Any, saved: Saved, needs: Any, **params: Any) -> bool:
         return type(dy) is tuple and fit(dy)

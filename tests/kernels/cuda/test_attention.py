@@ -11,6 +11,7 @@ from ampkit.base import observe
 from ampkit.base.dtypes import bfloat16, float16, float32, float64
 from ampkit.base.errors import StateError
 from ampkit.core.autograd.tape import grad
+from ampkit.kernels.cuda.shape import join_split
 
 BODY = "scaled_dot_product_attention_cuda"
 SITUATIONS = {
@@ -197,6 +198,27 @@ def test_operands_that_lie_as_they_like(kind, dtype, gpu):
     assert compared(arrays, None, {"is_causal": True}, gpu, place) == BODY
     if kind == "one projection":
         assert gpu.cudnn.calls[0][1][:3] == tuple(v.data.ptr for v in views), "an operand was copied"
+
+
+@pytest.mark.parametrize("joined", ["chunk", "unbind", "grouped"])
+def test_gradients_of_parts_of_a_projection_are_written_into_one_array(joined, gpu, monkeypatch):
+    sizes = (32, 16, 16) if joined == "grouped" else (32, 32, 32)
+    values = drawn([(2, 10, sum(sizes)), (2, 10, 32)], float16)
+
+    def gradient(place):
+        rows = Tensor(place(values[0]), True)
+        x = rows * 1.0
+        if joined == "unbind":
+            q, k, v = x.reshape(2, 10, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        else:
+            q, k, v = (part.reshape(2, 10, -1, 8).transpose(1, 2) for part in x.split(sizes, -1))
+        out = ops.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=joined == "grouped")
+        (out.transpose(1, 2).reshape(2, 10, 32) * Tensor(place(values[1]))).sum().backward()
+        return rows.grad.numpy(force=True)
+
+    want = gradient(lambda a: a)
+    monkeypatch.setattr(join_split, "concatenated", None)
+    testing.assert_close(gradient(gpu.asarray), want, testing.GRADIENT_TOLERANCE[float16])
 
 
 def test_heads_go_back_into_their_row_without_a_copy(gpu):

@@ -87,6 +87,21 @@ def test_gradients_of_pieces_are_put_together(dtype, device, launches):
     assert not found.numpy()[:, :8].any()
 
 
+def test_pieces_that_lie_side_by_side_are_one_array_again_and_others_are_copied(device, launches):
+    whole = device.asarray(np.arange(48, dtype=np.float16).reshape(2, 24))
+    parts = [whole[:, :8], whole[:, 8:16], whole[:, 16:]]
+    for dim, pieces in ((1, parts), (0, [whole[:1], whole[1:]]), (1, [piece[:, None] for piece in parts])):
+        found = join_split.rejoined(pieces, dim)
+        assert found.data.ptr == whole.data.ptr
+        np.testing.assert_array_equal(found.get(), np.concatenate([piece.get() for piece in pieces], dim))
+    assert not launches
+    for pieces in (parts[::-1], parts[::2], [parts[0], parts[1], parts[2][:1].repeat(2, 0)], [whole[:1], whole[:1]]):
+        found = join_split.rejoined(pieces, 1)
+        np.testing.assert_array_equal(found.get(), np.concatenate([piece.get() for piece in pieces], 1))
+        assert found.data.ptr != whole.data.ptr
+    assert not np.shares_memory(ops.cat([Tensor(piece) for piece in parts], 1).numpy(), whole.get())
+
+
 def test_the_gradient_of_a_cat_is_its_slices(device):
     a, b = (Tensor(device.asarray(np.zeros((2, n), np.float32)), requires_grad=True) for n in (3, 5))
     seed = np.arange(16, dtype=np.float32).reshape(2, 8)

@@ -76,7 +76,7 @@ def _gradients(dy: Array, saved: Saved, given: Any, needs: Any, p: float, draw: 
         raise UnsupportedError
     q, k, v = (_dense(array) for array in (saved.query, saved.key, saved.value))
     bias, _ = _mask(given, q.shape[2:3] + k.shape[2:3], q.dtype)
-    lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), tuple(_empty_like(x, x.shape) for x in (q, k, v))
+    lse, gradients = saved.lse.reshape(*q.shape[:-1], 1), _empty_gradients(q, k, v)
     arrays = q, k, v, bias, _dropout(q, k, p, draw), _to_4d(saved.out), lse
     call = AttentionArrays(*arrays, causal, scale, _dense(dy), gradients)
     if not attention_slices.attention_backward(library_of(q), call):
@@ -124,6 +124,28 @@ def _empty_like(array: Array, shape: tuple[int, ...]) -> Array:
     order = sorted(range(3), key=lambda axis: (-array.strides[axis], axis))
     out = backends.backend_of(array).empty((*(shape[axis] for axis in order), shape[3]), array.dtype)
     return out.transpose(*(order.index(axis) for axis in range(3)), 3)
+
+
+def _empty_gradients(*operands: Array) -> tuple[Array, ...]:
+    """An array per operand. Where these are all parts of one projection [N, L, features], so are their gradients.
+
+    Then the gradient of the projection is there without a copy.
+    """
+    query, size = operands[0], operands[0].itemsize
+    (n, _, length, _), step, place = query.shape, query.strides[2] // size, min(x.data.ptr for x in operands)
+    starts, end = dict[int, slice](), 0
+    for x in sorted(operands, key=lambda x: x.data.ptr):
+        heads, width = x.shape[1], x.shape[3]
+        strides = (length * step * size, width * size, step * size)
+        apart = any(m > 1 and s != want for m, s, want in zip(x.shape, x.strides[:3], strides, strict=False))
+        if apart or x.shape[2] != length or x.data.ptr != place + end * size:
+            return tuple([_empty_like(one, one.shape) for one in operands])
+        starts[x.data.ptr] = slice(end, end := end + heads * width)
+    if end != step or len(starts) != len(operands):
+        return tuple([_empty_like(one, one.shape) for one in operands])
+    rows = backends.backend_of(query).empty((n, length, step), query.dtype)
+    parts = [rows[..., starts[x.data.ptr]].reshape(n, length, x.shape[1], x.shape[3]) for x in operands]
+    return tuple([part.transpose(0, 2, 1, 3) for part in parts])
 
 
 def _mask(mask: Any, scores: tuple[int, int], dtype: DType) -> tuple[Any, Any]:

@@ -33,6 +33,26 @@ def concatenated(arrays: Sequence[Array], dim: int) -> Array:
     return out.transpose(tuple([order.index(i) for i in range(len(order))]))
 
 
+def rejoined(pieces: Sequence[Array], dim: int) -> Array:
+    """Concatenate arrays of one dtype along `dim`, which nobody writes to any more: where they lie side by side in
+    memory, as gradients do that were written as parts of one array, the result is that array."""
+    first, at = pieces[0], dim % pieces[0].ndim
+    steps = list(first.strides)
+    if first.shape[at] == 1 and len(pieces) > 1:
+        steps[at] = pieces[1].data.ptr - first.data.ptr
+    end = first.data.ptr
+    for piece in pieces:
+        near = piece.data.mem is first.data.mem and piece.data.ptr == end and piece.size
+        like = zip(piece.shape, piece.strides, steps, strict=True)
+        if not near or any(step != want for n, step, want in like if n > 1):
+            return concatenated(pieces, dim)
+        end += piece.shape[at] * steps[at]
+    shape = list(first.shape)
+    shape[at] = sum([piece.shape[at] for piece in pieces])
+    whole: Array = type(first)(tuple(shape), first.dtype, first.data, tuple(steps))
+    return whole
+
+
 def _order(arrays: Sequence[Array]) -> list[int]:
     """The axes in the memory order that all arrays share; row-major order where they share none."""
     plain = list(range(arrays[0].ndim))
@@ -82,4 +102,4 @@ def _supports(arrays: Sequence[Array]) -> bool:
     return same and 0 < sum(array.size for array in arrays) * first.itemsize <= MAX_ELEMENTS
 
 
-register_join_split("cuda", concatenated, _supports)
+register_join_split("cuda", concatenated, _supports, rejoined)
