@@ -82,6 +82,9 @@ class Chains:
     def cast(self, array: Any, dtype: Any) -> Any:
         """The same for a cast."""
 
+    def add_rows(self, *reduction: Any) -> Any:
+        """The same for a reduction of rows."""
+
     def references(self, array: Any) -> int:
         """How many launches refer to `array`."""
         return 0

@@ -27,7 +27,7 @@ def reduce_to_input(node: Any, gradient: Any, shape: tuple[int, ...], *dtypes: D
     if getattr(gradient, "shape", None) != shape:
         lead = _lead(node, gradient, shape)
         axes = (*range(lead), *(i + lead for i, n in enumerate(shape) if n == 1 and gradient.shape[i + lead] != 1))
-        gradient = (sum_over.reference.run if is_traced(gradient) else sum_over)(gradient, axes).reshape(shape)
+        gradient = (sum_over.reference.run if is_traced(gradient) else sum_over.launch)(gradient, axes).reshape(shape)
     for dtype in dtypes:
         if dtype is not None and gradient.dtype != dtype:
             gradient = cast_unread(gradient, dtype)

@@ -28,7 +28,7 @@ class Launcher:
     sum_over(array, axes) -> its sum in float32. min_elements: of the first array, below which the reference runs;
     min_of: another one for some ops; min_float32: one for contiguous float32 arrays. Both are by the name of the op, or
     of the op with `_backward`. keeps_subnormals: whether its float32 arithmetic does, and values are read at no cost.
-    broadcast_to: of NumPy, or a quicker one.
+    broadcast_to: of NumPy, or a quicker one. reductions_wait: whether reductions may wait in a compiled step, too.
     """
 
     backend: str
@@ -41,6 +41,7 @@ class Launcher:
     min_float32: Mapping[str, float] = field(default_factory=dict)
     keeps_subnormals: bool = False
     broadcast_to: Callable[..., Any] = np.broadcast_to
+    reductions_wait: bool = False
 
     def on(self, op: Any, run: Any, when: Any, dtypes: Any = None, launches: bool = False) -> None:
         """Register the kernel `run` of an op, with the predicates `when` and, of dtypes, `dtypes`.
@@ -58,9 +59,9 @@ class Launcher:
         when = self._if_large(backward.name, when)
         on(backward, self.backend, run, when, wants_cache=wants_cache, min_elements=least, launches=launches)
 
-    def on_small_backward(self, op: Any, run: Any, when: Any) -> None:
+    def on_small_backward(self, op: Any, run: Any, when: Any, launches: bool = False) -> None:
         """Register the kernel `run` of the backward of an op whose result, and so dy, is smaller than its input."""
-        on(op.backward_primitive, self.backend, run, when)
+        on(op.backward_primitive, self.backend, run, when, launches=launches)
 
     def _if_large(self, name: str, when: Any) -> Any:
         if name not in self.min_float32:

@@ -57,7 +57,7 @@ def _register_sum_over(launcher: Launcher, reduced: Reduced, fits: Predicate) ->
     def summed(gradient: Array, axes: tuple[int, ...]) -> Any:
         return reduced("Add", gradient, axes, float32)
 
-    launcher.on(sum_over, summed, fits)
+    launcher.on(sum_over, summed, fits, launches=launcher.reductions_wait)
 
 
 def as_result(found: Array, axes: tuple[int, ...], keepdim: bool) -> Any:
@@ -108,7 +108,10 @@ def _register_sums(launcher: Launcher, reduced: Reduced, fits: Predicate) -> Non
         return repeated(_cast(dy, needs[0]), saved.shape, dim, keepdim)
 
     def mean_backward(dy: Array, saved: Saved, needs: Any, dim: Any, keepdim: bool, dtype: Any) -> Any:
-        wide, count = _cast(dy, float32), np.float32(reductions.count_reduced(saved.shape, dim))
+        count = np.float32(reductions.count_reduced(saved.shape, dim))
+        if launcher.reductions_wait:
+            return repeated(launcher.forward("Div", (dy, float(count)), needs[0]), saved.shape, dim, keepdim)
+        wide = _cast(dy, float32)
         share = np.divide(wide, count, out=np.empty_like(wide))  # of 0-d arrays, / would make numbers
         return repeated(_cast(share, needs[0]), saved.shape, dim, keepdim)
 
@@ -119,10 +122,11 @@ def _register_sums(launcher: Launcher, reduced: Reduced, fits: Predicate) -> Non
     def wanted(dy: Array, saved: Saved, needs: Any, *args: Any, **params: Any) -> bool:
         return needs[0] is not None and supports(dy)
 
-    launcher.on(reductions.sum, sum_, fits)
-    launcher.on(reductions.mean, mean, fits)
+    waits = launcher.reductions_wait
+    launcher.on(reductions.sum, sum_, fits, launches=waits)
+    launcher.on(reductions.mean, mean, fits, launches=waits)
     launcher.on_small_backward(reductions.sum, sum_backward, wanted)
-    launcher.on_small_backward(reductions.mean, mean_backward, wanted)
+    launcher.on_small_backward(reductions.mean, mean_backward, wanted, launches=waits)
 
 
 # extremes
@@ -141,7 +145,7 @@ def _register_extreme(launcher: Launcher, reduced: Reduced, fits: Predicate, op:
         ties = reduced("CountEqual", x, axes, float32, center=out)
         return launcher.forward("WhereEqual", (grad / ties, x, out), needs[0])
 
-    launcher.on(op, forward, fits)
+    launcher.on(op, forward, fits, launches=launcher.reductions_wait)
     launcher.on_small_backward(op, backward, _backward_fits(launcher, fits, ("input", "out")))
 
 

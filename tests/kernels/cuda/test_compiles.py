@@ -16,7 +16,9 @@ from cuda_on_cpu import nvrtc_compiler
 from cuda_on_cpu.entries import entries
 
 from ampkit.backends.cuda import nvrtc
+from ampkit.backends.cuda.launch import row_source
 from ampkit.backends.cuda.launch.chain_source import Input, Output, Step, source
+from ampkit.backends.cuda.launch.row_source import Reduction, RowArray, RowScalar, RowShape, RowStep
 from ampkit.base.dtypes import bfloat16, bool_, float16, float32
 
 STEMS = sorted(str(path.relative_to(nvrtc.KERNELS).with_suffix("")) for path in nvrtc.KERNELS.rglob("*.cu"))
@@ -100,9 +102,29 @@ def chain_sources():
     yield source(tuple(steps), (wide,) * 11, (Output(float32, 3), Output(float32, 7), Output(float32, 8)), 2)
 
 
+def row_chain_sources():
+    """The same with reductions: a norm in a warp and in a block, and what else inputs and results may be."""
+    total = RowStep(Step("Add", False, ("x0", "x1", "s0"), ((0, float32),)), True)
+    square = RowStep(Step("Mul", False, ("v0", "v0"), ((1, float32),)), True)
+    mean = Reduction("Add", "v1", (2, float32), "s1", False)
+    rstd = RowStep(Step("Rsqrt", False, ("v2",), ((3, float32),)), False)
+    scaled = RowStep(Step("Mul", False, ("v0", "v3"), ((4, float32),)), True)
+    norm = RowStep(Step("Mul", False, ("v4", "x2"), ((5, bfloat16),)), True)
+    inputs = [RowArray(dtype, row, row_source.WIDE) for dtype, row in ((float32, None), (bfloat16, None), (float32, 0))]
+    outputs = (0, float32), (3, float32), (5, bfloat16)
+    for shape in (RowShape(8, 4, False), RowShape(8, 8, True), RowShape(1, 32, False)):
+        yield row_source.source((total, square, mean, rstd, scaled, norm), tuple(inputs), (), outputs, 2, shape)
+    most = Reduction("Maximum", "x0", (0, float16), "s0", False)
+    marked = RowStep(Step("Where", True, ("w0", "x1", "v0"), (None, (1, float32), None)), True)
+    size = Reduction("AddSquares", "v1", (2, float32), "s0", True)
+    mixed = RowArray(float16, 0, row_source.SCATTERED), RowArray(bool_, 1, row_source.REPEATED)
+    scalars = (RowScalar(float32, True),)
+    yield row_source.source((most, marked, size), mixed, scalars, ((2, float32),), 1, RowShape(8, 1, False))
+
+
 @needs_nvrtc
 def test_chains_compile_and_keep_their_values_in_registers(arch):
-    for code, name in chain_sources():
+    for code, name in (*chain_sources(), *row_chain_sources()):
         (price,) = nvrtc_compiler.build_once(code, (name,), arch, ARCHS[arch])
         print(f"{arch:7}{price.registers:4} registers  {name}")  # noqa: T201
         if not ARCHS[arch]:

@@ -94,7 +94,9 @@ def test_parts_pay_where_the_product_is_large_in_every_direction(shape, needs):
 
 
 @HALVES
-def test_logits_of_a_large_vocabulary_and_their_gradient_come_with_aligned_rows_and_are_not_copied(dtype, device, small, launches):
+def test_logits_of_a_large_vocabulary_and_their_gradient_have_aligned_rows_and_are_not_copied(
+    dtype, device, small, launches
+):
     classes, rows = 5003, 6
     x, labels = draw((rows, 16), dtype), np.arange(rows) * 800
     weight = nn.Parameter(device.asarray(draw((classes, 16), float32, 1)))

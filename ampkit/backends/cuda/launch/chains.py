@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 from weakref import ref
@@ -26,15 +26,11 @@ from ampkit.base.dtypes import Array, DType
 from ampkit.base.errors import AmpkitError, UnsupportedError
 
 from ..nvrtc import MAX_ELEMENTS, STORED, launch
-from . import elementwise
+from . import elementwise, row_chains
 from .chain_source import Input, Output, Step, source
 from .elementwise import AXES, BLOCK, LaunchPlan
-from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, same_array, summary
+from .waiting import Block, Launch, Value, bytes_of, distinct, extent, is_value, layout_record, same_array, summary
 
-_LAYOUT = [  # of ChainLayout, but for the strides
-    *[(name, np.uint32) for name in ("count", "vector", "axes", "zero")],
-    ("size", np.uint32, AXES),
-]
 MAX_STEPS = 32  # of a chain
 MAX_ARRAYS = 14  # that a chain reads and stores: their elements lie in registers
 MAX_AGAIN = 8  # launches that are computed anew for a result that was not stored
@@ -68,11 +64,10 @@ class CudaChains(Chains):
         if self.recording is None or not plan.blocks:
             self.run(operands)
             return None
-        self.made += 1
         like = next(one for one in operands if hasattr(one, "dtype"))
-        found = Launch(self.made, name, backward, plan, tuple([self._operand(one) for one in operands]))
+        found = Launch(self.number(), name, backward, plan, tuple([self.operand(one) for one in operands]))
         outs = tuple([None if dtype is None else plan.empty(like, dtype) for dtype in dtypes])
-        found.makes([None if out is None else self._waiting(out, found, i) for i, out in enumerate(outs)])
+        found.makes([None if out is None else self.waits(out, found, i) for i, out in enumerate(outs)])
         queue.waiting = True
         return outs
 
@@ -91,7 +86,16 @@ class CudaChains(Chains):
         finally:
             queue.opened = before
 
-    def _operand(self, operand: Any) -> Any:
+    def add_rows(self, *reduction: Any) -> Any:
+        """Let a reduction of rows wait: see row_chains.added."""
+        return row_chains.added(self, *reduction) if queue.owner == threading.get_ident() else None
+
+    def number(self) -> int:
+        """Of a launch, in the order of the program."""
+        self.made += 1
+        return self.made
+
+    def operand(self, operand: Any) -> Any:
         if not hasattr(operand, "dtype"):
             return np.float32(operand)
         memory = self._of(operand)
@@ -107,7 +111,7 @@ class CudaChains(Chains):
         value.block = self._block(recording.work.at(operand.data.mem.ptr)())
         return value
 
-    def _waiting(self, out: Array, launch: Launch, index: int) -> Value:
+    def waits(self, out: Array, launch: Launch, index: int) -> Value:
         value = Value(self.recording.address(out), launch, index)
         address = out.data.mem.ptr
         value.allocation = self.recording.work.at(address)
@@ -139,12 +143,12 @@ class CudaChains(Chains):
         try:
             given = None if reads is None else arrays_in(reads)
             if given is None:
-                self._compute(self._alive())
+                self.compute(self._alive())
             else:
                 xp = self.gpu.xp.ndarray
                 wanted = [self._of(one) for one in given if isinstance(one, xp)]
-                self._compute([one for one in wanted if one is not None])
-                self._compute(list(self._conflicts([one for one in writes if isinstance(one, xp)])))
+                self.compute([one for one in wanted if one is not None])
+                self.compute(list(self._conflicts([one for one in writes if isinstance(one, xp)])))
             queue.waiting = bool(self._alive())
         finally:
             self.runs = False
@@ -163,13 +167,16 @@ class CudaChains(Chains):
         # Waiting values that read memory that is about to be written, or that are stored there.
         ranges = [extent(one) for one in written if one.nbytes]
         for value in self._alive() if ranges else ():
-            near = [value, *[one for step in self._reach([value], True) for one in step.operands if is_value(one)]]
+            near = [value, *[one for step in self.reach([value], True) for one in step.operands if is_value(one)]]
             extents = [extent(one.array) for one in near]
             if any(low < high_2 and low_2 < high for low, high in ranges for low_2, high_2 in extents):
                 yield value
 
-    def _reach(self, wanted: Iterable[Value], across: bool = False) -> list[Launch]:
-        """The launches that compute `wanted` from memory and from what waits with other shapes; across: from memory."""
+    def reach(self, wanted: Iterable[Value], across: bool = False, known: Collection[Value] = ()) -> list[Launch]:
+        """The launches that compute `wanted` from memory and from what waits with other shapes; across: from memory.
+
+        known: what will be in memory by then.
+        """
         found: dict[int, Launch] = {}
         open_ = [value.launch for value in wanted if value.launch is not None]
         while open_:
@@ -179,12 +186,16 @@ class CudaChains(Chains):
             found[launch.number] = launch
             for one in launch.operands:
                 source = one.whole if across and is_value(one) and one.whole is not None else one
-                if is_value(source) and source.launch is not None and (across or source.launch.key == launch.key):
+                if not is_value(source) or source.launch is None or source in known:
+                    continue
+                if across or source.launch.key == launch.key:
                     open_.append(source.launch)
         return [found[number] for number in sorted(found)]
 
-    def _compute(self, wanted: list[Value]) -> None:
+    def compute(self, wanted: list[Value]) -> None:
         while waiting := [value for value in wanted if value.launch is not None]:
+            if row_chains.compute(self, waiting):
+                continue
             key = waiting[0].launch.key
             self._compute_chain([value for value in waiting if value.launch.key == key])
 
@@ -194,17 +205,17 @@ class CudaChains(Chains):
             wanted = [value for value in wanted if value.launch is not None]
             if not wanted:
                 return
-            steps = self._reach(wanted)
+            steps = self.reach(wanted)
             inside = {step.number for step in steps}
             read = distinct([one for step in steps for one in step.operands if is_value(one)])
             needed = [one.whole or one for one in read]
             apart = [one for one in needed if one.launch is not None and one.launch.number not in inside]
             views = [one.whole for one in read if one.whole is not None and one.whole.launch is not None]
             if apart or views:
-                self._compute(distinct([*apart, *views]))
+                self.compute(distinct([*apart, *views]))
                 continue
             given = [one for one in read if one.launch is None]
-            stored = [*wanted, *self._also(steps, wanted)]
+            stored = [*wanted, *self.also(steps, wanted)]
             if len(steps) <= MAX_STEPS and len(given) + len(stored) <= MAX_ARRAYS:
                 break
             if len(wanted) > 1:
@@ -218,26 +229,37 @@ class CudaChains(Chains):
                     self._compute_chain([one])
             else:
                 break
-        self._emit(steps, given, distinct(stored))
+        stored = distinct(stored)
+        self.emit(steps, given, stored, lambda: self._kernel(steps, given, stored))
 
-    def _also(self, steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
+    def also(self, steps: list[Launch], wanted: list[Value]) -> Iterator[Value]:
         """Which other results of `steps` are stored at the same time: those that are held and not cheap to compute."""
+        stored = set(wanted)
         for step in steps:
             for value in step.values:
-                if value is None or value.launch is None or any(value is one for one in wanted) or not value.is_held():
+                if value is None or value.launch is None or value in stored or not value.is_held():
                     continue
-                again = self._reach([value], True)
+                again = self.reach([value], True, stored)
                 read = distinct(
-                    [one for each in again for one in each.operands if is_value(one) and one.launch is None]
+                    [
+                        one
+                        for each in again
+                        for one in each.operands
+                        if is_value(one) and (one.launch is None or one in stored)
+                    ]
                 )
                 cost = sum(bytes_of(one.array) for one in read)
                 cheap = len(again) <= MAX_AGAIN and cost <= COSTS * value.array.nbytes
                 if not (cheap and all(one.is_held() for one in read)):
+                    stored.add(value)
                     yield value
 
-    def _emit(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> None:
+    def emit(
+        self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Callable[[], tuple[Any, ...]]
+    ) -> None:
+        """Launch `kernel` (code, name, arguments, blocks), which stores results of `steps`, or these one by one."""
         memory = [self._memory(value) for value in stored]  # outputs, while they are written
-        if len(steps) == 1 or not self._emit_chain(steps, given, stored):
+        if len(steps) == 1 or not self._emit_chain(steps, given, stored, kernel):
             self._one_by_one(steps, stored)
         for value, held in zip(stored, memory, strict=True):
             value.launch, value.block, value.allocation = None, held, None
@@ -266,13 +288,13 @@ class CudaChains(Chains):
                     held.append(self._memory(value))
                     outs.append(value.array)
             operands = [one.array if is_value(one) else float(one) for one in step.operands]
-            elementwise.run(step.name, step.backward, step.plan, operands, outs)
+            step.run(operands, outs)
         if alone:
             queue.log.alone[f"{steps[0].title} has no other beside it"] += 1
 
-    def _emit_chain(self, steps: list[Launch], given: list[Value], stored: list[Value]) -> bool:
+    def _emit_chain(self, steps: list[Launch], given: list[Value], stored: list[Value], kernel: Any) -> bool:
         try:
-            code, name, arguments, blocks = self._kernel(steps, given, stored)
+            code, name, arguments, blocks = kernel()
         except UnsupportedError:
             queue.log.alone["chains of arrays with too many axes"] += 1
             return False
@@ -338,13 +360,7 @@ class CudaChains(Chains):
         vector, aligned = elementwise._vector_width(axes, len(every), widest)
         if any(every[i].array.data.ptr % 16 for i in aligned):
             vector = 1
-        strides_of = ("stride", np.int32, (len(rows) + 1, AXES))
-        kind = np.dtype([*_LAYOUT, strides_of])
-        made = np.zeros(1, kind)
-        made["count"], made["vector"], made["axes"] = count, vector, len(axes)
-        made["size"][0, : len(axes)] = [size for size, _ in axes]
-        for steps, row in rows.items():
-            made["stride"][0, row, : len(axes)] = steps
+        made = layout_record(count, vector, [size for size, _ in axes], list(rows))
         return tuple(inputs), places[len(given) :], made
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampkit import backends
+from ampkit.backends.launch_queue import queue
 from ampkit.base.dtypes import Array, DType, bool_, float32
 from ampkit.base.errors import UnsupportedError
 
@@ -120,6 +121,10 @@ def _reduce_n(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
     outer, n, inner = sizes
     rows = inner == 1 and n > 16
     name, lengths = ("reduce_rows", 2) if rows else ("reduce_columns", 3)
+    if rows and center is None and queue.opened and queue.opens("cuda"):
+        held = queue.held.add_rows(term, x, outer, n, dtype, finish)
+        if held is not None:
+            return held  # type: ignore[no-any-return]
     while True:
         part, blocks, last_args = _row_parts(x, outer, n) if rows else _column_parts(x, outer, n, inner)
         parts = blocks_for(n, part)
@@ -132,6 +137,14 @@ def _reduce_n(term: str, x: Array, sizes: tuple[int, int, int], dtype: DType, fi
         if is_last:
             return out
         x, n, term, center = out, parts, THEN.get(term, term), None
+
+
+def run_rows(term: str, x: Array, out: Array, rows: int, n: int, finish: Finish) -> None:
+    """Reduce contiguous rows of at most PART values to `out` [rows] in one launch."""
+    part, blocks, last_args = _row_parts(x, rows, n)
+    sizes = np.int64(rows), np.int64(n), np.int64(part), np.int64(1)
+    args = x, out, None, *sizes, np.float32(finish.divisor), np.bool_(finish.root), *last_args
+    launch("reduction/reductions", typed("reduce_rows", term, x.dtype, out.dtype), blocks, BLOCK, *args)
 
 
 def _row_parts(x: Array, outer: int, n: int) -> tuple[int, int, tuple[Any, ...]]:

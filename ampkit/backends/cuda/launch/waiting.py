@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 from weakref import ref
 
+import numpy as np
+
 from ampkit.backends.launch_queue import FusedChain
 from ampkit.base.dtypes import Array
 
-from .elementwise import LaunchPlan
+from . import elementwise
+from .elementwise import AXES, LaunchPlan
+
+_LAYOUT = [  # of ChainLayout, but for the strides
+    *[(name, np.uint32) for name in ("count", "vector", "axes", "zero")],
+    ("size", np.uint32, AXES),
+]
 
 
 class Block:
@@ -74,6 +82,10 @@ class Launch:
         self.dtypes = tuple([value.array.dtype.name for value in made])
         self.moved = sum(bytes_of(one.array) for one in distinct([*filter(is_value, self.operands), *made]))
 
+    def run(self, operands: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Run by itself, into `outs`."""
+        elementwise.run(self.name, self.backward, self.plan, operands, outs)
+
     @property
     def values(self) -> list[Value | None]:
         return [None if each is None else each() for each in self.made]
@@ -110,6 +122,17 @@ def bytes_of(array: Array) -> int:
     """Of memory, where broadcasting repeats elements."""
     sizes = [size for size, step in zip(array.shape, array.strides, strict=True) if step]
     return prod(sizes) * int(array.dtype.itemsize)
+
+
+def layout_record(count: int, vector: int, sizes: Sequence[int], rows: Iterable[Sequence[int]]) -> Any:
+    """A ChainLayout: the length of each axis, and its strides for each of `rows`."""
+    strides = list(rows)
+    made = np.zeros(1, np.dtype([*_LAYOUT, ("stride", np.int32, (len(strides) + 1, AXES))]))
+    made["count"], made["vector"], made["axes"] = count, vector, len(sizes)
+    made["size"][0, : len(sizes)] = sizes
+    for place, steps in enumerate(strides):
+        made["stride"][0, place, : len(sizes)] = steps
+    return made
 
 
 def summary(steps: list[Launch], given: list[Value], stored: list[Value]) -> FusedChain:

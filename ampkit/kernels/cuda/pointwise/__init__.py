@@ -22,5 +22,5 @@ def _sum_over(array: Any, axes: tuple[int, ...]) -> Any:
     return reduced("Add", array, list(axes), False, float32)
 
 
-LAUNCHER = Launcher("cuda", elementwise.forward, elementwise.backward, _total, _sum_over)
+LAUNCHER = Launcher("cuda", elementwise.forward, elementwise.backward, _total, _sum_over, reductions_wait=True)
 register_pointwise(LAUNCHER)

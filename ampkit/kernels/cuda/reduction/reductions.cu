@@ -4,28 +4,11 @@
 // depends on the shape alone, and partial results are combined in a fixed order: the same bits every time. A sum, of
 // squares or not, that over- or underflows is computed once more in float64; of parts of squares the roots are stored,
 // whose squares the next launch adds.
-#include "include/block.cuh"
+#include "include/reduction.cuh"
 
 #define HELPER static __device__ __forceinline__
 #define REGISTER_TERM(NAME)
 #include "shared/reductions.h"
-
-// Whether a sum of n terms overflowed, or terms that underflowed may count in it.
-template <typename Op>
-__device__ __forceinline__ bool is_lost(float total, int64 n) {
-    return !(fabsf(total) <= 3.4028234e38f && fabsf(total) >= Op::LEAST * float(n));
-}
-
-template <typename T>
-__device__ __forceinline__ T finish(float total, float divisor, bool root) {
-    total /= divisor;
-    return from_float<T>(root ? sqrtf(total) : total);
-}
-template <typename T>
-__device__ __forceinline__ T finish(double total, float divisor, bool root) {
-    total /= double(divisor);
-    return from_float<T>(float(root ? sqrt(total) : total));
-}
 
 // The sum of the terms of x[first], x[first + step], ... below `end` in float64.
 template <typename Op, typename S>
@@ -55,11 +38,7 @@ __device__ __forceinline__ float row_total(const S* x, int64 first, int64 end, i
 #pragma unroll
     for (int j = 0; j < V; j++) centers[j] = center;
     accumulate<Op, V>(x, first, end, step, centers, total);
-#pragma unroll
-    for (int half = V / 2; half; half /= 2)
-#pragma unroll
-        for (int j = 0; j < half; j++) total[j] = Op::combine(total[j], total[j + half]);
-    return total[0];
+    return joined<Op>(total);
 }
 
 // inner = 1: a warp per row, or a block per part of `part_size` elements (block_per_row). The result is divided, then

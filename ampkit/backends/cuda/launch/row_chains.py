@@ -1,0 +1,249 @@
+"""Reductions of rows that wait in a recording, and the chains that they are part of: one generated kernel for each.
+
+A row is [cols], and every array of such a chain has a value for each element of the rows, or one for each row. What
+feeds a reduction is computed as the row is loaded, what reads its result while the row is still in registers
+(row_source.py). The order of the sums is that of the reduction by itself.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampkit.backends.broadcast_layout import merged
+from ampkit.backends.launch_queue import queue
+from ampkit.base.dtypes import Array, DType
+from ampkit.base.errors import UnsupportedError
+
+from ..nvrtc import MAX_ELEMENTS, blocks_for
+from . import row_source
+from .chain_source import Step
+from .elementwise import AXES, LaunchPlan
+from .reduction import BLOCK, PART, Finish, run_rows
+from .row_source import REPEATED, SCATTERED, WIDE, Reduction, RowArray, RowScalar, RowShape, RowStep
+from .waiting import Launch, Value, distinct, is_value, layout_record
+
+MAX_STEPS, MAX_ARRAYS = 48, 14
+WARP_ROW = 1024  # columns of a row that a warp reduces; see launch/reduction.py
+
+
+class Rows(NamedTuple):
+    """How the arrays of a chain lie: count rows of `cols` values, `vector` of them per access."""
+
+    count: int
+    cols: int
+    vector: int
+
+    @property
+    def shape(self) -> RowShape:
+        block = self.cols > WARP_ROW
+        return RowShape(self.vector, blocks_for(self.cols, (BLOCK if block else 32) * self.vector), block)
+
+    @property
+    def blocks(self) -> int:
+        return self.count if self.cols > WARP_ROW else blocks_for(self.count, BLOCK // 32)
+
+
+class RowLaunch(Launch):
+    """A reduction of rows that waits. term: of reductions.h."""
+
+    __slots__ = ("finish", "rows", "term")
+
+    def __init__(self, number: int, term: str, x: Value, rows: Rows, finish: Finish):
+        plan = LaunchPlan((rows.count,), None, rows.blocks, None, None, ())
+        super().__init__(number, f"{term} of rows", False, plan, (x,))
+        self.key, self.term, self.rows, self.finish = ("rows", number), term, rows, finish
+
+    def run(self, operands: Any, outs: Any) -> None:
+        run_rows(self.term, operands[0], outs[0], self.rows.count, self.rows.cols, self.finish)
+
+
+def added(chains: Any, term: str, x: Array, count: int, cols: int, dtype: DType, finish: Finish) -> Array | None:
+    """Let a reduction of `count` rows of x, contiguous, wait. -> its result [count]; None for one that must run now."""
+    if chains.recording is None or cols > PART or count * cols > MAX_ELEMENTS:
+        return None
+    rows = Rows(count, cols, 8 if cols % 8 == 0 and x.data.ptr % 16 == 0 else 1)
+    launch = RowLaunch(chains.number(), term, chains.operand(x), rows, finish)
+    out = launch.plan.empty(x, dtype)
+    launch.makes([chains.waits(out, launch, 0)])
+    queue.waiting = True
+    return out
+
+
+def compute(chains: Any, wanted: list[Value]) -> bool:
+    """Compute some of `wanted`, or what they need, by a chain of rows. -> whether there was one."""
+    rows = _rows_of(chains, wanted[0])
+    if rows is None:
+        return False
+    wanted = [one for one in wanted if _is_in(one.launch, rows)]
+    found, early = dict[int, Launch](), list[Value]()
+    open_ = [one.launch for one in wanted]
+    while open_:
+        launch = open_.pop()
+        if launch.number in found:
+            continue
+        found[launch.number] = launch
+        for one in launch.operands:
+            source = _waiting(one)
+            if source is None:
+                continue
+            if _is_in(source.launch, rows) and _is_passed(launch, one, source, rows):
+                open_.append(source.launch)
+            else:
+                early.append(source)
+    steps = [found[number] for number in sorted(found)]
+    if len(steps) < 2 or len(steps) > MAX_STEPS or not any(isinstance(step, RowLaunch) for step in steps):
+        return False
+    if early:
+        chains.compute(distinct(early))
+        return True
+    given = distinct([one for step in steps for one in step.operands if is_value(one) and _waiting(one) is None])
+    stored = distinct([*wanted, *chains.also(steps, wanted)])
+    if len(given) + len(stored) > MAX_ARRAYS:
+        return False
+    chains.emit(steps, given, stored, lambda: _kernel(steps, given, stored, rows))
+    return True
+
+
+def _rows_of(chains: Any, value: Value) -> Rows | None:
+    """Of the last reduction that a value needs and shares its rows with."""
+    for launch in reversed(chains.reach([value], True)):
+        if isinstance(launch, RowLaunch) and _is_in(value.launch, launch.rows):
+            return launch.rows
+    return None
+
+
+def _waiting(one: Any) -> Value | None:
+    """The value that an operand is, or is a view of, if it waits."""
+    for each in (one, one.whole) if is_value(one) else ():
+        if each is not None and each.launch is not None:
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+def _is_in(launch: Launch, rows: Rows) -> bool:
+    """Whether the results of a launch are rows, or one value for each row, in their order."""
+    if isinstance(launch, RowLaunch):
+        return launch.rows == rows
+    size = prod(launch.plan.shape)
+    if launch.plan.order is not None or size not in (rows.count, rows.count * rows.cols):
+        return False
+    return size != rows.count or all(_is_of_rows(one, rows) for one in launch.operands if is_value(one))
+
+
+def _is_of_rows(one: Value, rows: Rows) -> bool:
+    """Whether an operand has one value for each row, or one for all."""
+    return one.array.size == 1 or (one.array.size == rows.count and bool(one.array.flags.c_contiguous))
+
+
+def _is_passed(launch: Launch, one: Value, source: Value, rows: Rows) -> bool:
+    """Whether a launch reads a value of the chain at the element, or of the row, that it computes."""
+    if one.array.data.ptr != source.array.data.ptr or one.array.dtype != source.array.dtype:
+        return False
+    whole = isinstance(launch, RowLaunch) or prod(launch.plan.shape) != rows.count
+    if source.array.size != rows.count or not whole:
+        same = one.array.size == source.array.size == (rows.count * rows.cols if whole else rows.count)
+        return same and bool(one.array.flags.c_contiguous)
+    axes = [axis for axis in _axes(launch, [one]) if axis[0] > 1]
+    return axes == [axis for axis in [(rows.count, (1, rows.cols)), (rows.cols, (0, 1))] if axis[0] > 1]
+
+
+def _axes(launch: Launch, operands: list[Value]) -> Any:
+    layouts = [(one.array.shape, one.array.strides, one.array.dtype) for one in operands]
+    return merged(launch.plan.shape, None, tuple(layouts))
+
+
+def _kernel(steps: list[Launch], given: list[Value], stored: list[Value], rows: Rows) -> Any:
+    """The code of the kernel, its name, arguments and blocks. Raises UnsupportedError for too many axes."""
+    if any(one.array.data.ptr % 16 for one in stored):
+        raise UnsupportedError
+    places: dict[int, str] = {}
+    inputs, scalars, layout = _inputs(steps, rows, places)
+    described: list[Any] = []
+    numbers: list[np.float32] = []
+    count = 0
+    for step in steps:
+        operands = []
+        for one in step.operands:
+            if is_value(one):
+                source = _waiting(one)
+                operands.append(places[id(one if source is None else source)])
+            else:
+                operands.append(f"s{len(numbers)}")
+                numbers.append(one)
+        values: list[tuple[int, DType] | None] = []
+        for value in step.values:
+            wanted = value is not None and value.launch is not None
+            values.append((count, value.array.dtype) if wanted else None)
+            if wanted:
+                places[id(value)] = f"v{count}"
+                count += 1
+        if isinstance(step, RowLaunch):
+            assert values[0] is not None
+            number = f"s{len(numbers)}"
+            described.append(Reduction(step.term, operands[0], values[0], number, step.finish.root))
+            numbers.append(np.float32(step.finish.divisor))
+        else:
+            found = Step(step.name, step.backward, tuple(operands), tuple(values))
+            described.append(RowStep(found, prod(step.plan.shape) != rows.count))
+    outputs = tuple([(int(places[id(one)][1:]), one.array.dtype) for one in stored])
+    kinds = tuple([each for _, each in inputs]), tuple([each for _, each in scalars])
+    code, name = row_source.source(tuple(described), *kinds, outputs, len(numbers), rows.shape)
+    arrays = [one.array for one in stored], [one.array for one, _ in inputs], [one.array for one, _ in scalars]
+    return code, name, (*arrays[0], *arrays[1], *arrays[2], layout, *numbers), rows.blocks
+
+
+def _inputs(
+    steps: list[Launch], rows: Rows, places: dict[int, str]
+) -> tuple[list[tuple[Value, RowArray]], list[tuple[Value, RowScalar]], Any]:
+    """What is read from memory, each array once, and the kernel's argument that says how it lies. Fills `places`."""
+    whole, scalars = dict[Any, tuple[Value, Launch]](), dict[Any, Value]()
+    for step in steps:
+        of_rows = not isinstance(step, RowLaunch) and prod(step.plan.shape) == rows.count
+        for one in step.operands:
+            if not is_value(one) or _waiting(one) is not None:
+                continue
+            key = one.array.data.ptr, one.array.shape, one.array.strides, one.array.dtype
+            if of_rows:
+                scalars.setdefault(key, one)
+                places[id(one)] = f"w{list(scalars).index(key)}"
+            else:
+                whole.setdefault(key, (one, step))
+                places[id(one)] = f"x{list(whole).index(key)}"
+    dense = {key for key, (one, _) in whole.items() if _is_dense(one, rows)}
+    strided = [each for key, each in whole.items() if key not in dense]
+    shapes = {step.plan.shape for _, step in strided}
+    if len(shapes) > 1:
+        raise UnsupportedError
+    axes = _axes(strided[0][1], [one for one, _ in strided]) if strided else [(rows.count * rows.cols, (1,))]
+    if len(axes) > AXES:
+        raise UnsupportedError
+    found, steps_of = list[tuple[Value, RowArray]](), dict[tuple[int, ...], int]()
+    for key, (one, _) in whole.items():
+        if key in dense:
+            load = SCATTERED if one.array.data.ptr % 16 else WIDE
+            found.append((one, RowArray(one.array.dtype, None, load)))
+            continue
+        place = [each is one for each, _ in strided].index(True)
+        strides = tuple([row[place] for _, row in axes])
+        row = steps_of.setdefault(strides, len(steps_of))
+        found.append((one, RowArray(one.array.dtype, row, _load(one, axes[-1][0], strides))))
+    single = [(one, RowScalar(one.array.dtype, one.array.size == 1)) for one in scalars.values()]
+    layout = layout_record(rows.count * rows.cols, rows.cols, [size for size, _ in axes], list(steps_of))
+    return found, single, layout
+
+
+def _is_dense(one: Value, rows: Rows) -> bool:
+    return one.array.size == rows.count * rows.cols and bool(one.array.flags.c_contiguous)
+
+
+def _load(one: Value, size: int, strides: tuple[int, ...]) -> int:
+    """How eight neighbours along the last axis, of `size`, are loaded."""
+    if size % 8 or any(abs(step) > MAX_ELEMENTS for step in strides):
+        return SCATTERED
+    if not strides[-1]:
+        return REPEATED
+    apart = one.array.data.ptr % 16 or any(step % 8 for step in strides[:-1])
+    return SCATTERED if strides[-1] != 1 or apart else WIDE
