@@ -481,6 +481,7 @@ CHANGING = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 @pytest.mark.parametrize("make", CHANGING, ids=lambda make: make.__name__)
 def test_a_step_that_changes_what_it_reads_on_the_host_runs_eagerly(make):
     found = []
@@ -497,6 +498,7 @@ def test_a_step_that_changes_what_it_reads_on_the_host_runs_eagerly(make):
         assert reason.endswith("state of python random")
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_a_step_that_advances_a_schedule_runs_eagerly():
     found = []
     for compiled in (False, True):

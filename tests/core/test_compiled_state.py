@@ -335,6 +335,7 @@ def test_gradients_that_a_step_leaves_are_those_of_eager_calls_whether_it_finds_
     assert [kind.graph.recording is not None for kind in step._variants.values()] == [True, True]
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_gradients_of_leaves_that_no_optimizer_holds_are_those_of_eager_calls():
     x = ampkit.ones(3, device="cuda").requires_grad_()
 
@@ -352,6 +353,7 @@ def test_gradients_of_leaves_that_no_optimizer_holds_are_those_of_eager_calls():
     assert found == [[number] * 3 for number in range(4)]
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_a_step_that_changes_at_every_call_runs_eagerly_and_keeps_few_kinds():
     cfg = {"factor": 0.0}
     step = ampkit.compile(lambda x: x * cfg["factor"], warmup=1)
@@ -364,6 +366,7 @@ def test_a_step_that_changes_at_every_call_runs_eagerly_and_keeps_few_kinds():
     assert all(kind.graph.recording is None for kind in step._variants.values())
 
 
+@pytest.mark.filterwarnings("ignore:compile. runs eagerly")
 def test_the_report_says_how_many_kinds_are_recorded_and_why_others_run_eagerly():
     x = ampkit.ones(3, device="cuda")
     compiled = ampkit.compile(lambda x: (x * 2.0).sum(), warmup=1)

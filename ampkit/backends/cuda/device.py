@@ -48,6 +48,7 @@ class CUDA:
         self._waiting: deque[tuple[Any, list[Any], Callable[..., None]]] = deque()
         self.staging = Staging(xp, index, self.empty)
         self.recording: Any = None  # a graph.Recording, while a step is recorded
+        self.on_transfer: Callable[[str], None] | None = None  # told of transfers from and to the host
         self._graph_pool: Any = None
         self.side_streams: set[int] = set()  # addresses of streams that steps use too, such as that of collectives
         self.failure: Exception | None = None  # of a collective: values on the device have no meaning after it
@@ -140,6 +141,8 @@ class CUDA:
 
     def asarray(self, values: Any, dtype: DType | None = None) -> Array:
         """Copy `values` to the device, preserving the order of axes in memory."""
+        if self.on_transfer is not None and not isinstance(values, self.xp.ndarray):
+            self.on_transfer("brings values from the host")
         return self._allocate(self._copied_in, values, dtype)
 
     def _allocate(self, make: Callable[..., Array], *args: Any) -> Array:
@@ -160,7 +163,9 @@ class CUDA:
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """`values` that only the arguments of a call decide: in a recording they are copied beside it, once."""
-        return self.asarray(values) if self.recording is None else self.recording.constant(values)
+        if self.recording is not None:
+            return self.recording.constant(values)
+        return self._allocate(self._copied_in, values, None)
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> Array:
         return self._allocate(self.xp.empty, shape, dtype)
@@ -231,11 +236,15 @@ class CUDA:
 
     def to_numpy(self, array: Array) -> np.ndarray[Any, Any]:
         """A copy in the host's memory; waits for the device."""
+        if self.on_transfer is not None:
+            self.on_transfer("reads values on the host")
         with self.here():
             return self._sound(self.xp.asnumpy(array))
 
     def item(self, array: Array) -> Any:
         """The one value of `array` as a Python number; waits for the device."""
+        if self.on_transfer is not None:
+            self.on_transfer("reads values on the host")
         with self.here():
             return self._sound(array.item())
 

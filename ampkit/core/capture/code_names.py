@@ -16,7 +16,7 @@ IMPLICIT = {
     "__le__", "__gt__", "__ge__", "__neg__", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__",
     "__truediv__", "__rtruediv__", "__pow__", "__rpow__", "__matmul__",
 }  # fmt: skip
-_LIBRARIES = {*sys.stdlib_module_names, "ampkit", "numpy", "cupy", "ml_dtypes", "pydantic", "pydantic_core", "rich"}
+LIBRARIES = {*sys.stdlib_module_names, "ampkit", "numpy", "cupy", "ml_dtypes", "pydantic", "pydantic_core", "rich"}
 
 
 @lru_cache(maxsize=4096)
@@ -48,4 +48,4 @@ def function_of(member: Any) -> FunctionType | None:
 def is_library(value: Any) -> bool:
     """Whether a class, function or module belongs to this library, its dependencies or the standard library."""
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return isinstance(name, str) and name.partition(".")[0] in _LIBRARIES
+    return isinstance(name, str) and name.partition(".")[0] in LIBRARIES

@@ -8,6 +8,7 @@ same bits (see backends/launch_queue.py).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
@@ -57,9 +58,11 @@ def compile(
     Python, they run tile by tile.
 
     fullgraph, dynamic, mode: PyTorch's words. fullgraph: raise StateError where a kind of call would run eagerly for
-    good. dynamic has no effect: other shapes are another kind of call on a GPU, and change nothing on a CPU. mode:
-    "default", "reduce-overhead" and "max-autotune" do the same, as a graph has no overhead to reduce, and kernels are
-    chosen once whatever the mode.
+    good. dynamic: whether sizes of tensors change from call to call. On a CPU it has no effect, as nothing is recorded
+    and chains take any sizes. A graph of a GPU has fixed sizes: with True the sizes that come back first are recorded,
+    and calls of all others run eagerly, so that no length costs a recording; pad to few sizes where most calls should
+    be launched. With None and False each of up to 8 sizes is recorded. mode: "default", "reduce-overhead" and
+    "max-autotune" do the same, as a graph has no overhead to reduce, and kernels are chosen once whatever the mode.
 
     Values of tensors on the device may change between calls. Where something else has changed that the step read on the
     host, it is another kind of call and recorded anew: `training`, `requires_grad`, hyperparameters, hooks, settings,
@@ -68,10 +71,13 @@ def compile(
     this returns says so. Not seen: what comes from files, the time, the environment, behind weak references, or from
     lists of more than 64 items. A recording keeps what it uses; those of a device share memory of temporaries.
 
-    Raises ArgumentError for something that cannot be called, or another mode. At the recording, StateError for a step
-    that needs the host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the host),
-    naming the op; and OutOfMemoryError as an eager call does; the next calls run eagerly then, and another recording is
-    tried.
+    A step that needs the host between its start and its end (`loss.item()`, `if loss > 1`, data that comes from the
+    host), or that prints, writes to files or reads the time, runs eagerly too. Each reason is one RuntimeWarning, which
+    names the line.
+
+    Raises ArgumentError for something that cannot be called, or another mode. OutOfMemoryError at a recording, as an
+    eager call does; the next calls run eagerly then, and another recording is tried. StateError where a recording fails
+    after an optimizer or a scaler has begun its step, which cannot be repeated then; the next calls run eagerly.
     """
     if step is None:
         return lambda f: compile(f, fullgraph=fullgraph, dynamic=dynamic, mode=mode, warmup=warmup)
@@ -81,9 +87,8 @@ def compile(
         raise ArgumentError("compile", "warmup from 1", repr(warmup))
     if mode is not None:
         check_choice("compile", "mode", mode, *MODES)
-    if dynamic is not None:
-        switch("compile", "dynamic", dynamic)
-    return Compiled(step, warmup, switch("compile", "fullgraph", fullgraph))
+    varies = dynamic is not None and switch("compile", "dynamic", dynamic)
+    return Compiled(step, warmup, switch("compile", "fullgraph", fullgraph), varies)
 
 
 def shared_memory(backend: Any) -> AbstractContextManager[Any]:
@@ -97,8 +102,8 @@ def shared_memory(backend: Any) -> AbstractContextManager[Any]:
 class Compiled:
     """A step wrapped by `compile`: one `Variant` per kind of arguments."""
 
-    def __init__(self, step: Callable[..., Any], warmup: int, fullgraph: bool = False):
-        self.step, self.warmup, self.fullgraph = step, warmup, fullgraph
+    def __init__(self, step: Callable[..., Any], warmup: int, fullgraph: bool = False, dynamic: bool = False):
+        self.step, self.warmup, self.fullgraph, self.dynamic = step, warmup, fullgraph, dynamic
         self._log = Log()  # of the last call on a CPU
         self._device = "cpu"
         self._variants: dict[Any, Variant] = {}  # by the arguments' key and a number
@@ -115,12 +120,20 @@ class Compiled:
         if backend.recording is not None or observe.observers:  # which look at the single ops
             return self.step(*args, **kwargs)
         key = _frozen((args, kwargs)), _region(backend.name)
-        kind = self._kind(key) or self._new_kind(key, backend, (args, kwargs))
+        sizeless = _frozen((args, kwargs), sizes=False) if self.dynamic else None
+        if self.dynamic and self._only_sizes_differ(key, sizeless):
+            self._note("a graph has fixed sizes, and with dynamic=True no other is recorded for these")
+            kind = None
+        else:
+            kind = self._kind(key) or self._new_kind(key, backend, (args, kwargs), sizeless)
         if kind is None or kind.eager:
+            self._note("" if kind is None else kind.eager)
             self._need_graph()
             return self.step(*args, **kwargs)
         with backend.here():
-            out = kind.warm(args, kwargs) if kind.calls < self.warmup else kind(args, kwargs, given)
+            warm = kind.calls < self.warmup
+            last = kind.calls == self.warmup - 1
+            out = kind.warm(args, kwargs, last) if warm else kind(args, kwargs, given)
         if kind.eager:
             self._note(kind.eager)
             self._need_graph()
@@ -159,7 +172,7 @@ class Compiled:
                 return kind
         return None
 
-    def _new_kind(self, key: Any, backend: Any, arguments: Any) -> Variant | None:
+    def _new_kind(self, key: Any, backend: Any, arguments: Any, sizeless: Any) -> Variant | None:
         if len(self._variants) == MAX_GRAPHS:  # one that was never recorded, and for whose state that has gone
             gone = [k for k, kind in self._variants.items() if kind.graph.recording is None and not kind.guards.hold()]
             if not gone:
@@ -170,12 +183,19 @@ class Compiled:
             self._note(f"there were {MAX_KINDS} kinds of calls before")
             return None
         self._made += 1
-        kind = self._variants[key, self._made] = Variant(backend, self.step, arguments)
+        kind = self._variants[key, self._made] = Variant(backend, self.step, arguments, sizeless)
         return kind
 
+    def _only_sizes_differ(self, key: Any, given: Any) -> bool:
+        """Whether graphs of calls that differ from this one in sizes alone are recorded, and none of its own sizes."""
+        recorded = [(known, kind) for (known, _), kind in self._variants.items() if kind.graph.recording is not None]
+        return all(known != key for known, _ in recorded) and any(kind.sizeless == given for _, kind in recorded)
+
     def _note(self, reason: str) -> None:
-        if reason not in self.eager_because:
+        if reason and reason not in self.eager_because:
             self.eager_because.append(reason)
+            if not self.fullgraph:
+                warnings.warn(f"compile: runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
 
 
 def _backend(given: list[Tensor]) -> Any:
@@ -183,14 +203,17 @@ def _backend(given: list[Tensor]) -> Any:
     return next((b for b in held if b.name != "cpu"), backends.get())
 
 
-def _frozen(value: Any) -> Any:
-    # The key of a variant: tensors by shape, dtype and device, numbers and text by value, all else by identity.
+def _frozen(value: Any, sizes: bool = True) -> Any:
+    # The key of a variant: tensors by shape, dtype and device, numbers and text by value, all else by identity. Without
+    # sizes: tensors by how many axes they have, and whole numbers by their type, as they may be lengths.
     if isinstance(value, Tensor):
-        return value.shape, value.dtype, value.device, value.requires_grad
+        return value.shape if sizes else value.ndim, value.dtype, value.device, value.requires_grad
     if isinstance(value, (list, tuple)):
-        return (type(value), *map(_frozen, value))
+        return (type(value), *[_frozen(item, sizes) for item in value])
     if isinstance(value, dict):
-        return tuple((key, _frozen(item)) for key, item in value.items())
+        return tuple([(key, _frozen(item, sizes)) for key, item in value.items()])
+    if type(value) is int and not sizes:
+        return int
     return (type(value), value if isinstance(value, (bool, int, float, str, bytes)) else id(value))
 
 

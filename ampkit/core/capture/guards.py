@@ -48,6 +48,7 @@ class Guards(Recorder):
         self._generators, self._states = list(_GLOBAL_GENERATORS), list[_Guard]()
         self._gradients: dict[int, tuple[Tensor, int | None]] = {}
         self._written: dict[int, Tensor] = {}
+        self._before: list[tuple[Tensor, Tensor | None, Any, Any]] = []  # those leaves, gradients, arrays, scale tags
         self._tensors: dict[int, Tensor] = {}
         self._seen: dict[int, Any] = {}  # modules, owners and hooks
         self._add(step, *_objects_in(arguments))
@@ -71,7 +72,7 @@ class Guards(Recorder):
 
     def begin_call(self) -> None:
         """Before a call that runs the step's Python."""
-        self._gradients, self._written = {}, {}
+        self._gradients, self._written, self._before = {}, {}, []
         self._add()
         self._states = _with_values(self._generators)
 
@@ -97,6 +98,13 @@ class Guards(Recorder):
         """Whether leaves that no optimizer holds have gradients after the call: memory that each call makes."""
         written = self._written.values()
         return any(leaf._grad is not None and getattr(leaf, "_arena_segment", None) is None for leaf in written)
+
+    def restore_gradients(self) -> None:
+        """Give the leaves the gradients from before the call, which computed nothing: its recording failed."""
+        for leaf, gradient, array, tag in self._before:
+            leave_gradient(leaf, None, None)
+            if gradient is not None:
+                gradient.array, gradient._scale_tag, leaf._grad = array, tag, gradient
 
     def add_tensor(self, tensor: Tensor) -> None:
         """Compare whether `tensor` asks for a gradient, and its hooks."""
@@ -137,6 +145,10 @@ class Guards(Recorder):
             self._gradients.setdefault(id(leaf), (leaf, _address(leaf)))
 
     def writes_gradient(self, leaf: Tensor) -> None:
+        if id(leaf) not in self._written:
+            held = leaf._grad
+            kept = (None, None, None) if held is None else (held, held._array, held._scale_tag)
+            self._before.append((leaf, *kept))
         self._written[id(leaf)] = leaf
 
 

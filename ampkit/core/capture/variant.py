@@ -13,6 +13,7 @@ from ..nested import tensors_in, with_tensors
 from ..op import Op
 from ..tensor import Tensor, guard_reads
 from .guards import Guards, described, leave_gradient
+from .host_needs import HostNeeds
 from .recorder import Recorder, recorders
 
 MAX_FAILURES = 3  # captures that ran out of memory; from then on such calls run eagerly, as those in between do
@@ -21,12 +22,13 @@ MAX_FAILURES = 3  # captures that ran out of memory; from then on such calls run
 class Variant(Recorder):
     """The calls with arguments of the same shapes and dtypes, in the same region, and their graph.
 
-    guards: what they read on the host, which has to be the same, too.
+    guards: what they read on the host, which has to be the same, too. sizeless: their arguments, but for sizes.
     """
 
-    def __init__(self, backend: Any, step: Callable[..., Any], arguments: Any):
-        self.backend, self.step, self.graph = backend, step, backend.graph()
+    def __init__(self, backend: Any, step: Callable[..., Any], arguments: Any, sizeless: Any = None):
+        self.backend, self.step, self.graph, self.sizeless = backend, step, backend.graph(), sizeless
         self.calls, self.failures = 0, 0
+        self._changed_host = False  # by a recording that failed, so that the step cannot be repeated
         self.eager = ""  # why it runs eagerly from now on
         self.guards = Guards(backend.name, step, arguments)
         self.inputs: list[Tensor] = []  # static inputs: the recording reads its arguments there
@@ -41,12 +43,18 @@ class Variant(Recorder):
         self.used: dict[int, tuple[Tensor, Any]] = {}  # tensors that it uses and does not make, with their arrays
         self.gradients: list[tuple[Tensor, Any, Any]] = []  # leaves, their gradients after the step, and scale tags
 
-    def warm(self, args: Any, kwargs: Any) -> Any:
-        """An eager call, in the memory that the recording will use."""
+    def warm(self, args: Any, kwargs: Any, last: bool = False) -> Any:
+        """An eager call, in the memory that the recording will use; last: the next one is to be recorded."""
         self.calls += 1
         state = random.default.state()
         try:
-            return self._eagerly(args, kwargs)
+            if not last:
+                return self._eagerly(args, kwargs)
+            with HostNeeds(self.backend, transfers=self.calls > 1) as needs:  # a first call brings what it keeps
+                out = self._eagerly(args, kwargs)
+            if not (self.calls > 1 and self.guards.changed_by_step):  # the next call says that, which is more
+                self.eager = self.eager or needs.reason
+            return out
         except MemoryError:
             random.default.restore(state)  # as after a failed capture: the step can be repeated
             raise
@@ -81,7 +89,13 @@ class Variant(Recorder):
                 self._run_eagerly()
                 return self.step(*args, **kwargs)
             self._forget()
-            self._record(args, kwargs, given)
+            try:
+                self._record(args, kwargs, given)
+            except StateError as error:
+                self.eager = str(error).splitlines()[0].removeprefix("compile: ")
+                if self._changed_host or self.guards.changed_by_step:
+                    raise
+                return self.step(*args, **kwargs)
         self.graph.raise_earlier()
         made = [self.backend.empty(t.array.shape, t.array.dtype) for t in tensors_in(self.out)]
         # The casts of tensors that other code has changed since the last launch.
@@ -146,6 +160,7 @@ class Variant(Recorder):
                 self.eager = f"{MAX_FAILURES} recordings ran out of memory"
             raise
         except Exception as error:
+            self._changed_host = bool(self.owners)  # an optimizer or a scaler, which know how far the step came
             raise _cannot(error) from error
         finally:
             recorders.remove(self)
@@ -154,6 +169,7 @@ class Variant(Recorder):
             random.default.restore(state)
             if self.graph.recording is None:
                 self._forget()
+                self.guards.restore_gradients()
             self.filled = []
         self.known = {id(t): t._version_counter[0] for t, _, _ in self.copies}
 
