@@ -38,6 +38,7 @@ from .autograd.backward_pass import BackwardPass
 from .autograd.node import Node
 from .autograd.saved import Saved as Saved
 from .autograd.saved import with_zeros
+from .capture import anew
 from .cast_plan import CastPlan, asking_for, make_plan
 from .dispatch import Kernel, Primitive
 from .dispatch.batching import call as batched
@@ -86,6 +87,7 @@ class Op:
         # How it runs once over the samples of a `vmap` (see core/dispatch/batching/rules.py); None: once per sample.
         pointwise = self.ours and self.forward.module.startswith("pointwise.")
         self.batching: Callable[[Any], Any] | None = rules.elementwise if pointwise else None
+        self.anew: anew.Anew | None = None  # how its last output is computed again from what it saved
         # Its forward mode, where that takes fewer passes than its backward (see core/dispatch/forward_rules.py).
         self.tangent: Callable[..., Any] | None = None
         self.plans: dict[Any, CastPlan] = {}
@@ -168,7 +170,7 @@ class Op:
         self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], backward_pass: BackwardPass
     ) -> tuple[Any, ...]:
         """The gradients of `node`'s inputs in the dtypes `needs`, given those of its outputs."""
-        self._check_versions(node)
+        self.check_versions(node)
         assert self.backward_primitive is not None
         saved, primitive, dy = node.saved, self.backward_primitive, with_zeros(node, dys)
         params = dict(zip(self.signature.param_names, node.params, strict=True)) if node.params else {}
@@ -207,7 +209,7 @@ class Op:
             raise ArgumentError(f"{self.name}_backward", wanted, str(len(found)))
         return found
 
-    def _check_versions(self, node: Node) -> None:
+    def check_versions(self, node: Node) -> None:
         serial = node.serial
         for position, version in enumerate(node.versions):
             if version[0] > serial:
@@ -235,7 +237,7 @@ class Op:
         self, node: Node, dys: list[Any], needs: tuple[DType | None, ...], backward_pass: BackwardPass
     ) -> tuple[Any, ...]:
         """`vjp` over traced arrays, recorded in its turn: see core/autograd/double_backward.py."""
-        self._check_versions(node)
+        self.check_versions(node)
         if node.kernel.level is None:
             return double_backward.replay(self, node, dys, needs)
         return second.replay(self, node, dys, needs)

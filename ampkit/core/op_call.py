@@ -23,6 +23,7 @@ from .autograd.node import Node
 from .autograd.saved import NOTHING, Saved
 from .autograd.saved_hooks import pack_saved, packing
 from .autograd.views import link
+from .capture import anew
 from .capture.recorder import recorders
 from .cast_plan import CastPlan
 from .casts import cast_unread
@@ -103,6 +104,8 @@ def runner(op: Any) -> Callable[..., Any]:
             node.kernel, node.versions, node.result, node.serial = kernel, versions, first._version_counter, tick()
             if packing:
                 pack_saved(node)
+            elif anew.steps:
+                anew.note(node, inputs, arrays)
             if following:
                 node.module_call = current()
             if made is not first:

@@ -10,7 +10,8 @@ import ctypes
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from threading import RLock
 from typing import Any
@@ -164,6 +165,19 @@ class CachingAllocator:
         """Make the present use the peak."""
         with self.lock:
             self.peak = self.used
+
+    @contextmanager
+    def measured(self) -> Iterator[list[int]]:
+        """A list that has, after the block, the most bytes that were used within it; `peak` goes on as it was."""
+        found: list[int] = []
+        with self.lock:
+            before, self.peak = self.peak, self.used
+        try:
+            yield found
+        finally:
+            with self.lock:
+                found.append(self.peak)
+                self.peak = max(before, self.peak)
 
     def clear(self) -> None:
         """Free every cached buffer."""

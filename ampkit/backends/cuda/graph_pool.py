@@ -75,6 +75,11 @@ class Footprint:
                 self.starts.append(start)
                 self.stops.append(stop)
 
+    @property
+    def nbytes(self) -> int:
+        """How many addresses they are."""
+        return sum(self.stops) - sum(self.starts)
+
     def overlaps(self, start: int, stop: int) -> bool:
         """Whether any address in [start, stop) is one of them."""
         place = bisect_right(self.starts, start) - 1

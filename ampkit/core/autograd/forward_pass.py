@@ -138,7 +138,7 @@ def _by_rule(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced: bo
     rule = getattr(node.op, "tangent", None)
     if rule is None or 0 not in wanted or (rule is not itself and (traced or node.kernel.level is not None)):
         return None
-    node.op._check_versions(node)
+    node.op.check_versions(node)
     call = TangentCall(node, tangents, wanted[0][2:])
     made = rule(call, **call.params)
     if made is None:
@@ -173,7 +173,7 @@ def _of_product(node: Node, tangents: Tangents, wanted: dict[int, Edge], traced:
     users = getattr(node.op, "saved_for", {})
     if len(users) != 2 or [(name,) for name in users] != list(reversed(users.values())) or node.kernel.replays:
         return None
-    node.op._check_versions(node)
+    node.op.check_versions(node)
     signature, values = node.op.signature, link_saved(node.op, node) if traced else vars(node.saved)
     a, b = (signature.names.index(name) for name in users)
     others, is_array = [i for i in range(len(tangents)) if i not in (a, b)], signature.kinds(len(tangents))

@@ -31,7 +31,7 @@ class Node:
     the time at which it would have been without threads (see core/autograd/tasks.py). tag: the loss scale, if this node
     multiplies by it. hooks: on the gradients of its outputs (see core/autograd/hooks.py). around: hooks of the node
     itself (see core/autograd/node_hooks.py). module_call: of the module whose forward recorded it, if calls of modules
-    are followed (see core/module_path.py).
+    are followed (see core/module_path.py). again: how its last output is computed anew (see core/capture/anew.py).
     """
 
     outputs: tuple[Any, ...] = (None,)
@@ -44,6 +44,7 @@ class Node:
     tag: ScaleTag | None = None
     module_call: ModuleCall | None = None
     place: float | None = None
+    again: Any = None
     _unrounded: bool = False
 
     def __init__(

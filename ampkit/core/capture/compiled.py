@@ -15,6 +15,7 @@ from functools import update_wrapper
 from typing import Any
 
 from ... import backends
+from ...backends.cpu.caching_allocator import allocator
 from ...backends.determinism import are_deterministic_algorithms_enabled
 from ...backends.launch_queue import Log, queue
 from ...backends.precision import convolutions_use_tf32, get_float32_matmul_precision
@@ -26,7 +27,8 @@ from ..autograd.grad_mode import is_grad_enabled, is_inference_mode_enabled
 from ..dispatch import is_reference_only
 from ..nested import tensors_in
 from ..tensor import Tensor, guard_reads
-from .report import Report, report_of_cpu, report_of_gpu
+from .anew import computing_anew
+from .report import Memory, Report, report_of_cpu, report_of_gpu
 from .variant import Variant
 
 WARMUP_CALLS = 3  # eager calls before the capture: they compile kernels, plan products and allocate what persists
@@ -104,7 +106,7 @@ class Compiled:
 
     def __init__(self, step: Callable[..., Any], warmup: int, fullgraph: bool = False, dynamic: bool = False):
         self.step, self.warmup, self.fullgraph, self.dynamic = step, warmup, fullgraph, dynamic
-        self._log = Log()  # of the last call on a CPU
+        self._log, self._memory = Log(), Memory()  # of the last call on a CPU
         self._device = "cpu"
         self._variants: dict[Any, Variant] = {}  # by the arguments' key and a number
         self._made = 0  # kinds so far
@@ -145,9 +147,10 @@ class Compiled:
         Its text is a table; before any call, of a CPU on which nothing ran.
         """
         if self._device == "cpu":
-            return report_of_cpu(self._log)
-        logs = [kind.log for kind in self._variants.values() if kind.graph.recording is not None]
-        return report_of_gpu(self._device, logs, self.eager_because)
+            return report_of_cpu(self._log, self._memory)
+        recorded = [kind for kind in self._variants.values() if kind.graph.recording is not None]
+        most = max((kind.graph.footprint.nbytes for kind in recorded), default=0)
+        return report_of_gpu(self._device, [kind.log for kind in recorded], self.eager_because, most)
 
     def __getattr__(self, name: str) -> Any:
         # what it does not have itself: of a module that is compiled, its parameters, `train`, `state_dict`
@@ -157,8 +160,10 @@ class Compiled:
 
     def _fused(self, args: Any, kwargs: Any) -> Any:
         guard_reads()
-        out, log = queue.run_step(self.step, args, kwargs)
-        self._log = log or self._log
+        with computing_anew() as left_out, allocator().measured() as peak:
+            out, log = queue.run_step(self.step, args, kwargs)
+        if log is not None:
+            self._log, self._memory = log, Memory(peak[0], left_out)
         return out
 
     def _need_graph(self) -> None:

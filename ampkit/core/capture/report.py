@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...backends.launch_queue import FusedChain, Log
 from ...base.byte_sizes import bytes_in_words
 
 _ROWS = 12  # chains, and reasons, that the text lists
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of a call. peak: the most bytes that arrays held during it. anew: what was computed anew rather than kept."""
+
+    peak: int = 0
+    anew: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,9 @@ class Report:
     device: cpu, or the GPU's. chains: kinds of chains of the last call on a CPU, or of all recordings of a GPU, by how
     often they ran. alone: why elementwise launches ran by themselves, by how many. ended_by: what ended chains, as it
     may read their outputs. graphs: how many kinds of calls are recorded on a GPU, each launched as one graph.
-    eager_because: why calls run eagerly there.
+    eager_because: why calls run eagerly there. peak_bytes: the most bytes that arrays of 128 KiB and more held during
+    the last call on a CPU, or the memory of the temporaries of the largest recording on a GPU. anew: bytes that the
+    call did not keep for its backward, as it computed them again there, by op.
     """
 
     device: str
@@ -28,6 +38,8 @@ class Report:
     ended_by: Mapping[str, int]
     graphs: int = 0
     eager_because: Sequence[str] = ()
+    peak_bytes: int = 0
+    anew: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def bytes_before(self) -> int:
@@ -40,7 +52,14 @@ class Report:
         return sum(chain.after * count for chain, count in self.chains.items())
 
     def __str__(self) -> str:
-        return "\n".join(self._of_gpu() if self.device != "cpu" else self._of_chains())
+        return "\n".join([*(self._of_gpu() if self.device != "cpu" else self._of_chains()), *self._of_memory()])
+
+    def _of_memory(self) -> list[str]:
+        found = [] if not self.peak_bytes else [f"memory at the peak: {bytes_in_words(self.peak_bytes)}"]
+        if self.anew:
+            each = ", ".join(f"{op} {bytes_in_words(count)}" for op, count in Counter(self.anew).most_common(_ROWS))
+            found.append(f"computed anew in backward rather than kept: {each}")
+        return found
 
     def _of_gpu(self) -> list[str]:
         kinds = "no call is recorded yet" if not self.graphs else f"{self.graphs} recorded, each launched as one graph"
@@ -64,20 +83,21 @@ class Report:
         return lines
 
 
-def report_of_cpu(log: Log) -> Report:
+def report_of_cpu(log: Log, memory: Memory) -> Report:
     """The report of a call on a CPU."""
     small = {"too few elements": log.small} if log.small else {}
-    return Report("cpu", Counter(log.chains), {**small, **log.alone}, dict(log.ends))
+    chains, alone = Counter(log.chains), {**small, **log.alone}
+    return Report("cpu", chains, alone, dict(log.ends), peak_bytes=memory.peak, anew=dict(memory.anew))
 
 
-def report_of_gpu(device: str, logs: Sequence[Log], eager_because: Sequence[str]) -> Report:
-    """The report of a step's recordings on a GPU."""
+def report_of_gpu(device: str, logs: Sequence[Log], eager_because: Sequence[str], temporaries: int) -> Report:
+    """The report of a step's recordings on a GPU, the largest of which has so many bytes of temporaries."""
     chains, alone, ends = Counter[FusedChain](), Counter[str](), Counter[str]()
     for log in logs:
         chains.update(log.chains)
         alone.update(log.alone)
         ends.update(log.ends)
-    return Report(device, chains, dict(alone), dict(ends), len(logs), tuple(eager_because))
+    return Report(device, chains, dict(alone), dict(ends), len(logs), tuple(eager_because), temporaries)
 
 
 def _steps(chain: FusedChain) -> str:

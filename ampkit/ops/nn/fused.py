@@ -11,6 +11,7 @@ import numpy as np
 
 from ampkit.base.errors import ShapeError
 from ampkit.core import dispatch
+from ampkit.core.capture import anew
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 
@@ -80,7 +81,10 @@ def linear_gelu_linear_by_op(
     before = dispatch.run_op(linear, (input, weight, bias), dtype=dtype, versions=versions[:3])
     hidden = dispatch.run_op(gelu, (before,), approximate, dtype=dtype)
     out = dispatch.run_op(linear, (hidden, weight2, bias2), dtype=dtype, versions=(None, *versions[3:]))
-    return out, Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before, hidden=hidden)
+    saved = Saved(input=input, weight=weight, bias=bias, weight2=weight2, before=before)
+    if not anew.leaves_out("gelu", hidden):
+        saved.hidden = hidden
+    return out, saved
 
 
 def saved_hidden(dy: Any, saved: Saved, needs: Any, approximate: str) -> bool:
@@ -92,10 +96,15 @@ def linear_gelu_linear_backward_by_op(
     dy: Any, saved: Saved, needs: Any, approximate: str, versions: Any, grad_buffers: Any
 ) -> Any:
     """The backward of `linear_gelu_linear_by_op`; applies if `saved_hidden`."""
-    second_saved, dtype = Saved(input=saved.hidden, weight=saved.weight2), saved.hidden.dtype
+    dtype = saved.before.dtype
+    hidden = getattr(saved, "hidden", None)
+    if hidden is None:
+        hidden = dispatch.run_op(gelu, (saved.before,), approximate, dtype=dtype)
+    second_saved = Saved(input=hidden, weight=saved.weight2)
     wanted = dtype if any(needs[:3]) else None, *needs[3:]
     caches = (None, *versions[3:]), (None, *grad_buffers[3:])
     grad, *second = dispatch.run_op_backward(linear, dy, second_saved, wanted, *caches)
+    del hidden, second_saved  # whose memory the next gradients take, where it was not saved
     if grad is None:
         return None, None, None, *second
     (grad,) = dispatch.run_op_backward(gelu, grad, Saved(input=saved.before), (dtype,), approximate=approximate)

@@ -13,6 +13,7 @@ from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.arguments import is_whole
 from ampkit.core.autograd.traced_array import plain
 from ampkit.core.blocked_sum import blocked_mean, blocked_sum
+from ampkit.core.capture.anew import BY_ITS_KERNEL
 from ampkit.core.casts import cast
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
@@ -65,6 +66,9 @@ def layer_norm(
     if bias is not None:
         y += bias.reshape(-1)
     return y.reshape(input.shape), Saved(input=input, weight=weight, mean=mean, rstd=rstd)
+
+
+layer_norm.anew = BY_ITS_KERNEL
 
 
 @layer_norm.check
@@ -126,6 +130,9 @@ def rms_norm(input: Array, normalized_shape, weight: Array | None = None, eps: f
     if weight is not None:
         y *= weight.reshape(-1)
     return y.reshape(input.shape), Saved(input=input, weight=weight, rstd=rstd)
+
+
+rms_norm.anew = BY_ITS_KERNEL
 
 
 @rms_norm.check

@@ -8,8 +8,9 @@ import numpy as np
 
 from ampkit.base import dtypes
 from ampkit.base.errors import DTypeError, ShapeError
-from ampkit.core import random
+from ampkit.core import dispatch, random
 from ampkit.core.autograd.traced_array import plain
+from ampkit.core.capture.anew import Anew
 from ampkit.core.casts import widen
 from ampkit.core.dispatch import Primitive
 from ampkit.core.op import Array, Saved, op
@@ -114,6 +115,16 @@ def total_for_residual(saved):
 @add_layer_norm_.stand_in("branch")
 def nothing_for_branch(saved):
     return np.zeros_like(plain(saved.total))
+
+
+def _norm_of_total(node: Any, items: dict[str, Any], inputs: list[Any]) -> Array:
+    # By the kernel of layer_norm, which is that of the op but for the sum.
+    shape, eps, *_, normed = node.params
+    total = items["total"]
+    return dispatch.run_op(layer_norm, (total, *inputs[2:]), shape, eps, dtype=normed or total.dtype)
+
+
+add_layer_norm_.anew = Anew(("weight", "bias"), _norm_of_total)
 
 
 def results(total: Any, norm: Any, normed: Any, keep: Any, saved: Saved) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ampkit.base.errors import ArgumentError, ShapeError
 from ampkit.core.autograd.traced_array import apply, plain
+from ampkit.core.capture.anew import BY_ITS_KERNEL
 from ampkit.core.op import Array, Saved, op
 from ampkit.core.policy import Cast
 from ampkit.core.torch_compat import CompatArg
@@ -68,6 +69,9 @@ tanhshrink = _unary(
 def silu(input: Array, inplace: CompatArg = False):
     """input * sigmoid(input), also called swish (Elfwing et al. 2018, arXiv:1702.03118)."""
     return input / (1 + np.exp(-input)), Saved(input=input)
+
+
+silu.anew = BY_ITS_KERNEL
 
 
 @silu.backward
@@ -143,6 +147,9 @@ def gelu(input: Array, approximate="none"):
     """
     share = _normal_cdf(input) if approximate == "none" else 0.5 * (1 + np.tanh(_tanh_argument(input)))
     return input * share, Saved(input=input)
+
+
+gelu.anew = BY_ITS_KERNEL
 
 
 @gelu.check
