@@ -21,7 +21,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from processes import Worker
+from processes import Process, Worker
 
 WIDTH, HEADS, HIDDEN, LAYERS, VOCABULARY, BATCH, TOKENS = 256, 4, 704, 6, 256, 8, 256
 STEPS, WARMUP = 2, 3
@@ -206,6 +206,9 @@ def main() -> None:
         worker(*args.worker, args.threads, args.cpu_time)
         return
     for dtype in args.dtypes:
+        if args.memory and len(args.dtypes) > 1:  # each without what the one before has left, such as oneDNN's buffers
+            print("".join(Process([__file__, "--memory", "--dtypes", dtype], 600).lines()), end="", flush=True)
+            continue
         if args.memory:
             memory(dtype)
             continue
