@@ -117,7 +117,7 @@ def complete(section: Mapping[str, Any]) -> Mapping[str, Any]:
     inputs, path = section.get("inputs"), section.get("path")
     if section.get("shape") is not None or not isinstance(inputs, list | tuple) or not isinstance(path, str):
         return section
-    shape = row_of([len(inputs)])
+    shape: tuple[int, ...] = row_of([len(inputs)])
     with suppress(AmpkitError, KeyError, IndexError, TypeError):  # `load_huggingface` names what does not fit
         found = _opened(package("datasets", "datasets"), path, section.get("config"))
         shape = _shape_of(_split(found, section.get("split", "train"), "data.split"), inputs)

@@ -367,7 +367,8 @@ def _batches_of(recipe: Recipe, inputs: Sequence[str | Path], about: Mapping[str
     if entry.loading == "text":
         return prefetch(_windows(found, recipe.model.block_size, size), recipe.train.device)
     if entry.loading == "images":
-        dataset: Any = AugmentedImages(*found, mean=about["mean"], std=about["std"])
+        images, labels = found
+        dataset: Any = AugmentedImages(images, labels, mean=about["mean"], std=about["std"])
     else:
         dataset = TensorDataset(*map(Tensor, found)) if entry.loading == "arrays" else found
     return prefetch(map(tuple, DataLoader(dataset, size, num_workers=workers)), recipe.train.device)

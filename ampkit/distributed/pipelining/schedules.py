@@ -38,8 +38,8 @@ class Schedule:
     micro-batch; given on all ranks, called on the last, and left out for forwards alone. scale_grads: whether gradients
     are those of the mean over the micro-batches, else of the sum. scaler: the GradScaler that this rank steps with. It
     scales the loss. deterministic: give the bits of DeterministicDataParallel with as many microbatches, a power of 2,
-    on any number of stages; replicas: the group of the ranks that have the same stage then, and other parts of the batch,
-    its first rank the first. The specs of PyTorch, by which tensors are cut along other axes, are refused.
+    on any number of stages; replicas: the group of the ranks that have the same stage then, and other parts of the
+    batch, its first rank the first. The specs of PyTorch, by which tensors are cut along other axes, are refused.
     """
 
     def __init__(

@@ -248,15 +248,18 @@ def kernel_of(op: Any, arrays: Sequence[Any], plan: CastPlan, wants: Any = ()) -
 
 def plan_of(op: Any, plan: CastPlan) -> CastPlan:
     """The plan of a sample's call as that of a call on batched arrays."""
-    quantized = plan.quantized
 
     def chosen(inputs: Any) -> BatchedKernel:
         recording = grad_scope().value
         wants = [recording and getattr(each, "_edge", None) is not None for each in inputs]
-        of_sample = plan if quantized is None else replace(plan, choose=lambda _: quantized(inputs))
-        return kernel_of(op, [getattr(each, "array", each) for each in inputs], of_sample, wants)
+        own = plan if plan.quantized is None else replace(plan, choose=partial(_of_sample, plan.quantized, inputs))
+        return kernel_of(op, [getattr(each, "array", each) for each in inputs], own, wants)
 
     return replace(plan, choose=chosen)
+
+
+def _of_sample(quantized: Callable[[Any], Any], inputs: Any, arrays: Any) -> Any:
+    return quantized(inputs)  # tensors of all samples, which say whose gradients are wanted
 
 
 def batched(call: Call) -> Done:
@@ -264,7 +267,7 @@ def batched(call: Call) -> Done:
 
     A recipe quantizes per sample, too: its scales are those of a whole operand of one sample.
     """
-    rule = None if call.plan.quantized is not None else call.op.batching
+    rule: Any = None if call.plan.quantized is not None else call.op.batching
     known = rule is not None and (innermost(call.params) is None or getattr(rule, "takes_params", False))
     done = rule(call) if known else None
     return per_sample(call) if done is None else done
