@@ -188,6 +188,27 @@ def test_memory_that_no_format_attains_is_refused_with_what_they_need():
         laboratory(ERRORS).policy(memory=0.1)
 
 
+class Divided(nn.Sequential):
+    """Two layers, their output divided by a difference from `rounded`, which the first one meets in a format."""
+
+    rounded = 0.0
+
+    def forward(self, x):
+        hidden = self[0](x).float()
+        return self[1](hidden).float() / (hidden.sum(1, keepdim=True) - self.rounded)
+
+
+def test_a_layer_that_a_format_makes_infinite_takes_another_format_or_none():
+    ampkit.manual_seed(0)
+    x, model = ampkit.randn(8, 16), Divided(nn.Linear(16, 16), nn.Linear(16, 4))
+    with ampkit.no_grad(), ampkit.autocast(policy=ampkit.Policy("float8", recipe="mxfp8")):
+        model.rounded = model[0](x).float().sum(1, keepdim=True)
+    found = debug.lab(model, [(x,)], lambda m, x: m(x).square().mean(), formats=["mxfp8", "current"])
+    assert found.ranking() == ["current", "mxfp8"] and "not finite" in str(found)
+    assert found.policy(1e-12) is ampkit.Policy("bfloat16")
+    assert found.choice(None, 0.6)[1] == {"0": "current", "1": "current"}
+
+
 def test_recipes_that_cost_alike_are_not_mixed():
     found = laboratory({("a", "mxfp8"): 1e-3, ("a", "current"): 2e-3, ("b", "mxfp8"): 3e-3, ("b", "current"): 1e-3})
     assert found.policy(1.0) is ampkit.Policy("bfloat16", recipe="current")
