@@ -135,7 +135,7 @@ def test_the_commands_and_examples_of_the_page_on_images_run_one_after_the_other
     drawing, own_loop = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(drawing, "images", "exec"), names)
     commands = [shlex.split(line) for line in re.findall(r"^ampkit (.*)$", page, re.MULTILINE)]
-    assert [words[0] for words in commands] == ["train", "train", "predict", "train"]
+    assert [words[0] for words in commands] == ["train", "train", "predict", "evaluate", "train"]
     for words in commands:
         assert main([*words, *(small if words[0] == "train" else [])]) == 0
     predicted = capsys.readouterr().out
