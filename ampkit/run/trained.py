@@ -368,7 +368,7 @@ def _batches_of(recipe: Recipe, inputs: Sequence[str | Path], about: Mapping[str
         return prefetch(_windows(found, recipe.model.block_size, size), recipe.train.device)
     if entry.loading == "images":
         images, labels = found
-        dataset: Any = AugmentedImages(images, labels, mean=about["mean"], std=about["std"])
+        dataset: Any = AugmentedImages(images, labels, about["mean"], about["std"])
     else:
         dataset = TensorDataset(*map(Tensor, found)) if entry.loading == "arrays" else found
     return prefetch(map(tuple, DataLoader(dataset, size, num_workers=workers)), recipe.train.device)
