@@ -30,8 +30,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         for key in found:
             console.print(_key_of_kinds(key))
     else:
-        cure = did_you_mean(word, [*SECTIONS, *_NAMED]) or f"sections: {', '.join(SECTIONS)}"
-        raise ConfigError(f"unknown section {word!r}", cure=cure)
+        names = {key: None for kinds in SECTIONS.values() for kind in kinds.values() for key in kind.model_fields}
+        cure = did_you_mean(word, [*SECTIONS, *_NAMED, *names]) or f"sections: {', '.join(SECTIONS)}"
+        raise ConfigError(f"unknown section or key {word!r}", cure=cure)
     return 0
 
 
