@@ -1,5 +1,5 @@
-"""Data and tensor parallelism on a mesh of 2 x 2, tensor parallelism on other numbers of ranks, and parameters that
-the ranks of a row share out while rows have copies of them, beside one process.
+"""Data and tensor parallelism on a mesh of 2 x 2, tensor parallelism on other numbers of ranks, parameters that the
+ranks of a row share out while rows have copies of them, and parts that ranks share out, beside one process.
 
 mpiexec -n 4 python tests/distributed/tensor_program.py
 ampkit launch --sockets -n 4 tests/distributed/tensor_program.py sockets
@@ -45,13 +45,17 @@ def train(net, rows, parameters, region=None):
     return losses
 
 
-def steps_have_the_numbers_of_one_process(region, rtol):
+def steps_have_the_numbers_of_one_process(region, rtol, shares=False):
     plain = model()
     expected = train(plain, slice(None), list(plain.parameters()), region)
     mesh = dist.init_device_mesh("cpu", (SIZE // 2, 2), mesh_dim_names=("data", "tensor"))
     net = parallelize_module(model(), mesh["tensor"])
     rank, ranks = mesh.get_local_rank("data"), mesh.size("data")
-    replica = DistributedDataParallel(net, process_group=mesh.get_group("data"))
+    if shares:
+        replica = dist.fully_shard(net, mesh=mesh["data"])
+        assert SIZE == 2 or (net.lm_head.weight.device_mesh is mesh and len(net.lm_head.weight.placements) == 2)
+    else:
+        replica = DistributedDataParallel(net, process_group=mesh.get_group("data"))
     found = train(replica, slice(4 * rank // ranks, 4 * (rank + 1) // ranks), list(net.parameters()), region)
     np.testing.assert_allclose(found, expected, rtol=rtol)
     for (name, one), other in zip(plain.named_parameters(), net.parameters(), strict=True):
@@ -78,7 +82,9 @@ if __name__ == "__main__":
     copies_of_shared_parameters_have_the_numbers_of_one_process(None, 2e-6)
     copies_of_shared_parameters_have_the_numbers_of_one_process("float16", 5e-3)
     steps_have_the_numbers_of_one_process(None, 2e-6)
+    steps_have_the_numbers_of_one_process(None, 2e-6, shares=True)
     steps_have_the_numbers_of_one_process("float16", 5e-3)
+    steps_have_the_numbers_of_one_process("float16", 5e-3, shares=True)
     steps_have_the_numbers_of_one_process("bfloat16", 5e-2)
     dist.barrier()
     print(f"rank {dist.get_rank()}: the numbers of data and tensor parallelism are right")
