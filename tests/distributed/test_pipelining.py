@@ -200,14 +200,25 @@ def test_one_forward_one_backward_holds_as_many_micro_batches_as_stages_follow(m
             stage, held = stage_of(group), []
             forward_one = stage.forward_one
             monkeypatch.setattr(stage, "forward_one", lambda *a: (forward_one(*a), held.append(len(stage._held)))[0])
-            kind(stage, 8, ops.cross_entropy).step(X[0], target=Y[0])
-            assert not stage._held
+            kind(stage, 16, ops.cross_entropy).step(X[0], target=Y[0])
+            assert not stage._held and not stage.messages._sent
             return max(held)
 
         return on_ranks(3, program)
 
-    assert most(ScheduleGPipe) == [8, 8, 8]
+    assert most(ScheduleGPipe) == [16, 16, 16]
     assert most(Schedule1F1B) == [3, 2, 1]
+
+
+def test_what_was_sent_is_let_go_of_within_a_step():
+    def program(group):
+        stage, most = stage_of(group), []
+        begin = stage.messages._begin
+        stage.messages._begin = lambda *a: (begin(*a), most.append(len(stage.messages._sent)))
+        Schedule1F1B(stage, 16, ops.cross_entropy).step(X[0], target=Y[0])
+        return max(most)
+
+    assert on_ranks(3, program) == [12, 12, 12]
 
 
 class Two(nn.Module):

@@ -15,6 +15,7 @@ from ampkit import config
 from ampkit.base.errors import ConfigError
 from ampkit.cli import main
 from ampkit.run.loop import fit
+from ampkit.run.ranks import Ranks
 
 pytestmark = pytest.mark.no_gpu
 ROOT = Path(__file__).parents[2]
@@ -56,11 +57,12 @@ def test_a_recipe_has_the_numbers_of_one_process_and_resumes_on_other_ranks(tmp_
     np.testing.assert_allclose([*rows_of(one)[-1].values()], [*rows_of(four)[-1].values()], rtol=1e-5)
 
 
-def test_ranks_and_models_that_do_not_fit_are_one_line(tmp_path):
-    words = ["digits_mlp", "train.threads=1", "train.epochs=", "train.steps=2", "--run-dir", str(tmp_path / "run")]
-    refused = launched(2, *words, "parallel.tensor=2")
-    assert refused.returncode != 0
-    assert "parallel.tensor: needs 1, or a model that has a tensor_parallel_plan" in refused.stderr
+def test_ranks_and_models_that_do_not_fit_are_refused_on_every_rank():
+    ranks = Ranks()
+    ranks._mesh = object()
+    with pytest.raises(ConfigError, match="parallel.tensor: needs 1, or a model that has a tensor_parallel_plan"):
+        ranks.divide_layers(ampkit.nn.Linear(2, 2))
+    assert ranks.in_agreement  # rank 0 alone prints it
     with pytest.raises(ConfigError, match="parallel.tensor: needs a divisor of the 1 ranks, got 3"):
         fit(config.load("digits_mlp", ["parallel.tensor=3"]))
 

@@ -51,6 +51,8 @@ class Messages:
 
     def _begin(self, call: Call, to: int, flat: Array) -> None:
         self._sent.append((flat, self.group.transport.send(call, flat, to, _TAG)))
+        while len(self._sent) > 4 * self.group.size():  # 3 per micro-batch, of which as many as stages are under way
+            self._sent.popleft()[1]()
 
     def finish(self) -> None:
         """Wait until all has left. Raises DistError where a stage does not take it in time."""
