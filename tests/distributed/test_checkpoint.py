@@ -228,6 +228,19 @@ def test_damage_is_one_error_on_every_rank_and_changes_nothing(tmp_path, damage)
     assert len({text for _, text in found}) == 1
 
 
+def test_checkpoints_of_the_format_before_which_had_rows_alone_are_loaded(tmp_path):
+    expected, _ = on_ranks(2, lambda group: (run := Run(group).steps(1)).save(tmp_path) or run.all())
+    index = json.loads((tmp_path / "index.json").read_text())
+    index["format"] = 1
+    for pieces in index["pieces"].values():
+        for piece in pieces:
+            dtype, shape, begin, end, crc, file, _ = piece
+            piece[:] = [dtype, shape, *((begin[0], end[0]) if shape else (0, 1)), crc, file]
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    for found in on_ranks(3, lambda group: Run(group, True, 1.0).load(tmp_path).all()):
+        assert same(found, expected)
+
+
 def test_bytes_that_changed_are_found(tmp_path):
     on_ranks(1, lambda group: Run(group).save(tmp_path))
     (path,) = tmp_path.glob("*rank00000*")
