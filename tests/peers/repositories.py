@@ -21,6 +21,7 @@ _SETTINGS = {"CPU_ONLY": "1", "MPLBACKEND": "agg", "WANDB_MODE": "disabled", "PY
 _SETTINGS["PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"] = "python"  # for code that old packages generated
 _TORCHVISION = "pytorch-cifar100 WideResNet-pytorch pytorch-tutorial SupContrast torchdiffeq"
 _TORCHVISION += " Pytorch-UNet recurrent-visual-attention pytorch-image-models stargan"
+_TORCHVISION += " PyTorch-Tutorial PyTorchZeroToAll"
 
 
 def real(
@@ -256,6 +257,24 @@ REPOSITORIES = [
             ("02-intermediate/language_model", treebank("data")),
             ("03-advanced/generative_adversarial_network", mnist("../../data")),
             ("03-advanced/variational_autoencoder", mnist("../../data")),
+        )
+    ],
+    *[
+        real("PyTorch-Tutorial", f"tutorial-contents/{name}.py", "", mnist("mnist"), losses=losses)
+        for name, losses in (
+            ("202_variable", 1), ("301_regression", 8), ("302_classification", 8), ("304_save_reload", 8),
+            ("306_optimizer", 8), ("401_CNN", 1), ("402_RNN_classifier", 4), ("403_RNN_regressor", 8),
+            ("404_autoencoder", 8), ("406_GAN", 8), ("501_why_torch_dynamic_graph", 8), ("503_dropout", 8),
+            ("504_batch_normalization", 8),
+        )
+    ],
+    *[
+        real("PyTorchZeroToAll", f"{name}.py", "", several(mnist("data"), mnist("mnist_data")), losses=losses)
+        for name, losses in (
+            ("03_auto_gradient", 8), ("05_linear_regression", 8), ("06_logistic_regression", 8),
+            ("07_diabets_logistic", 8), ("08_2_dataset_loade_logistic", 8), ("09_01_softmax_loss", 0),
+            ("09_2_softmax_mnist", 8), ("10_1_cnn_mnist", 8), ("11_1_toy_inception_mnist", 1),
+            ("12_2_hello_rnn", 8), ("12_3_hello_rnn_seq", 1), ("12_4_hello_rnn_emb", 8),
         )
     ],
     real("ng-video-lecture", "bigram.py"),

@@ -74,13 +74,19 @@ def _draw_alike() -> None:
     torch.rand_like = lambda x, **o: _tensor(_values("random", x.shape), **{"dtype": x.dtype, **o})
     torch.randn_like = lambda x, **o: _tensor(_values("standard_normal", x.shape), **{"dtype": x.dtype, **o})
     torch.randperm = lambda n, **o: torch.from_numpy(draw("permutation", [n]).permutation(n))
-    torch.randint = _integers
+    torch.randint, torch.normal = _integers, _normal
     torch.multinomial = _choose
     torch.distributions.Categorical.sample = lambda self, sample_shape=(): _chosen(self.probs, sample_shape)
     torch.bernoulli = lambda p, **o: _tensor(_values("random", p.shape) < p.detach().numpy(), p.dtype)
     torch.Tensor.normal_ = lambda x, mean=0.0, std=1.0, **o: x.copy_(_tensor(_values("normal", x.shape, mean, std)))
     torch.Tensor.bernoulli_ = lambda x, p=0.5, **o: x.copy_(_tensor(_values("random", x.shape) < p, x.dtype))
     torch.Tensor.uniform_ = lambda x, a=0.0, b=1.0, **o: x.copy_(_tensor(_values("uniform", x.shape, a, b)))
+
+
+def _normal(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
+    parts = [torch.as_tensor(part, dtype=torch.float32) for part in (mean, std)]
+    shape = torch.broadcast_tensors(*parts)[0].shape if size is None else size
+    return parts[0] + parts[1] * _tensor(_values("standard_normal", shape), torch.float32)
 
 
 def _integers(*bounds: Any, size: Any = None, low: int = 0, high: int | None = None, **options: Any) -> Any:
