@@ -70,16 +70,12 @@ def prepared(source: Path, target: Path) -> None:
 
 
 def sources(file: Path) -> dict[str, str]:
-    """The source of each test function, by Class.function, with its decorators, but for lists of dtypes.
-
-    Such a list makes a test of each dtype, whose name has it.
-    """
+    """The source of each test function, by Class.function, with its decorators."""
     text = file.read_text()
     found, lines = {}, text.splitlines()
     for kind in (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)):
         for node in (n for n in kind.body if isinstance(n, ast.FunctionDef)):
             marks = "\n".join(ast.unparse(d) for d in node.decorator_list)
-            marks = re.sub(r"^dtypes\w*\(.*$", "", marks, flags=re.MULTILINE)
             found[f"{kind.name}.{node.name}"] = "\n".join([marks, *lines[node.lineno - 1 : node.end_lineno]])
     return found
 
@@ -88,8 +84,8 @@ def out_of_scope(test: str, found: dict[str, str]) -> str:
     """Why a test is out of scope, or nothing. A generated test has the source of the longest name that begins its."""
     named = max((name for name in found if _begins(test, name)), key=len, default="")
     text = f"{test}\n{found.get(named, '')}"
-    if re.search(PRODUCTS, test):
-        text = text.replace("sparse", "")
+    if re.search(PRODUCTS, test):  # by its name and decorators; the dtypes among these are those of several tests
+        text = re.sub(r"^(dtypes|precision)\w*\(.*$|sparse", "", text.partition(" def ")[0], flags=re.MULTILINE)
     return next((why for why, pattern in OUT_OF_SCOPE if re.search(pattern, text)), "")
 
 
