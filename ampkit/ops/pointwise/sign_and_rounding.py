@@ -140,7 +140,7 @@ _BITS = {2: np.int16, 4: np.int32, 8: np.int64}  # by the bytes of a float
 def nextafter(input: Array, other: Array):
     """The float of the operands' dtype next to input towards other, broadcast: other where they are equal.
 
-    NaN where one is. The gradient goes to input. Raises DTypeError for integers.
+    NaN where one is. The gradient goes to input, and is 0 where they are equal. Raises DTypeError for integers.
     """
     dtype = (input if hasattr(input, "dtype") else other).dtype
     given, goal = (np.empty_like(input > other, dtype) for _ in range(2))
@@ -151,12 +151,12 @@ def nextafter(input: Array, other: Array):
     smallest = np.copysign(np.ones_like(steps).view(dtype), goal)
     found = np.where(given == 0, smallest, (given.view(bits) + steps).view(dtype))
     found = np.where(given == goal, goal, found)
-    return np.where(np.isnan(given) | np.isnan(goal), given + goal, found)
+    return np.where(np.isnan(given) | np.isnan(goal), given + goal, found), Saved(moved=given != goal)
 
 
 @nextafter.backward
 def nextafter_backward(dy, saved, needs):
-    return dy if needs[0] is not None else None, None
+    return select_or_zero(dy, plain(saved.moved)) if needs[0] is not None else None, None
 
 
 def positive(input: Tensor) -> Tensor:
