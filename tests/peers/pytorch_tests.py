@@ -42,7 +42,7 @@ OUT_OF_SCOPE = [
      r"autocast_lists\.torch_16"),  # which calls _addmm_activation
     ("TorchScript, tracing and compilation", r"torch\.(jit|compile|fx|_dynamo)\b|\bmake_fx\b"),
     ("nested, quantized and meta tensors", r"nested|quantize|[\"']meta[\"']|torch\.ao\."),
-    ("sparse tensors, but for products in sparse_coo", r"sparse"),
+    ("sparse tensors, but for products in sparse_coo", r"sparse|\ATestSparse"),
     ("complex numbers", r"complex|cfloat|cdouble|_\|V4\b|\b\d+j\b"),
     ("other devices", r"\.cuda\(|device=[\"']cuda|onlyCUDA|mps|mkldnn|privateuseone"),
     ("data pipes, which PyTorch drops", r"[Dd]ata[Pp]ipe|datapipe"),
@@ -85,7 +85,7 @@ def out_of_scope(test: str, found: dict[str, str]) -> str:
     named = max((name for name in found if _begins(test, name)), key=len, default="")
     text = f"{test}\n{found.get(named, '')}"
     if re.search(PRODUCTS, test):  # by its name and decorators; the dtypes among these are those of several tests
-        text = re.sub(r"^(dtypes|precision)\w*\(.*$|sparse", "", text.partition(" def ")[0], flags=re.MULTILINE)
+        text = re.sub(r"^(dtypes|precision)\w*\(.*$|[Ss]parse", "", text.partition(" def ")[0], flags=re.MULTILINE)
     return next((why for why, pattern in OUT_OF_SCOPE if re.search(pattern, text)), "")
 
 
